@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 
 import yirangmq
-from yirangmq.broker.verbs import Verbs
+from yirangmq.broker.operations import Verbs
 from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.core.ports import Transaction
 from yirangmq.format.envelope import NewMessage, build

@@ -5,8 +5,8 @@ import json
 from pathlib import Path
 
 from yirangmq import __version__
-from yirangmq.broker.desk import Desk
-from yirangmq.broker.verbs import Verbs
+from yirangmq.broker.group_commit import Desk
+from yirangmq.broker.operations import Verbs
 from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.doors.calls import Calls
 from yirangmq.doors.house import House, Introduction

@@ -3,8 +3,8 @@ protocols: ``python tools/security_docs.py`` writes them, a test sees that they 
 
 from pathlib import Path
 
-from yirangmq.broker.desk import Desk
-from yirangmq.broker.verbs import Verbs
+from yirangmq.broker.group_commit import Desk
+from yirangmq.broker.operations import Verbs
 from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.core.access import ALLOWED, SCOPES, VERBS
 from yirangmq.doors.calls import Calls

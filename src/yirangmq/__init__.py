@@ -30,8 +30,8 @@ from yirangmq.core.topics import NewRecord
 from yirangmq.format.envelope import NewMessage
 
 if TYPE_CHECKING:
+    from yirangmq.broker.async_queues import AsyncQueues
     from yirangmq.broker.queues import Queues
-    from yirangmq.broker.threaded import AsyncQueues
     from yirangmq.client.faces import Client
     from yirangmq.client.topic_values import LostRecords, Missing, Moved, NewEpoch, TopicRecord
     from yirangmq.client.verbs import AsyncClient
@@ -103,9 +103,9 @@ def open(
     ``durability="os"`` survives a killed process but not a power cut; the default survives both. ``hooks`` are modules
     and packages whose functions the queues' processors may run. ``read_only`` writes nothing to the store, and refuses
     every call that would with ``store_read_only``."""
+    from yirangmq.broker.operations import Verbs
     from yirangmq.broker.queues import Queues
     from yirangmq.broker.store_time import resume
-    from yirangmq.broker.verbs import Verbs
     from yirangmq.clock import SystemClock, TimeOrderedIds
     from yirangmq.core.policy import Defaults
     from yirangmq.stores.open import open_roster, open_store
@@ -174,7 +174,7 @@ def connect_async(
     from yirangmq.client.address import is_address
 
     if not is_address(address):
-        from yirangmq.broker.threaded import AsyncQueues
+        from yirangmq.broker.async_queues import AsyncQueues
 
         return AsyncQueues(open(address, consumer=consumer))
     from yirangmq.client import open as client

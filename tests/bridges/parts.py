@@ -9,11 +9,11 @@ from typing import Any
 from tests.support.loops import InlineExecutor
 from tests.support.stores import Place
 from tests.support.topic_pipes import Stage, small
+from yirangmq.broker.bridge_worker import REST_MS, Means
 from yirangmq.broker.bridges import Bridges
-from yirangmq.broker.crossing import REST_MS, Means
-from yirangmq.broker.desk import Desk
-from yirangmq.broker.leases import Leases
-from yirangmq.broker.verbs import Verbs
+from yirangmq.broker.group_commit import Desk
+from yirangmq.broker.operations import Verbs
+from yirangmq.broker.settle import Leases
 from yirangmq.clock import TimeOrderedIds
 from yirangmq.core.bridges import NewBridge, read_new
 from yirangmq.core.errors import QueueError

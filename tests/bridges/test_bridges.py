@@ -4,7 +4,7 @@ import pytest
 
 from tests.bridges.parts import House, MakeHouse
 from tests.support.topic_pipes import small
-from yirangmq.broker import bridge_notes
+from yirangmq.broker import bridge_worker
 from yirangmq.core.bridges import MOST_GROUP, Reached, read_new
 from yirangmq.core.errors import BadInput, NotFound, Retired, StoreFull, WrongState
 from yirangmq.core.events import Published
@@ -190,7 +190,7 @@ def test_one_whose_cursor_somebody_else_moved_goes_on_from_there(house: House) -
     moved = Reached(row["epoch"], 2, 7)
     house.publish(*numbered(2))
     house.settle_published()
-    house.told(house.desk.submit, lambda transaction: bridge_notes.reach(transaction, "b", moved))
+    house.told(house.desk.submit, lambda transaction: bridge_worker.reach(transaction, "b", moved))
     house.publish(*numbered(3, begin=2))
     house.settle()
     had = payloads(house, "mail")

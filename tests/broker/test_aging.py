@@ -3,8 +3,8 @@
 import pytest
 
 from tests.support.queues import DAY, SECOND, dead_letters, exhaust, state, take, taken
+from yirangmq.broker.housekeeping import MOST_PER_SWEEP
 from yirangmq.broker.queues import Queues
-from yirangmq.broker.sweep import MOST_PER_SWEEP
 from yirangmq.core.errors import NotFound
 from yirangmq.core.message import Counts, Reason
 from yirangmq.core.states import State

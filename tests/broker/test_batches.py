@@ -9,9 +9,10 @@ from zlib import crc32
 
 import pytest
 
-from yirangmq.broker.batches import MANY, Batches
-from yirangmq.broker.desk import Desk
-from yirangmq.broker.verbs import Verbs
+from yirangmq.broker.credit_window import Waiting
+from yirangmq.broker.group_commit import Desk
+from yirangmq.broker.operations import Verbs
+from yirangmq.broker.sink_batches import MANY, Batches
 from yirangmq.clock import TimeOrderedIds
 from yirangmq.core.errors import (
     BadInput,
@@ -30,7 +31,6 @@ from yirangmq.core.ports import Transaction
 from yirangmq.core.sink_batches import KEPT, STAGE_AGE_MS, Entry, Stage, Step
 from yirangmq.core.states import State
 from yirangmq.core.topics import NewRecord, Record
-from yirangmq.doors.takers import Waiting
 from yirangmq.format.envelope import plain
 from yirangmq.stores.log.log import SegmentLog
 from yirangmq.stores.memory import MemoryStore
@@ -44,7 +44,7 @@ Done = Callable[[Any, QueueError | None], None]
 
 
 class LogTopics:
-    """``broker.batches.Topics`` on a real log. ``dies_after``: the power goes when so many calls were appended."""
+    """``broker.sink_batches.Topics`` on a real log. ``dies_after``: the power goes when so many calls were appended."""
 
     def __init__(self, log: SegmentLog) -> None:
         self._log = log
@@ -212,7 +212,7 @@ def test_two_who_commit_the_same_batch_at_once_are_told_the_same(house: House) -
 def test_a_server_that_dies_before_the_topics_have_it_all_finishes_when_it_is_back(
     house: House, calls: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("yirangmq.broker.batches.MOST_PER_APPEND", 50)
+    monkeypatch.setattr("yirangmq.broker.sink_batches.MOST_PER_APPEND", 50)
     rows = [row("topic:t", n) for n in range(120)]
     stage = house.stage(3, "0-0", row("queue:a", "x"), *rows, pieces=3)
     house.dies_committing(3, stage, calls)
@@ -230,7 +230,7 @@ def test_a_server_that_dies_before_the_topics_have_it_all_finishes_when_it_is_ba
 def test_who_commits_a_batch_again_while_the_start_finishes_it_waits_for_that(
     house: House, turns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("yirangmq.broker.batches.MOST_PER_APPEND", 10)
+    monkeypatch.setattr("yirangmq.broker.sink_batches.MOST_PER_APPEND", 10)
     rows = [row("topic:t", n) for n in range(30)]
     stage = house.stage(3, "0-0", row("queue:a", "x"), *rows, pieces=3)
     house.dies_committing(3, stage, 1)
@@ -384,8 +384,8 @@ def test_rows_that_cannot_be_taken_are_buried_where_that_is_asked_for(house: Hou
 def test_a_batch_too_large_to_be_kept_is_read_again_for_the_topics(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("yirangmq.broker.batch_rows.KEPT_BYTES", 40)
-    monkeypatch.setattr("yirangmq.broker.batches.MOST_PER_APPEND", 7)
+    monkeypatch.setattr("yirangmq.broker.sink_batch_rows.KEPT_BYTES", 40)
+    monkeypatch.setattr("yirangmq.broker.sink_batches.MOST_PER_APPEND", 7)
     rows = [row("queue:a" if n % 10 == 3 else "topic:t", n) for n in range(100)]
     more = [row("topic:t", n, **({"h": str(n)} if n > 150 else {})) for n in range(100, 200)]
     entry, _ = house.commit(0, house.stage(0, "0-0", *rows, pieces=4), house.stage(0, "1-0", *more, pieces=4))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.locked_store import Shared
-from yirangmq.broker.busy import BACKOFF
+from yirangmq.broker.commit_jobs import BACKOFF
 from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import StoreBusy
 from yirangmq.core.ports import Transaction

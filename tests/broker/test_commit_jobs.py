@@ -3,8 +3,8 @@
 import pytest
 
 from tests.support.commit_jobs import refused, runner_on, unchecked
+from yirangmq.broker.admission.admission import Gate
 from yirangmq.broker.commit_jobs import Job, Task
-from yirangmq.broker.gate import Gate
 from yirangmq.core.errors import BadInput, StoreError, StoreFull
 from yirangmq.core.policy import Defaults
 from yirangmq.core.ports import Transaction

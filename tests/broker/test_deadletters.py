@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.stores import KINDS, Place
-from yirangmq.broker.deadletters import MOST_PER_COMMIT, DeadLetters, Moved
+from yirangmq.broker.dead_letters import MOST_PER_COMMIT, DeadLetters, Moved
 from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import BadFilter, BadInput, NotFound, WrongState
 from yirangmq.core.policy import DAY_MS

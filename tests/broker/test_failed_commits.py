@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from yirangmq.broker.desk import Desk
-from yirangmq.broker.verbs import Verbs
+from yirangmq.broker.credit_window import Waiting
+from yirangmq.broker.group_commit import Desk
+from yirangmq.broker.operations import Verbs
 from yirangmq.core.errors import QueueError, StoreBusy, StoreError, StoreFull, Unavailable
-from yirangmq.doors.takers import Waiting
 from yirangmq.format.envelope import plain
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.testing import CountingIds, FailingStore, ManualClock

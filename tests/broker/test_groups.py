@@ -9,7 +9,7 @@ import pytest
 from tests.support.queues import SECOND, dead_letters, exhaust, state, take, taken
 from tests.support.stores import Place
 from tests.support.wait import PATIENCE
-from yirangmq.broker import transfer
+from yirangmq.broker import export_import
 from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import BadInput
 from yirangmq.core.states import State
@@ -209,8 +209,8 @@ def test_groups_go_through_an_export_and_an_import(tmp_path: Path, kind: str) ->
     [first, _] = here.lease("mail", 9)
     here.nack(first.lease_id, delay=5)
     lines: list[bytes] = []
-    transfer.export(here, lines.append)
-    transfer.load(there, lines)
+    export_import.export(here, lines.append)
+    export_import.load(there, lines)
     assert there.counts("mail").held == 4
     _check_same_order(here, there, clock)
     for place in places:

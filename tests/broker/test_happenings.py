@@ -7,7 +7,7 @@ import pytest
 from tests.support.queues import SECOND
 from tests.support.session import Server
 from tests.support.stores import KINDS, Place
-from yirangmq.broker.deadletters import DeadLetters
+from yirangmq.broker.dead_letters import DeadLetters
 from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import QuotaExceeded, StoreFull
 from yirangmq.core.events import (

@@ -14,8 +14,8 @@ import pytest
 from tests.support.queues import take, taken
 from tests.support.stores import Place
 from tests.support.wait import until
-from yirangmq.broker import lane as lane_module
-from yirangmq.broker.lane import Lane
+from yirangmq.broker import group_commit_threads as lane_module
+from yirangmq.broker.group_commit_threads import Lane
 from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import BadInput, QueueError, StoreError, StoreFull
 from yirangmq.core.message import Counts

@@ -5,11 +5,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.support.queues import take
-from yirangmq.broker.bundle import Bundle
-from yirangmq.broker.drafts import Drafts
-from yirangmq.broker.lane import Lane
+from yirangmq.broker.group_commit_threads import Lane
+from yirangmq.broker.operations import Bundle, Verbs
 from yirangmq.broker.queues import Queues
-from yirangmq.broker.verbs import Verbs
+from yirangmq.broker.two_step import Drafts
 from yirangmq.core.errors import QuotaExceeded
 from yirangmq.core.policy import Defaults
 from yirangmq.format.envelope import NewMessage, build

@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.support.stores import KINDS, Place
-from yirangmq.broker.deadletters import DeadLetters
+from yirangmq.broker.dead_letters import DeadLetters
+from yirangmq.broker.export_import import export, load
 from yirangmq.broker.queues import Queues
-from yirangmq.broker.store_time import read_record, resume
-from yirangmq.broker.transfer import export, load
+from yirangmq.broker.store_time import MOST_OFF_MS, Record, read_record, resume, resumed
 from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.core.errors import LeaseExpired
-from yirangmq.core.store_time import MOST_OFF_MS, Record, resumed
 from yirangmq.format.envelope import NewMessage, iso
 from yirangmq.testing import START_MS, ManualClock, open_for_test
 

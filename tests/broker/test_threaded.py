@@ -9,8 +9,8 @@ import pytest
 import yirangmq
 from tests.support.wait import PATIENCE, soon
 from yirangmq import NewMessage, NotFound
+from yirangmq.broker.async_queues import AsyncQueues
 from yirangmq.broker.queues import Queues
-from yirangmq.broker.threaded import AsyncQueues
 
 Story = Callable[[AsyncQueues], Awaitable[None]]
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.support.session import Client, Server
-from yirangmq.broker.ticking import Ticking
+from yirangmq.broker.scheduler import Ticking
 from yirangmq.core.errors import BadPolicy
 from yirangmq.core.ports import Store
 from yirangmq.stores.memory import MemoryStore

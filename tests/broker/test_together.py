@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from yirangmq import BadInput, LeaseLost, NewMessage
-from yirangmq.broker.leases import Leases
 from yirangmq.broker.queues import Queues
+from yirangmq.broker.settle import Leases
 from yirangmq.core.events import Event, Leased, Settled
 from yirangmq.core.message import lease_span
 from yirangmq.testing import ManualClock, open_for_test

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.support.stores import KINDS, Place
-from yirangmq.broker import transfer
-from yirangmq.broker.deadletters import DeadLetters
+from yirangmq.broker import export_import
+from yirangmq.broker.dead_letters import DeadLetters
 from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import BadInput, NotFound
 from yirangmq.format.envelope import NewMessage, as_json
@@ -48,7 +48,7 @@ def opened(tmp_path: Path, clock: ManualClock) -> Iterator[Opener]:
 
 def exported(queues: Queues, wanted: list[str] | None = None) -> list[bytes]:
     lines: list[bytes] = []
-    transfer.export(queues, lines.append, wanted)
+    export_import.export(queues, lines.append, wanted)
     return lines
 
 
@@ -86,7 +86,7 @@ def test_everything_arrives_as_it_was(opened: Opener, clock: ManualClock, source
     first, second = opened(source), opened(target)
     populate(first, clock)
     lines = exported(first)
-    done = transfer.load(second, lines)
+    done = export_import.load(second, lines)
     assert (done.queues, done.stored, done.duplicates, done.policies) == (["mail", "things"], 21, 0, 1)
     assert second.policy("mail") == first.policy("mail")
     there, here = [settled(line) for line in exported(second)], [settled(line) for line in lines]
@@ -102,7 +102,7 @@ def test_everything_arrives_as_it_was(opened: Opener, clock: ManualClock, source
 def test_the_order_is_kept(opened: Opener, clock: ManualClock, target: str) -> None:
     first, second = opened("memory"), opened(target)
     populate(first, clock)
-    transfer.load(second, exported(first))
+    export_import.load(second, exported(first))
     expected = ["urgent", "mail-6", "mail-7", "mail-8", "mail-9", "mail-10", "mail-11", "mail-5"]
     assert [delivery.id for delivery in second.lease("mail", 100, lease_seconds=3600)] == expected
     clock.advance(60_000)
@@ -116,7 +116,7 @@ def test_a_queue_that_keeps_places_keeps_them(opened: Opener, clock: ManualClock
     first.publish_many("jobs", [NewMessage(payload=1, id=id) for id in "abcd"])
     for delivery in first.lease("jobs", 2):
         first.nack(delivery.lease_id)
-    transfer.load(second, exported(first))
+    export_import.load(second, exported(first))
     clock.advance(1_000)
     assert [delivery.id for delivery in second.lease("jobs", 10)] == ["a", "b", "c", "d"]
 
@@ -128,7 +128,7 @@ def test_dead_letters_keep_the_order_of_their_first_arrival(opened: Opener, cloc
     for delivery in reversed(first.lease("jobs", 3)):
         clock.advance(1_000)
         first.nack(delivery.lease_id, "REJECTED")
-    transfer.load(second, exported(first))
+    export_import.load(second, exported(first))
     assert [look.message.id for look in DeadLetters(second).find("jobs")] == ["c", "b", "a"]
     DeadLetters(second).requeue("jobs")
     assert [delivery.id for delivery in second.lease("jobs", 10)] == ["a", "b", "c"]
@@ -138,7 +138,7 @@ def test_dead_letters_keep_the_order_of_their_first_arrival(opened: Opener, cloc
 def test_payloads_arrive_to_the_byte(opened: Opener, clock: ManualClock, target: str) -> None:
     first, second = opened("memory"), opened(target)
     first.publish_many("things", PAYLOADS)
-    transfer.load(second, exported(first))
+    export_import.load(second, exported(first))
     sent, got = first.lease("things", 100), second.lease("things", 100)
     assert [delivery.payload for delivery in got] == [delivery.payload for delivery in sent]
     assert [as_json(delivery.envelope) for delivery in got] == [as_json(delivery.envelope) for delivery in sent]
@@ -150,9 +150,9 @@ def test_importing_twice_stores_nothing_twice(opened: Opener, clock: ManualClock
     first, second = opened(kind), opened(kind)
     populate(first, clock)
     lines = exported(first)
-    transfer.load(second, lines)
+    export_import.load(second, lines)
     counts = {queue: second.counts(queue) for queue in second.queues()}
-    again = transfer.load(second, lines)
+    again = export_import.load(second, lines)
     assert (again.stored, again.duplicates, again.policies, again.kept) == (0, 21, 0, [])
     assert {queue: second.counts(queue) for queue in second.queues()} == counts
 
@@ -162,10 +162,10 @@ def test_a_dry_run_says_what_an_import_would_do(opened: Opener, clock: ManualClo
     first, second = opened("memory"), opened(kind)
     populate(first, clock)
     lines = exported(first)
-    assert transfer.load(second, lines, dry_run=True).stored == 21
+    assert export_import.load(second, lines, dry_run=True).stored == 21
     assert second.queues() == []
-    transfer.load(second, exported(first, ["things"]))
-    tried = transfer.load(second, lines, dry_run=True)
+    export_import.load(second, exported(first, ["things"]))
+    tried = export_import.load(second, lines, dry_run=True)
     assert (tried.stored, tried.duplicates, tried.policies) == (14, 7, 1)
     assert second.queues() == ["things"]
 
@@ -179,7 +179,7 @@ def test_two_messages_with_one_key_from_different_windows_stay_two(
         first.publish("jobs", NewMessage(payload=1, id=id, deduplication_key="k"))
         clock.advance(300_000)
     first.publish("jobs", NewMessage(payload=1, id="fresh", deduplication_key="k"))
-    assert transfer.load(second, exported(first)).stored == 3
+    assert export_import.load(second, exported(first)).stored == 3
     assert second.publish("jobs", NewMessage(payload=2, deduplication_key="k")).id == "fresh"
     keys = [delivery.header["deduplicationKey"] for delivery in second.lease("jobs", 10)]
     assert keys == ["k", "k", "k"]
@@ -190,8 +190,8 @@ def test_one_queue_may_be_chosen(opened: Opener, clock: ManualClock) -> None:
     populate(queues, clock)
     lines = documents(exported(queues, ["things"]))
     assert {line["queue"] for line in lines if "queue" in line} == {"things"}
-    assert transfer.total(queues) == 21
-    assert transfer.total(queues, ["things"]) == 7
+    assert export_import.total(queues) == 21
+    assert export_import.total(queues, ["things"]) == 7
     with pytest.raises(NotFound, match="thinks"):
         exported(queues, ["thinks"])
 
@@ -203,10 +203,10 @@ def test_policies_are_kept_replaced_or_skipped(opened: Opener) -> None:
     for how, seconds, kept in (("keep", 9, ["jobs"]), ("skip", 9, []), ("replace", 5, [])):
         second = opened("memory")
         second.set_policy("jobs", {"ttlSec": 9})
-        assert transfer.load(second, lines, policies=how).kept == kept
+        assert export_import.load(second, lines, policies=how).kept == kept
         assert second.policy("jobs")["ttlSec"] == seconds
     with pytest.raises(BadInput, match="policies"):
-        transfer.load(opened("memory"), lines, policies="merge")
+        export_import.load(opened("memory"), lines, policies="merge")
 
 
 def test_progress_is_told(opened: Opener, clock: ManualClock) -> None:
@@ -215,9 +215,9 @@ def test_progress_is_told(opened: Opener, clock: ManualClock) -> None:
     lines: list[bytes] = []
     out: list[tuple[int, int]] = []
     back: list[tuple[int, int]] = []
-    done = transfer.export(first, lines.append, progress=lambda messages, size: out.append((messages, size)))
+    done = export_import.export(first, lines.append, progress=lambda messages, size: out.append((messages, size)))
     assert (out[-1][0], done.messages, done.bytes) == (21, 21, sum(map(len, lines)))
-    transfer.load(second, lines, progress=lambda messages, size: back.append((messages, size)))
+    export_import.load(second, lines, progress=lambda messages, size: back.append((messages, size)))
     assert back[-1][0] == 21
     assert back[-1][1] <= done.bytes
 
@@ -226,7 +226,7 @@ def test_large_pages_and_large_payloads(opened: Opener) -> None:
     first, second = opened("sqlite"), opened("sqlite")
     first.publish_many("small", range(1_700))
     first.publish_many("large", [b"x" * 900_000 for _ in range(12)])
-    transfer.load(second, exported(first))
+    export_import.load(second, exported(first))
     assert (second.counts("small").ready, second.counts("large").ready) == (1_700, 12)
     assert [delivery.value() for delivery in second.lease("small", 2_000)] == list(range(1_700))
 
@@ -270,7 +270,7 @@ def test_a_broken_export_is_refused_with_its_line(
     lines = exported(first)
     assert len(lines) == 5
     with pytest.raises(BadInput, match="import") as refused:
-        transfer.load(opened("memory"), change(lines))
+        export_import.load(opened("memory"), change(lines))
     assert says in str(refused.value)
 
 
@@ -279,8 +279,8 @@ def test_a_cut_off_import_can_be_repeated(opened: Opener) -> None:
     first.publish_many("jobs", range(600))
     lines = exported(first)
     with pytest.raises(BadInput, match="550 messages before it are stored"):
-        transfer.load(second, lines[:552])
-    done = transfer.load(second, lines)
+        export_import.load(second, lines[:552])
+    done = export_import.load(second, lines)
     assert (done.stored, done.duplicates) == (50, 550)
 
 
@@ -290,7 +290,7 @@ def test_the_format_stands_still(opened: Opener, clock: ManualClock, kind: str) 
     queues = opened(kind)
     golden = GOLDEN.read_bytes().splitlines(keepends=True)
     clock.advance(1_000)
-    transfer.load(queues, golden)
+    export_import.load(queues, golden)
     assert exported(queues) == golden
 
 
@@ -299,5 +299,5 @@ def test_ready_ones_are_ready_where_the_clock_is_behind(opened: Opener, clock: M
     clock.advance(60_000)
     ahead, behind = opened("memory"), opened(kind, ManualClock())
     ahead.publish_many("jobs", [1, 2, 3])
-    transfer.load(behind, exported(ahead))
+    export_import.load(behind, exported(ahead))
     assert [delivery.value() for delivery in behind.lease("jobs", 10)] == [1, 2, 3]

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from yirangmq.broker import policies
-from yirangmq.broker.desk import Desk
-from yirangmq.broker.leases import Leases
-from yirangmq.broker.verbs import Verbs
+from yirangmq.broker.group_commit import Desk
+from yirangmq.broker.operations import Verbs
+from yirangmq.broker.settle import Leases
 from yirangmq.cli.alerting import QUEUES_PER_LOOK, Gathering, Sources
 from yirangmq.clock import SteadyClock, TimeOrderedIds
 from yirangmq.core import transitions

@@ -11,8 +11,8 @@ import msgspec
 from tests.support.loops import WRITERS
 from tests.support.session import MAX_FRAME, Answer
 from tests.support.wait import PATIENCE
-from yirangmq.broker.desk import Desk
-from yirangmq.broker.verbs import Verbs
+from yirangmq.broker.group_commit import Desk
+from yirangmq.broker.operations import Verbs
 from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.doors.calls import Calls
 from yirangmq.doors.house import House, Introduction

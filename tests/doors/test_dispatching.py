@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from tests.support.session import Client, Consumer, Server, dispatch
+from yirangmq.broker.credit_window import Waiting
 from yirangmq.core import validation
 from yirangmq.core.dispatch import Strategy, owner
 from yirangmq.core.errors import BadInput, BadPolicy, NotFound
-from yirangmq.doors.takers import Waiting
 from yirangmq.format.json_codec import loads
 from yirangmq.wire import messages
 from yirangmq.wire.frames import Kind

@@ -2,11 +2,11 @@
 
 import pytest
 
+from yirangmq.broker.credit_window import PushedLeases, Subscription
 from yirangmq.core.message import RANK_LAST, Message, Run, lease_id, new_envelope
 from yirangmq.core.policy import QueuePolicy
 from yirangmq.core.states import State
 from yirangmq.doors import translate
-from yirangmq.doors.takers import PushedLeases, Subscription
 from yirangmq.format.delivery import RunDeliveries, rules_of
 from yirangmq.testing import ManualClock
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from yirangmq.broker import overview
-from yirangmq.broker.deadletters import DeadLetters
+from yirangmq.broker import queries
+from yirangmq.broker.dead_letters import DeadLetters
 from yirangmq.broker.queues import Queues
 from yirangmq.core.events import Committed, Published
 from yirangmq.observe.metrics import Metrics, no_rates
@@ -30,7 +30,7 @@ def queues(clock: ManualClock, metrics: Metrics) -> Iterator[Queues]:
 
 def samples(queues: Queues, metrics: Metrics) -> dict[str, float]:
     """The page, read back: name with labels, and its number."""
-    rows = queues.read(lambda transaction: overview.rows(transaction, None, queues.now_ms()))
+    rows = queues.read(lambda transaction: queries.rows(transaction, None, queues.now_ms()))
     lines = page(metrics, rows, {}).splitlines()
     parts = [line.rpartition(" ") for line in lines if not line.startswith("#")]
     return {name: float(value) for name, _, value in parts}
@@ -216,7 +216,7 @@ def test_a_histogram_counts_what_is_at_most_its_bound() -> None:
 
 def test_every_metric_with_a_number_has_its_help_and_type(queues: Queues, metrics: Metrics, clock: ManualClock) -> None:
     play(queues, clock)
-    rows = queues.read(lambda transaction: overview.rows(transaction, None, queues.now_ms()))
+    rows = queues.read(lambda transaction: queries.rows(transaction, None, queues.now_ms()))
     server: dict[str, Samples] = {
         "yirangmq_info": [({"version": "0.1", "node": 'a "b"\\c'}, 1)],
         "yirangmq_connections": [({}, 2)],

@@ -3,11 +3,10 @@
 from collections.abc import Callable
 from typing import TypeVar
 
-from yirangmq.broker.drafts import Content, Drafts
-from yirangmq.broker.leases import Results
-from yirangmq.broker.orders import Orders
+from yirangmq.broker.operations import Verbs
 from yirangmq.broker.queues import Queues
-from yirangmq.broker.verbs import Verbs
+from yirangmq.broker.settle import Results
+from yirangmq.broker.two_step import Content, Drafts, Orders
 from yirangmq.core.errors import QueueError
 from yirangmq.core.message import RANK_LAST, Message
 from yirangmq.core.policy import Defaults

@@ -1,7 +1,7 @@
 """Many at a time: each has its own answer, in the order in which they were asked for."""
 
 from tests.orders.desk import Counter
-from yirangmq.broker.orders import Fetched
+from yirangmq.broker.two_step import Fetched
 from yirangmq.core.errors import NotFound, QueueError, WrongState
 
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from tests.orders.desk import Counter
-from yirangmq.broker import uniqueness
-from yirangmq.broker.uniqueness import FOREVER, MARK, key_of
+from yirangmq.broker import unique_payloads
+from yirangmq.broker.unique_payloads import FOREVER, MARK, key_of
 from yirangmq.core.errors import WrongState
 from yirangmq.core.policy import Defaults
 from yirangmq.core.ports import Transaction
@@ -210,7 +210,7 @@ def test_the_index_is_made_page_by_page_while_the_queue_is_used(
     counter: Counter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Messages that come and go between two pages, in every direction."""
-    monkeypatch.setattr(uniqueness, "PER_PAGE", 25)
+    monkeypatch.setattr(unique_payloads, "PER_PAGE", 25)
     counter.queues.publish_many("mail", [b"%d" % number for number in range(150)])
     taken = counter.queues.lease("mail", 50)
     pages = 0

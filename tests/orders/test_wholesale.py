@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from tests.orders.desk import Counter
-from yirangmq.broker import timeouts, wholesale
-from yirangmq.broker.deadletters import DeadLetters
-from yirangmq.broker.wholesale import failed_page
+from yirangmq.broker import bulk, housekeeping
+from yirangmq.broker.bulk import failed_page
+from yirangmq.broker.dead_letters import DeadLetters
 from yirangmq.core.errors import BadPolicy
 from yirangmq.core.policy import Defaults
 
@@ -59,7 +59,7 @@ def test_all_are_renewed_in_order_of_first_arrival(counter: Counter) -> None:
 
 
 def test_more_than_a_page_is_renewed_and_abandoned(counter: Counter, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wholesale, "PER_PAGE", 5)
+    monkeypatch.setattr(bulk, "PER_PAGE", 5)
     for queue in ("mail", "other"):
         counter.queues.publish_many(queue, [b"%d" % number for number in range(21)])
         counter.queues.nack_many([one.lease_id for one in counter.queues.lease(queue, 21)], "REJECTED")
@@ -91,7 +91,7 @@ def test_dead_letters_of_another_queue_are_not_ours(counter: Counter) -> None:
 def test_a_cleared_queue_is_empty_and_keeps_its_policy(
     counter: Counter, page: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wholesale, "PER_PAGE", page)
+    monkeypatch.setattr(bulk, "PER_PAGE", page)
     counter.queues.set_policy("mail", {"visibilityTimeoutSec": 7, "retry": {"limit": None}})
     done = counter.put(b"done")
     counter.take()
@@ -165,7 +165,7 @@ def test_the_servers_new_defaults_are_those_of_messages_already_out(counter: Cou
         assert other.stats() == expected
     assert other.stats("other") == {"draft": 1}
     counter.queues.wholesale.adopt_defaults()
-    assert counter.run(lambda work: work.note(timeouts.NOTE)) == "60000/60000/300000"
+    assert counter.run(lambda work: work.note(housekeeping.NOTE)) == "60000/60000/300000"
 
 
 def test_one_member_is_configured_and_the_others_stay(counter: Counter) -> None:

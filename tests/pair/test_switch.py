@@ -236,7 +236,7 @@ def test_what_an_operator_sees(tmp_path: Path) -> None:
 
 def test_a_store_whose_adoption_was_broken_off_is_not_served(tmp_path: Path) -> None:
     from yirangmq import open as open_queues
-    from yirangmq.broker.adopting import MARK
+    from yirangmq.broker.housekeeping import MARK
 
     with open_queues(f"sqlite:{tmp_path / 'queue.db'}") as queues:
         queues.publish("work", b"1")

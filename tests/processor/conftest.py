@@ -7,8 +7,8 @@ import pytest
 
 from tests.processor.hooks import MODULE
 from tests.support.stores import KINDS, Place
+from yirangmq.broker.operations import Verbs
 from yirangmq.broker.queues import Queues
-from yirangmq.broker.verbs import Verbs
 from yirangmq.core.policy import Defaults
 from yirangmq.testing import CountingIds, ManualClock
 

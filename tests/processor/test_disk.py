@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import yirangmq
-from yirangmq.broker.deadletters import DeadLetters
+from yirangmq.broker.dead_letters import DeadLetters
 from yirangmq.core.states import State
 
 PROCESSED = {"processor": {"integrity": "sha256"}}

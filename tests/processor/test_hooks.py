@@ -14,7 +14,7 @@ from tests.processor.live import PATIENCE, served
 from tests.support.daemon_thread import DaemonThread
 from tests.support.server_process import Daemon
 from tests.support.wait import until
-from yirangmq.broker import lines
+from yirangmq.broker.admission import workers
 from yirangmq.client.faces import Client
 from yirangmq.client.open import connect
 from yirangmq.core.errors import HookFailed, QueueError
@@ -149,7 +149,7 @@ def test_messages_of_one_queue_keep_their_order(server: DaemonThread, client: Cl
 def test_what_waits_for_hooks_is_bounded(
     server: DaemonThread, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lines, "MOST_WAITING", 2)
+    monkeypatch.setattr(workers, "MOST_WAITING", 2)
     hooked(client, "full", "wait")
     go = tmp_path / "go"
     sending = Sending(server.unix, "full", bytes(go), bytes(go))

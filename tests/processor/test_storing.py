@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.processor.hooks import MODULE
-from yirangmq.broker.gate import INLINE_BYTES
+from yirangmq.broker.admission.admission import INLINE_BYTES
 from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import BadPolicy, HookFailed, QuotaExceeded, TooLarge, Unfit
 from yirangmq.core.events import Died, Event, Refused

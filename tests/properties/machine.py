@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tests.properties.model import Model, New, Refusal, Rules
 from tests.support.stores import Place
-from yirangmq.broker.deadletters import DeadLetters
+from yirangmq.broker.dead_letters import DeadLetters
 from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import QueueError
 from yirangmq.core.message import RANK_LAST, Envelope, Message

@@ -3,8 +3,8 @@
 import asyncio
 from pathlib import Path
 
-from yirangmq.broker.desk import Desk
-from yirangmq.broker.verbs import Verbs
+from yirangmq.broker.group_commit import Desk
+from yirangmq.broker.operations import Verbs
 from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.stores.sqlite.server_store import ServedSqliteStore

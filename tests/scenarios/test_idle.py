@@ -26,12 +26,12 @@ assert main.run(["serve", "--data", sys.argv[1], *flags]) == 0
 print(*sys.modules, sep="\\n")
 """
 LATER = {
-    "bulk": ("yirangmq.broker.batches", "yirangmq.broker.batch_rows", "yirangmq.broker.transfer"),
+    "bulk": ("yirangmq.broker.sink_batches", "yirangmq.broker.sink_batch_rows", "yirangmq.broker.export_import"),
     "calls": (
         "yirangmq.doors.usual_calls",
         "yirangmq.broker.queues",
         "yirangmq.core.filter",
-        "yirangmq.broker.wholesale",
+        "yirangmq.broker.bulk",
     ),
     "checks": ("yirangmq.core.payload_checks", "jsonschema_rs"),
     "command line": ("shutil", "yirangmq.cli.place", "yirangmq.cli.table"),

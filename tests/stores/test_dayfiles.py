@@ -81,7 +81,7 @@ def test_duplicates_are_not_accepted_and_redriven_ones_are_told(kept: Kept) -> N
     queues.publish("q", NewMessage(payload=b"a", id="one"))
     queues.publish_many("q", [NewMessage(payload=b"b", id="one"), NewMessage(payload=b"c", id="two")])
     queues.nack(queues.lease("q")[0].lease_id, "REJECTED")
-    from yirangmq.broker.deadletters import DeadLetters
+    from yirangmq.broker.dead_letters import DeadLetters
 
     DeadLetters(queues).requeue("q")
     queues.drop("q", ["two"])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.day_files import DAY_MS, Kept, keeping
-from yirangmq.broker.deadletters import DeadLetters
+from yirangmq.broker.dead_letters import DeadLetters
 from yirangmq.core.errors import BadInput
 from yirangmq.core.journal import day_of
 from yirangmq.stores.journal import files

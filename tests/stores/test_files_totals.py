@@ -12,7 +12,7 @@ import pytest
 import yirangmq
 from tests.stores.parts import open_queues, tree
 from tests.support.faulty_disk import UnwillingDisk
-from yirangmq.broker import groups
+from yirangmq.broker import selection
 from yirangmq.broker.queues import Queues
 from yirangmq.core import transitions
 from yirangmq.core.errors import QueueError
@@ -50,7 +50,7 @@ def redrive(transaction: Transaction) -> None:
     dead = transaction.scan("mail", State.DEAD, 9).messages
     place = transaction.places(len(dead))
     changes = [Change(one, transitions.redrive(one, START, place + offset)) for offset, one in enumerate(dead)]
-    groups.swap(transaction, changes, START, set())
+    selection.swap(transaction, changes, START, set())
 
 
 VERBS: dict[str, Callable[[Queues], object]] = {

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from yirangmq.broker.desk import Desk
-from yirangmq.broker.leases import Leases
-from yirangmq.broker.verbs import Verbs
+from yirangmq.broker.group_commit import Desk
+from yirangmq.broker.operations import Verbs
+from yirangmq.broker.settle import Leases
 from yirangmq.core.policy import Defaults
 from yirangmq.core.ports import Store, Transaction
 from yirangmq.doors.health import QUEUES_PER_LOOK, Health

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from tests.support.queues import answer_or_code, codes_of
 from tests.support.store_contract import envelope, listed, picture
 from yirangmq import NewMessage
-from yirangmq.broker.deadletters import DeadLetters
+from yirangmq.broker.dead_letters import DeadLetters
 from yirangmq.broker.queues import Queues
 from yirangmq.core.ports import Store, Transaction
 from yirangmq.core.states import State

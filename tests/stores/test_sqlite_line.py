@@ -9,8 +9,8 @@ import apsw
 import pytest
 
 from tests.support.store_contract import picture
-from yirangmq.broker.leases import Leases
-from yirangmq.broker.verbs import Verbs
+from yirangmq.broker.operations import Verbs
+from yirangmq.broker.settle import Leases
 from yirangmq.core.message import RANK_LAST, Envelope
 from yirangmq.core.ports import Change, Store, Transaction
 from yirangmq.core.states import State

@@ -7,9 +7,8 @@ from pathlib import Path
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from yirangmq.broker.drafts import Content, Drafts
-from yirangmq.broker.orders import Orders
-from yirangmq.broker.verbs import Verbs
+from yirangmq.broker.operations import Verbs
+from yirangmq.broker.two_step import Content, Drafts, Orders
 from yirangmq.clock import TimeOrderedIds
 from yirangmq.core.message import Envelope, Message
 from yirangmq.core.ports import Transaction

@@ -1,8 +1,8 @@
 """Jobs of a group commit, and a runner of them."""
 
+from yirangmq.broker.admission.admission import Gate, Uncleared
 from yirangmq.broker.commit_jobs import JobRunner
-from yirangmq.broker.gate import Gate, Uncleared
-from yirangmq.broker.happenings import Happenings
+from yirangmq.broker.event_buffer import Happenings
 from yirangmq.core.errors import BadInput
 from yirangmq.core.policy import Defaults
 from yirangmq.core.ports import Store, Transaction

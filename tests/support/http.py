@@ -15,7 +15,7 @@ import httptools
 
 from tests.support.loops import WRITERS
 from tests.support.wait import PATIENCE
-from yirangmq.broker.desk import Desk
+from yirangmq.broker.group_commit import Desk
 from yirangmq.doors.http.exchange import Request, Routes
 from yirangmq.doors.http.limits import Limits
 from yirangmq.doors.http.origins import OriginPolicy

@@ -9,12 +9,12 @@ from typing import Any
 from tests.support.http_client import request_json
 from tests.support.loop_thread import OnThread
 from tests.support.topic_server import loop_here, opening
-from yirangmq.broker.batches import Batches
+from yirangmq.broker.bridge_worker import Means
 from yirangmq.broker.bridges import Bridges
-from yirangmq.broker.consumers import Consumers
-from yirangmq.broker.crossing import Means
-from yirangmq.broker.desk import Desk
-from yirangmq.broker.verbs import Verbs
+from yirangmq.broker.consumer_registry import Consumers
+from yirangmq.broker.group_commit import Desk
+from yirangmq.broker.operations import Verbs
+from yirangmq.broker.sink_batches import Batches
 from yirangmq.cli.web import mounts
 from yirangmq.clock import SteadyClock, TimeOrderedIds
 from yirangmq.core.access import Grant

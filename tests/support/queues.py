@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tests.support.http_queues import WebQueues
-from yirangmq.broker.deadletters import DeadLetters, Moved
+from yirangmq.broker.dead_letters import DeadLetters, Moved
 from yirangmq.broker.queues import Queues
 from yirangmq.client.faces import Client
 from yirangmq.core.errors import QueueError

@@ -9,9 +9,9 @@ from typing import Any
 
 from tests.support.loop_thread import OnThread
 from tests.support.topic_server import loop_here, opening
-from yirangmq.broker.consumers import Consumers
-from yirangmq.broker.desk import Desk
-from yirangmq.broker.verbs import Verbs
+from yirangmq.broker.consumer_registry import Consumers
+from yirangmq.broker.group_commit import Desk
+from yirangmq.broker.operations import Verbs
 from yirangmq.clock import TimeOrderedIds
 from yirangmq.core.ports import Clock, Ids, Store
 from yirangmq.doors.calls import Calls, Site

@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from yirangmq.broker.consumers import Consumers
-from yirangmq.broker.desk import Desk
-from yirangmq.broker.verbs import Verbs
+from yirangmq.broker.consumer_registry import Consumers
+from yirangmq.broker.group_commit import Desk
+from yirangmq.broker.operations import Verbs
 from yirangmq.core.ports import Store
 from yirangmq.doors.calls import Calls, Site
 from yirangmq.doors.health import Disk, Health, Room

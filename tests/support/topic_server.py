@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from tests.support.wait import PATIENCE
-from yirangmq.broker.desk import Desk
-from yirangmq.broker.verbs import Verbs
+from yirangmq.broker.group_commit import Desk
+from yirangmq.broker.operations import Verbs
 from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.core.topics import Cursors, Log, NewRecord, Record
 from yirangmq.doors.calls import Calls

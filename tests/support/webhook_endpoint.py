@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from tests.support.wait import soon
 from yirangmq.broker import policies
-from yirangmq.broker.desk import Desk
-from yirangmq.broker.verbs import Verbs
+from yirangmq.broker.group_commit import Desk
+from yirangmq.broker.operations import Verbs
 from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.core.errors import NotFound
 from yirangmq.core.message import Counts

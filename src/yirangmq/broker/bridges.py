@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from yirangmq.broker import bridge_notes
-from yirangmq.broker.crossing import Crossing, Done, Means
+from yirangmq.broker import bridge_worker
+from yirangmq.broker.bridge_worker import Crossing, Done, Means
 from yirangmq.core.bridges import Bridge, BridgeState, NewBridge, Reached
 from yirangmq.core.errors import NotFound, QueueError, WrongState
 from yirangmq.core.ports import Transaction
@@ -25,7 +25,7 @@ class Bridges:
 
     def start(self, wanted: Sequence[NewBridge], told: Callable[[str, QueueError], None]) -> None:
         """Those the store knows, and those the settings want; ``told`` of each that cannot be made."""
-        for bridge, reached in self._means.desk.read(bridge_notes.bridges):
+        for bridge, reached in self._means.desk.read(bridge_worker.bridges):
             known = self._crossings.get(bridge.name)
             if known is None or known.is_over:
                 self._take(bridge, reached)
@@ -34,7 +34,7 @@ class Bridges:
 
     def load(self) -> None:
         """Those the store knows, at rest: until ``start`` they only hold what they need of the log."""
-        for bridge, reached in self._means.desk.read(bridge_notes.bridges):
+        for bridge, reached in self._means.desk.read(bridge_worker.bridges):
             self._crossings[bridge.name] = Crossing(bridge, reached, self._means)
         self.stop()
 
@@ -193,25 +193,25 @@ AT_WORK = (BridgeState.RUNNING, BridgeState.WAITING)
 
 
 def _made(transaction: Transaction, bridge: Bridge, reached: Reached) -> tuple[Bridge, Reached]:
-    if bridge_notes.bridge(transaction, bridge.name) is not None:
+    if bridge_worker.bridge(transaction, bridge.name) is not None:
         raise WrongState(f"there is a bridge {bridge.name!r} already", field="name")
     transaction.policy(bridge.queue)  # one that cannot be read is told now
-    bridge_notes.define(transaction, bridge)
-    bridge_notes.reach(transaction, bridge.name, reached)
+    bridge_worker.define(transaction, bridge)
+    bridge_worker.reach(transaction, bridge.name, reached)
     return bridge, reached
 
 
 def _changed(
     transaction: Transaction, before: Bridge, bridge: Bridge, reached: Reached | None
 ) -> tuple[Bridge, Reached]:
-    if bridge_notes.bridge(transaction, bridge.name) != before:
+    if bridge_worker.bridge(transaction, bridge.name) != before:
         raise NotFound(f"the bridge {bridge.name!r} was changed meanwhile; look again", field="name")
-    bridge_notes.define(transaction, bridge)
+    bridge_worker.define(transaction, bridge)
     if reached is not None:
-        bridge_notes.reach(transaction, bridge.name, reached)
-    return bridge, bridge_notes.read_reached(transaction, bridge.name)
+        bridge_worker.reach(transaction, bridge.name, reached)
+    return bridge, bridge_worker.read_reached(transaction, bridge.name)
 
 
 def _removed(transaction: Transaction, name: str, row: dict[str, Any]) -> dict[str, Any]:
-    bridge_notes.remove(transaction, name)
+    bridge_worker.remove(transaction, name)
     return row

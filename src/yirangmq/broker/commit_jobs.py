@@ -1,17 +1,147 @@
 """Jobs of a group commit, and how a batch of them runs in one transaction.
 
-Both committers use this: the one on the event loop (``broker.desk``) and the one for threads (``broker.lane``). They
-decide which jobs form a batch and how callers are answered."""
+Both committers use this: the one on the event loop (``broker.group_commit``) and the one for threads
+(``broker.group_commit_threads``). They decide which jobs form a batch and how callers are answered.
 
+Store probe: whether the store can be written now, by what became of the latest commit, or by writing to it.
+
+The probe is a request like any other: it goes through the group commit and the same files, and is synced as they are.
+It is made only where the latest commit does not tell already: a commit that changed something within the last second
+proves the same. An answer comes within ``PROBE_SECONDS``, also while the store does not answer. Callers that ask at the
+same time share one probe. Loop thread only.
+
+A commit that found no space may be repeated once, with space that the store had reserved (stores/reserve.py).
+
+Requests that wait while another process holds the store's lock.
+
+The event loop never sleeps for a lock. A commit that finds the lock taken (``StoreBusy``) is tried again by a timer;
+its requests wait here, in order of arrival, each until its deadline. A request whose deadline passes is refused with
+``store_busy`` and is never run again, so nothing of it is stored later. Loop thread only.
+
+Admission control outside of the transaction, for jobs of the committer on the event loop.
+
+A job whose messages need hooks or long checks stops with ``Uncleared``. It waits here while the workers
+(``broker.admission.workers``) check the messages, then runs again from the beginning, with the verdicts. Loop thread
+only."""
+
+import random
 from collections.abc import Callable, Iterable
+from functools import partial
 from time import perf_counter
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from yirangmq.broker.gate import Gate, Uncleared, Verdicts
-from yirangmq.broker.happenings import Happenings
-from yirangmq.broker.relief import relieve
-from yirangmq.core.errors import HookFailed, QueueError, StoreError, StoreFull
+from yirangmq.broker.admission.admission import Gate, Uncleared, Verdicts
+from yirangmq.broker.admission.workers import Cleared, Clearing
+from yirangmq.broker.event_buffer import Happenings
+from yirangmq.core.backoff import Backoff
+from yirangmq.core.errors import HookFailed, QueueError, StoreBusy, StoreError, StoreFull
 from yirangmq.core.ports import Store, Transaction
+
+if TYPE_CHECKING:
+    from yirangmq.broker.group_commit import Desk
+
+PROBE_SECONDS = 0.5
+"""How long a caller of health waits for the answer of the store."""
+FRESH_SECONDS = 1.0
+"""A commit that is no older proves that the store can be written."""
+RETRY_SECONDS = 1.0
+"""How long after a failed commit the store is probed, and waiting consumers are served again."""
+NOTE = "health/probe"
+"""What a probe writes: a note, which every store keeps in the same way and commits as everything else."""
+
+
+class Probed(NamedTuple):
+    """``error``: why the store cannot be written; None if it can be. ``is_late``: it has not answered in time."""
+
+    error: QueueError | None = None
+    is_late: bool = False
+
+
+class StoreProbe:
+    def __init__(self, committer: "Desk", seconds: Callable[[], float]) -> None:
+        self._committer = committer
+        self._seconds = seconds
+        self._wrote_at = float("-inf")
+        self._will_retry = False
+        """A commit failed, and the next attempt is scheduled: one timer, however many fail."""
+        self.trouble: Exception | None = None
+        """Why the latest commit that wrote something failed, until one succeeds; None if it did not."""
+        self._asked: list[Callable[[Probed], None]] = []
+        self._is_under_way = False
+        self.is_written = False
+        """The transaction under way has written a probe."""
+        self.error: QueueError | None = None
+        """Of the latest probe."""
+
+    def wrote(self, at: float) -> None:
+        """A commit that changed something is on disk: the store can be written. (One that changes nothing writes
+        nothing, and proves nothing.)"""
+        self._wrote_at, self.trouble, self.is_written = at, None, False
+
+    def failed(self, error: Exception) -> None:
+        self.trouble, self.is_written = error, False
+        if not self._will_retry:
+            self._will_retry = True
+            self._committer.later(RETRY_SECONDS, self._retry)
+
+    def _retry(self) -> None:
+        """Waiting consumers and timers are served again, and a probe finds out whether the store can be written."""
+        self._will_retry = False
+        if self.trouble is not None:
+            self.begin()
+        self._committer.plan()
+
+    def ask(self, done: Callable[[Probed], None]) -> None:
+        """``done`` is called once, now or within ``PROBE_SECONDS``."""
+        committer = self._committer
+        if not committer.duty.is_on:
+            done(Probed(committer.duty.refusal()))
+            return
+        if self.trouble is None and self._seconds() - self._wrote_at < FRESH_SECONDS:
+            done(Probed())
+            return
+        if committer.seconds_busy > PROBE_SECONDS:
+            done(Probed(is_late=True))
+            return
+        self._asked.append(done)
+        committer.later(PROBE_SECONDS, lambda: self._give_up(done))
+        self.begin()
+
+    def begin(self) -> None:
+        """A probe joins the next commit, unless one is under way."""
+        if not self._is_under_way:
+            self._is_under_way = True
+            self._committer.submit(self.write, self._done)
+
+    def write(self, transaction: Transaction) -> None:
+        write_probe(transaction, self._committer.now_ms())
+        self.is_written = True
+
+    def _done(self, value: Any, error: QueueError | None) -> None:
+        self._is_under_way = False
+        self.error = error
+        asked, self._asked = self._asked, []
+        for done in asked:
+            done(Probed(error))
+
+    def _give_up(self, done: Callable[[Probed], None]) -> None:
+        if done in self._asked:
+            self._asked.remove(done)
+            done(Probed(is_late=True))
+
+
+def write_probe(transaction: Transaction, now_ms: int) -> None:
+    transaction.set_note(NOTE, str(now_ms))
+
+
+def relieve(store: Store, error: BaseException) -> bool:
+    """Whether the work that failed with this error may be repeated now. Publishing is repeated only where the store
+    has space inside itself; what is refused again is refused for good."""
+    if not isinstance(error, StoreFull):
+        return False
+    offered: Callable[[], bool] | None = getattr(store, "relieve", None)  # not every store has a reserve
+    return offered is not None and offered()
+
 
 MOST_PER_COMMIT = 1000
 """Jobs in one commit. More would delay the first reply and save nothing per job."""
@@ -135,3 +265,165 @@ def reply_error(error: Exception) -> QueueError:
 
 def no_processor(needed: Uncleared) -> HookFailed:
     return HookFailed(f"the processor of queue {needed.queue!r} cannot run here", field="processor")
+
+
+BUSY_SECONDS = 5.0
+"""Default deadline of a request, from the first attempt to commit it."""
+BACKOFF = Backoff(first=0.0015, limit=0.0375, jitter=1 / 3)
+"""Seconds between two attempts: from 1 to 2 ms after the first one, from 25 to 50 ms at most, which is far below the
+time in which people notice that a lock is free again."""
+RETRY_AFTER = 1
+"""Seconds after which a refused client should try again."""
+
+
+class Group(NamedTuple):
+    """Requests that found the lock taken at the same moment."""
+
+    deadline: float
+    tasks: list[Task]
+
+
+class BusyWait:
+    """``seconds``: how long a request waits. ``retry`` is called when ``is_due``: the next commit tries the lock."""
+
+    def __init__(
+        self, seconds: float, later: Callable[[float, Callable[[], None]], Any], retry: Callable[[], None]
+    ) -> None:
+        self.seconds = seconds
+        self._later = later
+        self._retry = retry
+        self.since: float | None = None
+        """When the lock was first found taken, in seconds of the committer's clock; None: the store is free."""
+        self.refused = 0
+        """Requests refused since then."""
+        self._groups: list[Group] = []
+        self._long: dict[Long, float] = {}
+        self._tries = 0
+        self._is_timed = False
+        self.is_due = False
+        """The timer has run out. Until then a commit leaves the lock alone."""
+
+    @property
+    def tasks(self) -> list[Task]:
+        """All that wait for the next commit, in order of arrival."""
+        return [task for group in self._groups for task in group.tasks]
+
+    def hold(self, tasks: list[Task], long: Iterable[Long], now: float) -> None:
+        """The lock is taken: these wait as well, from now on."""
+        self.since = now if self.since is None else self.since
+        if tasks:
+            self._groups.append(Group(now + self.seconds, tasks))
+        for job in long:
+            self._long.setdefault(job, now + self.seconds)
+
+    def expired(self, now: float) -> list[Task]:
+        """Requests whose deadline has passed; they wait no longer. ``Long`` ones have to be taken from their queue."""
+        found: list[Task] = [job for job, deadline in self._long.items() if deadline <= now]
+        for job in found:
+            del self._long[job]  # type: ignore[arg-type]
+        while self._groups and self._groups[0].deadline <= now:
+            found += self._groups.pop(0).tasks
+        self.refused += len(found)
+        return found
+
+    def start_timer(self) -> None:
+        if not self._is_timed:
+            self._is_timed = True
+            self._later(self._pause(), self._ring)
+
+    def _ring(self) -> None:
+        self._is_timed, self.is_due = False, True
+        self._retry()
+
+    def _pause(self) -> float:
+        """Seconds until the next attempt."""
+        self._tries += 1
+        return BACKOFF.delay(self._tries, random.random())
+
+    def free(self) -> None:
+        """A transaction was begun: the lock is ours, and nothing waits for it any more."""
+        if self.since is not None:
+            self.since = None
+            self.refused = self._tries = 0
+            self._groups.clear()
+            self._long.clear()
+
+    def refusal(self) -> StoreBusy:
+        return StoreBusy(
+            f"the store was locked for over {self.seconds:g} s, by another process or a long commit of this server; "
+            f"nothing was stored, try again in {RETRY_AFTER} s"
+        )
+
+
+class Committer(Protocol):
+    """What is needed of ``broker.group_commit.Desk``."""
+
+    def enlist(self, job: Task, /) -> None:
+        """It joins the next commit."""
+
+    def answer(self, job: Task, /) -> None:
+        """Its caller gets the value or the error."""
+
+    def flush(self) -> None:
+        """Answers leave."""
+
+    def report(self, error: Exception, /) -> None:
+        """An error that no caller is told."""
+
+
+class DeferredAdmission:
+    def __init__(self, gate: Gate, runner: JobRunner, committer: Committer) -> None:
+        self._gate = gate
+        self._runner = runner
+        self._committer = committer
+        self._workers: Clearing | None = None
+        self.rounds: dict[Task, int] = {}
+        """Jobs whose messages are being checked, or were, and how often."""
+
+    def use(self, workers: Clearing) -> None:
+        """Without workers, jobs that need them are refused."""
+        self._workers = workers
+        self._gate.can_wait = True
+        self._gate.is_busy = workers.is_busy
+
+    def defer(self, job: Task, needed: Uncleared) -> None:
+        """The job waits until its messages are checked; where they cannot be, it is answered with the error."""
+        self.rounds[job] = self.rounds.get(job, 0) + 1
+        if self._workers is None or self.rounds[job] > MOST_ROUNDS:
+            job.error = no_processor(needed)
+            self._committer.answer(job)
+            return
+        try:
+            self._workers.clear(needed, partial(self._checked, job))
+        except Exception as error:
+            self._committer.report(error)
+            job.error = HookFailed(f"the processor of queue {needed.queue!r} failed: {error}", field="processor")
+            self._committer.answer(job)
+
+    def _checked(self, job: Task, verdicts: Verdicts, error: QueueError | None) -> None:
+        if error is not None:
+            job.error = error
+            self._committer.answer(job)
+            self._committer.flush()
+            return
+        self._runner.cleared.setdefault(job, {}).update(verdicts)
+        self._committer.enlist(job)
+
+    def forget(self, job: Task) -> None:
+        """It is answered."""
+        self.rounds.pop(job, None)
+        self._runner.cleared.pop(job, None)
+
+    def dry_run(self, needed: Uncleared, done: Cleared) -> None:
+        """Check messages that are not to be stored."""
+        if self._workers is None:
+            if needed.chain.hooks:
+                raise HookFailed("hooks cannot be run here", field="processor")
+            done(self._gate.looked_at(needed), None)
+            return
+
+        def checked(verdicts: Verdicts, error: QueueError | None) -> None:
+            done(verdicts, error)
+            self._committer.flush()
+
+        self._workers.clear(needed, checked)

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from time import monotonic, sleep
 from typing import Any, TypeVar
 
-from yirangmq.broker.desk import Desk
+from yirangmq.broker.group_commit import Desk
 from yirangmq.core.errors import QueueError, StoreBusy, Unavailable
 from yirangmq.core.ports import Transaction
 
@@ -18,7 +18,8 @@ Answer = TypeVar("Answer")
 
 
 class DeskLane:
-    """``broker.lane.Way`` for threads other than the desk's. ``call`` runs something on the desk's thread, soon."""
+    """``broker.group_commit_threads.Way`` for threads other than the desk's. ``call`` runs something on the desk's
+    thread, soon."""
 
     def __init__(self, desk: Desk, call: Callable[[Callable[[], None]], Any]) -> None:
         self._desk = desk

@@ -8,18 +8,18 @@ from functools import partial
 from types import TracebackType
 from typing import Any, NoReturn, TypeVar
 
-from yirangmq.broker import dispatches, policies, trial
-from yirangmq.broker.consumers import Consumers
-from yirangmq.broker.happenings import Happenings, Hear
-from yirangmq.broker.lane import Lane, Way
-from yirangmq.broker.leases import MOST_PER_CALL, Leases, Results
-from yirangmq.broker.looks import check_state, looks, one, page
-from yirangmq.broker.schedules import listed
-from yirangmq.broker.sender import Sender
-from yirangmq.broker.subscription import Subscription, Terms
-from yirangmq.broker.verbs import Verbs
-from yirangmq.broker.waiters import Waiters
-from yirangmq.broker.wholesale import Wholesale
+from yirangmq.broker import policies
+from yirangmq.broker.admission import dry_run
+from yirangmq.broker.bulk import Wholesale
+from yirangmq.broker.consumer_registry import Consumers
+from yirangmq.broker.event_buffer import Happenings, Hear
+from yirangmq.broker.group_commit_threads import Lane, Way
+from yirangmq.broker.operations import Verbs
+from yirangmq.broker.queries import check_state, looks, one, page
+from yirangmq.broker.scheduler import listed
+from yirangmq.broker.settle import MOST_PER_CALL, Leases, Results
+from yirangmq.broker.store_time import shown_message
+from yirangmq.broker.subscription import Sender, Subscription, Terms, Waiters
 from yirangmq.clock import default_consumer
 from yirangmq.core import transitions, validation
 from yirangmq.core.consumer_registry import Roster
@@ -28,7 +28,6 @@ from yirangmq.core.events import Steered
 from yirangmq.core.message import RANK_LAST, Counts, Envelope, Reason, check_reason, new_envelope
 from yirangmq.core.policy import show_policy
 from yirangmq.core.ports import Clock, Finding, Ids, Store, Stored, Transaction
-from yirangmq.core.store_time import shown_message
 from yirangmq.format.delivery import Delivery, Look
 from yirangmq.format.envelope import NewMessage, build, read
 
@@ -311,7 +310,7 @@ class Queues(AbstractContextManager["Queues"]):
         validation.check_queue(queue)
         now, ids = self._clock.now_ms(), self._ids.new(len(messages))
         envelopes = [self._envelope(queue, m, id, now) for m, id in zip(messages, ids, strict=True)]
-        found = self.read(partial(trial.tried, gate=self._verbs.gate, queue=queue, envelopes=envelopes))
+        found = self.read(partial(dry_run.tried, gate=self._verbs.gate, queue=queue, envelopes=envelopes))
         if found.needed is None:
             return found.report({})
         if not isinstance(self._lane, Lane):
@@ -328,25 +327,23 @@ class Queues(AbstractContextManager["Queues"]):
 
     def dispatch(self, queue: str) -> dict[str, Any]:
         """By which strategy its messages are given out, and to whom."""
-        return self._lane.read(
-            lambda transaction: dispatches.look(self._verbs, transaction, queue, self._clock.now_ms())
-        )
+        return self._lane.read(lambda transaction: policies.look(self._verbs, transaction, queue, self._clock.now_ms()))
 
     def set_dispatch(self, queue: str, members: Mapping[str, Any]) -> dict[str, Any]:
         """Put members of the policy's ``dispatch`` in force, such as ``{"strategy": "round_robin"}``; nothing that is
         under way is touched. ``{"strategy": "none"}`` takes all of it away."""
         now = self._clock.now_ms()
-        return self.run(lambda transaction: dispatches.change(self._verbs, transaction, queue, members, now))
+        return self.run(lambda transaction: policies.change(self._verbs, transaction, queue, members, now))
 
     def register(self, queue: str, consumer: str) -> bool:
         """One of the queue's consumers from now on, also while it is away. False: it was already."""
         now = self._clock.now_ms()
-        return self.run(lambda transaction: dispatches.register(self._verbs, transaction, queue, consumer, now))
+        return self.run(lambda transaction: policies.register(self._verbs, transaction, queue, consumer, now))
 
     def deregister(self, queue: str, consumer: str) -> bool:
         """No longer one of them. False: it was not registered."""
         now = self._clock.now_ms()
-        return self.run(lambda transaction: dispatches.deregister(self._verbs, transaction, queue, consumer, now))
+        return self.run(lambda transaction: policies.deregister(self._verbs, transaction, queue, consumer, now))
 
     def deliveries(
         self,
@@ -360,7 +357,7 @@ class Queues(AbstractContextManager["Queues"]):
         """The latest deliveries of queues with a ``dispatch``, the newest first, as far as this process remembers."""
         validation.check_count(limit, "limit", most=MOST_PER_CALL)
         wanted = {"queue": queue, "id": id, "consumer": consumer, "status": status}
-        return dispatches.deliveries(self._verbs, wanted, limit)
+        return policies.deliveries(self._verbs, wanted, limit)
 
     def schedules(self, queue: str | None = None) -> list[dict[str, Any]]:
         """The schedules of all queues, or of one, each with the time at which it fires next."""

@@ -1,5 +1,10 @@
 """Messages within a credit window, for a program that holds the store itself; the same to use as a client's
-(``client.subscription``). How many are unsettled is asked of the store, so it does not matter who settled them."""
+(``client.subscription``). How many are unsettled is asked of the store, so it does not matter who settled them.
+
+Messages that come one by one, for a program that holds the store itself; the same to use as a client's
+(``client.sender``). There is no way to be on: each is on disk when ``send`` returns.
+
+Consumers that wait on an empty queue: woken by a change, here or in another process, never by a busy loop."""
 
 import threading
 import time
@@ -8,14 +13,88 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
 
-from yirangmq.broker.waiters import Waiters
+from yirangmq.core import validation
+from yirangmq.core.errors import BadInput
 from yirangmq.core.message import split_lease_id
-from yirangmq.core.ports import Transaction
+from yirangmq.core.ports import Store, Stored, Transaction
 from yirangmq.core.states import State
 from yirangmq.format.delivery import Delivery, Leased, lease_ids
 
 if TYPE_CHECKING:
     from yirangmq.broker.queues import Queues
+
+
+class Sender:
+    def __init__(self, queues: "Queues", queue: str, told: Callable[[Stored], object] | None) -> None:
+        validation.check_told(told)
+        self._queues = queues
+        self._queue = queue
+        self._told = told
+        self._is_closed = False
+
+    def send(self, message: object) -> str:
+        """Any JSON value, bytes, or a ``NewMessage``; its id."""
+        if self._is_closed:
+            raise BadInput("closed; make another one", field="sender")
+        receipt = self._queues.publish(self._queue, message)
+        if self._told is not None:
+            self._told(receipt)
+        return receipt.id
+
+    def settle(self) -> None:
+        """Wait until everything sent so far is on disk: here it is."""
+
+    def close(self) -> None:
+        """Nothing more can be sent."""
+        self._is_closed = True
+
+    def __enter__(self) -> "Sender":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Waiters:
+    """One listener at a time asks the store for news of other processes and tells everybody else here."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._news = threading.Condition()
+        self._generation = 0
+        self._listening = False
+
+    @property
+    def generation(self) -> int:
+        """Read this before looking into the queue, hand it to ``wait`` after finding nothing."""
+        return self._generation
+
+    def ring(self) -> None:
+        with self._news:
+            self._generation += 1
+            self._news.notify_all()
+
+    def wait(self, seen: int, seconds: float) -> None:
+        """Until something changed since ``seen``, or the time is over."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            with self._news:
+                if self._generation != seen:
+                    return
+                if self._listening:
+                    self._news.wait(left)
+                    continue
+                self._listening = True
+            try:
+                self._store.wait(left)
+            finally:
+                with self._news:
+                    self._listening = False
+                    self._generation += 1
+                    self._news.notify_all()
+
 
 MOST_AT_ONCE = 256
 """Messages taken in one commit, so that other consumers get some too."""

@@ -1,12 +1,12 @@
 """The stores of an adoption and the file of an overlap: opened, locked, written. What happens in them is in
-``broker.adoption``."""
+``broker.export_import``."""
 
 import os
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from yirangmq.broker import adoption
+from yirangmq.broker import export_import
 from yirangmq.broker.queues import Queues
 from yirangmq.broker.store_time import resume
 from yirangmq.clock import SystemClock, TimeOrderedIds
@@ -29,7 +29,7 @@ def adopt(ours: Queues, url: str, here: str, there: str, *, dry_run: bool) -> di
     lock = StoreLock(url, Holder(os.getpid(), "", here, f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"))
     try:
         with _opened(url, Path(place), dry_run=dry_run) as theirs:
-            return adoption.adopt(ours, theirs, here, there, dry_run=dry_run)
+            return export_import.adopt(ours, theirs, here, there, dry_run=dry_run)
     finally:
         lock.close()
 
@@ -51,7 +51,7 @@ def _opened(url: str, place: Path, *, dry_run: bool) -> Queues:
 def overlap(queues: Queues, since_ms: int, file: Path) -> int:
     """One JSON document a line; on disk when it returns."""
     with os.fdopen(open_file(file, os.O_WRONLY | os.O_TRUNC), "wb") as out:
-        count = adoption.overlap(queues, since_ms, lambda about: _line(out, about))
+        count = export_import.overlap(queues, since_ms, lambda about: _line(out, about))
         out.flush()
         os.fsync(out.fileno())
     return count

@@ -9,9 +9,9 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from yirangmq.broker import overview
-from yirangmq.broker.desk import Desk
-from yirangmq.broker.happenings import Happenings
+from yirangmq.broker import queries
+from yirangmq.broker.event_buffer import Happenings
+from yirangmq.broker.group_commit import Desk
 from yirangmq.clock import SteadyClock
 from yirangmq.config.config import Config
 from yirangmq.core.alert_rules import DiskFacts, Facts, Growth, QueueFacts, Recent, faults
@@ -94,7 +94,7 @@ class Gathering:
         self._ahead = clock.ahead_ms()
         self._jumps: deque[tuple[int, int]] = deque(maxlen=MOST_JUMPS)
         self._rules = settings.rules
-        self._rotation = overview.QueueRotation(QUEUES_PER_LOOK)
+        self._rotation = queries.QueueRotation(QUEUES_PER_LOOK)
         self._faulty: dict[str, QueueFacts] = {}
         """Queues in which a rule found something when they were last read, the longest ago first."""
 
@@ -158,7 +158,7 @@ class Gathering:
 
         def work(transaction: Transaction) -> Mapping[str, Mapping[str, Any]]:
             names = dict.fromkeys([*besides, *self._rotation.next(transaction)])
-            found = {row["queue"]: row for row in overview.rows(transaction, list(names), now) if row["exists"]}
+            found = {row["queue"]: row for row in queries.rows(transaction, list(names), now) if row["exists"]}
             for gone in names.keys() - found.keys():
                 self._faulty.pop(gone, None)
             return found

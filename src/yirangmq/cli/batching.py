@@ -6,8 +6,8 @@ import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from yirangmq.broker import ledger
-from yirangmq.broker.desk import Desk
+from yirangmq.broker import sink_batches
+from yirangmq.broker.group_commit import Desk
 from yirangmq.config.config import Config
 from yirangmq.core.errors import QueueError
 from yirangmq.core.ports import Clock, Ids
@@ -16,7 +16,7 @@ from yirangmq.observe.logs import log, values
 from yirangmq.topics.publisher import Publisher
 
 if TYPE_CHECKING:
-    from yirangmq.broker.batches import Batches
+    from yirangmq.broker.sink_batches import Batches
 
 SWEEP_SECONDS = 3600.0
 
@@ -38,7 +38,7 @@ class Batching:
     def batches(self) -> "Batches":
         """Made when somebody brings one, or an earlier server has left something of one."""
         if self._made is None:
-            from yirangmq.broker.batches import Batches
+            from yirangmq.broker.sink_batches import Batches
             from yirangmq.stores.staging import StageFiles
             from yirangmq.topics.batching import FeedForBatches
 
@@ -48,7 +48,7 @@ class Batching:
         return self._made
 
     def _has_any(self) -> bool:
-        return self._made is not None or self._folder.exists() or bool(self._desk.read(ledger.entries))
+        return self._made is not None or self._folder.exists() or bool(self._desk.read(sink_batches.entries))
 
     def start(self) -> None:
         """First what a server that died left half-way."""

@@ -5,9 +5,9 @@ Knows: the parts they need. Does not know: doors, how a bridge works."""
 import asyncio
 from collections.abc import Callable
 
+from yirangmq.broker.bridge_worker import Means
 from yirangmq.broker.bridges import Bridges
-from yirangmq.broker.crossing import Means
-from yirangmq.broker.desk import Desk
+from yirangmq.broker.group_commit import Desk
 from yirangmq.config.config import Config
 from yirangmq.core.errors import QueueError
 from yirangmq.core.ports import Clock

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
-from yirangmq.broker.deadletters import KINDS, DeadLetters, Moved
+from yirangmq.broker.dead_letters import KINDS, DeadLetters, Moved
 from yirangmq.cli import exits, options, place, remote
 from yirangmq.cli.command import Command
 from yirangmq.cli.screen import Screen

@@ -11,10 +11,10 @@ import ssl
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from yirangmq.broker.adopting import check_unmarked
-from yirangmq.broker.desk import Desk
-from yirangmq.broker.lane import Lane
-from yirangmq.broker.wholesale import Wholesale
+from yirangmq.broker.bulk import Wholesale
+from yirangmq.broker.group_commit import Desk
+from yirangmq.broker.group_commit_threads import Lane
+from yirangmq.broker.housekeeping import check_unmarked
 from yirangmq.cluster.etcd.address import read_address
 from yirangmq.cluster.keys import Put
 from yirangmq.cluster.leadership import Leader

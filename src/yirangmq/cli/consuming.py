@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
-from yirangmq.broker.deadletters import DeadLetters
+from yirangmq.broker.dead_letters import DeadLetters
 from yirangmq.broker.queues import Queues
 from yirangmq.cli import exits, options, place, working
 from yirangmq.cli.command import Command

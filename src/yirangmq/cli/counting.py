@@ -3,8 +3,8 @@
 import argparse
 from typing import Any
 
-from yirangmq.broker.deadletters import DeadLetters
-from yirangmq.broker.overview import STATES, TOTALS
+from yirangmq.broker.dead_letters import DeadLetters
+from yirangmq.broker.queries import STATES, TOTALS
 from yirangmq.broker.queues import Queues
 from yirangmq.cli import exits, options, place, queue_rows, remote
 from yirangmq.cli.command import Command

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from yirangmq import __version__
-from yirangmq.broker import timeouts
-from yirangmq.broker.adopting import check_unmarked
-from yirangmq.broker.consumers import Consumers
-from yirangmq.broker.desk import Desk
-from yirangmq.broker.lines import Lines
+from yirangmq.broker import housekeeping
+from yirangmq.broker.admission.workers import Lines
+from yirangmq.broker.consumer_registry import Consumers
+from yirangmq.broker.group_commit import Desk
+from yirangmq.broker.housekeeping import check_unmarked
 from yirangmq.broker.lookout import Lookout
-from yirangmq.broker.ticking import Ticking
-from yirangmq.broker.verbs import Verbs
+from yirangmq.broker.operations import Verbs
+from yirangmq.broker.scheduler import Ticking
 from yirangmq.cli.alerting import Alerting, Sources
 from yirangmq.cli.batching import Batching
 from yirangmq.cli.bridging import Bridging
@@ -254,9 +254,9 @@ class Daemon:
 
     def _adopt_defaults(self) -> None:
         """Time must not act before this is done."""
-        if self._desk.read(partial(timeouts.are_other, defaults=self._desk.verbs.defaults)):
-            from yirangmq.broker.lane import Lane
-            from yirangmq.broker.wholesale import Wholesale  # an ordinary start does without
+        if self._desk.read(partial(housekeeping.are_other, defaults=self._desk.verbs.defaults)):
+            from yirangmq.broker.bulk import Wholesale  # an ordinary start does without
+            from yirangmq.broker.group_commit_threads import Lane
 
             Wholesale(Lane(self._store), self._desk.verbs, self._house.clock).adopt_defaults()
 

@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 
 import yirangmq
-from yirangmq.broker.deadletters import DeadLetters
+from yirangmq.broker.dead_letters import DeadLetters
 from yirangmq.broker.queues import Queues
 from yirangmq.cli import exits
 from yirangmq.cli.command import Command

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from yirangmq.broker.leases import Leases
-from yirangmq.broker.overview import some_with_leases
+from yirangmq.broker.queries import some_with_leases
+from yirangmq.broker.settle import Leases
 from yirangmq.cli.notify import notify
 from yirangmq.cli.parts import ServerParts
 from yirangmq.core.message import lease_id

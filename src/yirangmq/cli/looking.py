@@ -3,7 +3,7 @@
 import argparse
 from itertools import islice
 
-from yirangmq.broker.search import search
+from yirangmq.broker.dead_letters import search
 from yirangmq.cli import exits, options, place
 from yirangmq.cli.command import Command
 from yirangmq.cli.counting import COUNT_COMMANDS

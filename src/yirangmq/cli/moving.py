@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from yirangmq.broker import transfer
+from yirangmq.broker import export_import
 from yirangmq.cli import exits, options, place
 from yirangmq.cli.command import Command
 from yirangmq.cli.screen import Screen
@@ -32,7 +32,7 @@ def import_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="an export, or - for stdin")
     parser.add_argument(
         "--policies",
-        choices=transfer.POLICIES,
+        choices=export_import.POLICIES,
         default="keep",
         help="keep (default): set a policy only where the queue has none; replace: always; skip: never",
     )
@@ -42,9 +42,9 @@ def import_options(parser: argparse.ArgumentParser) -> None:
 
 def run_export(args: argparse.Namespace, screen: Screen) -> int:
     with place.existing(args, itself=True) as queues:
-        total = transfer.total(queues, args.queue)
+        total = export_import.total(queues, args.queue)
         with _output(args) as stream, Progress("exporting", total, shown=screen.shows_progress) as show:
-            done = transfer.export(
+            done = export_import.export(
                 queues, stream.write, args.queue, lambda messages, _: show(messages, f"{messages:,} messages")
             )
     text = f"exported {counted(done.messages, 'message')} of {counted(len(done.queues), 'queue')}"
@@ -87,7 +87,7 @@ def run_import(args: argparse.Namespace, screen: Screen) -> int:
             place.seen(args, screen, itself=True) if args.dry_run else place.opened(args, itself=True) as queues,
             Progress("importing", size, shown=screen.shows_progress) as show,
         ):
-            done = transfer.load(
+            done = export_import.load(
                 queues,
                 _lines(stream),
                 policies=args.policies,
@@ -112,7 +112,7 @@ def run_import(args: argparse.Namespace, screen: Screen) -> int:
 
 
 def _lines(stream: BinaryIO) -> Iterator[bytes]:
-    while line := stream.readline(transfer.LONGEST_LINE + 1):
+    while line := stream.readline(export_import.LONGEST_LINE + 1):
         yield line
 
 

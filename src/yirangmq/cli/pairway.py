@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from yirangmq.broker.desk import Desk
+from yirangmq.broker.group_commit import Desk
 from yirangmq.cli.adopting import adopt, overlap
 from yirangmq.config.config import Config
 from yirangmq.core.alert_rules import PeerFacts, Turn

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from yirangmq.broker.desk import Desk
-from yirangmq.broker.ticking import Ticking
+from yirangmq.broker.group_commit import Desk
+from yirangmq.broker.scheduler import Ticking
 from yirangmq.cli.alerting import Alerting
 from yirangmq.cli.bridging import Bridging
 from yirangmq.cli.entrance import Entrance

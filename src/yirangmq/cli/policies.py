@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 from yirangmq.broker import policies
-from yirangmq.broker.validate import Schemas
+from yirangmq.broker.admission.admission import Schemas
 from yirangmq.cli import exits, options, place
 from yirangmq.cli.command import Command
 from yirangmq.cli.screen import Screen

@@ -4,7 +4,7 @@ import argparse
 import json
 from typing import Any
 
-from yirangmq.broker import trial
+from yirangmq.broker.admission import dry_run
 from yirangmq.broker.queues import Queues
 from yirangmq.cli import exits, options, place, remote
 from yirangmq.cli.command import Command
@@ -83,7 +83,7 @@ def _put(queues: Queues, queue: str, document: Any) -> dict[str, Any] | None:
         found: dict[str, Any] | None = remote.call(queues, "processor_set", queue=queue, document=document)
         return found
     validation.check_queue(queue)
-    return queues.run(lambda transaction: trial.put(transaction, queues.verbs, queue, document))
+    return queues.run(lambda transaction: dry_run.put(transaction, queues.verbs, queue, document))
 
 
 def run_remove(args: argparse.Namespace, screen: Screen) -> int:
@@ -96,7 +96,7 @@ def run_remove(args: argparse.Namespace, screen: Screen) -> int:
 def _rows(queues: Queues, queue: str | None) -> list[dict[str, Any]]:
     if remote.address_of(queues) is not None:
         return [*remote.call(queues, "processors", **({} if queue is None else {"queue": queue}))]
-    return queues.read(lambda transaction: trial.listed(transaction, queues.verbs, queue))
+    return queues.read(lambda transaction: dry_run.listed(transaction, queues.verbs, queue))
 
 
 def run_show(args: argparse.Namespace, screen: Screen) -> int:

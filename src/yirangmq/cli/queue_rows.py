@@ -8,7 +8,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from yirangmq.broker import overview
+from yirangmq.broker import queries
 from yirangmq.broker.queues import Queues
 from yirangmq.cli import remote
 from yirangmq.cli.screen import Screen
@@ -50,10 +50,10 @@ def page(queues: Queues, cursor: str = "", prefix: str = "", limit: int = PAGE, 
         chosen = transaction.queues(cursor, limit + 1, prefix) if queue is None else [queue]
         shown = chosen[:limit]
         return {
-            "overdue": overview.is_overdue(transaction, now),
-            "queues": overview.rows(transaction, shown, now),
+            "overdue": queries.is_overdue(transaction, now),
+            "queues": queries.rows(transaction, shown, now),
             "cursor": shown[-1] if len(chosen) > limit else "",
-            "all": overview.together(transaction),
+            "all": queries.together(transaction),
         }
 
     return queues.read(work)
@@ -94,4 +94,4 @@ def counts_of_all(queues: Queues, queue: str | None) -> dict[str, dict[str, int]
 
 def _totals(transaction: Transaction, some: Sequence[str]) -> dict[str, dict[str, int]]:
     counted = ((name, transaction.counts(name)) for name in some)
-    return {name: {what: getattr(counts, what) for what in overview.TOTALS} for name, counts in counted}
+    return {name: {what: getattr(counts, what) for what in queries.TOTALS} for name, counts in counted}

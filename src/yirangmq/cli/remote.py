@@ -7,7 +7,7 @@ import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
-from yirangmq.broker.deadletters import DeadLetters, Moved
+from yirangmq.broker.dead_letters import DeadLetters, Moved
 from yirangmq.broker.queues import Queues
 from yirangmq.clock import SystemClock
 from yirangmq.core.errors import BadInput, Unavailable

@@ -9,8 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from yirangmq import __version__
-from yirangmq.broker.leases import Leases
-from yirangmq.broker.overview import some_with_leases
+from yirangmq.broker.queries import some_with_leases
+from yirangmq.broker.settle import Leases
 from yirangmq.config.config import Config
 from yirangmq.core.access import Grant
 from yirangmq.core.errors import QueueError

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from yirangmq import __version__
-from yirangmq.broker.desk import Desk
+from yirangmq.broker.group_commit import Desk
 from yirangmq.cli.parts import ServerParts
 from yirangmq.core.access import show as show_programs
 from yirangmq.doors.paged import Done, Given

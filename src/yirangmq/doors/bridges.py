@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from yirangmq.broker.bridges import Bridges
-from yirangmq.broker.desk import Desk
+from yirangmq.broker.group_commit import Desk
 from yirangmq.core.bridges import BridgeState, check_bridge, read_new, read_start
 from yirangmq.core.errors import BadInput
 from yirangmq.core.health import HealthReason, health_reason

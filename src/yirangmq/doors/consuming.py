@@ -5,9 +5,10 @@ Knows: the desk, who of this client waits. Does not know: frames as bytes, socke
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from yirangmq.broker.desk import Desk
-from yirangmq.broker.leases import MOST_PER_CALL, Leases, Results
-from yirangmq.broker.serving import BYTES_PER_TAKER
+from yirangmq.broker.credit_window import PushedLeases, Subscription, Waiting
+from yirangmq.broker.group_commit import Desk
+from yirangmq.broker.settle import MOST_PER_CALL, Leases, Results
+from yirangmq.broker.waiting_consumers import BYTES_PER_TAKER
 from yirangmq.core import transitions, validation
 from yirangmq.core.access import CONSUME
 from yirangmq.core.errors import BadInput, QueueError
@@ -15,7 +16,6 @@ from yirangmq.core.message import check_reason
 from yirangmq.core.policy import QueuePolicy, show_policy
 from yirangmq.core.ports import Clock, Transaction
 from yirangmq.doors import translate
-from yirangmq.doors.takers import PushedLeases, Subscription, Waiting
 from yirangmq.format.delivery import Delivery, rules_of
 from yirangmq.format.json_codec import dumps
 from yirangmq.wire import messages as calls

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from yirangmq.broker import dispatches
-from yirangmq.broker.desk import Desk
-from yirangmq.broker.verbs import Verbs
+from yirangmq.broker import policies
+from yirangmq.broker.group_commit import Desk
+from yirangmq.broker.operations import Verbs
 from yirangmq.core import validation
 from yirangmq.core.errors import BadInput
 from yirangmq.core.ports import Clock, Transaction
@@ -17,22 +17,22 @@ MOST_SHOWN = 100
 
 
 def look(clock: Clock, verbs: Verbs, transaction: Transaction, given: Given) -> dict[str, Any]:
-    return dispatches.look(verbs, transaction, reading(given, lambda values: values.queue()), clock.now_ms())
+    return policies.look(verbs, transaction, reading(given, lambda values: values.queue()), clock.now_ms())
 
 
 def change(clock: Clock, verbs: Verbs, transaction: Transaction, given: Given) -> dict[str, Any]:
     queue, members = reading(given, lambda values: (values.queue(), values.take("members", None)))
     if not isinstance(members, Mapping):
         raise BadInput(f"must be an object, not {kind(members)}", field="members")
-    return dispatches.change(verbs, transaction, queue, members, clock.now_ms())
+    return policies.change(verbs, transaction, queue, members, clock.now_ms())
 
 
 def register(clock: Clock, verbs: Verbs, transaction: Transaction, given: Given) -> bool:
-    return dispatches.register(verbs, transaction, *reading(given, _one), clock.now_ms())
+    return policies.register(verbs, transaction, *reading(given, _one), clock.now_ms())
 
 
 def deregister(clock: Clock, verbs: Verbs, transaction: Transaction, given: Given) -> bool:
-    return dispatches.deregister(verbs, transaction, *reading(given, _one), clock.now_ms())
+    return policies.deregister(verbs, transaction, *reading(given, _one), clock.now_ms())
 
 
 def _one(values: Values) -> tuple[str, str]:
@@ -42,7 +42,7 @@ def _one(values: Values) -> tuple[str, str]:
 def deliveries(verbs: Verbs, desk: Desk, given: Given, done: Done) -> None:
     """From memory: there is no commit to wait for."""
     limit, wanted = reading(given, _wanted)
-    done(dispatches.deliveries(verbs, wanted, limit), None)
+    done(policies.deliveries(verbs, wanted, limit), None)
 
 
 def _wanted(values: Values) -> tuple[int, dict[str, Any]]:

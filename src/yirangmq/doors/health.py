@@ -1,6 +1,6 @@
 """Health of this server: what the store, its disk and the parts of the server report, judged by ``core.health``.
 
-An answer is cheap and never waits for the store: see ``broker.probe``."""
+An answer is cheap and never waits for the store: see ``broker.commit_jobs``."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from yirangmq.broker.desk import Desk
-from yirangmq.broker.overview import QueueRotation
-from yirangmq.broker.probe import PROBE_SECONDS, Probed, write_probe
+from yirangmq.broker.commit_jobs import PROBE_SECONDS, Probed, write_probe
+from yirangmq.broker.group_commit import Desk
+from yirangmq.broker.queries import QueueRotation
 from yirangmq.core.errors import NotActive, QueueError, StoreBusy, StoreFull
 from yirangmq.core.events import Event, Published
 from yirangmq.core.health import DEGRADED, FAIL, REASONS, HealthReason, health_reason, status_of

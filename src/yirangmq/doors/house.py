@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from yirangmq.broker.desk import Desk
+from yirangmq.broker.group_commit import Desk
 from yirangmq.core.ports import Clock, Ids
 from yirangmq.doors.attempts import Attempts
 from yirangmq.doors.calls import Calls
@@ -14,7 +14,7 @@ from yirangmq.doors.refusing import Refusals
 from yirangmq.observe.feed import Feed
 
 if TYPE_CHECKING:
-    from yirangmq.broker.batches import Batches
+    from yirangmq.broker.sink_batches import Batches
     from yirangmq.topics.publisher import Publisher
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from hashlib import blake2b
 from typing import Any
 
-from yirangmq.broker.desk import Desk
+from yirangmq.broker.group_commit import Desk
 from yirangmq.cluster.keys import Put, text_of
 from yirangmq.core.errors import HookFailed, QueueError, QuotaExceeded, StoreError, Unavailable
 from yirangmq.core.message import Envelope

@@ -3,10 +3,9 @@
 from functools import partial
 from typing import Any
 
-from yirangmq.broker.deadletters import KINDS, DeadLetters, Moved
-from yirangmq.broker.looks import check_state
+from yirangmq.broker.dead_letters import KINDS, DeadLetters, Moved, search_page
+from yirangmq.broker.queries import check_state
 from yirangmq.broker.queues import Queues
-from yirangmq.broker.search import search_page
 from yirangmq.core import validation
 from yirangmq.core.errors import BadInput
 from yirangmq.core.filter import Node, names_state, parse

@@ -5,9 +5,9 @@ from functools import partial
 from typing import Any
 
 from yirangmq.broker import policies
-from yirangmq.broker.looks import check_state, looks
-from yirangmq.broker.schedules import listed
-from yirangmq.broker.verbs import Verbs
+from yirangmq.broker.operations import Verbs
+from yirangmq.broker.queries import check_state, looks
+from yirangmq.broker.scheduler import listed
 from yirangmq.core import validation
 from yirangmq.core.errors import NotFound, TooLarge
 from yirangmq.core.policy import show_policy

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from yirangmq.broker import overview
-from yirangmq.broker.desk import Desk
-from yirangmq.broker.happenings import Happenings
+from yirangmq.broker import queries
+from yirangmq.broker.event_buffer import Happenings
+from yirangmq.broker.group_commit import Desk
 from yirangmq.core import validation
 from yirangmq.core.errors import QueueError, StoreBusy
 from yirangmq.core.ports import Clock
@@ -93,8 +93,8 @@ class Observing:
         rows: list[dict[str, Any]] = []
         for begin in range(0, len(names), ROWS_PER_SLICE):
             some = names[begin : begin + ROWS_PER_SLICE]
-            rows += yield partial(overview.rows, wanted=some, now=now)
-        everything = yield overview.together
+            rows += yield partial(queries.rows, wanted=some, now=now)
+        everything = yield queries.together
         return [row for row in rows if row["exists"]], everything
 
     def _metrics(self, desk: Desk, given: Given, done: Done) -> None:

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from yirangmq.broker.desk import Desk
+from yirangmq.broker.group_commit import Desk
 from yirangmq.broker.pages import DeskLane
 from yirangmq.core.errors import QueueError, Unavailable
 from yirangmq.core.ports import Clock, Ids, Store

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from yirangmq.broker import trial
-from yirangmq.broker.desk import Desk
-from yirangmq.broker.leases import MOST_PER_CALL
+from yirangmq.broker.admission import dry_run
+from yirangmq.broker.group_commit import Desk
+from yirangmq.broker.operations import Verbs
 from yirangmq.broker.queues import Queues
-from yirangmq.broker.verbs import Verbs
+from yirangmq.broker.settle import MOST_PER_CALL
 from yirangmq.core.errors import BadInput
 from yirangmq.core.message import Envelope
 from yirangmq.core.ports import Transaction
@@ -25,20 +25,20 @@ MEMBERS = frozenset({"payload", "id", "type", "version", "attributes", "content_
 def listed(verbs: Verbs, transaction: Transaction, given: Given) -> list[dict[str, Any]]:
     """Every queue that has a processor, or the one asked for."""
     queue = reading(given, lambda values: values.some_queue())
-    return trial.listed(transaction, verbs, queue)
+    return dry_run.listed(transaction, verbs, queue)
 
 
 def put(verbs: Verbs, transaction: Transaction, given: Given) -> dict[str, Any] | None:
     """Check a processor and put it in force; the rest of the policy stays. Null takes it away."""
     queue, document = reading(given, lambda values: (values.queue(), values.take("document", None)))
-    return trial.put(transaction, verbs, queue, document)
+    return dry_run.put(transaction, verbs, queue, document)
 
 
 def put_paged(queues: Queues, given: Given) -> dict[str, Any] | None:
     """The same in a thread of its own: there schemas are compiled, so that the commit finds them in the cache."""
     queue, document = reading(given, lambda values: (values.queue(), values.take("document", None)))
     queues.check_policy(queue, {} if document is None else {"processor": document})
-    return queues.run(lambda transaction: trial.put(transaction, queues.verbs, queue, document))
+    return queues.run(lambda transaction: dry_run.put(transaction, queues.verbs, queue, document))
 
 
 def check(desk: Desk, given: Given, done: Done) -> None:
@@ -52,7 +52,7 @@ def check(desk: Desk, given: Given, done: Done) -> None:
 
 def try_out(desk: Desk, queue: str, envelopes: Sequence[Envelope], done: Done) -> None:
     """Nothing is stored, and the desk is free meanwhile."""
-    tried = desk.read(partial(trial.tried, gate=desk.verbs.gate, queue=queue, envelopes=envelopes))
+    tried = desk.read(partial(dry_run.tried, gate=desk.verbs.gate, queue=queue, envelopes=envelopes))
     if tried.needed is None:
         done(tried.report({}), None)
         return

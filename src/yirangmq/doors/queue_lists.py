@@ -9,7 +9,7 @@ from functools import partial
 from heapq import nsmallest
 from typing import Any
 
-from yirangmq.broker import overview
+from yirangmq.broker import queries
 from yirangmq.core.errors import BadInput
 from yirangmq.core.message import Counts
 from yirangmq.core.ports import Clock, Transaction
@@ -23,7 +23,7 @@ ROWS_PER_SLICE = 50
 NAMES_PER_SLICE = 500
 """Queues that are searched or counted for their order in one slice, at about 3 µs each."""
 BY_NAME = "queue"
-SORTS = (BY_NAME, "backlog", *overview.STATES, *overview.TOTALS)
+SORTS = (BY_NAME, "backlog", *queries.STATES, *queries.TOTALS)
 Rates = Callable[[str], Any]
 
 
@@ -75,13 +75,13 @@ def page(clock: Clock, query: ListQuery, rates: Rates) -> Slices:
     rows: list[dict[str, Any]] = []
     for begin in range(0, len(names), ROWS_PER_SLICE):
         some = names[begin : begin + ROWS_PER_SLICE]
-        rows += yield partial(overview.rows, wanted=some, now=now)
+        rows += yield partial(queries.rows, wanted=some, now=now)
     if query.queue is None:
         rows = [row for row in rows if row["exists"]]  # one may have gone since its name was read
     for row in rows:
         row["rates"] = rates(row["queue"])
-    is_overdue = yield lambda transaction: overview.is_overdue(transaction, now)
-    everything = (yield overview.together) if query.sees is None else _together(rows)
+    is_overdue = yield lambda transaction: queries.is_overdue(transaction, now)
+    everything = (yield queries.together) if query.sees is None else _together(rows)
     return {"overdue": is_overdue, "queues": rows, "cursor": following, "all": everything}
 
 
@@ -90,8 +90,8 @@ def _together(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "queues": len(rows),
         "backlog": sum(row["ready"] + row["delayed"] + row.get("held", 0) for row in rows),
-        **{state: sum(row[state] for row in rows) for state in overview.STATES},
-        "totals": {name: sum(row["totals"][name] for row in rows) for name in overview.TOTALS},
+        **{state: sum(row[state] for row in rows) for state in queries.STATES},
+        "totals": {name: sum(row["totals"][name] for row in rows) for name in queries.TOTALS},
     }
 
 

@@ -6,7 +6,7 @@ import hmac
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
-from yirangmq.broker.leases import MOST_PER_CALL, Leases
+from yirangmq.broker.settle import MOST_PER_CALL, Leases
 from yirangmq.core import validation
 from yirangmq.core.access import ANYWHERE, CONSUME, GREET, PUBLISH, Grant
 from yirangmq.core.active_guard import check

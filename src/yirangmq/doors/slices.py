@@ -6,7 +6,7 @@ Knows: the desk. Does not know: what the answer is."""
 from collections.abc import Callable, Generator
 from typing import Any
 
-from yirangmq.broker.desk import Desk
+from yirangmq.broker.group_commit import Desk
 from yirangmq.core.errors import QueueError
 from yirangmq.core.ports import Transaction
 from yirangmq.doors.paged import Done

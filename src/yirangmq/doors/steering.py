@@ -5,8 +5,8 @@ from functools import partial
 from typing import Any
 
 from yirangmq.broker import policies
+from yirangmq.broker.operations import Verbs
 from yirangmq.broker.queues import Queues
-from yirangmq.broker.verbs import Verbs
 from yirangmq.core.ports import Transaction
 from yirangmq.core.states import State
 from yirangmq.doors import looking

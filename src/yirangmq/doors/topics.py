@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from yirangmq.broker.desk import Desk
+from yirangmq.broker.group_commit import Desk
 from yirangmq.core.errors import BadInput, NotFound
 from yirangmq.core.events import Event, FeedMoved
 from yirangmq.core.health import HealthReason, health_reason

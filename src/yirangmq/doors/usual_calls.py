@@ -4,8 +4,8 @@ hands messages through has no need of them."""
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from yirangmq.broker.desk import Desk
-from yirangmq.broker.verbs import Verbs
+from yirangmq.broker.group_commit import Desk
+from yirangmq.broker.operations import Verbs
 from yirangmq.core import validation
 from yirangmq.core.consumer_registry import Roster
 from yirangmq.core.errors import QueueError

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from yirangmq.broker.leases import MOST_PER_CALL
 from yirangmq.broker.pages import Answer
+from yirangmq.broker.settle import MOST_PER_CALL
 from yirangmq.core import validation
 from yirangmq.core.errors import BadInput
 from yirangmq.core.validation import Fields, kind

@@ -42,7 +42,7 @@ MAX_HEADER = 65_536
 """Bytes of envelope beside the payload: attributes are for routing, not for content."""
 MAX_TEXT = 255
 RESERVED_KEYS = "payload-sha256:"
-"""Deduplication keys that begin so are the queue's own (``broker.uniqueness``)."""
+"""Deduplication keys that begin so are the queue's own (``broker.unique_payloads``)."""
 JSON_TYPE = "application/json"
 
 

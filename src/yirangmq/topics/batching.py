@@ -1,4 +1,4 @@
-"""The feed as batches of a pipeline need it (``broker.batches``): where it ends, a way in, and what came since.
+"""The feed as batches of a pipeline need it (``broker.sink_batches``): where it ends, a way in, and what came since.
 
 Knows: the publisher. Does not know: batches, ledgers."""
 

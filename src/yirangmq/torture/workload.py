@@ -7,7 +7,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
-from yirangmq.broker import groups
+from yirangmq.broker import selection
 from yirangmq.broker.queues import Queues
 from yirangmq.core import transitions
 from yirangmq.core.message import Envelope
@@ -237,7 +237,7 @@ class _Day:
                 place = transaction.places(len(dead))
                 now = self._clock.now
                 again = [transitions.redrive(message, now, place + offset) for offset, message in enumerate(dead)]
-                groups.swap(transaction, [Change(*pair) for pair in zip(dead, again, strict=True)], now, set())
+                selection.swap(transaction, [Change(*pair) for pair in zip(dead, again, strict=True)], now, set())
 
     def _draft(self) -> None:
         """A message whose content is still to come."""

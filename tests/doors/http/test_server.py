@@ -13,8 +13,8 @@ from tests.support.credentials import client_context, server_context
 from tests.support.http import Peer, ask, dial, request, serving
 from tests.support.loops import Run
 from tests.support.wait import PATIENCE, soon
-from yirangmq.broker.desk import Desk
-from yirangmq.broker.verbs import Verbs
+from yirangmq.broker.group_commit import Desk
+from yirangmq.broker.operations import Verbs
 from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.core.errors import CannotListen
 from yirangmq.doors.http.exchange import Exchange, Request, Response

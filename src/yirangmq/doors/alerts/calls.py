@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from yirangmq.broker.desk import Desk
+from yirangmq.broker.group_commit import Desk
 from yirangmq.core import alerts
 from yirangmq.core.alert_rules import RULES, RuleSetting
 from yirangmq.core.alert_settings import LOG

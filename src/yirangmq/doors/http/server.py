@@ -35,7 +35,7 @@ HANGS_UP = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 
 
 class Commits(Protocol):
-    """The group commit whose requests are answered here (``broker.desk``)."""
+    """The group commit whose requests are answered here (``broker.group_commit``)."""
 
     @property
     def is_answering(self) -> bool:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from itertools import count
 from typing import Any, Protocol
 
-from yirangmq.broker.desk import Desk
+from yirangmq.broker.group_commit import Desk
 from yirangmq.core.errors import QueueError
 from yirangmq.core.ports import Transaction
 from yirangmq.doors.http.exchange import Request

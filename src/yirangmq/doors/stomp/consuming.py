@@ -9,12 +9,12 @@ from enum import StrEnum
 from functools import partial
 from typing import Any, NamedTuple
 
-from yirangmq.broker.desk import Desk
-from yirangmq.broker.leases import MOST_PER_CALL, Leases
-from yirangmq.broker.serving import MOST_PER_TAKER
+from yirangmq.broker.credit_window import Subscription
+from yirangmq.broker.group_commit import Desk
+from yirangmq.broker.settle import MOST_PER_CALL, Leases
+from yirangmq.broker.waiting_consumers import MOST_PER_TAKER
 from yirangmq.core.errors import QueueError
 from yirangmq.doors.stomp.translate import Address, message
-from yirangmq.doors.takers import Subscription
 from yirangmq.format.delivery import Delivery
 from yirangmq.wire.stomp import V12
 

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from yirangmq.broker.bundle import Bundle
-from yirangmq.broker.leases import MOST_PER_CALL, Leases
-from yirangmq.broker.verbs import Verbs
+from yirangmq.broker.operations import Bundle, Verbs
+from yirangmq.broker.settle import MOST_PER_CALL, Leases
 from yirangmq.core import transitions
 from yirangmq.core.errors import QueueError, StoreError
 from yirangmq.core.message import Envelope

@@ -5,7 +5,7 @@ places, and no commit spans both."""
 
 from dataclasses import dataclass, field
 
-from yirangmq.broker.bundle import Bundle
+from yirangmq.broker.operations import Bundle
 from yirangmq.core.errors import BadInput, TooLarge
 from yirangmq.core.message import Envelope
 from yirangmq.core.topics import NewRecord

@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from yirangmq.broker.desk import Desk
-from yirangmq.broker.leases import Leases, Results
+from yirangmq.broker.credit_window import PushedLeases, Subscription
+from yirangmq.broker.group_commit import Desk
+from yirangmq.broker.settle import Leases, Results
 from yirangmq.core import transitions
 from yirangmq.core.errors import QueueError
 from yirangmq.core.message import Reason
 from yirangmq.core.policy import backoff_ms
 from yirangmq.core.ports import Clock, Transaction
 from yirangmq.core.webhook import OutgoingNetworks
-from yirangmq.doors.takers import PushedLeases, Subscription
 from yirangmq.doors.webhooks.answer import BadAnswer
 from yirangmq.doors.webhooks.outcomes import Outcome, judged
 from yirangmq.doors.webhooks.poster import Poster

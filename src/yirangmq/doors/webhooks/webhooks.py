@@ -7,8 +7,8 @@ import ssl
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from yirangmq.broker.alarm import Alarm
-from yirangmq.broker.desk import Desk
+from yirangmq.broker.group_commit import Desk
+from yirangmq.broker.scheduler import Alarm
 from yirangmq.core.errors import BadPolicy, QueueError
 from yirangmq.core.policy import QueuePolicy
 from yirangmq.core.ports import Clock, Transaction

@@ -10,9 +10,9 @@ from typing import Any
 
 from tests.support.http import Answer, Peer, dial, serving
 from tests.support.wait import soon
-from yirangmq.broker.desk import Desk
+from yirangmq.broker.group_commit import Desk
+from yirangmq.broker.operations import Verbs
 from yirangmq.broker.queues import Queues
-from yirangmq.broker.verbs import Verbs
 from yirangmq.clock import TimeOrderedIds
 from yirangmq.core.access import Grant
 from yirangmq.core.policy import Defaults

@@ -10,7 +10,7 @@ from tests.doors.http.mq.parts import Play, Stage
 from tests.support.http import request
 from tests.support.stores import Place
 from tests.support.wait import soon
-from yirangmq.broker import wholesale
+from yirangmq.broker import bulk
 from yirangmq.core.errors import StoreError
 from yirangmq.core.ports import Transaction
 from yirangmq.doors.http.mq import lists, queues
@@ -131,7 +131,7 @@ def test_a_list_goes_on_as_fast_as_it_is_read_while_others_are_served(
     def counted(transaction: Transaction, queue: str, cursor: str, limit: int) -> tuple[list[str], str]:
         nonlocal pages
         pages += 1
-        return wholesale.failed_page(transaction, queue, cursor, 100)
+        return bulk.failed_page(transaction, queue, cursor, 100)
 
     monkeypatch.setattr(queues, "failed_page", counted)
 
@@ -200,7 +200,7 @@ def test_a_list_that_cannot_be_read_to_its_end_is_cut_off(play: Play, monkeypatc
             calls += 1
             if calls == 3:
                 raise StoreError("the disk is gone")
-            return wholesale.failed_page(transaction, queue, cursor, 10)
+            return bulk.failed_page(transaction, queue, cursor, 10)
 
         monkeypatch.setattr(queues, "failed_page", broken)
         peer = await stage.dial()

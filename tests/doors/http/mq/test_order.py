@@ -7,7 +7,7 @@ import pytest
 from tests.doors.http.mq.parts import JSON, Play, Stage
 from tests.support.http import Answer, Peer
 from tests.support.wait import soon
-from yirangmq.broker.deadletters import DeadLetters
+from yirangmq.broker.dead_letters import DeadLetters
 from yirangmq.core.access import Grant
 from yirangmq.core.policy import Defaults
 from yirangmq.stores.memory import MemoryStore

@@ -6,7 +6,7 @@ from urllib.parse import quote
 import pytest
 
 from tests.doors.http.mq.parts import ADMIN, JSON, Play, Stage
-from yirangmq.broker.drafts import note_of
+from yirangmq.broker.two_step import note_of
 from yirangmq.core.errors import BadInput
 from yirangmq.core.validation import check_queue
 from yirangmq.doors.http.mq.semver import satisfies

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from tests.doors.http.mq.parts import Play, Stage
-from yirangmq.broker.deadletters import DeadLetters
+from yirangmq.broker.dead_letters import DeadLetters
 from yirangmq.format.envelope import NewMessage
 
 Step = Callable[[Stage], Awaitable[str]]

@@ -5,8 +5,7 @@ Knows: paths, verbs. Does not know: how anything is done."""
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from yirangmq.broker.drafts import Drafts
-from yirangmq.broker.orders import Orders
+from yirangmq.broker.two_step import Drafts, Orders
 from yirangmq.core.access import ADMIN, ANYWHERE, CONSUME, LIST, LOOK, OPERATE, PUBLISH
 from yirangmq.core.errors import QueueError
 from yirangmq.doors.house import House

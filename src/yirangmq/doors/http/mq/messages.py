@@ -4,9 +4,8 @@ with all others of its kind that come at the same time."""
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
-from yirangmq.broker.drafts import Content, Drafts
-from yirangmq.broker.leases import Results
-from yirangmq.broker.orders import Fetched, Orders
+from yirangmq.broker.settle import Results
+from yirangmq.broker.two_step import Content, Drafts, Fetched, Orders
 from yirangmq.core.errors import BadInput
 from yirangmq.core.ports import Transaction
 from yirangmq.core.states import State

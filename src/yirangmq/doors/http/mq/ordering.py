@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from yirangmq.broker.orders import Orders
-from yirangmq.broker.tasks import Serve
+from yirangmq.broker.two_step import Orders
+from yirangmq.broker.waiting_consumers import Serve
 from yirangmq.core.errors import NotFound, QueueError
 from yirangmq.core.events import Event, Steered
 from yirangmq.core.message import Message
@@ -20,7 +20,7 @@ MOST_QUEUES = 10_000
 
 
 class Order:
-    """A ``broker.tasks.Taker`` that claims one message and has then had enough."""
+    """A ``broker.waiting_consumers.Taker`` that claims one message and has then had enough."""
 
     __slots__ = ("_call", "_ordering", "_was_served", "queue", "serve")
 

@@ -1,7 +1,7 @@
 """Routes of whole queues: how many messages are where, which failed, and everything that is done to all of them."""
 
-from yirangmq.broker.orders import Orders
-from yirangmq.broker.wholesale import failed_page
+from yirangmq.broker.bulk import failed_page
+from yirangmq.broker.two_step import Orders
 from yirangmq.core.access import LIST
 from yirangmq.core.message import Counts
 from yirangmq.core.ports import Transaction

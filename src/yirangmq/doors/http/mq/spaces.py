@@ -7,7 +7,7 @@ names as they are. Those that are not, and those that begin like the names made 
 from functools import lru_cache
 from hashlib import sha256
 
-from yirangmq.broker.drafts import note_of
+from yirangmq.broker.two_step import note_of
 from yirangmq.core.errors import BadInput
 from yirangmq.core.ports import Transaction
 from yirangmq.core.validation import NAMESPACE, QUEUE

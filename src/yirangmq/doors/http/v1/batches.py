@@ -1,4 +1,4 @@
-"""Batches of a pipeline: stages task by task, then one commit, each batch in once (``broker.batches``).
+"""Batches of a pipeline: stages task by task, then one commit, each batch in once (``broker.sink_batches``).
 
 Made for the Spark sink, usable by anybody who writes in batches: ``docs/http.md`` shows how."""
 
@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from yirangmq.broker import ledger
-from yirangmq.broker.batch_rows import Received
-from yirangmq.broker.batches import Batches
+from yirangmq.broker import sink_batches
+from yirangmq.broker.sink_batch_rows import Received
+from yirangmq.broker.sink_batches import Batches
 from yirangmq.core.errors import BadInput, NotFound
 from yirangmq.core.sink_batches import Entry, Stage, check_batch, check_query, check_stage
 from yirangmq.core.validation import IDENTIFIER, QUEUE, Fields
@@ -126,7 +126,7 @@ class BatchRoutes:
     def _list(self, ask: Ask) -> None:
         query = ask.query().get("query", "")
         ask.submit(
-            partial(ledger.entries, query=query),
+            partial(sink_batches.entries, query=query),
             lambda found: ask.reply({"batches": [{**_shown_batch(entry), "first": False} for entry in found]}),
         )
 

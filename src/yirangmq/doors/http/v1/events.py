@@ -7,7 +7,7 @@ Does not know: sockets."""
 from collections.abc import Callable, Collection
 from typing import Any
 
-from yirangmq.broker.desk import Desk
+from yirangmq.broker.group_commit import Desk
 from yirangmq.core.errors import BadInput
 from yirangmq.doors.http.exchange import Outlet, Response
 from yirangmq.doors.http.v1.endpoint import Ask, Endpoint

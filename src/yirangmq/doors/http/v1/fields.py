@@ -5,7 +5,7 @@ Knows: kinds of values and how each is written in JSON, in a query and in a sche
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from yirangmq.broker.leases import MOST_PER_CALL
+from yirangmq.broker.settle import MOST_PER_CALL
 from yirangmq.core import validation
 from yirangmq.core.errors import BadInput
 from yirangmq.core.message import Reason

@@ -8,7 +8,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from yirangmq.broker.leases import MOST_PER_CALL
+from yirangmq.broker.settle import MOST_PER_CALL
 from yirangmq.core.errors import BadInput, QueueError
 from yirangmq.core.message import Envelope
 from yirangmq.core.ports import Ids

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from itertools import repeat
 from typing import Any, NamedTuple
 
-from yirangmq.broker.leases import MOST_PER_CALL, Leases
-from yirangmq.broker.serving import BYTES_PER_TAKER
-from yirangmq.broker.verbs import Verbs
+from yirangmq.broker.credit_window import Waiting
+from yirangmq.broker.operations import Verbs
+from yirangmq.broker.settle import MOST_PER_CALL, Leases
+from yirangmq.broker.waiting_consumers import BYTES_PER_TAKER
 from yirangmq.core import validation
 from yirangmq.core.errors import QueueError, StoreError
 from yirangmq.core.ports import Transaction
@@ -18,7 +19,6 @@ from yirangmq.doors.http.v1.cloud import BATCH_TYPE, wants_events
 from yirangmq.doors.http.v1.endpoint import Ask, Endpoint
 from yirangmq.doors.http.v1.fields import BOOLEAN, CONSUMER_ID, Field, seconds, whole
 from yirangmq.doors.http.v1.schemas import TEXT, items, ref, thing
-from yirangmq.doors.takers import Waiting
 from yirangmq.format import cloudevents
 from yirangmq.format.delivery import Delivery
 from yirangmq.format.json_codec import dumps

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from yirangmq.broker.deadletters import KINDS
+from yirangmq.broker.dead_letters import KINDS
 from yirangmq.core.errors import BadInput
 from yirangmq.doors.http.v1 import shapes
 from yirangmq.doors.http.v1.endpoint import Act, Ask, Endpoint

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-from yirangmq.broker.leases import MOST_PER_CALL
-from yirangmq.broker.verbs import Verbs
+from yirangmq.broker.operations import Verbs
+from yirangmq.broker.settle import MOST_PER_CALL
 from yirangmq.core.errors import QueueError, StoreError
 from yirangmq.core.message import Envelope
 from yirangmq.core.ports import Stored, Transaction

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from yirangmq.broker.overview import STATES
+from yirangmq.broker.queries import STATES
 from yirangmq.core.errors import BadInput, NotFound
 from yirangmq.core.ports import Transaction
 from yirangmq.doors import looking

@@ -4,7 +4,7 @@ these."""
 from collections.abc import Sequence
 from typing import Any
 
-from yirangmq.broker.overview import STATES, TOTALS
+from yirangmq.broker.queries import STATES, TOTALS
 from yirangmq.core.alerts import Level
 from yirangmq.core.states import KEPT
 from yirangmq.doors.http.v1.errors import ERROR_SCHEMA

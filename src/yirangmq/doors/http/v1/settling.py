@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
-from yirangmq.broker.leases import Leases, Results
-from yirangmq.broker.verbs import Verbs
+from yirangmq.broker.operations import Verbs
+from yirangmq.broker.settle import Leases, Results
 from yirangmq.core import transitions, validation
 from yirangmq.core.errors import BadInput, QueueError
 from yirangmq.core.message import Reason, check_reason

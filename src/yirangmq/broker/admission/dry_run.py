@@ -1,0 +1,100 @@
+"""What a queue's processor would say of messages that are not stored; which queues have one, and where it stands.
+
+Knows: chains, verdicts. Does not know: who looks at messages (it is handed their verdicts), doors."""
+
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+from yirangmq.broker import policies
+from yirangmq.broker.admission.admission import Gate, Uncleared, Verdicts, key_of
+from yirangmq.broker.operations import Verbs
+from yirangmq.core.errors import NotFound, QueueError, TooLarge
+from yirangmq.core.message import Envelope
+from yirangmq.core.ports import Transaction
+from yirangmq.core.processor import EVERY, Chain, show_chain
+from yirangmq.format.envelope import with_digest
+from yirangmq.format.json_codec import loads
+
+BY_POLICY, BY_SERVER = "policy", "server"
+
+
+class Tried(NamedTuple):
+    """Messages for a queue, and what it would do with them. ``most``: its largest payload."""
+
+    queue: str
+    chain: Chain | None
+    most: int
+    envelopes: Sequence[Envelope]
+
+    @property
+    def needed(self) -> Uncleared | None:
+        """What is to be looked at; None where there is nothing to look for."""
+        fitting = [one for one in self.envelopes if len(one.payload) <= self.most]
+        return Uncleared(self.queue, self.chain, fitting) if self.chain is not None and fitting else None
+
+    def report(self, verdicts: Verdicts) -> dict[str, Any]:
+        """For each message whether it would be stored, and if not why."""
+        rows = [self._row(envelope, verdicts) for envelope in self.envelopes]
+        refused = sum(not row["ok"] for row in rows)
+        return {"queue": self.queue, "processor": self.chain is not None, "refused": refused, "messages": rows}
+
+    def _row(self, envelope: Envelope, verdicts: Verdicts) -> dict[str, Any]:
+        size = len(envelope.payload)
+        row: dict[str, Any] = {"bytes": size, "sha256": sha256(envelope.payload).hexdigest()}
+        error: QueueError | None = None
+        made: list[dict[str, Any]] = []
+        if size > self.most:
+            error = TooLarge(f"{size} bytes, this queue takes {self.most}", field="payload")
+        elif self.chain is not None:
+            verdict = verdicts[key_of(envelope)]
+            error = verdict.error or self._misstated(envelope)
+            made = [{"queue": hook.produces, "hook": hook.name} for hook, _ in verdict.made]
+        if error is not None:
+            text = str(error).removeprefix(f"{error.field}: ") if error.field else str(error)
+            row |= {"code": error.code, "error": text, "field": error.field}
+        return {"ok": error is None, **row, "produces": made}
+
+    def _misstated(self, envelope: Envelope) -> QueueError | None:
+        try:
+            if self.chain is not None and self.chain.integrity:
+                with_digest(envelope)
+        except QueueError as error:
+            return error
+        return None
+
+
+def tried(transaction: Transaction, gate: Gate, queue: str, envelopes: Sequence[Envelope]) -> Tried:
+    return Tried(queue, gate.chain_of(transaction, queue), transaction.policy(queue).max_body, envelopes)
+
+
+def listed(transaction: Transaction, verbs: Verbs, queue: str | None = None) -> list[dict[str, Any]]:
+    """Every queue that has a processor, or the one asked for; last what the server's settings say of all others."""
+    has_all = EVERY in verbs.defaults.chains
+    known = {*(transaction.queues() if has_all else transaction.policied()), *verbs.defaults.chains} - {EVERY}
+    if queue is not None:
+        known = {queue}
+    rows = []
+    for name in sorted(known):
+        policy = policies.readable(transaction, name)
+        chain = None if policy is None else verbs.defaults.chain_in(policy, name)
+        if chain is not None and policy is not None:
+            where = BY_SERVER if policy.chain is None else BY_POLICY
+            rows.append({"queue": name, "from": where, "processor": show_chain(chain)})
+    if queue is None and EVERY in verbs.defaults.chains:
+        rows.append({"queue": EVERY, "from": BY_SERVER, "processor": show_chain(verbs.defaults.chains[EVERY])})
+    return rows
+
+
+def put(transaction: Transaction, verbs: Verbs, queue: str, document: object) -> dict[str, Any] | None:
+    """The processor alone; the rest of the policy stays. None takes it away: then it is as the server says."""
+    text = transaction.policy_text(queue)
+    whole = loads(text.encode()) if text else {}
+    if document is None and whole.get("processor") is None:
+        raise NotFound(f"queue {queue!r} has no processor of its own", field="queue")
+    whole.pop("processor", None)
+    if document is not None:
+        whole["processor"] = document
+    policy = policies.checked(whole, queue, verbs.schemas, verbs.gate)
+    policies.put(transaction, verbs, queue, whole or None)
+    return show_chain(policy.chain)

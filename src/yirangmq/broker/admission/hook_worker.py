@@ -1,0 +1,169 @@
+"""The process in which hooks run: ``python -m yirangmq.broker.admission.hook_worker FD``. One request at a time over a
+socket; it ends when the other side is gone, whatever a hook is doing.
+
+Knows: how a hook is found and called, what it may answer. Does not know: queues, stores, time-outs: whoever started it
+kills it when it is too slow.
+
+A frame is the length of the rest and that of its JSON text (4 bytes each, big-endian), the JSON text, payloads."""
+
+import json
+import os
+import queue
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from yirangmq.core.errors import BadInput
+from yirangmq.core.message import Envelope
+from yirangmq.format.envelope import JSON_TYPE, NewMessage, header_of, payload_value
+from yirangmq.format.json_codec import dumps
+
+FINE, UNFIT, FAILED = "fine", "unfit", "failed"
+Answer = dict[str, Any]
+PARTS = (
+    "id", "type", "version", "attributes", "trace_id", "deduplication_key", "priority", "delay", "ttl", "timestamp",
+    "content_type", "group", "target",
+)  # fmt: skip
+"""Of a new message, beside its payload."""
+
+
+class Incoming:
+    """What a hook is given: a message that is not stored yet. Nothing done to it changes it."""
+
+    def __init__(self, envelope: Envelope) -> None:
+        self._envelope = envelope
+
+    @property
+    def queue(self) -> str:
+        return self._envelope.queue
+
+    @property
+    def id(self) -> str:
+        return self._envelope.id
+
+    @property
+    def payload(self) -> bytes:
+        return self._envelope.payload
+
+    @property
+    def header(self) -> dict[str, Any]:
+        """The envelope without its payload: messageId, timestamp, type, attributes, traceId …"""
+        return header_of(self._envelope)
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        return dict(self.header.get("attributes") or {})
+
+    def value(self) -> Any:
+        """The payload decoded from JSON, or its bytes if it is not JSON."""
+        return payload_value(self._envelope)
+
+
+def frame(about: dict[str, Any], body: bytes = b"") -> bytes:
+    text = json.dumps(about).encode()
+    return b"%s%s%s%s" % ((len(text) + len(body) + 4).to_bytes(4), len(text).to_bytes(4), text, body)
+
+
+def unframe(data: bytes) -> tuple[dict[str, Any], bytes]:
+    """What stands behind the first length."""
+    edge = 4 + int.from_bytes(data[:4])
+    about: dict[str, Any] = json.loads(data[4:edge])
+    return about, data[edge:]
+
+
+def load(name: str) -> Callable[[Incoming], Any]:
+    module, _, path = name.partition(":")
+    found: Any = import_module(module)
+    for step in path.split("."):
+        found = getattr(found, step)
+    if not callable(found):
+        raise TypeError(f"{name} is not a function")
+    function: Callable[[Incoming], Any] = found
+    return function
+
+
+def answer(hooks: dict[str, Callable[[Incoming], Any]], about: dict[str, Any], payload: bytes) -> bytes:
+    """One request: a hook to be loaded, or to be called with a message."""
+    name = about["hook"]
+    try:
+        if name not in hooks:
+            hooks[name] = load(name)
+        if "id" not in about:
+            return frame({"outcome": FINE})
+        sent = (about["queue"], about["id"], 0, about["at"], about["at"], 0, None, about["header"], payload)
+        value = hooks[name](Incoming(Envelope(*sent, about["isJson"])))
+        return _said(value, produces=about["produces"])
+    except BaseException as error:  # SystemExit too: a hook ends nothing but itself
+        return frame(_raised(error))
+
+
+def _said(value: Any, *, produces: bool) -> bytes:
+    if produces:
+        made = value if isinstance(value, list | tuple) else [] if value is None else [value]
+        parts = [_packed(one) for one in made]
+        return frame({"outcome": FINE, "made": [about for about, _ in parts]}, b"".join(body for _, body in parts))
+    if value is None or value is True:
+        return frame({"outcome": FINE})
+    if value is False or isinstance(value, str):
+        return frame({"outcome": UNFIT, "text": value or "the hook says no"})
+    kind = type(value).__name__
+    return frame({"outcome": FAILED, "text": f"returned {kind}; a hook without produces returns nothing, or a reason"})
+
+
+def _packed(value: Any) -> tuple[dict[str, Any], bytes]:
+    new = value if isinstance(value, NewMessage) else NewMessage(payload=value)
+    about = {name: getattr(new, name) for name in PARTS}
+    about["attributes"] = dict(new.attributes)
+    if isinstance(new.payload, bytes | bytearray | memoryview):
+        body = bytes(new.payload)
+    else:
+        body, about["content_type"] = dumps(new.payload), JSON_TYPE
+    return {**about, "size": len(body)}, body
+
+
+def unpacked(about: dict[str, Any], body: bytes) -> list[NewMessage]:
+    """What ``_said`` packed."""
+    made, at = [], 0
+    for one in about.get("made", ()):
+        size = one.pop("size")
+        made.append(NewMessage(payload=body[at : at + size], **one))
+        at += size
+    return made
+
+
+def _raised(error: BaseException) -> Answer:
+    """``Reject``, ``BadInput`` and ``ValueError`` are words about the message; everything else is the hook's fault."""
+    text = str(error) or type(error).__name__
+    if isinstance(error, BadInput):
+        field = error.field or "payload"
+        return {"outcome": UNFIT, "field": field, "text": text.removeprefix(f"{field}: ")}
+    is_reject = any(kind.__name__ == "Reject" and kind.__module__.startswith("yirangmq.") for kind in type(error).mro())
+    if is_reject or isinstance(error, ValueError):
+        return {"outcome": UNFIT, "text": text}
+    return {"outcome": FAILED, "text": f"{type(error).__name__}: {text}"}
+
+
+def _read(line: socket.socket, requests: "queue.SimpleQueue[bytes]") -> None:
+    """In a thread of its own, so that the end of the other side is noticed while a hook runs."""
+    with line.makefile("rb") as stream:
+        while head := stream.read(4):
+            requests.put(stream.read(int.from_bytes(head)))
+    os._exit(0)
+
+
+def main(descriptor: int) -> None:
+    line = socket.socket(fileno=descriptor)
+    if os.getcwd() not in sys.path:  # noqa: PTH109  (a path as sys.path has it)
+        sys.path.insert(0, os.getcwd())  # noqa: PTH109
+    requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=_read, args=(line, requests), daemon=True).start()
+    hooks: dict[str, Callable[[Incoming], Any]] = {}
+    while True:
+        line.sendall(answer(hooks, *unframe(requests.get())))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

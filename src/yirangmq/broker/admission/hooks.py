@@ -1,0 +1,217 @@
+"""Hooks in a process of their own, from the outside: started when first needed, killed when one takes too long, started
+again for the next.
+
+Knows: processes and deadlines. Does not know: chains, stores. Used by one thread at a time; ``close`` by any.
+
+One who looks at messages outside of a transaction: checks first, then hooks, each in its time.
+
+Knows: the gate's checks, a process for hooks. Does not know: transactions, who waits. Used by one thread at a time;
+``close`` by any."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+from yirangmq.broker.admission.admission import Gate, Uncleared, Verdict, Verdicts, key_of, unfit
+from yirangmq.broker.admission.hook_worker import FAILED, UNFIT, frame, unframe, unpacked
+from yirangmq.core.errors import HookFailed, QueueError
+from yirangmq.core.message import Envelope
+from yirangmq.core.processor import Chain, Hook
+from yirangmq.format.envelope import NewMessage
+
+START_SECONDS = 60.0
+"""For Python to start and the hook's module to be imported, which is not the hook's time."""
+
+
+class Lost(HookFailed):
+    """The process is gone, killed by us or by itself; the next call starts another."""
+
+
+class HookProcess:
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._line: socket.socket | None = None
+        self._loaded: set[str] = set()
+        self._turn = threading.Lock()
+        self._guard = threading.Lock()
+        self._is_closed = False
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    def call(self, hook: str, about: dict[str, Any], payload: bytes, seconds: float) -> tuple[dict[str, Any], bytes]:
+        """What the hook answered; ``Lost`` if it did not within its time."""
+        with self._turn:
+            return self._called(hook, about, payload, seconds)
+
+    def _called(self, hook: str, about: dict[str, Any], payload: bytes, seconds: float) -> tuple[dict[str, Any], bytes]:
+        line = self._started()
+        if hook not in self._loaded:
+            loaded, _ = self._ask(line, hook, {"hook": hook}, b"", START_SECONDS)
+            if loaded["outcome"] == FAILED:
+                raise HookFailed(f"hook {hook} cannot be loaded: {loaded['text']}", field="processor.hooks")
+            self._loaded.add(hook)
+        return self._ask(line, hook, {"hook": hook, **about}, payload, seconds)
+
+    def _started(self) -> socket.socket:
+        with self._guard:
+            self._check_open()
+            if self._line is not None and self._process is not None and self._process.poll() is None:
+                return self._line
+        self._end()
+        ours, theirs = socket.socketpair()
+        command = [sys.executable, "-m", "yirangmq.broker.admission.hook_worker", str(theirs.fileno())]
+        with self._guard, theirs:
+            try:
+                self._check_open()  # meanwhile: whoever closed us would wait for this hook
+            except Lost:
+                ours.close()
+                raise
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=2, pass_fds=[theirs.fileno()], start_new_session=True
+            )
+            self._line = ours
+        return ours
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise Lost("the server is stopping", field="processor.hooks")
+
+    def _ask(
+        self, line: socket.socket, hook: str, about: dict[str, Any], payload: bytes, seconds: float
+    ) -> tuple[dict[str, Any], bytes]:
+        until = time.monotonic() + seconds
+        try:
+            line.settimeout(seconds)
+            line.sendall(frame(about, payload))
+            size = int.from_bytes(_received(line, 4, until))
+            return unframe(_received(line, size, until))
+        except TimeoutError:
+            self._end()
+            raise Lost(f"hook {hook} was cut off after {seconds:g} s", field="processor.hooks") from None
+        except OSError:
+            code = self._end()
+            how = f"by {_signal_name(-code)}" if code < 0 else f"with exit code {code}"
+            raise Lost(f"the process of hook {hook} ended {how}", field="processor.hooks") from None
+
+    def _end(self) -> int:
+        """How it ended; whatever a hook has started goes with it."""
+        with self._guard:
+            process, line = self._process, self._line
+            self._process = self._line = None
+            self._loaded.clear()
+        if line is not None:
+            line.close()
+        if process is None:
+            return 0
+        code = process.poll()
+        with contextlib.suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+        ended = process.wait()
+        return ended if code is None else code
+
+    def close(self) -> None:
+        """A hook that is running is cut off, and none is started any more."""
+        with self._guard:
+            self._is_closed = True
+            process = self._process
+        if process is not None:
+            with contextlib.suppress(OSError):
+                os.killpg(process.pid, signal.SIGKILL)
+        with self._turn:  # whoever waits for an answer has heard that there is none
+            self._end()
+
+
+def _received(line: socket.socket, size: int, until: float) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        left = until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        line.settimeout(left)
+        piece = line.recv(min(size - len(data), 1 << 20))
+        if not piece:
+            raise ConnectionError
+        data += piece
+    return bytes(data)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+MOST_LOST = 3
+"""Processes that may be lost over the messages of one request; the rest of them is not tried."""
+
+
+class Judge:
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+        self.process = HookProcess()
+
+    def verdicts(self, needed: Uncleared) -> Verdicts:
+        """One for each message. One that fails harms no other; but a hook that hangs again and again is given up."""
+        lost = 0
+        found: Verdicts = {}
+        for envelope in needed.envelopes:
+            if lost >= MOST_LOST:
+                error = HookFailed(f"not tried: hooks of queue {needed.queue!r} failed before it", field=HOOKS)
+                found[key_of(envelope)] = Verdict(needed.chain, error)
+                continue
+            verdict, was_lost = self._verdict(needed.chain, envelope)
+            lost += was_lost
+            found[key_of(envelope)] = verdict
+        return found
+
+    def _verdict(self, chain: Chain, envelope: Envelope) -> tuple[Verdict, bool]:
+        error: QueueError | None = self._gate.checked(chain, envelope)
+        made: list[tuple[Hook, NewMessage]] = []
+        try:
+            for hook in chain.hooks if error is None else ():
+                made += [(hook, new) for new in self._run(hook, envelope)]
+        except Lost as problem:
+            return Verdict(chain, HookFailed(_named(problem, envelope), field=HOOKS)), True
+        except HookFailed as problem:
+            error = HookFailed(_named(problem, envelope), field=HOOKS)
+        except QueueError as problem:
+            error = problem
+        return Verdict(chain, error, () if error is not None else tuple(made)), False
+
+    def _run(self, hook: Hook, envelope: Envelope) -> list[NewMessage]:
+        forbidden = self._gate.may_run(hook)
+        if forbidden is not None:
+            raise forbidden
+        about: dict[str, Any] = {
+            "queue": envelope.queue,
+            "id": envelope.id,
+            "at": envelope.published_at,
+            "header": envelope.header,
+            "isJson": envelope.is_json,
+            "produces": bool(hook.produces),
+        }
+        answer, body = self.process.call(hook.name, about, envelope.payload, hook.timeout_ms / 1000)
+        if answer["outcome"] == UNFIT:
+            raise unfit(envelope, hook.name, answer.get("field", "payload"), answer["text"])
+        if answer["outcome"] == FAILED:
+            raise HookFailed(f"hook {hook.name} failed: {answer['text']}")
+        return unpacked(answer, body)
+
+    def close(self) -> None:
+        self.process.close()
+
+
+HOOKS = "processor.hooks"
+
+
+def _named(error: HookFailed, envelope: Envelope) -> str:
+    return f"{str(error).removeprefix(f'{HOOKS}: ')} (message {envelope.id}, queue {envelope.queue!r})"

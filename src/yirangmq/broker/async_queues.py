@@ -1,0 +1,247 @@
+"""The asyncio face of queues opened in this process: each verb of ``Queues`` runs in a thread of its own pool, so that
+the loop goes on while the disk is waited for. No verb is written here: a line of a table gives each its form."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial, wraps
+from types import TracebackType
+from typing import Any, Concatenate, NoReturn, ParamSpec, Protocol, TypeVar
+
+from yirangmq.broker.queues import NO_TOPICS, Queues
+from yirangmq.broker.settle import MOST_PER_CALL
+from yirangmq.broker.subscription import Subscription
+from yirangmq.core import validation
+from yirangmq.core.errors import Unavailable
+from yirangmq.core.ports import Stored
+from yirangmq.format.delivery import Delivery, Look
+
+Given = ParamSpec("Given")
+Answer = TypeVar("Answer")
+Core = TypeVar("Core")
+Core_co = TypeVar("Core_co", covariant=True)
+MOST_THREADS = 64
+"""Verbs under way at the same time; a lease that waits takes one for as long as it does."""
+
+
+class Face(Protocol[Core_co]):
+    @property
+    def _core(self) -> Core_co: ...
+
+    @property
+    def _threads(self) -> ThreadPoolExecutor: ...
+
+
+def threaded(
+    verb: Callable[Concatenate[Core, Given], Answer],
+) -> Callable[Concatenate[Face[Core], Given], Coroutine[Any, Any, Answer]]:
+    @wraps(verb)
+    async def method(face: Face[Core], /, *given: Given.args, **named: Given.kwargs) -> Answer:
+        work = partial(verb, face._core, *given, **named)
+        return await asyncio.get_running_loop().run_in_executor(face._threads, work)
+
+    return method
+
+
+class AsyncQueues:
+    """``broker.queues.Queues`` with every verb a coroutine. Use it with ``async with``."""
+
+    def __init__(self, core: Queues) -> None:
+        self._core = core
+        self._threads = ThreadPoolExecutor(MOST_THREADS, "yirangmq")
+
+    publish = threaded(Queues.publish)
+    publish_many = threaded(Queues.publish_many)
+    publish_text = threaded(Queues.publish_text)
+    ack = threaded(Queues.ack)
+    ack_many = threaded(Queues.ack_many)
+    nack = threaded(Queues.nack)
+    nack_many = threaded(Queues.nack_many)
+    release = threaded(Queues.release)
+    release_many = threaded(Queues.release_many)
+    extend = threaded(Queues.extend)
+    extend_many = threaded(Queues.extend_many)
+    peek = threaded(Queues.peek)
+    show = threaded(Queues.show)
+    queues = threaded(Queues.queues)
+    counts = threaded(Queues.counts)
+    policy = threaded(Queues.policy)
+    check_policy = threaded(Queues.check_policy)
+    set_policy = threaded(Queues.set_policy)
+    try_out = threaded(Queues.try_out)
+    pause = threaded(Queues.pause)
+    dispatch = threaded(Queues.dispatch)
+    set_dispatch = threaded(Queues.set_dispatch)
+    register = threaded(Queues.register)
+    deregister = threaded(Queues.deregister)
+    deliveries = threaded(Queues.deliveries)
+    resume = threaded(Queues.resume)
+    schedules = threaded(Queues.schedules)
+    drop = threaded(Queues.drop)
+    delete_queue = threaded(Queues.delete_queue)
+    sweep = threaded(Queues.sweep)
+    consumer_beat = threaded(Queues.consumer_beat)
+    consumer_list = threaded(Queues.consumer_list)
+    consumer_wish = threaded(Queues.consumer_wish)
+
+    @property
+    def topics(self) -> NoReturn:
+        raise Unavailable(NO_TOPICS)
+
+    @property
+    def consumer(self) -> str:
+        return self._core.consumer
+
+    async def durability(self) -> str:
+        return self._core.durability()
+
+    async def lease(
+        self,
+        queue: str,
+        limit: int = 1,
+        *,
+        wait: float = 0,
+        lease_seconds: float | None = None,
+        consumer: str | None = None,
+    ) -> list[Delivery]:
+        """As ``Queues.lease``. If nobody waits for it any more, what it finds goes back in line."""
+        work = partial(self._core.lease, queue, limit, wait=wait, lease_seconds=lease_seconds, consumer=consumer)
+        future = self._threads.submit(work)
+        return await _given_back(future, self._give_back)
+
+    def _give_back(self, deliveries: list[Delivery]) -> None:
+        if deliveries:
+            self._core.release_many([delivery.lease_id for delivery in deliveries])
+
+    async def walk(self, queue: str, state: str, batch: int = 500) -> AsyncIterator[Look]:
+        steps = self._core.walk(queue, state, batch)
+        while page := await asyncio.get_running_loop().run_in_executor(self._threads, partial(_some, steps, batch)):
+            for look in page:
+                yield look
+
+    def sender(self, queue: str, window: int = 64, *, told: Callable[[Stored], object] | None = None) -> "AsyncSender":
+        validation.check_count(window, "window", most=MOST_PER_CALL)
+        return AsyncSender(self._core, self._threads, queue, told)
+
+    def subscribe(
+        self,
+        queue: str,
+        credit: int = 64,
+        *,
+        lease_seconds: float | None = None,
+        consumer: str | None = None,
+        idle: float | None = None,
+    ) -> "AsyncSubscription":
+        made = self._core.subscribe(queue, credit, lease_seconds=lease_seconds, consumer=consumer, idle=idle)
+        return AsyncSubscription(made, self._threads)
+
+    async def connect(self) -> "AsyncQueues":
+        """There is nobody to connect to: the store is open."""
+        return self
+
+    async def close(self) -> None:
+        """After every verb that is under way."""
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, self._threads.shutdown)
+        await loop.run_in_executor(None, self._core.close)
+
+    def __await__(self) -> Generator[Any, None, "AsyncQueues"]:
+        return self.connect().__await__()
+
+    async def __aenter__(self) -> "AsyncQueues":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+class AsyncSubscription:
+    """``async for delivery in subscription``."""
+
+    def __init__(self, core: Subscription, threads: ThreadPoolExecutor) -> None:
+        self._core = core
+        self._threads = threads
+
+    next = threaded(Subscription.next)
+    next_batch = threaded(Subscription.next_batch)
+    ack_nowait = threaded(Subscription.ack_nowait)
+    settle = threaded(Subscription.settle)
+    close = threaded(Subscription.close)
+
+    def __aiter__(self) -> "AsyncSubscription":
+        return self
+
+    async def __anext__(self) -> Delivery:
+        delivery = await self.next()
+        if delivery is None:
+            raise StopAsyncIteration
+        return delivery
+
+    async def batches(self) -> AsyncIterator[list[Delivery]]:
+        while batch := await self.next_batch():
+            yield batch
+
+    async def __aenter__(self) -> "AsyncSubscription":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+class AsyncSender:
+    """``async with queues.sender(queue) as sender``: one after the other, in the order in which they were asked for."""
+
+    def __init__(
+        self, queues: Queues, threads: ThreadPoolExecutor, queue: str, told: Callable[[Stored], object] | None
+    ) -> None:
+        validation.check_told(told)
+        self._receipts: list[Stored] = []
+        self._core = queues.sender(queue, told=self._receipts.append)
+        self._threads = threads
+        self._told = told
+        self._turn = asyncio.Lock()
+
+    async def send(self, message: object) -> str:
+        async with self._turn:
+            loop = asyncio.get_running_loop()
+            id = await loop.run_in_executor(self._threads, self._core.send, message)
+        receipts, self._receipts[:] = self._receipts[:], []
+        if self._told is not None:
+            for receipt in receipts:
+                self._told(receipt)
+        return id
+
+    async def settle(self) -> None:
+        async with self._turn:
+            self._core.settle()
+
+    async def close(self) -> None:
+        self._core.close()
+        await self.settle()
+
+    async def __aenter__(self) -> "AsyncSender":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+def _given_back(future: "Future[Answer]", give_back: Callable[[Answer], None]) -> Awaitable[Answer]:
+    async def wait() -> Answer:
+        try:
+            return await asyncio.shield(asyncio.wrap_future(future))
+        except asyncio.CancelledError:
+            future.add_done_callback(lambda done: None if done.exception() else give_back(done.result()))
+            raise
+
+    return wait()
+
+
+def _some(steps: Iterator[Look], most: int) -> list[Look]:
+    return [look for _, look in zip(range(most), steps, strict=False)]

@@ -1,0 +1,237 @@
+"""What is done to a whole queue, a page at a time, so that nobody waits for more than one page of it: all failed
+messages renewed or abandoned, the queue cleared, and what a changed policy means for messages that are there.
+
+Knows: transactions, how to have work done in one. Does not know: threads, doors."""
+
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from yirangmq.broker import housekeeping, policies
+from yirangmq.broker.operations import Verbs
+from yirangmq.broker.quota import check_new_queues
+from yirangmq.broker.two_step import OURS, Orders, note_of
+from yirangmq.broker.unique_payloads import COMPARED
+from yirangmq.core import transitions
+from yirangmq.core import transitions as rules
+from yirangmq.core.message import Message
+from yirangmq.core.policy import QueuePolicy
+from yirangmq.core.ports import Change, Clock, Transaction
+from yirangmq.core.states import State
+from yirangmq.format.json_codec import loads
+
+Answer = TypeVar("Answer")
+PER_PAGE = 500
+"""Where it is kept by which defaults due times were reckoned."""
+FAILED = (State.DEAD, State.PARKED)
+TAKEN_LAST = (State.CLAIMED, State.LEASED)
+CLEARED = (*(state for state in State if state not in TAKEN_LAST), *TAKEN_LAST)
+"""What is at work goes last: as long as it is there nobody is given what is about to go."""
+
+
+class Lane(Protocol):
+    """One page of work: ``broker.queues.Queues``."""
+
+    def run(self, work: Callable[[Transaction], Answer]) -> Answer: ...
+
+    def read(self, work: Callable[[Transaction], Answer]) -> Answer: ...
+
+
+class Turn(NamedTuple):
+    """A policy that was changed: None is one that could not be read."""
+
+    before: QueuePolicy | None
+    after: QueuePolicy
+
+
+class Wholesale:
+    def __init__(self, lane: Lane, verbs: Verbs, clock: Clock) -> None:
+        self._lane = lane
+        self._verbs = verbs
+        self._clock = clock
+        self._orders = Orders(verbs, clock)
+
+    # -- failed messages ------------------------------------------------------------------------------------------
+
+    def renew_failed(self, queue: str) -> int:
+        """All that were failed when it began, in order of first arrival; how many. Those that an operator has set
+        aside move by name only."""
+        return self._each_failed(queue, self._renew)
+
+    def abandon_failed(self, queue: str) -> int:
+        return self._each_failed(queue, self._abandon)
+
+    def _each_failed(self, queue: str, move: Callable[[Transaction, Sequence[Message], int], None]) -> int:
+        seqs = array("q", sorted(self._seqs(queue, State.DEAD)))
+        total = 0
+        for begin in range(0, len(seqs), PER_PAGE):
+            page = seqs[begin : begin + PER_PAGE].tolist()
+            total += self._lane.run(partial(self._move_dead, seqs=page, move=move))
+        return total
+
+    def _seqs(self, queue: str, state: State) -> Iterator[int]:
+        """Their numbers: eight bytes each, whatever their size."""
+        cursor, is_first = "", True
+        while cursor or is_first:
+            page = self._lane.read(lambda transaction, at=cursor: transaction.scan(queue, state, PER_PAGE, at))  # type: ignore[misc]
+            yield from (message.seq for message in page.messages)
+            cursor, is_first = page.cursor, False
+
+    def _move_dead(
+        self, transaction: Transaction, seqs: list[int], move: Callable[[Transaction, Sequence[Message], int], None]
+    ) -> int:
+        """The world went on since they were chosen."""
+        found = [card for card in transaction.by_seq(seqs) if card is not None and card.state is State.DEAD]
+        if found:
+            move(transaction, found, self._clock.now_ms())
+        return len(found)
+
+    def _renew(self, transaction: Transaction, dead: Sequence[Message], now: int) -> None:
+        place = transaction.places(len(dead))
+        changes = [Change(card, transitions.redrive(card, now, place + n)) for n, card in enumerate(dead)]
+        self._verbs.swap(transaction, changes, now)
+        self._verbs.touched.add(dead[0].queue)
+        self._verbs.happened.moved(State.READY, dead)
+
+    def _abandon(self, transaction: Transaction, dead: Sequence[Message], now: int) -> None:
+        policy = transaction.policy(dead[0].queue)
+        pairs = [(card, rules.abandon_order(card, policy, now)) for card in dead]
+        changes = [Change(card, after) for card, after in pairs if after is not None]
+        self._verbs.swap(transaction, changes, now)
+        self._verbs.happened.dropped("asked", changes)
+
+    # -- everything -----------------------------------------------------------------------------------------------
+
+    def clear(self, queue: str) -> None:
+        """Messages, counters and remembered ids go; the policy stays."""
+        for state in CLEARED:
+            cursor, is_first = "", True
+            while cursor or is_first:
+                cursor, is_first = self._lane.run(partial(_forget, queue=queue, state=state, cursor=cursor)), False
+        self._lane.run(lambda transaction: self._orders.clear(transaction, queue))
+
+    # -- policies -------------------------------------------------------------------------------------------------
+
+    def set_policy(self, queue: str, document: object) -> None:
+        """Put a checked document in force, for messages that are there as well."""
+        self._follow(queue, self._lane.run(lambda transaction: self._put(transaction, queue, document)))
+
+    def configure(self, queue: str, namespace: str, member: str, value: object) -> None:
+        """Change one member of the policy document; None takes it away. A queue that begins here gets the document's
+        policy. ``BadPolicy`` if the value is none."""
+
+        def edit(transaction: Transaction) -> Turn:
+            if value is not None:
+                check_new_queues(transaction, [queue], self._verbs.defaults.max_queues)
+            document = self._document(transaction, queue, namespace, value)
+            if document.pop(member, None) is None and value is None:
+                policy = transaction.policy(queue)
+                return Turn(policy, policy)
+            if value is not None:
+                document[member] = value
+            policies.checked(document, queue, self._verbs.schemas, self._verbs.gate)
+            return self._put(transaction, queue, document or None)
+
+        self._follow(queue, self._lane.run(edit))
+
+    def _document(self, transaction: Transaction, queue: str, namespace: str, value: object) -> dict[str, Any]:
+        text = transaction.policy_text(queue)
+        if text is None and value is not None and not any(transaction.counts(queue)):
+            text = OURS
+            if namespace:
+                transaction.set_note(note_of(queue), namespace)
+        document: dict[str, Any] = loads(text.encode()) if text else {}
+        return document
+
+    def _put(self, transaction: Transaction, queue: str, document: object) -> Turn:
+        before = policies.readable(transaction, queue)
+        policies.put(transaction, self._verbs, queue, document)
+        return Turn(before, transaction.policy(queue))
+
+    def _follow(self, queue: str, turn: Turn) -> None:
+        defaults, (before, after) = self._verbs.defaults, turn
+        if before is None or defaults.unique_in(before) != defaults.unique_in(after):
+            self._index(queue) if defaults.unique_in(after) else self._remove_index(queue)
+        for state, span in self._spans(after).items():
+            if before is None or self._spans(before)[state] != span:
+                self._retime(queue, state, span)
+
+    def _spans(self, policy: QueuePolicy) -> dict[State, int]:
+        """How long a message may be in each of these states."""
+        defaults = self._verbs.defaults
+        return {
+            State.DRAFT: defaults.draft_in(policy),
+            State.CLAIMED: defaults.claim_in(policy),
+            State.LEASED: defaults.active_in(policy),
+        }
+
+    def _index(self, queue: str) -> None:
+        uniqueness = self._verbs.uniqueness
+        uniqueness.begin_index(queue)
+        try:
+            for state in COMPARED:
+                self._walk(partial(uniqueness.index_page, queue=queue, state=state, now=self._clock.now_ms()))
+            self._lane.run(lambda transaction: uniqueness.end_index(transaction, queue))
+        finally:
+            uniqueness.give_up_index(queue)
+
+    def _remove_index(self, queue: str) -> None:
+        uniqueness = self._verbs.uniqueness
+        self._lane.run(lambda transaction: uniqueness.spoil(transaction, queue))
+        for state in COMPARED:
+            self._walk(partial(uniqueness.remove_page, queue=queue, state=state, now=self._clock.now_ms()))
+
+    def _walk(self, page: Callable[..., str]) -> None:
+        cursor = self._lane.run(lambda transaction: page(transaction, cursor=""))
+        while cursor:
+            cursor = self._lane.run(partial(page, cursor=cursor))
+
+    # -- time -----------------------------------------------------------------------------------------------------
+
+    def adopt_defaults(self) -> None:
+        """The server may have other defaults than when messages were handed out; theirs are the new ones then. Time
+        must not act before this is done."""
+        defaults = self._verbs.defaults
+        if not self._lane.read(partial(housekeeping.are_other, defaults=defaults)):
+            return
+        for queue in self._lane.read(lambda transaction: transaction.queues()):
+            for state in self._lane.read(partial(_timed, queue=queue)):
+                policy = self._lane.read(partial(policies.readable, queue=queue))
+                if policy is not None:
+                    self._retime(queue, state, self._spans(policy)[state])
+        self._lane.run(partial(housekeeping.keep, defaults=defaults))
+
+    def _retime(self, queue: str, state: State, span: int) -> None:
+        self._walk(partial(_retime_page, queue=queue, state=state, span=span))
+
+
+def _timed(transaction: Transaction, queue: str) -> list[State]:
+    """The states with a time-out that some message is in."""
+    counts = transaction.counts(queue)
+    used = {State.DRAFT: counts.draft, State.CLAIMED: counts.claimed, State.LEASED: counts.leased}
+    return [state for state, number in used.items() if number]
+
+
+def _retime_page(transaction: Transaction, queue: str, state: State, span: int, cursor: str) -> str:
+    page = transaction.scan(queue, state, PER_PAGE, cursor)
+    pairs = [(card, rules.retimed(card, span)) for card in page.messages]
+    transaction.swap([Change(card, after) for card, after in pairs if after is not None])
+    return page.cursor
+
+
+def _forget(transaction: Transaction, queue: str, state: State, cursor: str) -> str:
+    page = transaction.scan(queue, state, PER_PAGE, cursor)
+    transaction.forget(page.messages)
+    return page.cursor
+
+
+def failed_page(transaction: Transaction, queue: str, cursor: str, limit: int) -> tuple[list[str], str]:
+    """Ids of failed messages, oldest failure first, then those set aside; where to go on, "" at the end."""
+    which, _, at = cursor.partition(":")
+    state = State(which) if which else FAILED[0]
+    page = transaction.scan(queue, state, limit, at)
+    ids = [message.id for message in page.messages]
+    if page.cursor:
+        return ids, f"{state}:{page.cursor}"
+    return ids, f"{FAILED[1]}:" if state is FAILED[0] else ""

@@ -1,0 +1,360 @@
+"""The dead letters: found, counted, sent round again, set aside, given up. One thing with two views: state ``dead``
+of the source queue, and the name in that queue's ``dlq.queue``. Either name is understood everywhere here.
+
+Messages that match a filter, page by page. Knows: which field of the filter comes from where, and loads nothing
+the filter does not ask for."""
+
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+from yirangmq.broker.queries import shown
+from yirangmq.broker.queues import Queues
+from yirangmq.broker.settle import MOST_PER_CALL
+from yirangmq.core import transitions, validation
+from yirangmq.core.errors import BadInput, BadPolicy, NotFound, WrongState
+from yirangmq.core.filter import Lookup, Node, fields_of, matches, names_state, parse
+from yirangmq.core.message import RANK_LAST, Envelope, Failure, Message
+from yirangmq.core.policy import DLQ_LONGEST, DLQ_SUFFIX
+from yirangmq.core.ports import Change, Transaction
+from yirangmq.core.states import State
+from yirangmq.format.delivery import Look
+from yirangmq.format.envelope import header_of, iso, payload_value
+
+CARDS_PER_PAGE = 500
+BODIES_PER_PAGE = 50
+"""A payload may have a mebibyte or more, a card has a hundred bytes: two page sizes, one flat memory."""
+FROM_ENVELOPE = frozenset({"type", "version", "traceId", "publishedAt", "attributes", "payload"})
+FROM_FAILURE = frozenset({"reasonMessage", "failedAt", "consumerId"})
+
+
+def search(queues: Queues, queue: str, state: State, node: Node, *, bodies: bool = True) -> Iterator[Look]:
+    """Every match of one state, in the order of ``Transaction.scan``. Without ``bodies`` a look has its envelope and
+    its failure only if the filter needed them."""
+    heavy = bodies or bool(fields_of(node) & FROM_ENVELOPE)
+    limit = BODIES_PER_PAGE if heavy else CARDS_PER_PAGE
+    cursor = ""
+    while True:
+        ahead = queues.ahead_ms()
+        page = partial(search_page, queue=queue, state=state, limit=limit, cursor=cursor, node=node, bodies=bodies)
+        cursor, found = queues.read(partial(page, ahead=ahead))
+        yield from found
+        if not cursor:
+            return
+
+
+def matching(transaction: Transaction, messages: Sequence[Message], node: Node, ahead: int) -> list[Look]:
+    """Those that match, loaded as far as the filter needs. Times of a filter are those of the wall clock, which is
+    ``ahead`` of store time; those of the looks are store time."""
+    wanted = fields_of(node)
+    nothing: list[None] = [None] * len(messages)
+    envelopes = transaction.envelopes(messages) if wanted & FROM_ENVELOPE else nothing
+    failures = transaction.failures(messages) if wanted & FROM_FAILURE else nothing
+    parts = zip(messages, envelopes, failures, strict=True)
+    found = [Look(message, sent, failure, transaction.policy(message.queue)) for message, sent, failure in parts]
+    return [look for look in found if matches(node, lookup_of(*(shown(look, ahead) if ahead else look)[:3]))]
+
+
+def lookup_of(message: Message, envelope: Envelope | None, failure: Failure | None) -> Lookup:
+    """The fields of the filter language for one message, as its dead-letter record would show them."""
+    header: dict[str, Any] = {}
+
+    def from_header(name: str) -> object:
+        if envelope is not None and not header:
+            header.update(header_of(envelope))
+        return header.get(name)
+
+    def lookup(field: str) -> object:
+        match field:
+            case "reasonCode":
+                return message.reason or None
+            case "reasonMessage":
+                return failure.reason_message if failure else None
+            case "failedAt":
+                return failure.failed_at if failure else None
+            case "consumerId":
+                return (failure.consumer if failure else message.consumer) or None
+            case "attempt":
+                return message.attempt
+            case "messageId":
+                return message.id
+            case "sourceQueue":
+                return message.queue
+            case "state":
+                return message.state.value
+            case "priority":
+                return None if message.rank == RANK_LAST else message.rank
+            case "publishedAt":
+                return envelope.published_at if envelope else None
+            case "payload":
+                return payload_value(envelope) if envelope and envelope.is_json else None
+            case _:
+                return from_header(field)
+
+    return lookup
+
+
+def search_page(
+    transaction: Transaction, *, queue: str, state: State, limit: int, cursor: str, node: Node, bodies: bool, ahead: int
+) -> tuple[str, list[Look]]:
+    """One page of ``search``: the cursor of the next one, and what matched in this."""
+    page = transaction.scan(queue, state, limit, cursor)
+    found = matching(transaction, page.messages, node, ahead)
+    if bodies:
+        messages = [look.message for look in found]
+        parts = zip(found, transaction.envelopes(messages), transaction.failures(messages), strict=True)
+        found = [Look(look.message, envelope, failure, look.rules) for look, envelope, failure in parts]
+    return page.cursor, [shown(look, ahead) for look in found] if ahead else found
+
+
+MOST_PER_COMMIT = 500
+"""Messages moved in one commit: a large redrive shares the lane with everybody else."""
+SAMPLE = 10
+KINDS = {"dead": (State.DEAD,), "parked": (State.PARKED,), "all": (State.DEAD, State.PARKED)}
+"""What a caller may ask for. Parked ones are in no answer but to ``parked``, ``all``, or a filter ``state=parked``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """How many, and the ids of the first few."""
+
+    count: int
+    ids: list[str]
+
+
+class Move(NamedTuple):
+    """One way to move dead letters. A message named by id that is in ``goal`` already is no error: repeating a call
+    that has succeeded succeeds."""
+
+    goal: State
+    decide: Callable[[Transaction, Sequence[Message], int], list[Message]]
+
+
+class Choice(NamedTuple):
+    """Which dead letters: by filter and state, or by id (and then whatever their state). ``limit``: of those at most so
+    many, the first that arrived."""
+
+    queue: str
+    filter: str
+    ids: Sequence[str] | None
+    state: str
+    limit: int | None = None
+
+
+class DeadLetters:
+    """The operator's verbs. Moving works in pages of one commit each; nothing is held up for long."""
+
+    def __init__(self, queues: Queues, progress: Callable[[int, int], None] | None = None) -> None:
+        """``progress`` is told after each page of a move: how many are dealt with, out of how many."""
+        self._queues = queues
+        self._progress = progress
+
+    # -- looking --------------------------------------------------------------------------------------------------
+
+    def sources(self, queue: str) -> list[str]:
+        """The queues whose dead letters go by this name: those whose ``dlq.queue`` it is, and the queue itself."""
+        validation.check_queue(queue)
+
+        def work(transaction: Transaction) -> list[str]:
+            """Without a policy of its own a queue's dead letters have the usual name: few queues are looked at."""
+            likely = {queue, queue.removesuffix(DLQ_SUFFIX)} - {""}
+            known = {*transaction.policied(), *(name for name in likely if transaction.has_queue(name))}
+            if len(queue) >= DLQ_LONGEST:  # the usual name of one whose own was too long
+                known |= {*transaction.queues(prefix=queue.removesuffix(DLQ_SUFFIX))}
+            return [name for name in sorted(known) if queue in (name, _shown_as(transaction, name))]
+
+        return self._queues.read(work)
+
+    def shown_by(self, queue: str) -> list[str]:
+        """The queues whose dead letters this name shows, if it is such a name and no queue of its own."""
+        sources = self.sources(queue)
+        return [] if queue in sources else sources
+
+    def find(
+        self, queue: str, filter: str = "", state: str = "dead", limit: int | None = None, *, bodies: bool = True
+    ) -> Iterator[Look]:
+        """Dead letters that match, those of each source queue oldest first."""
+        node = parse(filter)
+        states = _states(state, node)
+        left = limit
+        for source in self.sources(queue):
+            for wanted in states:
+                for look in search(self._queues, source, wanted, node, bodies=bodies):
+                    if left is not None:
+                        if left <= 0:
+                            return
+                        left -= 1
+                    yield look
+
+    def show(self, queue: str, id: str) -> Look:
+        """One dead letter, by either name of its queue."""
+        for source in self.sources(queue):
+            try:
+                look = self._queues.show(source, id)
+            except NotFound:
+                continue
+            if look.message.state not in KINDS["all"]:
+                raise WrongState(f"message {id!r} of queue {source!r} is {look.message.state}, not a dead letter")
+            return look
+        raise NotFound(f"no dead letter {id!r} under {queue!r}")
+
+    def stats(self, queue: str) -> dict[str, Any]:
+        """How many, why, and since when; ``byDay`` is how they grew, by the day (UTC) on which they died."""
+        reasons: Counter[str] = Counter()
+        days: dict[str, Counter[str]] = {}
+        oldest = newest = None
+        for look in self.find(queue, bodies=False):
+            reason, moment = look.message.reason, look.message.changed_at
+            reasons[reason] += 1
+            days.setdefault(iso(moment)[:10], Counter())[reason] += 1
+            oldest = moment if oldest is None else min(oldest, moment)
+            newest = moment if newest is None else max(newest, moment)
+        sources = self.sources(queue)
+        return {
+            "queue": queue,
+            "sources": sources,
+            "total": reasons.total(),
+            "parked": sum(self._queues.counts(source).parked for source in sources),
+            "byReason": dict(reasons.most_common()),
+            "byDay": [
+                {"day": day, "total": counted.total(), "byReason": dict(counted.most_common())}
+                for day, counted in sorted(days.items())
+            ],
+            "oldest": None if oldest is None else iso(oldest),
+            "newest": None if newest is None else iso(newest),
+        }
+
+    # -- moving ---------------------------------------------------------------------------------------------------
+
+    def requeue(
+        self,
+        queue: str,
+        filter: str = "",
+        ids: Sequence[str] | None = None,
+        *,
+        state: str = "dead",
+        limit: int | None = None,
+        dry_run: bool = False,
+    ) -> Moved:
+        """Back in line, first arrived first, with their attempts reset."""
+        return self._move(Move(State.READY, _redriven), Choice(queue, filter, ids, state, limit), dry_run)
+
+    def quarantine(
+        self,
+        queue: str,
+        filter: str = "",
+        ids: Sequence[str] | None = None,
+        *,
+        limit: int | None = None,
+        dry_run: bool = False,
+    ) -> Moved:
+        """Set aside: parked ones stay for good and move only when named."""
+        return self._move(Move(State.PARKED, _parked), Choice(queue, filter, ids, "dead", limit), dry_run)
+
+    def purge(
+        self,
+        queue: str,
+        filter: str = "",
+        ids: Sequence[str] | None = None,
+        *,
+        state: str = "dead",
+        limit: int | None = None,
+        dry_run: bool = False,
+    ) -> Moved:
+        """Give up for good."""
+        return self._move(Move(State.DROPPED, _dropped), Choice(queue, filter, ids, state, limit), dry_run)
+
+    def _move(self, move: Move, choice: Choice, dry_run: bool) -> Moved:
+        """Choose first, then move page by page; each page looks again, because the world went on meanwhile."""
+        node = parse(choice.filter)
+        states = _states(choice.state, node) if choice.ids is None else KINDS["all"]
+        states = tuple(state for state in states if state is not move.goal)
+        chosen = self._chosen(choice, node, states, move.goal)[: choice.limit]
+        if dry_run:
+            first = self._queues.read(lambda transaction: transaction.by_seq(chosen[:SAMPLE].tolist()))
+            return Moved(len(chosen), [message.id for message in first if message is not None])
+        count = 0
+        moved: list[str] = []
+        for begin in range(0, len(chosen), MOST_PER_COMMIT):
+            page = chosen[begin : begin + MOST_PER_COMMIT].tolist()
+            done = self._queues.run(partial(self._apply, seqs=page, node=node, states=states, move=move))
+            count += len(done)
+            moved.extend(done[: SAMPLE - len(moved)])
+            if self._progress is not None:
+                self._progress(begin + len(page), len(chosen))
+        return Moved(count, moved)
+
+    def _chosen(self, choice: Choice, node: Node, states: Sequence[State], goal: State) -> "array[int]":
+        """Their numbers in order of first arrival: eight bytes each, whatever their size."""
+        sources = self.sources(choice.queue)
+        if choice.ids is not None:
+            return array("q", sorted(message.seq for message in self._named(choice, sources, node, states, goal)))
+        chosen: array[int] = array("q")
+        for source in sources:
+            for state in states:
+                chosen.extend(look.message.seq for look in search(self._queues, source, state, node, bodies=False))
+        return array("q", sorted(chosen))
+
+    def _named(
+        self, choice: Choice, sources: list[str], node: Node, states: Sequence[State], goal: State
+    ) -> list[Message]:
+        """All of them are dead letters, or an error and nothing moves."""
+        ids = choice.ids or []
+        validation.check_count(len(ids), "ids", most=MOST_PER_CALL)
+        wanted = list(dict.fromkeys(validation.check_id(id) for id in ids))
+
+        def work(transaction: Transaction) -> list[Message]:
+            columns = [transaction.by_id(source, wanted) for source in sources]
+            found: list[Message] = []
+            for id, *row in zip(wanted, *columns, strict=True):
+                known = [message for message in row if message is not None]
+                if not known:
+                    raise NotFound(f"no message {id!r} under {choice.queue!r}", field="id")
+                movable = [message for message in known if message.state in states]
+                if not movable and all(message.state is not goal for message in known):
+                    raise WrongState(f"message {id!r} is {known[0].state}, not a dead letter", field="id")
+                found.extend(movable)
+            return [look.message for look in matching(transaction, found, node, self._queues.ahead_ms())]
+
+        return self._queues.read(work)
+
+    def _apply(
+        self, transaction: Transaction, *, seqs: list[int], node: Node, states: Sequence[State], move: Move
+    ) -> list[str]:
+        found = [message for message in transaction.by_seq(seqs) if message is not None and message.state in states]
+        found = [look.message for look in matching(transaction, found, node, self._queues.ahead_ms())]
+        afters = move.decide(transaction, found, self._queues.now_ms())
+        changes = [Change(before, after) for before, after in zip(found, afters, strict=True)]
+        self._queues.verbs.swap(transaction, changes, self._queues.now_ms())
+        self._queues.happened.moved(move.goal, found)
+        return [message.id for message in found]
+
+
+def _states(state: str, node: Node) -> tuple[State, ...]:
+    if state not in KINDS:
+        raise BadInput(f"{state!r} is not one of {', '.join(KINDS)}", field="state")
+    return KINDS["all"] if names_state(node, State.PARKED) else KINDS[state]
+
+
+def _redriven(transaction: Transaction, messages: Sequence[Message], now: int) -> list[Message]:
+    place = transaction.places(len(messages)) if messages else 0
+    return [transitions.redrive(message, now, place + offset) for offset, message in enumerate(messages)]
+
+
+def _parked(transaction: Transaction, messages: Sequence[Message], now: int) -> list[Message]:
+    return [transitions.park(message, now) for message in messages]
+
+
+def _dropped(transaction: Transaction, messages: Sequence[Message], now: int) -> list[Message]:
+    return [transitions.drop(message, transaction.policy(message.queue), now) for message in messages]
+
+
+def _shown_as(transaction: Transaction, queue: str) -> str:
+    """A policy that cannot be read, edited by hand, is trouble of its own queue and of no other."""
+    try:
+        return transaction.policy(queue).dlq.queue
+    except BadPolicy:
+        return ""

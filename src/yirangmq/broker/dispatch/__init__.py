@@ -1,0 +1,1 @@
+"""Dispatch strategies: which consumer gets a message, and copies for broadcast."""

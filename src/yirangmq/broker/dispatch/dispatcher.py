@@ -1,0 +1,364 @@
+"""Gives the messages of a queue to its consumers by the strategy of its policy: those who wait, as the desk has them,
+and those who ask without waiting.
+
+Knows: takers, offers, who attends, what strategies remember. Does not know: doors. Which message goes to whom is
+decided in ``core.dispatch``; leases are ``broker.operations``.
+
+Who the consumers of each queue are, kept beside its messages where the strategy goes by names: one that was there
+before a restart is one of them after it.
+
+Knows: notes, names. Does not know: connections, strategies.
+
+The key of a message, by which it is given to the same consumer as others with that key."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
+from typing import Any, Protocol
+
+from yirangmq.broker.dispatch.fan_out import Broadcast
+from yirangmq.broker.event_buffer import MOST_OPEN, Happenings
+from yirangmq.broker.selection import Head, Offers, heads_of, targets
+from yirangmq.core import dispatch as rules
+from yirangmq.core import validation
+from yirangmq.core.dispatch import (
+    BY_NAME,
+    SHARING,
+    STRATEGIES,
+    Attendance,
+    Candidate,
+    Dispatch,
+    Memory,
+    Strategy,
+    next_change,
+)
+from yirangmq.core.errors import BadInput
+from yirangmq.core.message import Envelope, Message
+from yirangmq.core.ports import Change, Transaction
+from yirangmq.core.states import State
+from yirangmq.format.delivery import Delivery
+from yirangmq.format.json_codec import dumps, loads
+
+FOLDER = "dispatch/"
+"""Where the notes stand, one for each queue."""
+
+
+class Attending:
+    """Used by one thread at a time, the one that commits."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Attendance] = {}
+        self._noted: dict[str, tuple[dict[str, int], list[str]]] = {}
+
+    def of(self, transaction: Transaction, queue: str, now: int) -> Attendance:
+        if queue not in self._known:
+            found = self._known[queue] = _read(transaction.note(FOLDER + queue), now)
+            self._noted[queue] = dict(found.registered), sorted(found.seen)
+        return self._known[queue]
+
+    def forget(self, queue: str) -> None:
+        """The queue is gone."""
+        self._known.pop(queue, None)
+        self._noted.pop(queue, None)
+
+    def doubt(self) -> None:
+        """A commit failed: what was noted in it is noted again."""
+        self._noted.clear()
+
+    def look(
+        self,
+        transaction: Transaction,
+        queue: str,
+        here: Mapping[str, bool],
+        now: int,
+        grace_ms: int,
+        *,
+        keeps_all: bool,
+    ) -> Attendance:
+        """Who waits now; those away for too long are forgotten."""
+        looked = rules.looked(self.of(transaction, queue, now), here, now, keeps_all=keeps_all)
+        return self._keep(transaction, queue, rules.forgotten(looked, now, grace_ms), keeps_all)
+
+    def asked(self, transaction: Transaction, queue: str, who: str, now: int, *, keeps_all: bool) -> Attendance:
+        return self._keep(transaction, queue, rules.asked(self.of(transaction, queue, now), who, now), keeps_all)
+
+    def register(self, transaction: Transaction, queue: str, who: str, now: int) -> bool:
+        """False: it was registered already."""
+        return self._change(transaction, queue, now, lambda before: rules.registered(before, who, now))
+
+    def deregister(self, transaction: Transaction, queue: str, who: str, now: int) -> bool:
+        """False: nobody of that name was."""
+        return self._change(transaction, queue, now, lambda before: rules.deregistered(before, who))
+
+    def _change(self, transaction: Transaction, queue: str, now: int, turn: Callable[[Attendance], Attendance]) -> bool:
+        before = self.of(transaction, queue, now)
+        after = self._keep(transaction, queue, turn(before), True)
+        return after.registered != before.registered
+
+    def _keep(self, transaction: Transaction, queue: str, after: Attendance, is_lasting: bool) -> Attendance:
+        """A note is written when somebody came or went for good, not each time that somebody is seen."""
+        self._known[queue] = after
+        passing = sorted({*after.here, *after.seen}) if is_lasting else []
+        noted = dict(after.registered), passing
+        if noted != self._noted.get(queue):
+            text = dumps({"registered": noted[0], "seen": noted[1]}).decode() if any(noted) else None
+            transaction.set_note(FOLDER + queue, text)
+            self._noted[queue] = noted
+        return after
+
+
+def _read(text: str | None, now: int) -> Attendance:
+    """A note that cannot be read, edited by hand, is as none."""
+    try:
+        given = loads(text.encode()) if text else {}
+        registered = {
+            validation.check_consumer(name): int(at) for name, at in dict(given.get("registered", {})).items()
+        }
+        seen = {validation.check_consumer(name): now for name in list(given.get("seen", []))}
+    except (BadInput, ValueError, TypeError, AttributeError):
+        return Attendance()
+    return Attendance(registered, {}, seen)
+
+
+def key_of(envelope: Envelope, attribute: str) -> str:
+    """The value of the attribute, or its group if no attribute is named; "" if it has none."""
+    if not attribute:
+        return f"group {envelope.group}" if envelope.group else ""
+    if not envelope.header:
+        return ""
+    attributes = loads(envelope.header.encode()).get("attributes")
+    value = attributes.get(attribute) if isinstance(attributes, dict) else None
+    return "" if value is None else f"{type(value).__name__} {value}"
+
+
+MOST_PER_TAKER = 256
+"""Messages handed to one consumer in one commit, so that the others get some too."""
+MOST_SHARED = 256
+"""Messages shared out in one commit."""
+MOST_LOOKED_AT = 512
+"""How far the messages are looked through for some whose owners have room, where each has its owner."""
+BYTES_SHARED = 2 * 1024 * 1024
+BYTES_PER_TAKER = 512 * 1024
+PER_PAGE = 500
+
+
+class Taker(Protocol):
+    """``broker.waiting_consumers.Taker``."""
+
+    queue: str
+    consumer: str
+    span_ms: int | None
+
+    @property
+    def serve(self) -> Any: ...
+
+    def wants(self) -> int: ...
+
+
+class Deeds(Protocol):
+    """What is done to messages on the way (``broker.operations.Verbs``)."""
+
+    happened: Happenings
+    offers: Offers
+    touched: set[str]
+
+    def allowance(self, transaction: Transaction, queue: str, wanted: int, now: int) -> int: ...
+
+    def hand_out(
+        self, transaction: Transaction, queue: str, heads: Sequence[Head], span: int | None, who: str, now: int
+    ) -> list[Delivery]: ...
+
+    def swap(self, transaction: Transaction, changes: Sequence[Change], now: int) -> None: ...
+
+
+Served = list[tuple[Any, Sequence[Any]]]
+
+
+class Dispatching:
+    """Used by one thread at a time, the one that commits."""
+
+    def __init__(self, deeds: Deeds) -> None:
+        self._deeds = deeds
+        self.attending = Attending()
+        self._broadcast = Broadcast(deeds)
+        self._memories: dict[str, Memory] = {}
+        self._adopted: set[str] = set()
+        self.watched: set[str] = set()
+        """Queues whose strategy must know who leaves."""
+        self.again: set[str] = set()
+        """Queues of which more can be shared out at once; whoever serves takes them out."""
+        self.wake_at: dict[str, int] = {}
+        """When somebody will be away from a queue for too long; whoever serves takes them out."""
+
+    def shares(self, transaction: Transaction, queue: str) -> Dispatch | None:
+        """How a queue is dispatched, if those who wait are not simply served as they come."""
+        dispatch = transaction.policy(queue).dispatch
+        if dispatch is None or not (dispatch.strategy in SHARING or dispatch.strategy is Strategy.BROADCAST):
+            if queue in self.watched:
+                self.watched.discard(queue)
+            return None
+        return dispatch
+
+    def drop_queue(self, transaction: Transaction, queue: str) -> None:
+        """It is deleted, and so is what is known of its consumers."""
+        if transaction.note(FOLDER + queue) is not None:
+            transaction.set_note(FOLDER + queue, None)
+        self.attending.forget(queue)
+        self._memories.pop(queue, None)
+        self._adopted.discard(queue)
+        self.watched.discard(queue)
+
+    # -- those who wait -------------------------------------------------------------------------------------------
+
+    def serve(self, transaction: Transaction, queue: str, dispatch: Dispatch, line: Iterable[Any], now: int) -> Served:
+        takers = list(line)
+        everyone = self._attendance(transaction, queue, dispatch, takers, now).everyone(now, dispatch.grace_ms)
+        if not self._deeds.allowance(transaction, queue, 1, now):
+            return []
+        given: dict[Any, list[Any]] = {}
+        if dispatch.strategy is Strategy.BROADCAST:
+            if self._broadcast.fan_out(transaction, queue, everyone, now):
+                self.again.add(queue)
+        else:
+            self._share_out(transaction, queue, dispatch, takers, everyone, given, now)
+        self._give_addressed(transaction, queue, [one for one in takers if one.serve is None], given, now)
+        return [(taker, got) for taker, got in given.items() if got]
+
+    def _attendance(
+        self, transaction: Transaction, queue: str, dispatch: Dispatch, takers: Sequence[Any], now: int
+    ) -> Attendance:
+        if dispatch.strategy not in BY_NAME:
+            return Attendance()
+        self.watched.add(queue)
+        here = {taker.consumer: getattr(taker, "is_poll", False) for taker in takers if taker.serve is None}
+        keeps_all = dispatch.strategy is Strategy.BROADCAST
+        found = self.attending.look(transaction, queue, here, now, dispatch.grace_ms, keeps_all=keeps_all)
+        at = next_change(found, dispatch.grace_ms)
+        if at is not None:
+            self.wake_at[queue] = at
+        return found
+
+    def _share_out(
+        self,
+        transaction: Transaction,
+        queue: str,
+        dispatch: Dispatch,
+        takers: Sequence[Any],
+        everyone: Sequence[str],
+        given: dict[Any, list[Any]],
+        now: int,
+    ) -> None:
+        by_name = dispatch.strategy in BY_NAME
+        able = [one for one in takers if not by_name or one.serve is None]
+        self._adopt(transaction, queue)
+        candidates = self._candidates(queue, dispatch, able)
+        room = sum(one.room for one in candidates)
+        limit = self._deeds.allowance(transaction, queue, min(room, MOST_SHARED), now) if room else 0
+        if not limit:
+            return
+        candidates += [Candidate(name, 0, 0) for name in everyone if all(name != one.consumer for one in able)]
+        heads = self._heads(transaction, queue, MOST_LOOKED_AT if by_name else limit, now)
+        shares = self._assigned(queue, dispatch, candidates, heads, limit)
+        for number, taker in enumerate(able):
+            mine = [head for head, share in zip(heads, shares, strict=True) if share == number]
+            if mine:
+                given[taker] = self._give(transaction, queue, taker, mine, now)
+        if any(share is not None for share in shares) and len(heads) >= limit:
+            self.again.add(queue)
+
+    def _candidates(self, queue: str, dispatch: Dispatch, takers: Sequence[Any]) -> list[Candidate]:
+        log = self._deeds.happened.deliveries
+        namesakes: dict[str, int] = {}
+        found = []
+        for taker in takers:
+            name = taker.consumer
+            place = namesakes[name] = namesakes.get(name, -1) + 1
+            room = max(0, min(taker.wants(), MOST_PER_TAKER))
+            found.append(Candidate(name, place, room, log.in_flight(queue, name), dispatch.weight(name)))
+        return found
+
+    def _assigned(
+        self, queue: str, dispatch: Dispatch, candidates: Sequence[Candidate], heads: Sequence[Head], limit: int
+    ) -> list[int | None]:
+        memory = self._memories.get(queue) or Memory(lot=validation.line_of(queue))
+        is_keyed = dispatch.strategy is Strategy.KEY_HASH
+        keys = [key_of(envelope, dispatch.key) if is_keyed else "" for _, envelope in heads]
+        assign = STRATEGIES[dispatch.strategy]
+        takers, self._memories[queue] = assign(candidates, keys, memory)
+        for place, taker in enumerate(takers):
+            limit -= taker is not None
+            if limit < 0:
+                takers[place] = None
+        return takers
+
+    def _heads(self, transaction: Transaction, queue: str, limit: int, now: int) -> list[Head]:
+        """Looked at, perhaps given to nobody: so that a queue of which there is more is not looked at for ever."""
+        was_touched = queue in self._deeds.touched
+        heads = self._deeds.offers.affordable(transaction, queue, limit, 0, BYTES_SHARED, now)
+        if not was_touched:
+            self._deeds.touched.discard(queue)
+        return heads
+
+    def _give(self, transaction: Transaction, queue: str, taker: Any, heads: Sequence[Head], now: int) -> list[Any]:
+        if taker.serve is not None:  # it names no consumer, and takes in its own way what is first now
+            found: list[Any] = taker.serve(transaction, 1)
+            return found
+        return list(self._deeds.hand_out(transaction, queue, heads, taker.span_ms, taker.consumer, now))
+
+    def _give_addressed(
+        self, transaction: Transaction, queue: str, takers: Sequence[Any], given: dict[Any, list[Any]], now: int
+    ) -> None:
+        lines: dict[int, list[Any]] = {}
+        for taker in takers:
+            lines.setdefault(validation.line_of(taker.consumer), []).append(taker)
+        found = list(islice(targets(transaction, queue), len(lines)))
+        wanted = list(lines) if len(found) == len(lines) else [line for line in found if line in lines]
+        for line, taker in [(number, one) for number in wanted for one in lines[number]]:
+            room = min(taker.wants(), MOST_PER_TAKER) - len(given.get(taker, ()))
+            room = self._deeds.allowance(transaction, queue, room, now) if room > 0 else 0
+            heads = self._addressed(transaction, queue, line, room, now) if room else []
+            if heads:
+                got = self._deeds.hand_out(transaction, queue, heads, taker.span_ms, taker.consumer, now)
+                given[taker] = [*given.get(taker, []), *got]
+                self.again.add(queue)
+
+    def _addressed(self, transaction: Transaction, queue: str, line: int, limit: int, now: int) -> list[Head]:
+        heads = heads_of(transaction, queue, line, limit, BYTES_PER_TAKER, now)
+        return self._deeds.offers.sound(transaction, queue, heads, now)
+
+    def _adopt(self, transaction: Transaction, queue: str) -> None:
+        """What consumers hold since before this process began counts as well."""
+        if queue in self._adopted:
+            return
+        self._adopted.add(queue)
+        self._deeds.happened.deliveries.adopt(islice(_in_hand(transaction, queue), MOST_OPEN))
+
+    # -- those who ask --------------------------------------------------------------------------------------------
+
+    def ask(
+        self, transaction: Transaction, queue: str, dispatch: Dispatch, limit: int, span: int | None, who: str, now: int
+    ) -> list[Delivery]:
+        """What somebody may have who asks without waiting, where not everybody may have every message."""
+        is_broadcast = dispatch.strategy is Strategy.BROADCAST
+        attendance = self.attending.asked(transaction, queue, who, now, keeps_all=is_broadcast)
+        everyone = attendance.everyone(now, dispatch.grace_ms)
+        heads: list[Head] = []
+        if is_broadcast:
+            self._broadcast.fan_out(transaction, queue, everyone, now)
+        else:
+            found = self._heads(transaction, queue, MOST_LOOKED_AT, now)
+            candidates = [Candidate(name, 0, limit if name == who else 0) for name in {*everyone, who}]
+            shares = self._assigned(queue, dispatch, candidates, found, limit)
+            heads = [head for head, share in zip(found, shares, strict=True) if share is not None]
+        left = limit - len(heads)
+        if left > 0:
+            heads += self._addressed(transaction, queue, validation.line_of(who), left, now)
+        return self._deeds.hand_out(transaction, queue, heads, span, who, now)
+
+
+def _in_hand(transaction: Transaction, queue: str) -> Iterable[Message]:
+    for state in (State.LEASED, State.CLAIMED):
+        cursor, is_first = "", True
+        while cursor or is_first:
+            page = transaction.scan(queue, state, PER_PAGE, cursor)
+            yield from page.messages
+            cursor, is_first = page.cursor, False

@@ -1,0 +1,465 @@
+"""Queues out of one store and into another, of any kind. Knows: which messages, in which order, in which state they
+arrive. Does not know: what a line looks like (``format.export``), files, progress bars.
+
+Memory stays flat: eight bytes a message of one queue for the order, and one page of messages.
+
+What waits in the store of a node that is gone, brought into that of the node that works; and what two nodes took in
+while both worked.
+
+Knows: two stores, the order of steps. First the other store is marked, so that nothing is delivered from it meanwhile;
+then each page is stored here together with the ids it had, then given up there; then the mark goes. Broken off at any
+point it can be done again: nothing is stored twice, also when it was delivered here long ago. Does not know: where the
+stores are."""
+
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from yirangmq.broker.housekeeping import MARK
+from yirangmq.broker.queues import Queues
+from yirangmq.broker.selection import line_up, swap
+from yirangmq.broker.store_time import shown_envelope, shown_failure, shown_message
+from yirangmq.core import validation
+from yirangmq.core.errors import BadInput, NotFound, TooLarge
+from yirangmq.core.message import Envelope, Message
+from yirangmq.core.policy import MAX_BODY, QueuePolicy
+from yirangmq.core.ports import Change, Transaction
+from yirangmq.core.states import State
+from yirangmq.format.envelope import iso
+from yirangmq.format.export import Closing, MessageLine, Opening, QueueLine, read, write
+from yirangmq.format.json_codec import dumps, loads
+
+MOST_PER_PAGE = 500
+BYTES_PER_PAGE = 4 * 1024 * 1024
+"""A page ends at whichever comes first, so that large payloads do not pile up in memory or in one commit."""
+LONGEST_LINE = 8 * MAX_BODY
+"""The largest payload with every byte escaped, and room for the rest."""
+POLICIES = ("keep", "replace", "skip")
+
+Progress = Callable[[int, int], None]
+"""Told now and then: messages so far, bytes so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    queues: list[str]
+    messages: int
+    bytes: int
+
+
+@dataclass(slots=True)
+class Imported:
+    """What an import did, or would do. ``kept`` are queues whose own policy stayed although the export had another."""
+
+    queues: list[str] = field(default_factory=list)
+    stored: int = 0
+    duplicates: int = 0
+    policies: int = 0
+    kept: list[str] = field(default_factory=list)
+
+
+def _silent(messages: int, size: int) -> None:
+    pass
+
+
+# -- out ------------------------------------------------------------------------------------------------------------
+
+
+def total(queues: Queues, wanted: Sequence[str] | None = None) -> int:
+    """About how many messages an export will write, for a progress bar."""
+    found = 0
+    for queue in _checked_names(queues, wanted):
+        counts = queues.counts(queue)
+        found += sum(getattr(counts, state.value) for state in State if state is not State.DROPPED)
+    return found
+
+
+def export(
+    queues: Queues, sink: Callable[[bytes], object], wanted: Sequence[str] | None = None, progress: Progress = _silent
+) -> Exported:
+    """Write every message that still has its envelope, with policies and failures, line by line to ``sink``.
+
+    Each queue is listed at one moment; a message that moves on while it is being written is written as it is then."""
+    chosen = _checked_names(queues, wanted)
+    size = _sent(sink, write(Opening(queues.wall_ms())))
+    messages = 0
+    for queue in chosen:
+        policy, order = queues.read(partial(_listing, queue=queue))
+        size += _sent(sink, write(QueueLine(queue, policy, len(order))))
+        for line in _lines(queues, order):
+            size += _sent(sink, write(line))
+            messages += 1
+            progress(messages, size)
+    size += _sent(sink, write(Closing(messages)))
+    return Exported(chosen, messages, size)
+
+
+def _sent(sink: Callable[[bytes], object], line: bytes) -> int:
+    sink(line)
+    return len(line)
+
+
+def _checked_names(queues: Queues, wanted: Sequence[str] | None) -> list[str]:
+    if wanted is None:
+        return queues.queues()
+    for name in wanted:
+        validation.check_queue(name)
+        if not queues.read(lambda transaction, name=name: transaction.has_queue(name)):  # type: ignore[misc]
+            raise NotFound(f"there is no queue {name!r}", field="queue")
+    return list(dict.fromkeys(wanted))
+
+
+def _listing(transaction: Transaction, queue: str) -> tuple[dict[str, Any] | None, "array[int]"]:
+    """The numbers of a queue's messages in the order in which another store should receive them: those in hand or
+    tried before (they were first in line), the ready ones as they would be taken, then the rest by first arrival; those
+    held behind others of their group after all of these, in their own order."""
+    text = transaction.policy_text(queue)
+    tried = _numbers(transaction, queue, State.LEASED, State.CLAIMED)
+    waiting: array[int] = array("q")
+    for message in scanned(transaction, queue, State.DELAYED):
+        (tried if message.attempt else waiting).append(message.seq)
+    order = _sorted(tried)
+    order.extend(message.seq for message in scanned(transaction, queue, State.READY))
+    order.extend(_sorted(waiting))
+    order.extend(_by_place(scanned(transaction, queue, State.HELD)))
+    for states in ((State.DEAD, State.PARKED), (State.DONE,)):
+        order.extend(_sorted(_numbers(transaction, queue, *states)))
+    return None if text is None else loads(text.encode()), order
+
+
+def _numbers(transaction: Transaction, queue: str, *states: State) -> "array[int]":
+    return array("q", (m.seq for state in states for m in scanned(transaction, queue, state) if m.body))
+
+
+def _sorted(numbers: "array[int]") -> "array[int]":
+    return numbers if _is_rising(numbers) else array("q", sorted(numbers))
+
+
+def _by_place(messages: Iterable[Message]) -> "array[int]":
+    numbers, places = array("q"), array("q")
+    for message in messages:
+        numbers.append(message.seq)
+        places.append(message.place)
+    if _is_rising(places):
+        return numbers
+    return array("q", (number for _, number in sorted(zip(places, numbers, strict=True))))
+
+
+def _is_rising(numbers: "array[int]") -> bool:
+    return all(numbers[at] < numbers[at + 1] for at in range(len(numbers) - 1))
+
+
+def scanned(transaction: Transaction, queue: str, state: State) -> Iterator[Message]:
+    cursor = ""
+    while True:
+        page = transaction.scan(queue, state, MOST_PER_PAGE, cursor)
+        yield from page.messages
+        cursor = page.cursor
+        if not cursor:
+            return
+
+
+def _lines(queues: Queues, order: "array[int]") -> Iterator[MessageLine]:
+    """Page by page; the size of the last page tells how many the next one may have."""
+    begin, count = 0, 1
+    while begin < len(order):
+        work = partial(loaded, seqs=order[begin : begin + count].tolist(), ahead=queues.ahead_ms())
+        page = queues.read(work)
+        yield from page
+        begin += count
+        size = sum(len(line.envelope.payload) for line in page)
+        count = min(count * 4, MOST_PER_PAGE, max(1, BYTES_PER_PAGE * count // max(1, size)))
+
+
+def loaded(transaction: Transaction, seqs: list[int], ahead: int = 0) -> list[MessageLine]:
+    """As they are, their times on the wall clock, which is ``ahead`` of the store time of this store."""
+    messages = [message for message in transaction.by_seq(seqs) if message is not None and message.body]
+    parts = zip(messages, transaction.envelopes(messages), transaction.failures(messages), strict=True)
+    found = [MessageLine(message, envelope, failure) for message, envelope, failure in parts if envelope is not None]
+    return [_moved(line, ahead) for line in found] if ahead else found
+
+
+def _moved(line: MessageLine, by: int) -> MessageLine:
+    """With its times on another line of time."""
+    return MessageLine(
+        shown_message(line.message, by),
+        shown_envelope(line.envelope, by),
+        None if line.failure is None else shown_failure(line.failure, by),
+    )
+
+
+# -- in -------------------------------------------------------------------------------------------------------------
+
+
+def load(
+    queues: Queues,
+    lines: Iterable[bytes],
+    *,
+    policies: str = "keep",
+    dry_run: bool = False,
+    progress: Progress = _silent,
+) -> Imported:
+    """Store what an export holds. Nothing is stored twice: an id that is known already stays as it is here.
+
+    ``policies``: ``keep`` sets a policy only where the queue has none, ``replace`` always, ``skip`` never."""
+    if policies not in POLICIES:
+        raise BadInput(f"{policies!r} is not one of {', '.join(POLICIES)}", field="policies")
+    work = _Loading(queues, policies, dry_run, progress)
+    for number, text in enumerate(lines, 1):
+        try:
+            work.take(number, text)
+        except BadInput as error:
+            raise type(error)(f"line {number}: {error}{work.so_far()}", field="import") from None
+    work.finish()
+    return work.done
+
+
+class _Loading:
+    """One import under way: a page of messages of one queue, and what has been done so far."""
+
+    def __init__(self, queues: Queues, policies: str, dry_run: bool, progress: Progress) -> None:
+        self._queues = queues
+        self._policies = policies
+        self._dry_run = dry_run
+        self._progress = progress
+        self._page: list[MessageLine] = []
+        self._page_size = 0
+        self._size = 0
+        self._seen = 0
+        self._closed = False
+        self.done = Imported()
+
+    def take(self, number: int, text: bytes) -> None:
+        self._size += len(text)
+        if len(text) > LONGEST_LINE:
+            raise TooLarge(f"longer than {LONGEST_LINE} bytes")
+        if not text.strip():
+            return
+        line = read(text)
+        if isinstance(line, Opening) != (number == 1):
+            raise BadInput("an export begins with a line of kind 'export', and has only one")
+        if self._closed:
+            raise BadInput("there is more after the line of kind 'end'")
+        match line:
+            case QueueLine():
+                self._flush()
+                self._queue(line)
+            case MessageLine():
+                self._add(line, len(text))
+            case Closing(messages):
+                self._close(messages)
+
+    def finish(self) -> None:
+        self._flush()
+        if not self._closed:
+            raise BadInput(f"the export is cut off: its last line is missing{self.so_far()}", field="import")
+
+    def so_far(self) -> str:
+        if self._dry_run or not self.done.stored:
+            return ""
+        return f" ({self.done.stored} messages before it are stored; importing again stores none of them twice)"
+
+    def _close(self, messages: int) -> None:
+        self._flush()
+        if messages != self._seen:
+            raise BadInput(f"{self._seen} messages came before it", field="messages")
+        self._closed = True
+
+    def _queue(self, line: QueueLine) -> None:
+        self.done.queues.append(line.queue)
+        if self._policies == "skip" or line.policy is None:
+            return
+        full = self._queues.check_policy(line.queue, line.policy)
+        known = self._queues.read(lambda transaction: transaction.policy_text(line.queue))
+        if known is not None and self._policies == "keep":
+            if self._queues.policy(line.queue) != full:
+                self.done.kept.append(line.queue)
+            return
+        self.done.policies += 1
+        if not self._dry_run:
+            self._queues.set_policy(line.queue, line.policy)
+
+    def _add(self, line: MessageLine, size: int) -> None:
+        if self._page and self._page[0].message.queue != line.message.queue:
+            self._flush()
+        self._page.append(line)
+        self._page_size += size
+        self._seen += 1
+        if len(self._page) >= MOST_PER_PAGE or self._page_size >= BYTES_PER_PAGE:
+            self._flush()
+
+    def _flush(self) -> None:
+        page, self._page, self._page_size = self._page, [], 0
+        if not page:
+            return
+        if ahead := self._queues.ahead_ms():
+            page = [_moved(line, -ahead) for line in page]
+        now = self._queues.now_ms()
+        if self._dry_run:
+            stored = self._queues.read(partial(_unknown, page=page))
+        else:
+            stored = self._queues.run(partial(store_page, page=page, now=now))
+        self.done.stored += stored
+        self.done.duplicates += len(page) - stored
+        self._progress(self._seen, self._size)
+
+
+def _unknown(transaction: Transaction, page: list[MessageLine]) -> int:
+    found = transaction.by_id(page[0].message.queue, [line.message.id for line in page])
+    return found.count(None)
+
+
+def store_page(transaction: Transaction, page: list[MessageLine], now: int) -> int:
+    """One commit: the envelopes go in as if published, then each message is brought to where it stood."""
+    queue = page[0].message.queue
+    policy = transaction.policy(queue)
+    envelopes = [_with_open_window(line.envelope, policy, now) for line in page]
+    until = max(envelope.published_at for envelope in envelopes) + policy.dedup_ms
+    stored = transaction.add(envelopes, now, until)
+    fresh = [(line, one.seq) for line, one in zip(page, stored, strict=True) if not one.duplicate]
+    moved = [(line, seq) for line, seq in fresh if _has_a_past(line, now)]
+    changes: list[Change] = []
+    for (line, _), before in zip(moved, transaction.by_seq([seq for _, seq in moved]), strict=True):
+        if before is not None:
+            changes.append(Change(before, _arrived(before, line.message), line.failure))
+    swap(transaction, changes, now, set())
+    line_up(transaction, [card for card in transaction.by_seq([seq for _, seq in fresh]) if card is not None])
+    return len(fresh)
+
+
+def _with_open_window(envelope: Envelope, policy: QueuePolicy, now: int) -> Envelope:
+    """A deduplication key whose window is over must not make two messages one; the header keeps it for people."""
+    over = envelope.published_at + policy.dedup_ms <= now
+    return envelope._replace(dedup_key=None) if over and envelope.dedup_key is not None else envelope
+
+
+def _has_a_past(line: MessageLine, now: int) -> bool:
+    """Anything that publishing its envelope again would not give by itself. (Our clock may be behind theirs.)"""
+    message, envelope = line.message, line.envelope
+    untouched = message.state in (State.READY, State.DELAYED) and not message.leases and not message.reason
+    waits = message.state is State.READY and envelope.available_at > now
+    return not untouched or waits or line.failure is not None or message.expires_at != envelope.expires_at
+
+
+def _arrived(before: Message, old: Message) -> Message:
+    """As it stood in the other store. Nobody here holds a lease from there: it is ready again."""
+    in_hand = old.state in (State.LEASED, State.CLAIMED, State.HELD)
+    state = State.READY if in_hand else old.state
+    return before._replace(
+        state=state,
+        attempt=old.attempt,
+        leases=old.leases,
+        due_at=old.expires_at if state is State.READY else old.due_at,
+        expires_at=old.expires_at,
+        changed_at=old.changed_at,
+        consumer="" if in_hand else old.consumer,
+        reason=old.reason,
+        repeats=old.repeats,
+    )
+
+
+KNOWN = "pair-adopted"
+"""Here: the ids that came from a node, by node, queue and page."""
+WAITING = (State.LEASED, State.CLAIMED, State.READY, State.DELAYED, State.HELD)
+"""Those in hand were first in line; nobody here holds a lease from there."""
+
+
+def adopt(ours: Queues, theirs: Queues, here: str, there: str, *, dry_run: bool = False) -> dict[str, Any]:
+    """Every message that waits in ``theirs``, the store of node ``there``; how many were new, by queue."""
+    if not dry_run:
+        theirs.run(lambda transaction: transaction.set_note(MARK, here))
+    adopted: dict[str, int] = {}
+    known = 0
+    for queue in theirs.queues():
+        policy = theirs.read(partial(_policy_text, queue=queue))
+        seqs = theirs.read(partial(_waiting, queue=queue))
+        before = ours.read(partial(_known, node=there, queue=queue))
+        if policy is not None and not dry_run:
+            ours.run(partial(_set_policy, queue=queue, text=policy))
+        for begin in range(0, len(seqs), MOST_PER_PAGE):
+            ahead = theirs.ahead_ms() - ours.ahead_ms()
+            page = theirs.read(partial(loaded, seqs=seqs[begin : begin + MOST_PER_PAGE], ahead=ahead))
+            fresh = [line for line in page if line.message.id not in before]
+            stored = len(fresh)
+            if not dry_run:
+                stored = _move(ours, theirs, there, page, fresh)
+            adopted[queue] = adopted.get(queue, 0) + stored
+            known += len(page) - stored
+    if not dry_run:
+        theirs.run(lambda transaction: transaction.set_note(MARK, None))
+    return {"adopted": adopted, "messages": sum(adopted.values()), "known": known, "dryRun": dry_run}
+
+
+def _move(ours: Queues, theirs: Queues, node: str, page: list[MessageLine], fresh: list[MessageLine]) -> int:
+    stored = ours.run(partial(_store, node=node, page=fresh, now=ours.now_ms())) if fresh else 0
+    ids = [line.message.id for line in page]
+    if ids:
+        theirs.drop(page[0].message.queue, ids)
+    return stored
+
+
+def _store(transaction: Transaction, node: str, page: list[MessageLine], now: int) -> int:
+    queue = page[0].message.queue
+    stored = store_page(transaction, page, now)
+    number = len(transaction.notes(_place(node, queue)))
+    transaction.set_note(f"{_place(node, queue)}{number}", dumps([line.message.id for line in page]).decode())
+    return stored
+
+
+def _place(node: str, queue: str) -> str:
+    return f"{KNOWN}/{node}/{queue}/"
+
+
+def _known(transaction: Transaction, node: str, queue: str) -> set[str]:
+    return {id for text in transaction.notes(_place(node, queue)).values() for id in loads(text.encode())}
+
+
+def _waiting(transaction: Transaction, queue: str) -> list[int]:
+    return [message.seq for state in WAITING for message in scanned(transaction, queue, state)]
+
+
+def _policy_text(transaction: Transaction, queue: str) -> str | None:
+    return transaction.policy_text(queue)
+
+
+def _set_policy(transaction: Transaction, queue: str, text: str) -> None:
+    """Where this store has none of its own."""
+    if transaction.policy_text(queue) is None:
+        transaction.set_policy(queue, text)
+
+
+# -- while both worked --------------------------------------------------------------------------------------------
+
+
+def overlap(queues: Queues, since_ms: int, tell: Callable[[dict[str, Any]], None]) -> int:
+    """Tell every message that came or changed here since then, one by one; how many."""
+    count = 0
+    since_ms -= queues.ahead_ms()
+    for queue in queues.queues():
+        for message in queues.read(partial(_changed, queue=queue, since_ms=since_ms)):
+            tell(_about(message))
+            count += 1
+    return count
+
+
+def _changed(transaction: Transaction, queue: str, since_ms: int) -> list[Message]:
+    return [message for message in _all(transaction, queue) if message.changed_at >= since_ms]
+
+
+def _all(transaction: Transaction, queue: str) -> Iterator[Message]:
+    for state in State:
+        if state is not State.DROPPED:
+            yield from scanned(transaction, queue, state)
+
+
+def _about(message: Message) -> dict[str, Any]:
+    return {
+        "queue": message.queue,
+        "messageId": message.id,
+        "state": message.state.value,
+        "attempt": message.attempt,
+        "changedAt": iso(message.changed_at),
+        "consumerId": message.consumer,
+    }

@@ -1,0 +1,182 @@
+"""The writer lane: all that callers ask for while one commit is under way becomes the next one.
+
+There is no writer thread. A caller that finds the lane free becomes its leader: it takes everybody's waiting work into
+one transaction, syncs once, hands out the replies, and passes the lead on. One caller pays one sync and no thread
+switch; a hundred share one."""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+from yirangmq.broker.admission.admission import Gate, Uncleared, Verdicts
+from yirangmq.broker.admission.workers import OwnLine
+from yirangmq.broker.commit_jobs import MOST_PER_COMMIT, MOST_ROUNDS, Job, JobRunner, Task, no_processor
+from yirangmq.broker.event_buffer import Happenings
+from yirangmq.core.errors import HookFailed, StoreError
+from yirangmq.core.ports import Store, Transaction
+
+Answer = TypeVar("Answer")
+Waiter = tuple[Job, threading.Event]
+"""A job of a thread that waits; the event is set when the job is done, or when its thread is to lead."""
+
+
+class Way(Protocol):
+    """How work reaches the store: ``Lane`` here, ``broker.pages.DeskLane`` inside a server."""
+
+    def run(self, work: Callable[[Transaction], Answer]) -> Answer: ...
+
+    def read(self, work: Callable[[Transaction], Answer]) -> Answer: ...
+
+
+class Lane:
+    """One per store and process. ``run`` returns when the work is on disk, or raises what went wrong. ``happened``:
+    what the work tells of itself, passed on after each commit. ``gate``: that of the verbs, where work publishes."""
+
+    def __init__(self, store: Store, happened: Happenings | None = None, gate: Gate | None = None) -> None:
+        self._store = store
+        self._own = OwnLine(gate) if gate is not None else None
+        if gate is not None:
+            gate.can_wait = True
+        self._happened = Happenings() if happened is None else happened
+        self._guard = threading.Lock()
+        self._runner = JobRunner(store, self._happened, gate)
+        self._waiting: deque[Waiter] = deque()
+        self._leader: Job | None = None
+        """The job whose thread commits, or is about to; None: the lane is free."""
+
+    def run(self, work: Callable[[Transaction], Answer]) -> Answer:
+        """``work`` decides before it writes: if it raises one of our errors it has changed nothing."""
+        job = Job(work)
+        self._done(job)
+        verdicts: Verdicts = {}
+        for _ in range(MOST_ROUNDS):
+            if type(job.value) is not Uncleared or self._own is None:
+                break
+            verdicts = {**verdicts, **self._own.verdicts(job.value)}  # outside of the lane: no other caller waits
+            job = Job(work)
+            self._runner.cleared[job] = verdicts
+            try:
+                self._done(job)
+            finally:
+                del self._runner.cleared[job]
+        if job.error is not None:
+            raise job.error
+        if type(job.value) is Uncleared:
+            raise no_processor(job.value)
+        answer: Answer = job.value
+        return answer
+
+    def look_at(self, needed: Uncleared) -> Verdicts:
+        """Messages that are not to be stored."""
+        if self._own is None:
+            raise HookFailed("processors cannot be tried here", field="processor")
+        return self._own.verdicts(needed)
+
+    def close(self) -> None:
+        """Processes in which hooks ran are ended."""
+        if self._own is not None:
+            self._own.close()
+
+    def _done(self, job: Job) -> None:
+        """Returns when the job is durable or has failed; an ``Uncleared`` is then its value. A thread that is
+        stopped anywhere in here (Ctrl-C) leaves its place in the lane."""
+        try:
+            wake: threading.Event | None = None
+            with self._guard:
+                if self._leader is None:
+                    self._leader = job
+                else:
+                    wake = threading.Event()
+                    self._waiting.append((job, wake))
+            if wake is not None:
+                wake.wait()
+            if self._leader is job:
+                self._lead(job)
+        except BaseException:
+            self._leave(job)
+            raise
+
+    def _leave(self, job: Job) -> None:
+        with self._guard:
+            for waiter in self._waiting:
+                if waiter[0] is job:
+                    self._waiting.remove(waiter)
+                    break
+        self._hand_over(job, ())
+
+    def _hand_over(self, job: Job, gathered: Sequence[Waiter]) -> None:
+        """If ``job`` leads, the next in line leads now, or the lane is free. Then the threads of ``gathered`` and that
+        of the new leader are woken. Idempotent: a leader that is still in line has not begun, and is woken again."""
+        with self._guard:
+            heir = self._waiting[0] if self._waiting else None
+            if self._leader is job:
+                self._leader = None if heir is None else heir[0]
+            elif heir is not None and heir[0] is not self._leader:
+                heir = None
+        for _, wake in gathered:
+            wake.set()
+        if heir is not None:
+            heir[1].set()
+
+    def read(self, work: Callable[[Transaction], Answer]) -> Answer:
+        """Work that changes nothing: no place in the lane, no sync."""
+        with self._store.transaction(write=False) as transaction:
+            return work(transaction)
+
+    def _lead(self, own: Job) -> None:
+        """``own`` is first in line, or came when there was none."""
+        gathered: list[Waiter] = []
+        batch: list[Task] = [own]
+        try:
+            with self._guard:
+                if self._waiting:
+                    line = [*self._waiting]
+                    rest = deque(line[MOST_PER_COMMIT - 1 :])
+                    gathered, self._waiting = line[: MOST_PER_COMMIT - 1], rest  # no signal is handled in between
+            if gathered:
+                batch += [job for job, _ in gathered if job is not own]
+            self._commit(batch)
+        except BaseException:  # this thread is being stopped: nothing of the batch is confirmed
+            self._fail([own, *(job for job, _ in gathered)], _interrupted())
+            raise
+        finally:
+            try:
+                self._hand_over(own, gathered)
+            except BaseException:
+                self._hand_over(own, gathered)
+                raise
+
+    def _commit(self, batch: list[Task]) -> None:
+        """All in one transaction; if the store or a bug stops it, each alone, so that one cannot fail the others."""
+        uncleared = self._runner.uncleared
+        try:
+            self._runner.commit(batch)
+            self._happened.tell()
+        except Exception as error:
+            self._fail(batch, error)
+            if len(batch) > 1:
+                for job in batch:
+                    self._alone(job)
+        finally:
+            if uncleared:
+                for job, needed in uncleared.items():
+                    job.value = needed
+                uncleared.clear()
+
+    def _alone(self, job: Task) -> None:
+        self._runner.reset([job])
+        try:
+            self._runner.commit([job])
+            self._happened.tell()
+        except Exception as error:
+            self._fail([job], error)
+
+    def _fail(self, batch: Sequence[Task], error: Any) -> None:
+        """Every caller gets the error as it is, a ``QueueError`` or not."""
+        for job in batch:
+            job.error = error
+
+
+def _interrupted() -> StoreError:
+    return StoreError("interrupted before it was confirmed")

@@ -1,0 +1,425 @@
+"""What each verb does inside one transaction: load, decide by ``core.transitions``, swap. Many at a time, never
+half-done.
+
+A verb checks everything before it writes anything, so that one that raises one of our errors has changed nothing.
+
+Messages published and leases settled together or not at all: what other queues call a transaction.
+
+Knows: the verbs and what can stop them. Does not know: who asks, or for how long it was gathered. Everything is
+checked before anything is written, because a verb that is refused does not undo those before it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from operator import itemgetter
+
+from yirangmq.broker import selection, settle
+from yirangmq.broker.admission.admission import Admitted, Gate, Schemas
+from yirangmq.broker.dispatch.dispatcher import Dispatching
+from yirangmq.broker.dispatch.fan_out import BROADCASTER, tell_outcomes
+from yirangmq.broker.event_buffer import Happenings
+from yirangmq.broker.housekeeping import MOST_PER_SWEEP, sweep, tidy
+from yirangmq.broker.quota import check_new_queues, make_room, newcomers
+from yirangmq.broker.selection import Head, Offers, StrictOrder
+from yirangmq.broker.settle import MOST_PER_CALL, Leases, Results
+from yirangmq.broker.store_time import StoreTime
+from yirangmq.broker.unique_payloads import Uniqueness
+from yirangmq.core import transitions, validation
+from yirangmq.core.dispatch import BY_NAME
+from yirangmq.core.errors import NotFound, QueueError, QuotaExceeded, TooLarge
+from yirangmq.core.events import Refused
+from yirangmq.core.message import Envelope, payload_of
+from yirangmq.core.policy import Defaults, Load, QueuePolicy
+from yirangmq.core.ports import Change, Clock, Ids, Stored, Transaction, new_change
+from yirangmq.core.processor import Chain
+from yirangmq.core.states import State
+from yirangmq.format.delivery import Delivery, new_delivery
+from yirangmq.format.envelope import stamped
+
+TIDY_MS = 1_000
+QUIET_TIDY_MS = 60_000
+"""The same while nothing is published or settled: consumers that wait look again and again, and must cost no write."""
+TIDY_AFTER = 500
+"""Acknowledged messages after which history is pruned without waiting for the second to end; each pruning may take
+twice as many as came in, so that what is kept stays within its bounds at any rate."""
+_group_of = itemgetter(Envelope._fields.index("group"))
+PROCESSOR = "processor"
+"""Who is done with a message that was recorded when another took its place."""
+
+
+class Verbs:
+    """The verbs of one store's queues. Used from the lane, so by one thread at a time."""
+
+    def __init__(self, clock: Clock, ids: Ids, defaults: Defaults | None = None) -> None:
+        self.clock = clock
+        self._ids = ids
+        self.defaults = defaults or Defaults()
+        self.uniqueness = Uniqueness(self.defaults)
+        self.schemas = Schemas()
+        self.gate = Gate(self.defaults)
+        self.happened = Happenings()
+        self._tidied_at = 0
+        self._settled = 0
+        self._is_quiet = True
+        """Nothing was published or settled since what there was to tidy was tidied."""
+        self._swept_in: Transaction | None = None
+        self.strict = StrictOrder()
+        self.offers = Offers(self)
+        self.dispatching = Dispatching(self)
+        self.store_time = StoreTime(clock)
+        self.touched: set[str] = set()
+        """Queues that may have something to take since somebody last cleared this."""
+
+    def now_ms(self) -> int:
+        return self.clock.now_ms()
+
+    def fraction(self) -> float:
+        return self._ids.fraction()
+
+    # -- producing ------------------------------------------------------------------------------------------------
+
+    def publish(self, transaction: Transaction, queue: str, envelopes: Sequence[Envelope]) -> list[Stored]:
+        """New envelopes of one queue, already well formed."""
+        now = self.clock.now_ms()
+        if self.defaults.max_queues and not transaction.has_queue(queue):
+            self.check_new_queue(transaction, queue, len(envelopes))
+        if now >= self.store_time.record_at:
+            self.store_time.keep(transaction)
+        policy = transaction.policy(queue)
+        if ahead := self.clock.ahead_ms():
+            envelopes = [stamped(envelope, ahead) for envelope in envelopes]
+        sizes = [*map(len, map(payload_of, envelopes))]
+        if max(sizes) > policy.max_body:
+            raise TooLarge(f"{max(sizes)} bytes, this queue takes {policy.max_body}", field="payload")
+        chain, admitted = self.defaults.chain_in(policy, queue), None
+        if chain is not None:
+            admitted = self.admit(transaction, queue, chain, envelopes, now)
+            envelopes = admitted.envelopes
+        if policy.ttl_ms:
+            envelopes = [
+                e if e.expires_at else e._replace(expires_at=e.published_at + policy.ttl_ms) for e in envelopes
+            ]
+        complaints = [self.schemas.complaint(e, policy) for e in envelopes] if policy.schemas else []
+        if policy.quota.is_set:
+            self._make_room(transaction, policy, queue, envelopes, now)
+        if self.defaults.unique_in(policy):
+            stored = self.uniqueness.add(transaction, queue, envelopes, now, now + policy.dedup_ms)
+        else:
+            stored = transaction.add(envelopes, now, now + policy.dedup_ms)
+        self.touched.add(queue)
+        self._is_quiet = False
+        self.happened.published(queue, envelopes, sizes, stored, now)
+        if complaints and any(complaints):
+            stored = self._refuse_unfit(transaction, policy, envelopes, stored, complaints, now)
+        if any(map(_group_of, envelopes)):
+            seqs = [one.seq for one, sent in zip(stored, envelopes, strict=True) if sent.group and not one.duplicate]
+            selection.line_up(transaction, [card for card in transaction.by_seq(seqs) if card is not None])
+        if admitted is not None and admitted.children:
+            self.bring_forth(transaction, admitted, stored, policy, now)
+        return stored
+
+    def admit(
+        self, transaction: Transaction, queue: str, chain: Chain, envelopes: Sequence[Envelope], now: int
+    ) -> Admitted:
+        """Through the queue's chain, and told if it does not come through."""
+        try:
+            return self.gate.admit(transaction, queue, chain, envelopes, now)
+        except QueueError as error:
+            self.happened.add(Refused(queue, error.code, len(envelopes)))
+            self.gate.refused(queue, error)
+            raise
+
+    def bring_forth(
+        self, transaction: Transaction, admitted: Admitted, stored: Sequence[Stored], policy: QueuePolicy, now: int
+    ) -> None:
+        """What hooks made of messages that are new; the gate has seen that nothing can stop it."""
+        fresh = [not (one.duplicate or one.refused) for one in stored]
+        for queue, children in admitted.children.items():
+            born = [child.envelope for child in children if fresh[child.parent]]
+            if born:
+                self.publish(transaction, queue, born)
+        recorded = [stored[place].seq for place in sorted(admitted.recorded) if fresh[place]]
+        cards = [card for card in transaction.by_seq(recorded) if card is not None and card.state is State.READY]
+        if not cards:
+            return
+        leased = [Change(card, transitions.lease(card, now, now, PROCESSOR)) for card in cards]
+        transaction.swap(leased)
+        done = [Change(card, transitions.ack(card, policy, now)) for _, card, _ in leased]
+        self.swap(transaction, done, now)
+        self.happened.settled("ack", done, now)
+
+    def _make_room(
+        self, transaction: Transaction, policy: QueuePolicy, queue: str, envelopes: Sequence[Envelope], now: int
+    ) -> None:
+        coming = newcomers(transaction, policy, queue, envelopes)
+        if coming.messages:
+            self.make_room(transaction, policy, queue, coming, now)
+
+    def check_new_queue(self, transaction: Transaction, queue: str, count: int) -> None:
+        """``QuotaExceeded`` if this would be one queue too many, told as messages that were not taken in."""
+        try:
+            check_new_queues(transaction, [queue], self.defaults.max_queues)
+        except QuotaExceeded as error:
+            self.happened.add(Refused(queue, error.code, count))
+            raise
+
+    def make_room(self, transaction: Transaction, policy: QueuePolicy, queue: str, coming: Load, now: int) -> None:
+        """Messages are dropped so that these fit, or ``QuotaExceeded`` says that they do not."""
+        try:
+            going = make_room(transaction, policy, queue, coming, now)
+        except QuotaExceeded as error:
+            self.happened.add(Refused(queue, error.code, coming.messages))
+            raise
+        self.swap(transaction, going, now)
+        self.happened.dropped("quota", going)
+
+    def _refuse_unfit(
+        self,
+        transaction: Transaction,
+        policy: QueuePolicy,
+        envelopes: Sequence[Envelope],
+        stored: list[Stored],
+        complaints: list[str],
+        now: int,
+    ) -> list[Stored]:
+        receipts, changes = [], []
+        for envelope, receipt, complaint in zip(envelopes, stored, complaints, strict=True):
+            if receipt.duplicate or not complaint:
+                receipts.append(receipt)
+                continue
+            receipts.append(receipt._replace(refused=complaint))
+            before = transitions.fresh(envelope, receipt.seq, now)
+            outcome = transitions.refuse(before, policy, now, complaint)
+            changes.append(Change(before, outcome.message, outcome.failure))
+        self.swap(transaction, changes, now)
+        self.happened.refused(changes, now)
+        return receipts
+
+    # -- consuming ------------------------------------------------------------------------------------------------
+
+    def lease(
+        self,
+        transaction: Transaction,
+        queue: str,
+        limit: int,
+        span: int | None,
+        who: str,
+        most_bytes: int | None = None,
+    ) -> Sequence[Delivery]:
+        """Up to ``limit`` messages for ``span`` milliseconds (None: as the queue's policy says), and no more payload
+        than ``most_bytes``, but for a single message that is larger. Nothing while the queue is paused."""
+        now = self.clock.now_ms()
+        limit = self.allowance(transaction, queue, limit, now)
+        if not limit:
+            return []
+        policy = transaction.policy(queue)
+        if policy.dispatch is not None and policy.dispatch.strategy in BY_NAME:
+            return self.dispatching.ask(transaction, queue, policy.dispatch, limit, span, who, now)
+        until = now + (policy.visibility_ms if span is None else span)
+        runs = self.offers.affordable_runs(transaction, queue, limit, validation.line_of(who), most_bytes)
+        if runs is not None:
+            lease = partial(transitions.lease, now=now, until=until, consumer=who)
+            deliveries = settle.lease(self, transaction, runs, lease, now)
+            if policy.dispatch is not None:
+                self.happened.deliveries.begun([card for card, _, _ in deliveries])
+            return deliveries
+        heads = self.offers.affordable(transaction, queue, limit, validation.line_of(who), most_bytes, now)
+        return self.hand_out(transaction, queue, heads, span, who, now)
+
+    def hand_out(
+        self, transaction: Transaction, queue: str, heads: Sequence[Head], span: int | None, who: str, now: int
+    ) -> list[Delivery]:
+        """Lease these very messages."""
+        policy = transaction.policy(queue)
+        until = now + (policy.visibility_ms if span is None else span)
+        changes, deliveries = [], []
+        for before, envelope in heads:
+            after = transitions.lease(before, now, until, who)
+            changes.append(new_change((before, after, None)))
+            deliveries.append(new_delivery((after, envelope, policy)))
+        if changes:
+            transaction.swap(changes)
+            self.happened.leased(queue, heads, now)
+            if policy.dispatch is not None:
+                self.happened.deliveries.begun([card for card, _, _ in deliveries])
+        return deliveries
+
+    def allowance(self, transaction: Transaction, queue: str, wanted: int, now: int) -> int:
+        """How many of those wanted may be handed out now, as far as the queue's policy goes."""
+        self.pass_time(transaction, now)
+        policy = transaction.policy(queue)
+        if policy.paused:
+            return 0
+        if policy.is_ordered:
+            wanted = self.strict.allowance(transaction, queue, policy, wanted)
+        most = self.defaults.concurrency_in(policy)
+        if most is None:
+            return wanted
+        counts = transaction.counts(queue)
+        return max(0, min(wanted, most - counts.claimed - counts.leased))
+
+    def ack(self, transaction: Transaction, leases: Leases, consumer: str | None) -> Results:
+        return settle.ack(self, transaction, leases, consumer)
+
+    def nack(self, transaction: Transaction, leases: Leases, consumer: str | None, cause: transitions.Cause) -> Results:
+        return settle.nack(self, transaction, leases, consumer, cause)
+
+    def release(
+        self, transaction: Transaction, leases: Leases, consumer: str | None, *, in_place: bool = False
+    ) -> Results:
+        """Give back what was never worked on: at once in line again, and the attempt does not count. ``in_place``: it
+        stands where it stood, whatever the policy says of those that come back."""
+        return settle.release(self, transaction, leases, consumer, in_place=in_place)
+
+    def extend(self, transaction: Transaction, leases: Leases, consumer: str | None, span: int | None) -> Results:
+        return settle.extend(self, transaction, leases, consumer, span)
+
+    def drop(self, transaction: Transaction, queue: str, ids: Sequence[str]) -> Results:
+        """Give messages up, in any state."""
+        now = self.clock.now_ms()
+        policy = transaction.policy(queue)
+        errors: Results = []
+        changes: list[Change] = []
+        for id, message in zip(ids, transaction.by_id(queue, ids), strict=True):
+            try:
+                if message is None:
+                    raise NotFound(f"queue {queue!r} has no message {id!r}")
+                if message.state is not State.DROPPED:
+                    changes.append(Change(message, transitions.drop(message, policy, now)))
+                errors.append(None)
+            except QueueError as error:
+                errors.append(error)
+        self.swap(transaction, changes, now)
+        self.happened.dropped("asked", changes)
+        return errors
+
+    def swap(self, transaction: Transaction, changes: Sequence[Change], now: int) -> None:
+        """The one way in which cards change: unique payloads follow, groups move on, and whoever waits for one of a
+        limited number to be done with is woken."""
+        if not changes:
+            return
+        self.uniqueness.follow(transaction, changes, now)
+        selection.swap(transaction, changes, now, self.touched)
+        for queue in {change[0][1] for change in changes}:
+            policy = transaction.policy(queue)
+            if self.defaults.concurrency_in(policy) is not None:
+                self.touched.add(queue)
+            if policy.dispatch is not None:
+                self.dispatched(transaction, policy, queue, [one for one in changes if one[0][1] == queue], now)
+
+    def dispatched(
+        self, transaction: Transaction, policy: QueuePolicy, queue: str, changes: Sequence[Change], now: int
+    ) -> None:
+        """Changes in a queue with a strategy: deliveries end, and in strict order the next may begin."""
+        if policy.is_ordered:
+            self.strict.follow(queue, policy, changes)
+            self.touched.add(queue)
+        told = [one for one in changes if one[0].consumer != BROADCASTER]
+        records = self.happened.deliveries.ended(told, now)
+        if records and policy.dispatch is not None and policy.dispatch.outcomes:
+            tell_outcomes(self, transaction, policy.dispatch.outcomes, records, self._ids, now)
+
+    # -- time -----------------------------------------------------------------------------------------------------
+
+    def sweep(self, transaction: Transaction) -> int:
+        """What time brings, as far as one commit goes; how many messages changed."""
+        now = self.clock.now_ms()
+        if now >= self.store_time.record_at:
+            self.store_time.keep(transaction)
+        return self.sweep_once(transaction, now) + tidy(transaction, now)
+
+    def sweep_once(self, transaction: Transaction, now: int, limit: int = MOST_PER_SWEEP) -> int:
+        return sweep(transaction, now, self.swap, self.touched, self.happened, limit)
+
+    def pass_time(self, transaction: Transaction, now: int) -> None:
+        """Once in each transaction: what falls due while it is under way is due at the next one."""
+        if transaction is self._swept_in:
+            return
+        self._swept_in = transaction
+        if now >= self.store_time.record_at:
+            self.store_time.keep(transaction)
+        self.sweep_once(transaction, now)
+        self._tidy_in_passing(transaction, now)
+
+    def tidy_after(self, transaction: Transaction, settled: int, now: int) -> None:
+        """So many more messages are finished: now and then what they leave behind is put in order."""
+        self._settled += settled
+        self._is_quiet = self._is_quiet and not settled
+        self._tidy_in_passing(transaction, now)
+
+    def _tidy_in_passing(self, transaction: Transaction, now: int) -> None:
+        pace = QUIET_TIDY_MS if self._is_quiet else TIDY_MS
+        if 0 <= now - self._tidied_at < pace and self._settled < TIDY_AFTER:
+            return
+        most = MOST_PER_SWEEP + 2 * self._settled
+        self._tidied_at, self._settled = now, 0
+        self._is_quiet = self.sweep_once(transaction, now, most) + tidy(transaction, now, most) == 0
+
+
+@dataclass(slots=True)
+class Bundle:
+    """``nacked`` fail for one reason."""
+
+    envelopes: list[Envelope] = field(default_factory=list)
+    acked: list[str] = field(default_factory=list)
+    nacked: list[str] = field(default_factory=list)
+    cause: transitions.Cause | None = None
+
+    @property
+    def size(self) -> int:
+        return len(self.envelopes) + len(self.acked) + len(self.nacked)
+
+    def add(self, envelope: Envelope) -> None:
+        self._check_size(1)
+        self.envelopes.append(envelope)
+
+    def settle(self, leases: list[str], cause: transitions.Cause | None) -> None:
+        """Ack them, or nack them for a cause."""
+        self._check_size(len(leases))
+        if cause is None:
+            self.acked += leases
+        else:
+            self.nacked += leases
+            self.cause = cause
+
+    def _check_size(self, more: int) -> None:
+        if self.size + more > MOST_PER_CALL:
+            raise TooLarge(f"more than {MOST_PER_CALL} messages and acks; commit earlier", field="transaction")
+
+    def queues(self) -> dict[str, list[Envelope]]:
+        found: dict[str, list[Envelope]] = {}
+        for envelope in self.envelopes:
+            found.setdefault(envelope.queue, []).append(envelope)
+        return found
+
+    def perform(self, verbs: Verbs, transaction: Transaction, now: int) -> None:
+        """All of it; or it raises, and none of it happened."""
+        self._check_leases(transaction, now)
+        queues = self.queues()
+        check_new_queues(transaction, queues, verbs.defaults.max_queues)
+        for queue, envelopes in queues.items():
+            _check_room(transaction, queue, envelopes, now)
+        verbs.gate.check_all(transaction, queues, now)
+        for queue, envelopes in queues.items():
+            verbs.publish(transaction, queue, envelopes)
+        if self.acked:
+            verbs.ack(transaction, Leases(self.acked), None)
+        if self.nacked and self.cause is not None:
+            verbs.nack(transaction, Leases(self.nacked), None, self.cause)
+
+    def _check_leases(self, transaction: Transaction, now: int) -> None:
+        leases = Leases([*self.acked, *self.nacked])
+        found = transaction.by_seq([seq for seq, _ in leases.keys])
+        for message, (_, fence), lease in zip(found, leases.keys, leases.texts, strict=True):
+            transitions.held(message, fence, None, now, lease)
+
+
+def _check_room(transaction: Transaction, queue: str, envelopes: list[Envelope], now: int) -> None:
+    policy = transaction.policy(queue)
+    largest = max(len(envelope.payload) for envelope in envelopes)
+    if largest > policy.max_body:
+        raise TooLarge(f"{largest} bytes, queue {queue!r} takes {policy.max_body}", field="payload")
+    if policy.quota.is_set:
+        coming = newcomers(transaction, policy, queue, envelopes)
+        if coming.messages:
+            make_room(transaction, policy, queue, coming, now)

@@ -1,0 +1,135 @@
+"""How many messages of each queue are where: one row a queue, as ``status`` shows it through every door.
+
+Messages as people look at them: the card with its content, its failure and the policy of its queue. Changes
+nothing."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from yirangmq.broker.store_time import shown_envelope, shown_failure, shown_message
+from yirangmq.core import validation
+from yirangmq.core.errors import BadInput, BadPolicy, NotFound
+from yirangmq.core.message import Message
+from yirangmq.core.policy import QueuePolicy, read_policy
+from yirangmq.core.ports import Transaction
+from yirangmq.core.states import State
+from yirangmq.format.delivery import Look
+
+STATES = ("ready", "delayed", "held", "leased", "dead", "parked", "done")
+TOTALS = ("published", "acked", "failed", "dropped", "redriven")
+
+
+def rows(transaction: Transaction, wanted: Sequence[str] | None, now: int) -> list[dict[str, Any]]:
+    """Of these queues, or of all. About 25 µs a queue: a server asks for a slice at a time (``doors.slices``)."""
+    if wanted is None:
+        return [row(transaction, name, True, now) for name in transaction.queues()]
+    chosen = [validation.check_queue(name) for name in wanted]
+    return [row(transaction, name, transaction.has_queue(name), now) for name in chosen]
+
+
+def row(transaction: Transaction, queue: str, exists: bool, now: int) -> dict[str, Any]:
+    counts = transaction.counts(queue)
+    policy, problem = _policy(transaction, queue)
+    return {
+        "queue": queue,
+        "exists": exists,
+        "backlog": counts.ready + counts.delayed + counts.held,
+        **{name: getattr(counts, name) for name in STATES},
+        "headAgeSec": _head_age(transaction, queue, now),
+        "paused": policy.paused,
+        "strategy": None if policy.dispatch is None else policy.dispatch.strategy.value,
+        "dlqQueue": policy.dlq.queue,
+        "policyError": problem,
+        "totals": {name: getattr(counts, name) for name in TOTALS},
+    }
+
+
+def _policy(transaction: Transaction, queue: str) -> tuple[QueuePolicy, str | None]:
+    """One that cannot be read, edited by hand, must not hide the numbers of all queues: it is named instead."""
+    try:
+        return transaction.policy(queue), None
+    except BadPolicy as error:
+        return read_policy({}, queue), str(error)
+
+
+def together(transaction: Transaction) -> dict[str, Any]:
+    """What all queues are."""
+    counts = transaction.totals()
+    return {
+        "queues": transaction.queue_count(),
+        "backlog": counts.ready + counts.delayed + counts.held,
+        **{name: getattr(counts, name) for name in STATES},
+        "totals": {name: getattr(counts, name) for name in TOTALS},
+    }
+
+
+def is_overdue(transaction: Transaction, now: int) -> bool:
+    """Time has something to do that nobody has done yet."""
+    return transaction.next_due(before=now + 1) is not None
+
+
+def _head_age(transaction: Transaction, queue: str, now: int) -> float | None:
+    """How long ago the message next in line was published. (With priorities an older one may wait behind it.)"""
+    head = transaction.scan(queue, State.READY, 1).messages
+    envelope = transaction.envelopes(head)[0] if head else None
+    return None if envelope is None else max(0, now - envelope.published_at) / 1000
+
+
+def some_with_leases(transaction: Transaction, after: str, limit: int = 500) -> tuple[list[str], str]:
+    """Of the next queues those with leased messages, and where to go on; "" at the end."""
+    names = transaction.queues(after, limit)
+    return [name for name in names if transaction.counts(name).leased], names[-1] if len(names) == limit else ""
+
+
+class QueueRotation:
+    """All queues in turn, ``limit`` of them at each call, for looks that are repeated: the cost of one look does not
+    depend on the number of queues. Where there are no more than ``limit``, each call has all of them."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._after = ""
+
+    def next(self, transaction: Transaction) -> list[str]:
+        found = transaction.queues(self._after, self._limit)
+        if not found and self._after:
+            found = transaction.queues("", self._limit)
+        self._after = found[-1] if len(found) == self._limit else ""
+        return found
+
+
+def check_state(state: str) -> State:
+    try:
+        return State(state)
+    except ValueError:
+        raise BadInput(f"{state!r} is not one of {', '.join(State)}", field="state") from None
+
+
+def looks(transaction: Transaction, messages: Sequence[Message], ahead: int) -> list[Look]:
+    """Times are shown by the wall clock, which is ``ahead`` of store time (``Clock.ahead_ms``)."""
+    parts = zip(messages, transaction.envelopes(messages), transaction.failures(messages), strict=True)
+    found = [Look(message, sent, failure, transaction.policy(message.queue)) for message, sent, failure in parts]
+    return [shown(look, ahead) for look in found] if ahead else found
+
+
+def shown(look: Look, ahead: int) -> Look:
+    message, envelope, failure, rules = look
+    return Look(
+        shown_message(message, ahead),
+        None if envelope is None else shown_envelope(envelope, ahead),
+        None if failure is None else shown_failure(failure, ahead),
+        rules,
+    )
+
+
+def page(
+    transaction: Transaction, queue: str, state: State, limit: int, cursor: str, ahead: int
+) -> tuple[str, list[Look]]:
+    page = transaction.scan(queue, state, limit, cursor)
+    return page.cursor, looks(transaction, page.messages, ahead)
+
+
+def one(transaction: Transaction, queue: str, id: str, ahead: int) -> Look:
+    message = transaction.by_id(queue, [id])[0]
+    if message is None:
+        raise NotFound(f"queue {queue!r} has no message {id!r}")
+    return looks(transaction, [message], ahead)[0]

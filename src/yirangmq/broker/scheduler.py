@@ -1,0 +1,211 @@
+"""The schedules in the policies: whether they can be kept, when they fire next, and the message of a tick.
+
+A tick's message id is the schedule's name and the time it was due, so that a tick published twice is stored once. The
+arithmetic of cron is ``core.cron``; ``broker.scheduler`` publishes.
+
+When to look at the policies again: at a time that was set, and at once when one of them was changed here.
+
+Knows: the desk. Does not know: what is looked for.
+
+Publishes the ticks of all schedules, each once, as they fall due. Ticks while nothing runs are skipped.
+
+Knows: the desk, the clock. Does not know: cron, asyncio."""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime, tzinfo
+from typing import Any, NamedTuple
+
+from yirangmq.broker.group_commit import Desk
+from yirangmq.core import cron
+from yirangmq.core.errors import BadInput, BadPolicy, QueueError, StoreError
+from yirangmq.core.events import Event, Steered
+from yirangmq.core.message import Envelope
+from yirangmq.core.policy import QueuePolicy, Schedule
+from yirangmq.core.ports import Clock, Transaction
+from yirangmq.format.envelope import iso, read
+from yirangmq.format.json_codec import dumps
+
+
+class Tick(NamedTuple):
+    queue: str
+    schedule: Schedule
+    at: int
+
+
+def zone_of(name: str) -> tzinfo:
+    if name == "UTC":
+        return UTC
+    from zoneinfo import ZoneInfo  # most queues have no schedule
+
+    try:
+        return ZoneInfo(name)
+    except (ValueError, KeyError, OSError):
+        raise BadInput(f"{name!r} is not a time zone this machine knows", field="timezone") from None
+
+
+def check_schedules(queue: str, policy: QueuePolicy) -> None:
+    """What the document alone cannot show: the time zone is known here, the message can be published."""
+    for number, schedule in enumerate(policy.schedules):
+        try:
+            zone_of(schedule.timezone)
+            _check_message(queue, schedule)
+        except BadInput as error:
+            text = str(error).removeprefix(f"{error.field}: ")
+            raise BadPolicy(text, field=f"schedules[{number}].{error.field}") from None
+
+
+def _check_message(queue: str, schedule: Schedule) -> None:
+    try:
+        if _read(queue, schedule, "", 0).id:
+            raise BadInput("is given by the schedule", field="messageId")
+    except BadInput as error:
+        text = str(error).removeprefix(f"{error.field}: ")
+        raise BadInput(text, field=f"message.{error.field}" if error.field else "message") from None
+
+
+def envelope_of(tick: Tick, now: int) -> Envelope:
+    stamp = datetime.fromtimestamp(tick.at / 1000, UTC)
+    id = f"{tick.schedule.name}-{stamp:%Y%m%dT%H%M%SZ}"
+    return _read(tick.queue, tick.schedule, id, now)._replace(id=id)
+
+
+def _read(queue: str, schedule: Schedule, id: str, now: int) -> Envelope:
+    return read(queue, dumps(schedule.message), id, now)
+
+
+def listed(transaction: Transaction, now: int, queue: str | None = None) -> list[dict[str, Any]]:
+    """Every schedule, or those of one queue, with the time at which it fires next; null and why where it cannot."""
+    return [_row(name, schedule, now) for name, schedule in all_schedules(transaction) if queue in (None, name)]
+
+
+def _row(queue: str, schedule: Schedule, now: int) -> dict[str, Any]:
+    row = {"queue": queue, "name": schedule.name, "cron": schedule.cron.text, "timezone": schedule.timezone}
+    try:
+        zone = zone_of(schedule.timezone)
+    except BadInput as error:
+        return row | {"nextAt": None, "nextLocal": None, "error": str(error)}
+    at = cron.next_fire(schedule.cron, now, zone)
+    local = datetime.fromtimestamp(at / 1000, zone).isoformat(timespec="minutes")
+    return row | {"nextAt": iso(at), "nextLocal": local, "error": None}
+
+
+def all_schedules(transaction: Transaction) -> Iterator[tuple[str, Schedule]]:
+    for queue in transaction.policied():  # no other has one
+        try:
+            policy = transaction.policy(queue)
+        except BadPolicy:  # a file that a person is editing; whoever uses the queue is told
+            continue
+        for schedule in policy.schedules:
+            yield queue, schedule
+
+
+class Alarm:
+    """Used from the desk's thread: ``start``, ``stop``, and again where duty comes and goes. ``look`` is called only
+    between the two."""
+
+    def __init__(self, desk: Desk, look: Callable[[], None]) -> None:
+        self._desk = desk
+        self._look = look
+        self._round = 0
+        self._is_on = False
+        self._listens = False
+
+    def start(self) -> None:
+        self._is_on = True
+        if not self._listens:
+            self._listens = True
+            self._desk.verbs.happened.listen(self._hear, [Steered])
+        self._look()
+
+    def stop(self) -> None:
+        self._is_on = False
+
+    def set(self, seconds: float) -> None:
+        """The latest call counts; earlier alarms find that they are out of date."""
+        self._round += 1
+        number = self._round
+        self._desk.later(seconds, lambda: self._ring(number))
+
+    def _ring(self, number: int) -> None:
+        if self._is_on and number == self._round:
+            self._look()
+
+    def _hear(self, events: Sequence[Event]) -> None:
+        """Somebody steered a queue."""
+        self.set(0.0)
+
+
+GRACE_MS = 60_000
+"""A tick this late is skipped: the machine slept, or the store refused for too long."""
+LOOK_MS = 10_000
+"""Policies are looked at so often even if no tick is due: another process may have changed one."""
+RETRY_SECONDS = 1.0
+log = logging.getLogger("yirangmq")
+
+
+class Ticking:
+    """The clock's hand. Used from the desk's thread: ``start``, ``stop``, and again where duty comes and goes."""
+
+    def __init__(self, desk: Desk, clock: Clock) -> None:
+        self._desk = desk
+        self._clock = clock
+        self._seen = clock.wall_ms()
+        self._alarm = Alarm(desk, self._look)
+
+    def start(self) -> None:
+        """From now on; what was due before is skipped."""
+        self._seen = self._clock.wall_ms()
+        self._alarm.start()
+
+    def stop(self) -> None:
+        self._alarm.stop()
+
+    def _look(self) -> None:
+        now = self._clock.wall_ms()
+        try:
+            ticks, soonest = self._desk.read(lambda transaction: self._due(transaction, now))
+        except QueueError as error:
+            log.warning("schedules cannot be read: %s", error)
+            self._alarm.set(RETRY_SECONDS)
+            return
+        self._alarm.set(max(0, min(soonest, now + LOOK_MS) - self._clock.wall_ms()) / 1000)
+        if not ticks:
+            self._seen = now
+            return
+
+        def done(value: Any, error: QueueError | None) -> None:
+            if error is None:
+                self._seen = max(self._seen, now)
+            else:
+                self._alarm.set(RETRY_SECONDS)
+
+        self._desk.submit(lambda transaction: self._publish(transaction, ticks), done)
+
+    def _due(self, transaction: Transaction, now: int) -> tuple[list[Tick], int]:
+        """The ticks since the last look, and when the next one is due."""
+        since = max(self._seen, now - GRACE_MS)
+        ticks: list[Tick] = []
+        soonest = now + LOOK_MS
+        for queue, schedule in all_schedules(transaction):
+            try:
+                zone = zone_of(schedule.timezone)
+            except BadInput:  # a file edited by hand; ``listed`` shows it
+                continue
+            ticks += [Tick(queue, schedule, at) for at in cron.fires(schedule.cron, since, now, zone)]
+            soonest = min(soonest, cron.next_fire(schedule.cron, now, zone))
+        return ticks, soonest
+
+    def _publish(self, transaction: Transaction, ticks: list[Tick]) -> None:
+        """One that is refused, by a quota for example, is lost and harms no other."""
+        now = self._clock.now_ms()
+        verbs, sent = self._desk.verbs, [(tick, [envelope_of(tick, now)]) for tick in ticks]
+        for tick, envelopes in sent:
+            verbs.gate.clear(transaction, tick.queue, envelopes)
+        for tick, envelopes in sent:
+            try:
+                verbs.publish(transaction, tick.queue, envelopes)
+            except StoreError:
+                raise
+            except QueueError as error:
+                log.warning("schedule %s of queue %s was refused: %s", tick.schedule.name, tick.queue, error)

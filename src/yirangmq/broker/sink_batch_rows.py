@@ -1,0 +1,233 @@
+"""The rows of a batch as they lie in its stages: counted when they come, and read again for the commit.
+
+Knows: stages, record frames, how rows are sorted. Does not know: the store, the log, the ledger. Reads piece by piece;
+rows for queues are kept until they are stored together, those for topics only while there are few.
+
+Something long, part by part: while one part is written the next is read aside.
+
+Knows: turns. Does not know: what a part is, where it goes. Used from one thread, the loop's."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+from yirangmq.broker.commit_jobs import Aside, Done
+from yirangmq.core.errors import QueueError
+from yirangmq.core.ports import Clock, Ids
+from yirangmq.core.sink_batches import MARK, Entry, Stage, check_rows
+from yirangmq.core.topics import NewRecord
+from yirangmq.format.sink_rows import LARGE, TOPIC, Rows, Sorter, are_for_topics
+from yirangmq.wire.records import check_record, crc32, read_bare, read_many, survey
+
+Read = TypeVar("Read")
+KEPT_BYTES = 32 << 20
+"""Payloads for topics that are kept in memory between the two halves of a commit; more are read again."""
+
+
+class Stages(Protocol):
+    """Where stages lie. What ``put`` was given is on disk when it returns."""
+
+    def put(self, query: str, batch: int, stage: str, piece: int, data: bytes) -> None: ...
+
+    def reader(self, query: str, batch: int) -> Callable[[str, int], memoryview]:
+        """Asked for a piece of a stage it reads it, good until it reads the next one."""
+
+    def check(self, query: str, batch: int, stage: str, piece: int) -> None:
+        """``NotFound`` if it is not there."""
+
+    def drop(self, query: str, batch: int) -> None: ...
+
+    def batches(self) -> Iterator[tuple[str, int, int]]: ...
+
+
+class Loaded(NamedTuple):
+    """``rows.records`` are all there are for topics, or none of them if they are too many to keep."""
+
+    rows: Rows
+    topic_rows: int
+
+
+class Received(NamedTuple):
+    rows: int
+    checksum: int
+
+
+class Laid(NamedTuple):
+    """A stage as far as it came. ``is_plain``: its rows are all for topics, and nothing can be wrong with them."""
+
+    pieces: int
+    rows: int
+    checksum: int
+    is_plain: bool
+
+
+NOTHING = Laid(0, 0, 0, True)
+
+
+class LaidDown:
+    """What stages hold that came since the server began, so that they need not be read to know it. Used aside."""
+
+    def __init__(self) -> None:
+        self._stages: dict[tuple[str, int], dict[str, Laid]] = {}
+
+    def note(self, query: str, batch: int, stage: str, piece: int, data: bytes, scanned: "Scanned") -> Received:
+        of_batch = self._stages.setdefault((query, batch), {})
+        before = of_batch.pop(stage, NOTHING)
+        if before.pieces == piece:  # else: a piece came again, or out of its turn
+            of_batch[stage] = Laid(
+                piece + 1,
+                before.rows + scanned.rows,
+                crc32(data, before.checksum),
+                before.is_plain and scanned.is_plain,
+            )
+        return Received(scanned.rows, crc32(data))
+
+    def is_plain(self, query: str, batch: int, stage: Stage) -> bool:
+        known = self._stages.get((query, batch), {}).get(stage.id, NOTHING)
+        return known.is_plain and known[:3] == stage[1:]
+
+    def forget(self, query: str, batch: int) -> None:
+        self._stages.pop((query, batch), None)
+
+
+class StagedRows:
+    """Of one batch. Every method is called aside."""
+
+    def __init__(self, stages: Stages, laid: LaidDown, clock: Clock, ids: Ids, entry: Entry) -> None:
+        self._stages = stages
+        self._laid = laid
+        self._clock = clock
+        self._ids = ids
+        self._entry = entry
+        self._readers = [stages.reader(entry.query, entry.batch) for _ in range(2)]
+        """The first one is used; the other has read what somebody works with."""
+
+    def load(self) -> Loaded:
+        """In the order of the stages, each checked against what its task said of it."""
+        all, count, size, is_kept = Rows({}, {}, []), 0, 0, True
+        sorter = self._sorter()
+        for stage in self._entry.stages:
+            if self._laid.is_plain(self._entry.query, self._entry.batch, stage):
+                self._check_there(stage)
+                sorter.passed(stage.rows)
+                count, is_kept = count + stage.rows, False
+                continue
+            for rows in self._sorted(sorter, stage):
+                for queue, envelopes in rows.queues.items():
+                    all.queues.setdefault(queue, []).extend(envelopes)
+                for queue, found in rows.dead.items():
+                    all.dead.setdefault(queue, []).extend(found)
+                count += len(rows.records)
+                size += sum(len(record.payload) for record in rows.records)
+                is_kept = is_kept and size <= KEPT_BYTES
+                all.records.extend(rows.records if is_kept else ())
+        if not is_kept:
+            all.records.clear()
+        return Loaded(all, count)
+
+    def topic_records(self, passed: int = 0) -> Iterator[list[NewRecord]]:
+        """Those for topics, part by part, without the first so many. A part is good until the next but one is asked
+        for: while it is written the next one is read."""
+        sorter = self._sorter()
+        for stage in self._entry.stages:
+            for records in self._records(sorter, stage):
+                if passed < len(records):
+                    self._readers.reverse()
+                    yield records[passed:]
+                passed = max(0, passed - len(records))
+
+    @property
+    def _mark(self) -> str:
+        return f"{self._entry.query}/{self._entry.batch}"
+
+    def _sorter(self) -> Sorter:
+        mark = MARK, self._mark
+        return Sorter(self._ids, self._clock.now_ms(), mark, check_record, self._entry.bad_queue)
+
+    def _records(self, sorter: Sorter, stage: Stage) -> Iterator[list[NewRecord]]:
+        if not self._laid.is_plain(self._entry.query, self._entry.batch, stage):
+            for rows in self._sorted(sorter, stage):
+                yield rows.records
+            return
+        headers = {MARK: self._mark}
+        yield from self._read(stage, lambda data: read_bare(data, len(TOPIC), headers))
+        sorter.passed(stage.rows)
+
+    def _sorted(self, sorter: Sorter, stage: Stage) -> Iterator[Rows]:
+        for found in self._read(stage, lambda data: read_many(bytes(data))):
+            yield sorter.sort(found)
+
+    def _read(self, stage: Stage, read: Callable[[memoryview], list[Read]]) -> Iterator[list[Read]]:
+        """Piece by piece; at the end it is known whether that was all of it, as it was sent."""
+        rows = checksum = 0
+        for piece in range(stage.pieces):
+            data = self._readers[0](stage.id, piece)
+            checksum = crc32(data, checksum)
+            found = read(data)
+            rows += len(found)
+            yield found
+        check_rows(stage, rows, checksum)
+
+    def _check_there(self, stage: Stage) -> None:
+        for piece in range(stage.pieces):
+            self._stages.check(self._entry.query, self._entry.batch, stage.id, piece)
+
+
+class Scanned(NamedTuple):
+    rows: int
+    is_plain: bool
+
+
+def scan(data: bytes) -> Scanned:
+    """Whole and sound records, one after the other; ``BadInput`` if it is anything else."""
+    found = survey(data)
+    return Scanned(found.records, found.is_bare and found.largest <= LARGE and are_for_topics(found.topics))
+
+
+Part = TypeVar("Part")
+
+
+class ByParts(Generic[Part]):
+    """``write(part, done)`` for each, one after the other; ``over(error)`` when nothing is under way any more."""
+
+    def __init__(
+        self,
+        parts: Iterator[Part],
+        aside: Aside,
+        write: Callable[[Part, Done], None],
+        over: Callable[[QueueError | None], None],
+    ) -> None:
+        self._parts = parts
+        self._aside = aside
+        self._write = write
+        self._over = over
+        self._ready: Part | None = None
+        self._is_reading = self._is_writing = False
+        self._error: QueueError | None = None
+
+    def begin(self) -> None:
+        self._is_reading = True
+        self._aside(lambda: next(self._parts, None), self._read)
+
+    def _read(self, part: Part | None, error: QueueError | None) -> None:
+        self._is_reading = False
+        self._ready, self._error = part, self._error or error
+        self._go_on()
+
+    def _written(self, _: Any, error: QueueError | None) -> None:
+        self._is_writing = False
+        self._error = self._error or error
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self._is_writing or self._is_reading:
+            return
+        part, self._ready = self._ready, None
+        if part is None or self._error is not None:
+            self._over(self._error)
+            return
+        self._is_writing = True
+        self.begin()
+        try:
+            self._write(part, self._written)
+        except QueueError as error:
+            self._written(None, error)

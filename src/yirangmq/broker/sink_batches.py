@@ -1,0 +1,288 @@
+"""Batches of a pipeline, each in once, whatever is repeated: rows are staged task by task, then committed together.
+
+One commit of the store takes the rows for queues and dead letters and the ledger's entry. Rows for topics go to their
+log right after it; the entry says ``pending`` until they are there, and each carries the batch's name, so that whoever
+is stopped in between finishes and never repeats. Used from one thread, the loop's; files are read and written aside.
+
+Knows: the desk, the verbs, the ledger. Does not know: HTTP, what a stage lies in, who made it.
+
+The ledger of a pipeline's batches: notes of the store, written in the commit that stores the rows.
+
+Knows: notes. What they mean is ``core.sink_batches``."""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from yirangmq.broker.bridge_worker import bury
+from yirangmq.broker.commit_jobs import Aside, Done
+from yirangmq.broker.group_commit import Desk
+from yirangmq.broker.quota import make_room, newcomers
+from yirangmq.broker.sink_batch_rows import ByParts, LaidDown, Loaded, Received, StagedRows, Stages, scan
+from yirangmq.core.errors import QueueError, StoreDamaged, TooLarge, Unavailable
+from yirangmq.core.message import Envelope
+from yirangmq.core.ports import Clock, Ids, Transaction
+from yirangmq.core.sink_batches import MARK, STAGE_AGE_MS, Entry, Stage, Step, check_new, key_of, prefix_of, too_old
+from yirangmq.core.topics import NewRecord, Record
+from yirangmq.format.json_codec import dumps, loads
+from yirangmq.format.sink_rows import Rows, set_aside, set_unfit_aside
+
+
+def find(transaction: Transaction, query: str, batch: int) -> Entry | None:
+    text = transaction.note(key_of(query, batch))
+    return None if text is None else _read(key_of(query, batch), text)
+
+
+def enter(transaction: Transaction, entry: Entry) -> None:
+    """A batch that is new; what is older than the ledger remembers is forgotten."""
+    known = [int(key.rpartition("/")[2]) for key in transaction.notes(prefix_of(entry.query))]
+    check_new(entry.batch, known)
+    write(transaction, entry)
+    for batch in too_old([*known, entry.batch]):
+        transaction.set_note(key_of(entry.query, batch), None)
+
+
+def write(transaction: Transaction, entry: Entry) -> None:
+    transaction.set_note(key_of(entry.query, entry.batch), dumps(entry._asdict()).decode())
+
+
+def entries(transaction: Transaction, query: str = "") -> list[Entry]:
+    """In the order of queries and batches."""
+    found = transaction.notes(prefix_of(query) if query else "ledger/")
+    return [_read(key, text) for key, text in found.items()]
+
+
+def _read(key: str, text: str) -> Entry:
+    try:
+        given: dict[str, Any] = loads(text.encode())
+        stages = tuple(Stage(*stage) for stage in given.pop("stages"))
+        return Entry(**{**given, "step": Step(given["step"]), "stages": stages})
+    except (KeyError, TypeError, ValueError) as error:
+        raise StoreDamaged(f"the note {key} cannot be read: {error}") from None
+
+
+MOST_PER_APPEND = 2_500
+"""Records for topics that are written at one go: some milliseconds of the loop's time, then others have their turn."""
+MANY = 1_000
+"""Rows for queues from which on a batch is stored off the loop's thread: some hundredths of a second."""
+
+
+class Topics(Protocol):
+    """The feed, as far as batches need it."""
+
+    def last(self) -> int: ...
+
+    def publish(self, records: Sequence[NewRecord], done: Done) -> None: ...
+
+    def records_after(self, sequence: int) -> Iterator[Record]:
+        """Called aside."""
+
+
+class Batches:
+    def __init__(self, desk: Desk, stages: Stages, aside: Aside, clock: Clock, ids: Ids) -> None:
+        self._desk = desk
+        self._stages = stages
+        self._aside = aside
+        self._clock = clock
+        self._ids = ids
+        self.topics: Topics | None = None
+        self._under_way: dict[tuple[str, int], list[Done]] = {}
+        self._laid = LaidDown()
+
+    # -- stages -----------------------------------------------------------------------------------------------------
+
+    def put(self, query: str, batch: int, stage: str, piece: int, data: bytes, done: Done) -> None:
+        """``done(Received)`` when the piece is on disk. Rows that cannot be read are refused here, by the task."""
+
+        def work() -> Received:
+            scanned = scan(data)
+            self._stages.put(query, batch, stage, piece, data)
+            return self._laid.note(query, batch, stage, piece, data, scanned)
+
+        self._aside(work, done)
+
+    def sweep(self, done: Done) -> None:
+        """Stages that nobody committed in an hour."""
+        edge = self._clock.wall_ms() - STAGE_AGE_MS
+        kept = {(entry.query, entry.batch) for entry in self._pending()}
+
+        def work() -> int:
+            old = [(query, batch) for query, batch, at in self._stages.batches() if at < edge]
+            going = [key for key in old if key not in kept and key not in self._under_way]
+            for query, batch in going:
+                self._drop(query, batch)
+            return len(going)
+
+        self._aside(work, done)
+
+    # -- commits ----------------------------------------------------------------------------------------------------
+
+    def commit(self, query: str, batch: int, stages: Sequence[Stage], done: Done, bad_queue: str = "") -> None:
+        """``done((entry, is_first))`` when everything is on disk; a batch that is in already is told as it went in.
+        ``bad_queue``: rows that cannot be taken are buried there, or in their own queue's dead letters."""
+        is_under_way = (query, batch) in self._under_way  # by somebody who waits for it, or since the start
+        self._under_way.setdefault((query, batch), []).append(done)
+        if is_under_way:
+            return
+        try:
+            known = self._desk.read(lambda transaction: find(transaction, query, batch))
+        except QueueError as error:
+            self._end(query, batch, None, error)
+            return
+        if known is None:
+            new = Entry(query, batch, Step.DONE, 0, 0, 0, 0, 0, tuple(stages), bad_queue)
+            self._aside(self._rows_of(new).load, partial(self._store, new))
+        elif known.step is Step.PENDING:
+            self._resume(known)
+        else:
+            again = known._replace(refused=known.refused + 1)
+            self._desk.submit(
+                lambda transaction: write(transaction, again),
+                lambda _, error: self._end(query, batch, (again, False), error),
+            )
+
+    def finish_pending(self) -> None:
+        """What a server that died left half-way; to be called once at the start."""
+        for entry in self._pending():
+            if (entry.query, entry.batch) not in self._under_way:
+                self._under_way[entry.query, entry.batch] = []
+                self._resume(entry)
+
+    def _pending(self) -> list[Entry]:
+        found = self._desk.read(entries)
+        return [entry for entry in found if entry.step is Step.PENDING]
+
+    def _rows_of(self, entry: Entry) -> StagedRows:
+        return StagedRows(self._stages, self._laid, self._clock, self._ids, entry)
+
+    def _drop(self, query: str, batch: int) -> None:
+        self._stages.drop(query, batch)
+        self._laid.forget(query, batch)
+
+    def _store(self, new: Entry, loaded: Loaded | None, error: QueueError | None) -> None:
+        if loaded is None:
+            self._end(new.query, new.batch, None, error)
+            return
+        if loaded.topic_rows and self.topics is None:
+            self._end(new.query, new.batch, None, Unavailable("this server has no topics", field="target"))
+            return
+        if loaded.topic_rows and self.topics is not None:
+            new = new._replace(step=Step.PENDING, topic_rows=loaded.topic_rows, behind=self.topics.last())
+        work = partial(self._admit, new=new._replace(at=self._clock.wall_ms()), rows=loaded.rows)
+        self._submit(work, loaded.rows, lambda entry, problem: self._stored(new, entry, loaded, problem))
+
+    def _submit(self, work: Callable[[Transaction], Entry], rows: Rows, done: Done) -> None:
+        if rows.queue_rows + rows.dead_rows < MANY:
+            self._desk.submit(work, done)
+        else:
+            self._desk.submit_long(work, done, self._aside)
+
+    def _admit(self, transaction: Transaction, new: Entry, rows: Rows) -> Entry:
+        """Everything is looked at before anything is written: a batch goes in whole or not at all."""
+        now = self._clock.now_ms()
+        if new.bad_queue:
+            for queue in list(rows.queues):
+                set_aside(rows, queue, transaction.policy(queue).max_body)
+                set_unfit_aside(rows, queue, self._desk.verbs.gate.complaints(transaction, queue, rows.queues[queue]))
+        for queue, envelopes in rows.queues.items():
+            _check_fit(transaction, queue, envelopes, now)
+        self._desk.verbs.gate.check_all(transaction, rows.queues, now)
+        for queue, found in rows.dead.items():
+            _check_fit(transaction, queue, [envelope for envelope, _ in found], now, any_size=bool(new.bad_queue))
+        entry = new._replace(queue_rows=rows.queue_rows, dead_rows=rows.dead_rows)
+        enter(transaction, entry if entry.step is Step.PENDING else entry._replace(stages=()))
+        verbs = self._desk.verbs
+        for queue, envelopes in rows.queues.items():
+            if envelopes:
+                verbs.publish(transaction, queue, envelopes)
+        for queue, found in rows.dead.items():
+            bury(verbs, transaction, queue, found, now)
+        return entry
+
+    def _stored(self, new: Entry, entry: Entry | None, loaded: Loaded, error: QueueError | None) -> None:
+        if entry is None or error is not None:
+            self._end(new.query, new.batch, None, error)
+        elif entry.step is Step.DONE:
+            self._end(entry.query, entry.batch, (entry._replace(stages=()), True), None)
+        elif loaded.rows.records:
+            self._append(entry, iter([loaded.rows.records]), is_first=True)
+        else:
+            self._append(entry, self._rows_of(entry).topic_records(), is_first=True)
+
+    # -- topics -----------------------------------------------------------------------------------------------------
+
+    def _resume(self, entry: Entry) -> None:
+        """The queues have it: bring the topics what they lack."""
+        topics = self.topics
+        try:
+            if topics is None:
+                raise Unavailable("this server has no topics", field="target")
+            topics.last()  # opens the log, if nobody has
+        except QueueError as error:
+            self._end(entry.query, entry.batch, None, error)
+            return
+
+        def missing() -> Iterator[list[NewRecord]]:
+            there = sum(
+                1
+                for record in topics.records_after(entry.behind)
+                if record.headers.get(MARK) == f"{entry.query}/{entry.batch}"
+            )
+            yield from self._rows_of(entry).topic_records(there)
+
+        self._append(entry, missing(), is_first=False)
+
+    def _append(self, entry: Entry, parts: Iterator[list[NewRecord]], *, is_first: bool) -> None:
+        """Part by part; the last one is followed by the ledger's last word."""
+
+        def over(error: QueueError | None) -> None:
+            if error is not None:
+                self._end(entry.query, entry.batch, None, error)
+            else:
+                self._settle(entry, is_first=is_first)
+
+        ByParts(parts, self._aside, self._publish, over).begin()
+
+    def _publish(self, records: list[NewRecord], done: Done) -> None:
+        def told(_: Any, error: QueueError | None) -> None:
+            if error is not None or len(records) <= MOST_PER_APPEND:
+                done(None, error)
+            else:
+                self._publish(records[MOST_PER_APPEND:], done)
+
+        try:
+            if self.topics is None:
+                raise Unavailable("this server has no topics", field="target")
+            self.topics.publish(records[:MOST_PER_APPEND], told)
+        except QueueError as error:
+            done(None, error)
+
+    def _settle(self, entry: Entry, *, is_first: bool) -> None:
+        done = entry._replace(step=Step.DONE, stages=())
+        self._desk.submit(
+            lambda transaction: write(transaction, done),
+            lambda _, error: self._end(entry.query, entry.batch, (done, is_first), error),
+        )
+
+    def _end(self, query: str, batch: int, result: tuple[Entry, bool] | None, error: QueueError | None) -> None:
+        waiting = self._under_way.pop((query, batch), [])
+        if error is None:
+            self._aside(partial(self._drop, query, batch), _ignore)
+        for number, done in enumerate(waiting):
+            entry_first = None if result is None else (result[0], result[1] and number == 0)
+            done(entry_first, error)
+
+
+def _check_fit(
+    transaction: Transaction, queue: str, envelopes: list[Envelope], now: int, *, any_size: bool = False
+) -> None:
+    policy = transaction.policy(queue)
+    largest = max((len(envelope.payload) for envelope in envelopes), default=0)
+    if largest > policy.max_body and not any_size:
+        raise TooLarge(f"{largest} bytes, queue {queue!r} takes {policy.max_body}", field="value")
+    if policy.quota.is_set:
+        make_room(transaction, policy, queue, newcomers(transaction, policy, queue, envelopes), now)
+
+
+def _ignore(value: Any, error: QueueError | None) -> None:
+    """Stages that could not be removed are swept later."""

@@ -1,0 +1,397 @@
+"""The producer's verbs of the HTTP queue inside one transaction: a message is drafted, then its content is set. Many
+at a time; the rules are ``core.transitions``.
+
+A verb checks everything before it writes anything, so that one that is refused has changed nothing.
+
+The consumer's verbs of the HTTP queue inside one transaction: claim (order), fetch (get), and those that settle
+messages by their ids alone. Many at a time; the rules are ``core.transitions``, whole queues are ``broker.bulk``.
+
+A verb checks everything before it writes anything, so that one that is refused has changed nothing."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from yirangmq.broker.admission.admission import Admitted
+from yirangmq.broker.operations import Verbs
+from yirangmq.broker.quota import check_growth, check_new_queues
+from yirangmq.broker.selection import MOST_SWEEPS, Damage
+from yirangmq.broker.settle import Results
+from yirangmq.core import transitions, validation
+from yirangmq.core import transitions as rules
+from yirangmq.core.dispatch import BY_NAME
+from yirangmq.core.errors import NotFound, QueueError, TooLarge
+from yirangmq.core.events import Steered
+from yirangmq.core.message import RANK_LAST, Counts, Envelope, Message, Reason, new_envelope, new_message
+from yirangmq.core.policy import Load, QueuePolicy
+from yirangmq.core.ports import Change, Clock, Stored, Transaction, new_change
+from yirangmq.core.states import State
+from yirangmq.format.envelope import stamped, with_content
+
+OURS = '{"retry":{"limit":null},"dlq":{"retentionDays":3660},"archive":{"enabled":false}}'
+"""The policy of a queue that begins with a draft, as the document describes queues: a message may come back any number
+of times, one that failed stays until somebody decides, and one that is completed is not kept."""
+
+
+class Content(NamedTuple):
+    """A media type ("" is none) and bytes."""
+
+    type: str
+    body: bytes
+
+
+class Writing(NamedTuple):
+    """A message as it stands, what it was and what it is to be."""
+
+    card: Message
+    old: Envelope
+    new: Envelope
+    admitted: Admitted | None = None
+
+    @property
+    def is_draft(self) -> bool:
+        return self.card.state is State.DRAFT
+
+
+class Drafts:
+    """Used with the verbs of one store, so by one thread at a time."""
+
+    def __init__(self, verbs: Verbs, clock: Clock) -> None:
+        self._verbs = verbs
+        self._clock = clock
+
+    def draft(
+        self, transaction: Transaction, queue: str, drafts: Sequence[tuple[str, int]], namespace: str = ""
+    ) -> None:
+        """Places for messages whose content is still to come: id and rank of each. ``namespace``: what the queue is
+        called where it cannot be called by its own name."""
+        now = self._clock.now_ms()
+        check_new_queues(transaction, [queue], self._verbs.defaults.max_queues)
+        self._found(transaction, queue, namespace)
+        until = now + self._verbs.defaults.draft_in(transaction.policy(queue))
+        members = [(queue, id, rank, now, now, 0, None, _header(rank), b"", False, 0, 0) for id, rank in drafts]
+        new = [new_envelope(one) for one in members]
+        ahead = self._clock.ahead_ms()
+        transaction.add([stamped(one, ahead) for one in new] if ahead else new, now, now, until)
+
+    def _found(self, transaction: Transaction, queue: str, namespace: str) -> None:
+        """A queue that begins here gets the document's policy."""
+        if transaction.policy(queue).retry.limit is None:
+            return
+        if transaction.policy_text(queue) is None and not any(transaction.counts(queue)):
+            transaction.set_policy(queue, OURS)
+            if namespace:
+                transaction.set_note(note_of(queue), namespace)
+
+    def set(self, transaction: Transaction, queue: str, contents: Sequence[tuple[str, Content]]) -> Results:
+        """By id: a draft becomes a message; a message that nobody has taken yet gets other content, and keeps its
+        place. One that is refused harms no other."""
+        policy = transaction.policy(queue)
+        chain = self._verbs.defaults.chain_in(policy, queue)
+        if chain is not None:
+            self._clear(transaction, queue, contents)
+        is_simple = not (self._verbs.defaults.unique_in(policy) or policy.quota.is_set)
+        if is_simple and not (chain is not None and chain.hooks) and len({id for id, _ in contents}) == len(contents):
+            return self._set(transaction, queue, contents)
+        return [error for one in contents for error in self._set(transaction, queue, [one])]
+
+    def _clear(self, transaction: Transaction, queue: str, contents: Sequence[tuple[str, Content]]) -> None:
+        """What the queue's processor wants looked at outside of the transaction is known before anything is set."""
+        ids = [id for id in dict.fromkeys(id for id, _ in contents) if validation.IDENTIFIER.fullmatch(id)]
+        cards = [card for card in transaction.by_id(queue, ids) if card is not None and card.body]
+        old = {envelope.id: envelope for envelope in transaction.envelopes(cards) if envelope is not None}
+        coming = [with_content(old[id], *content) for id, content in contents if id in old]
+        self._verbs.gate.clear(transaction, queue, coming)
+
+    def _set(self, transaction: Transaction, queue: str, contents: Sequence[tuple[str, Content]]) -> Results:
+        """Each of another message; in a queue where messages depend on each other, of one."""
+        now = self._clock.now_ms()
+        policy = transaction.policy(queue)
+        defaults = self._verbs.defaults
+        most = defaults.set_body_in(policy)
+        is_passed = defaults.chain_in(policy, queue) is not None
+        is_checked = defaults.unique_in(policy) or policy.quota.is_set
+        cards = cards_of(self._verbs, transaction, queue, [id for id, _ in contents], now)
+        envelopes = iter(transaction.envelopes([card for card in cards.values() if card is not None]))
+        errors: Results = []
+        writings: list[Writing] = []
+        for (_, content), card in zip(contents, cards.values(), strict=True):
+            old = next(envelopes) if card is not None else None
+            try:
+                writing = _writing(card, old, content, most)
+                if is_passed:
+                    writing = self._passed(transaction, policy, writing, now)
+                if is_checked:
+                    self._check(transaction, policy, writing, now)
+            except QueueError as error:
+                errors.append(error)
+                continue
+            errors.append(None)
+            writings.append(writing)
+        if writings:
+            self._write(transaction, policy, writings, now)
+        return errors
+
+    def _passed(self, transaction: Transaction, policy: QueuePolicy, writing: Writing, now: int) -> Writing:
+        """Through the queue's processor, as every message."""
+        queue = writing.card.queue
+        chain = self._verbs.defaults.chain_in(policy, queue)
+        if chain is None:
+            return writing
+        admitted = self._verbs.admit(transaction, queue, chain, [writing.new], now)
+        return writing._replace(new=admitted.envelopes[0], admitted=admitted)
+
+    def _check(self, transaction: Transaction, policy: QueuePolicy, writing: Writing, now: int) -> None:
+        """What depends on the other messages of the queue."""
+        card, _, new, _ = writing
+        if self._verbs.defaults.unique_in(policy):
+            self._verbs.uniqueness.check(transaction, card, new.payload, now)
+        if policy.quota.is_set:
+            if writing.is_draft:
+                self._verbs.make_room(transaction, policy, card.queue, Load(1, new.size), now)
+            elif new.size > card.size:
+                check_growth(transaction, policy, card.queue, new.size - card.size)
+
+    def _write(self, transaction: Transaction, policy: QueuePolicy, writings: Sequence[Writing], now: int) -> None:
+        transaction.rewrite([one.card for one in writings], [one.new for one in writings])
+        drafts = [one for one in writings if one.is_draft]
+        if drafts:
+            self._enter(transaction, policy, drafts, now)
+        uniqueness = self._verbs.uniqueness
+        if self._verbs.defaults.unique_in(policy):
+            for one in writings:
+                before = None if one.is_draft else one.old.payload
+                uniqueness.rewritten(transaction, one.card, before, one.new.payload, now)
+        elif len(drafts) < len(writings):
+            uniqueness.spoil(transaction, writings[0].card.queue)
+        for one in writings:
+            if one.admitted is not None and one.admitted.children:
+                receipt = Stored(one.card.seq, one.card.id, False)
+                self._verbs.bring_forth(transaction, one.admitted, [receipt], policy, now)
+
+    def _enter(self, transaction: Transaction, policy: QueuePolicy, drafts: Sequence[Writing], now: int) -> None:
+        """In line, in this order."""
+        verbs, queue = self._verbs, drafts[0].card.queue
+        place = transaction.places(len(drafts))
+        changes = []
+        for offset, (card, _, new, _) in enumerate(drafts):
+            before = new_message((*card[:17], new.size))
+            changes.append(new_change((before, transitions.set_content(before, policy, now, place + offset), None)))
+        verbs.swap(transaction, changes, now)
+        verbs.touched.add(queue)
+        sent = [new for _, _, new, _ in drafts]
+        verbs.happened.published(queue, sent, [len(new[8]) for new in sent], (), now)
+
+
+def cards_of(
+    verbs: Verbs, transaction: Transaction, queue: str, ids: Sequence[str], now: int
+) -> dict[str, Message | None]:
+    """Where they stand, time included; None for what is no message."""
+    known = [id for id in dict.fromkeys(ids) if validation.IDENTIFIER.fullmatch(id)]
+    cards = transaction.by_id(queue, known)
+    for _ in range(MOST_SWEEPS):
+        if not any(card is not None and 0 < card[8] <= now for card in cards):
+            break
+        if not verbs.sweep_once(transaction, now):
+            break
+        cards = transaction.by_id(queue, known)
+    found = dict(zip(known, cards, strict=True))
+    return found if len(found) == len(ids) else {id: found.get(id) for id in ids}
+
+
+def note_of(queue: str) -> str:
+    """Where the namespace of a queue is kept that is too long to be its name."""
+    return f"mq/namespace/{queue}"
+
+
+def _header(rank: int) -> str:
+    """Other doors find the priority among the attributes."""
+    return "" if rank == RANK_LAST else f'{{"attributes":{{"priority":{rank}}}}}'
+
+
+def _writing(card: Message | None, old: Envelope | None, content: Content, most: int) -> Writing:
+    if len(content.body) > most:
+        raise TooLarge(f"{len(content.body)} bytes, this queue takes {most}", field="payload")
+    found = rules.settable(card)
+    if old is None:
+        raise NotFound(rules.UNHEARD)
+    return Writing(found, old, with_content(old, content.type, content.body))
+
+
+Decided = Callable[[Message | None, QueuePolicy], Change | None]
+
+
+class Fetched(NamedTuple):
+    """A message, as it stands after it was fetched."""
+
+    message: Message
+    envelope: Envelope
+
+
+class Orders:
+    """Used with the verbs of one store, so by one thread at a time."""
+
+    def __init__(self, verbs: Verbs, clock: Clock) -> None:
+        self._verbs = verbs
+        self._clock = clock
+        self._damage = Damage(verbs)
+
+    # -- taking ---------------------------------------------------------------------------------------------------
+
+    def claim(self, transaction: Transaction, queue: str, limit: int) -> list[Message]:
+        """Give out the ids of the first in line; their content is fetched by name."""
+        now = self._clock.now_ms()
+        limit = self._verbs.allowance(transaction, queue, limit, now)
+        dispatch = transaction.policy(queue).dispatch
+        if dispatch is not None and dispatch.strategy in BY_NAME:
+            return []  # whoever orders has no name
+        found = self._first(transaction, queue, limit, now) if limit else []
+        if not found:
+            return []
+        until = now + self._verbs.defaults.claim_in(transaction.policy(queue))
+        claimed = [transitions.claim(message, now, until, rules.ORDERER) for message in found]
+        transaction.swap([new_change((before, after, None)) for before, after in zip(found, claimed, strict=True)])
+        self._verbs.happened.claimed(queue, found, now)
+        if dispatch is not None:
+            self._verbs.happened.deliveries.begun(claimed)
+        return claimed
+
+    def _first(self, transaction: Transaction, queue: str, limit: int, now: int) -> list[Message]:
+        """Without their content, unless it must be looked at. Those for one consumer stand behind all others."""
+        policy = transaction.policy(queue)
+        if not policy.schemas and not policy.is_ordered and not self._damage.is_looked_for(transaction, queue):
+            found = transaction.scan(queue, State.READY, limit).messages
+            if not any(message.target or 0 < message.expires_at <= now for message in found):
+                return found
+        return [message for message, _ in self._verbs.offers.live(transaction, queue, limit, 0, now)]
+
+    def unclaim(self, transaction: Transaction, claimed: Message) -> None:
+        """Whoever was to have it had left."""
+        [card] = transaction.by_seq([claimed.seq])
+        if card == claimed:
+            now = self._clock.now_ms()
+            self._verbs.swap(transaction, [Change(card, transitions.unclaim(card, now))], now)
+            self._verbs.touched.add(card.queue)
+
+    def fetch(self, transaction: Transaction, queue: str, ids: Sequence[str]) -> list[Fetched | QueueError]:
+        """Claimed messages are leased from now on; any other is shown as it is."""
+        now = self._clock.now_ms()
+        cards = cards_of(self._verbs, transaction, queue, ids, now)
+        until = now + self._verbs.defaults.active_in(transaction.policy(queue))
+        claimed = [card for card in cards.values() if card is not None and card.state is State.CLAIMED]
+        if claimed and self._damage.is_looked_for(transaction, queue):
+            envelopes = zip(claimed, transaction.envelopes(claimed), strict=True)
+            heads = [(card, envelope) for card, envelope in envelopes if envelope is not None]
+            if self._damage.set_aside(transaction, queue, heads, now):
+                cards = cards_of(self._verbs, transaction, queue, ids, now)
+                claimed = [card for card in cards.values() if card is not None and card.state is State.CLAIMED]
+        started = {card.id: transitions.start(card, now, until) for card in claimed}
+        if claimed:
+            transaction.swap([new_change((card, started[card.id], None)) for card in claimed])
+        return self._shown(transaction, ids, {**cards, **started})
+
+    def look(self, transaction: Transaction, queue: str, ids: Sequence[str]) -> list[Fetched | QueueError]:
+        """The same, and nothing changes."""
+        return self._shown(transaction, ids, cards_of(self._verbs, transaction, queue, ids, self._clock.now_ms()))
+
+    def _shown(
+        self, transaction: Transaction, ids: Sequence[str], cards: Mapping[str, Message | None]
+    ) -> list[Fetched | QueueError]:
+        found: dict[str, Fetched | QueueError] = {}
+        readable: list[Message] = []
+        for id, card in cards.items():
+            try:
+                readable.append(rules.readable(card))
+            except QueueError as error:
+                found[id] = error
+        is_checked = bool(readable) and self._damage.is_looked_for(transaction, readable[0].queue)
+        for card, envelope in zip(readable, transaction.envelopes(readable), strict=True):
+            if envelope is None:
+                found[card.id] = NotFound(rules.UNHEARD)
+                continue
+            trouble = self._damage.error_of(transaction, card, envelope) if is_checked else None
+            found[card.id] = trouble or Fetched(card, envelope)
+        return [found[id] for id in ids]
+
+    # -- settling -------------------------------------------------------------------------------------------------
+
+    def complete(self, transaction: Transaction, queue: str, ids: Sequence[str]) -> Results:
+        now = self._clock.now_ms()
+
+        def decided(card: Message | None, policy: QueuePolicy) -> Change | None:
+            after = rules.complete(card, policy, now)
+            return None if after is None or card is None else new_change((card, after, None))
+
+        errors, changes = self._settle(transaction, queue, ids, decided, now)
+        self._verbs.happened.settled("ack", changes, now)
+        self._verbs.tidy_after(transaction, len(changes), now)
+        return errors
+
+    def fail(self, transaction: Transaction, queue: str, ids: Sequence[str]) -> Results:
+        now = self._clock.now_ms()
+
+        def decided(card: Message | None, policy: QueuePolicy) -> Change | None:
+            outcome = rules.fail_order(card, policy, now)
+            return None if outcome is None or card is None else Change(card, *outcome)
+
+        errors, changes = self._settle(transaction, queue, ids, decided, now)
+        self._verbs.happened.settled("nack", changes, now, Reason.HANDLER_ERROR)
+        return errors
+
+    def renew(self, transaction: Transaction, queue: str, ids: Sequence[str]) -> Results:
+        now = self._clock.now_ms()
+
+        def decided(card: Message | None, policy: QueuePolicy) -> Change | None:
+            [failure] = transaction.failures([card]) if card is not None else [None]
+            after = rules.renew(card, failure, now, transaction.places(1))
+            return None if after is None or card is None else Change(card, after)
+
+        errors, changes = self._settle(transaction, queue, ids, decided, now)
+        if changes:
+            self._verbs.touched.add(queue)
+            self._verbs.happened.moved(State.READY, [change.before for change in changes])
+        return errors
+
+    def abandon(self, transaction: Transaction, queue: str, ids: Sequence[str]) -> Results:
+        now = self._clock.now_ms()
+
+        def decided(card: Message | None, policy: QueuePolicy) -> Change | None:
+            after = rules.abandon_order(card, policy, now)
+            return None if after is None or card is None else Change(card, after)
+
+        errors, changes = self._settle(transaction, queue, ids, decided, now)
+        self._verbs.happened.dropped("asked", changes)
+        return errors
+
+    def _settle(
+        self, transaction: Transaction, queue: str, ids: Sequence[str], decided: Decided, now: int
+    ) -> tuple[Results, list[Change]]:
+        """Look the messages up, decide each, swap all at once. One that is asked for twice has one answer."""
+        policy = transaction.policy(queue)
+        errors: dict[str, QueueError | None] = {}
+        changes: list[Change] = []
+        for id, card in cards_of(self._verbs, transaction, queue, ids, now).items():
+            try:
+                change = decided(card, policy)
+            except QueueError as error:
+                errors[id] = error
+                continue
+            errors[id] = None
+            if change is not None:
+                changes.append(change)
+        self._verbs.swap(transaction, changes, now)
+        return [errors[id] for id in ids], changes
+
+    # -- the queue ------------------------------------------------------------------------------------------------
+
+    def stats(self, transaction: Transaction, queue: str) -> Counts:
+        """After all that is due has happened."""
+        self._verbs.pass_time(transaction, self._clock.now_ms())
+        return transaction.counts(queue)
+
+    def clear(self, transaction: Transaction, queue: str) -> None:
+        """Everything but the policy goes, as far as one commit can (``wholesale.clear``)."""
+        text = transaction.policy_text(queue)
+        transaction.delete_queue(queue)
+        if text is not None:
+            transaction.set_policy(queue, text)
+        self._verbs.happened.add(Steered(queue, "clear"))
