@@ -12,8 +12,8 @@ from tests.support.topic_pipes import Client, Stage
 from yirangmq.core.topic_filter import Filter, make_filter
 from yirangmq.core.topics import ClientState, NewRecord, Retention, Start
 from yirangmq.stores.log.log import LogSettings
-from yirangmq.topics.recovery import Worker
-from yirangmq.topics.stage import Pace, Settings
+from yirangmq.topics.catchup import Worker
+from yirangmq.topics.ports import Pace, Settings
 
 TOPICS = ("a", "a.b", "b", "c.d.e")
 FILTERS: tuple[tuple[str, ...], ...] = ((), ("a",), ("a*",), ("b", "c.+.e"), ("nobody",))

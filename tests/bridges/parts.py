@@ -21,8 +21,8 @@ from yirangmq.core.topics import NewRecord, Start
 from yirangmq.doors.event_topic import EventTopic
 from yirangmq.format.delivery import Delivery
 from yirangmq.fsio.background import Aside
-from yirangmq.topics.bridging import FeedForBridges
-from yirangmq.topics.stage import Settings
+from yirangmq.topics.adapters import FeedForBridges
+from yirangmq.topics.ports import Settings
 
 
 class House:

@@ -21,7 +21,7 @@ from yirangmq.core.topics import NewRecord
 from yirangmq.format.json_codec import dumps
 from yirangmq.stores.log.log import SegmentLog
 from yirangmq.stores.memory import MemoryStore
-from yirangmq.topics.stage import Settings
+from yirangmq.topics.ports import Settings
 
 WAYS = ("server", "log")
 YIRANGMQ = [sys.executable, "-m", "yirangmq"]

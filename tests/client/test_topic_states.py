@@ -16,7 +16,7 @@ from yirangmq.client.topic_values import Event, Missing, Moved
 from yirangmq.core.errors import BadInput
 from yirangmq.core.topics import ClientState
 from yirangmq.stores.memory import MemoryStore
-from yirangmq.topics.stage import Settings
+from yirangmq.topics.ports import Settings
 from yirangmq.wire.frames import Frame, Kind
 from yirangmq.wire.records import KIND
 

@@ -26,7 +26,7 @@ from yirangmq.core.topics import ClientState, NewRecord
 from yirangmq.doors import following as server_side
 from yirangmq.stores.log.log import SegmentLog
 from yirangmq.stores.memory import MemoryStore
-from yirangmq.topics.stage import Settings
+from yirangmq.topics.ports import Settings
 from yirangmq.wire import messages as wire_feeds
 from yirangmq.wire.frames import Frame, Kind
 from yirangmq.wire.records import KIND, read_body

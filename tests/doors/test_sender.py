@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from yirangmq.doors.sender import Sender, SocketOutlet
-from yirangmq.topics.lines import Outlet
+from yirangmq.topics.ports import Outlet
 
 
 class Transport:

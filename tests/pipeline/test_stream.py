@@ -29,7 +29,7 @@ from yirangmq.pipeline.source.options import Options
 from yirangmq.pipeline.source.stream import TopicStream
 from yirangmq.stores.log.log import LogSettings, SegmentLog
 from yirangmq.stores.memory import MemoryStore
-from yirangmq.topics.stage import Settings
+from yirangmq.topics.ports import Settings
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 

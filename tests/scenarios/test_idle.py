@@ -41,7 +41,7 @@ LATER = {
     "mail and webhooks": ("email", "smtplib", "http", "yirangmq.doors.webhooks.pusher"),
     "our own protocol": ("yirangmq.doors.session", "yirangmq.wire.messages"),
     "pair and cluster": ("yirangmq.cli.pairway", "yirangmq.core.failover_node", "grpc"),
-    "topics": ("yirangmq.topics.feed", "yirangmq.stores.log.log", "yirangmq.wire.records", "isal"),
+    "topics": ("yirangmq.topics.live", "yirangmq.stores.log.log", "yirangmq.wire.records", "isal"),
     "wrong words": ("difflib",),
 }
 

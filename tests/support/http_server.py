@@ -40,10 +40,9 @@ from yirangmq.doors.webhooks.webhooks import Webhooks
 from yirangmq.fsio.background import Aside
 from yirangmq.observe.alert_file import AlertFile
 from yirangmq.stores.staging import StageFiles
-from yirangmq.topics.batching import FeedForBatches
-from yirangmq.topics.bridging import FeedForBridges
+from yirangmq.topics.adapters import FeedForBatches, FeedForBridges
+from yirangmq.topics.ports import Settings
 from yirangmq.topics.publisher import Publisher
-from yirangmq.topics.stage import Settings
 
 
 class HttpServer:

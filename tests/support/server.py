@@ -22,8 +22,8 @@ from yirangmq.doors.paged import Done, Given, Pages
 from yirangmq.doors.sockets import Door, Limits, listen_tcp, listen_unix
 from yirangmq.doors.topics import TopicCalls
 from yirangmq.testing import ManualClock
+from yirangmq.topics.ports import Settings
 from yirangmq.topics.publisher import Publisher
-from yirangmq.topics.stage import Settings
 
 
 class Chances:

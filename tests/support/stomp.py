@@ -15,8 +15,8 @@ from yirangmq.doors.stomp.session import Parlour, StompSession
 from yirangmq.fsio.background import Aside
 from yirangmq.stores.cursors import open_cursors
 from yirangmq.stores.log.log import LogSettings, SegmentLog
+from yirangmq.topics.ports import Loop, Settings
 from yirangmq.topics.publisher import Opening, Publisher
-from yirangmq.topics.stage import Loop, Settings
 from yirangmq.wire.stomp import V12, Frame, StompReader, encode
 
 SMALL = LogSettings(segment_bytes=64 << 10, durability="os", ahead=False)

@@ -16,12 +16,11 @@ from yirangmq.fsio.background import Aside
 from yirangmq.fsio.disk import Disk
 from yirangmq.stores.cursors import open_cursors
 from yirangmq.stores.log.log import LogSettings, SegmentLog
-from yirangmq.topics.asking import Ask
-from yirangmq.topics.feed import Stored
-from yirangmq.topics.lines import Dialect, Take
+from yirangmq.topics.cursors import Ask
+from yirangmq.topics.live import Stored
 from yirangmq.topics.native import NATIVE
+from yirangmq.topics.ports import Dialect, Loop, Pace, Settings, Take
 from yirangmq.topics.publisher import Opening, Publisher
-from yirangmq.topics.stage import Loop, Pace, Settings
 from yirangmq.wire import messages, records
 from yirangmq.wire.frames import FrameReader, Kind
 

@@ -23,9 +23,9 @@ from yirangmq.doors.topics import TopicCalls
 from yirangmq.stores.cursors import open_cursors
 from yirangmq.stores.log.log import LogSettings, SegmentLog
 from yirangmq.stores.memory import MemoryStore
-from yirangmq.topics.feed import Stored
+from yirangmq.topics.live import Stored
+from yirangmq.topics.ports import Loop, Settings
 from yirangmq.topics.publisher import Opening, Publisher
-from yirangmq.topics.stage import Loop, Settings
 from yirangmq.wire import messages, records
 from yirangmq.wire.frames import FrameReader, Kind
 

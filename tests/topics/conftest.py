@@ -6,7 +6,7 @@ import pytest
 from tests.support.topic_pipes import SMALL, MakeStage, Stage, small
 from yirangmq.fsio.disk import Disk
 from yirangmq.stores.log.log import LogSettings
-from yirangmq.topics.stage import Settings
+from yirangmq.topics.ports import Settings
 
 
 @pytest.fixture

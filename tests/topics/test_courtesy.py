@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from yirangmq.topics.courtesy import LIVE_SECONDS, Courtesy
+from yirangmq.topics.catchup import LIVE_SECONDS, Courtesy
 
 
 class Clock:

@@ -14,7 +14,7 @@ from yirangmq.core.errors import StoreDamaged, TooLarge
 from yirangmq.core.topics import NewRecord, Record
 from yirangmq.topics import dialect_layout as layout
 from yirangmq.topics.dialect_public import Public, not_kept, refused
-from yirangmq.topics.lines import Batch, Recovering, Subscribed
+from yirangmq.topics.ports import Batch, Recovering, Subscribed
 from yirangmq.wire import records
 
 AT = 0x0102030405060708

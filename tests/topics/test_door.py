@@ -13,7 +13,7 @@ from tests.support.topic_server import SMALL, Follower, Live, dial, live
 from tests.support.wait import soon
 from yirangmq.core.topics import NewRecord
 from yirangmq.doors.topic_pages import PAGE_LOOK
-from yirangmq.topics.stage import Pace, Settings
+from yirangmq.topics.ports import Pace, Settings
 from yirangmq.wire import messages
 from yirangmq.wire.frames import Kind
 

@@ -11,7 +11,7 @@ from tests.support.topic_pipes import Client, MakeStage, Stage, small
 from yirangmq.core.errors import BadInput, QueueError, Retired, Unavailable, WrongEpoch, WrongState
 from yirangmq.core.topic_filter import make_filter
 from yirangmq.core.topics import ClientState, Retention, Start
-from yirangmq.topics.ledger import floor_of
+from yirangmq.topics.cursors import floor_of
 from yirangmq.wire.frames import Kind
 
 DAY = 86400.0

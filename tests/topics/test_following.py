@@ -9,7 +9,7 @@ from tests.support.loops import LOOPS, run_loop
 from tests.support.topic_server import Follower, Live, dial, live
 from tests.support.wait import soon
 from yirangmq.core.topics import NewRecord
-from yirangmq.topics.stage import Settings
+from yirangmq.topics.ports import Settings
 from yirangmq.wire import messages
 from yirangmq.wire.frames import Kind
 

@@ -9,7 +9,7 @@ from yirangmq.core.errors import BadInput
 from yirangmq.core.topic_filter import ALL, Filter, make_filter
 from yirangmq.core.topics import NewRecord, Record
 from yirangmq.stores.log.log import LogSettings, SegmentLog
-from yirangmq.topics.paging import PageLimits, page_after, read_page
+from yirangmq.topics.adapters import PageLimits, page_after, read_page
 
 ODD = make_filter(["odd"])
 

@@ -13,8 +13,8 @@ from yirangmq.core.topic_filter import make_filter
 from yirangmq.core.topics import ClientState, Cursors, Log, NewRecord, PublisherState, Start
 from yirangmq.stores.cursors import open_cursors
 from yirangmq.stores.log.log import SegmentLog
+from yirangmq.topics.ports import Settings
 from yirangmq.topics.publisher import Opening, Publisher
-from yirangmq.topics.stage import Settings
 from yirangmq.wire.frames import MAX_FRAME
 
 

@@ -14,7 +14,7 @@ from tests.support.topic_server import Follower, Live, dial, live
 from tests.support.wait import PATIENCE, soon
 from yirangmq.core.topic_filter import make_filter
 from yirangmq.core.topics import NewRecord
-from yirangmq.topics.stage import Settings
+from yirangmq.topics.ports import Settings
 from yirangmq.wire import messages
 from yirangmq.wire.frames import Kind
 

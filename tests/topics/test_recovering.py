@@ -5,7 +5,7 @@ from dataclasses import replace
 from tests.support.topic_pipes import SMALL, Client, MakeStage, Stage, small
 from yirangmq.core.topic_filter import make_filter
 from yirangmq.core.topics import ClientState, NewRecord, Start
-from yirangmq.topics.stage import Pace, Settings
+from yirangmq.topics.ports import Pace, Settings
 from yirangmq.wire import messages
 from yirangmq.wire.frames import Kind
 from yirangmq.wire.messages import frame

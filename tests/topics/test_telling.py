@@ -18,7 +18,7 @@ from yirangmq.observe.prometheus import METRICS, page
 from yirangmq.observe.telling import describe
 from yirangmq.stores.log import reader
 from yirangmq.stores.log.log import LogSettings, SegmentLog
-from yirangmq.topics.stage import Settings
+from yirangmq.topics.ports import Settings
 from yirangmq.wire.records import RecordReader
 
 

@@ -15,7 +15,7 @@ from yirangmq.cli.feeding import settings_of
 from yirangmq.config.config import Config
 from yirangmq.core.topics import ClientState
 from yirangmq.doors.topics import LEAST_BUFFER, MOST_WORKERS
-from yirangmq.topics.stage import Settings
+from yirangmq.topics.ports import Settings
 from yirangmq.wire import messages
 from yirangmq.wire.frames import Kind
 

@@ -40,7 +40,7 @@ class Batching:
         if self._made is None:
             from yirangmq.broker.sink_batches import Batches
             from yirangmq.stores.staging import StageFiles
-            from yirangmq.topics.batching import FeedForBatches
+            from yirangmq.topics.adapters import FeedForBatches
 
             self._made = Batches(self._desk, StageFiles(self._folder), self._aside.run, *self._parts)
             if self._topics is not None:

@@ -14,7 +14,7 @@ from yirangmq.core.ports import Clock
 from yirangmq.doors.bridges import BridgeCalls
 from yirangmq.fsio.background import Aside
 from yirangmq.observe.logs import log, values
-from yirangmq.topics.bridging import FeedForBridges
+from yirangmq.topics.adapters import FeedForBridges
 from yirangmq.topics.publisher import Publisher
 
 MILLISECOND_NS = 1_000_000

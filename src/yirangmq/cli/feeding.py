@@ -12,11 +12,11 @@ from yirangmq.core.topics import ClientState, Cursors, Log, PublisherState, Rete
 from yirangmq.fsio.atomic_file import make_folder
 from yirangmq.fsio.errors import translated
 from yirangmq.observe.logs import log, values
+from yirangmq.topics.ports import Loop, Pace, Settings
 from yirangmq.topics.publisher import Opening, Publisher
-from yirangmq.topics.stage import Loop, Pace, Settings
 
 if TYPE_CHECKING:
-    from yirangmq.topics.subscriber import Subscriber
+    from yirangmq.topics.live import Subscriber
 
 SECOND_NS = 1_000_000_000
 

@@ -28,7 +28,7 @@ from yirangmq.stores.log.check import has_segments
 from yirangmq.stores.log.log import LogSettings, SegmentLog
 from yirangmq.stores.log.reader import to_be_trimmed
 from yirangmq.stores.log.readonly import SegmentView
-from yirangmq.topics.paging import PageLimits, read_page
+from yirangmq.topics.adapters import PageLimits, read_page
 
 BYTES_PER_PAGE = 1 << 20
 NOBODY = "opened directly"

@@ -11,7 +11,7 @@ from yirangmq.core.errors import WrongEpoch
 from yirangmq.core.topic_filter import Filter
 from yirangmq.core.topics import Cursor, Cursors
 from yirangmq.stores.log.readonly import SegmentView
-from yirangmq.topics.paging import PageLimits, read_page
+from yirangmq.topics.adapters import PageLimits, read_page
 
 POLL_SECONDS = 0.2
 """How often a log without a server is looked at."""

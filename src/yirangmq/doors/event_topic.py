@@ -14,8 +14,8 @@ from yirangmq.core.ports import Clock
 from yirangmq.core.topics import NewRecord
 from yirangmq.format.json_codec import dumps
 from yirangmq.observe.telling import UNTOLD, describe
+from yirangmq.topics.ports import MOST_PER_PUBLISH
 from yirangmq.topics.publisher import Publisher
-from yirangmq.topics.stage import MOST_PER_PUBLISH
 
 MOST_WAITING = 10_000
 """Events that may wait for the log; past this they are counted, and that is told."""

@@ -16,11 +16,11 @@ from yirangmq.doors.listening import peer_process, prepare_tcp, tcp_server, unix
 from yirangmq.doors.sender import Sender
 from yirangmq.doors.sockets import Limits
 from yirangmq.topics import dialect_layout as layout
-from yirangmq.topics.asking import Ask
+from yirangmq.topics.cursors import Ask
 from yirangmq.topics.dialect_public import Public, not_kept, refused
-from yirangmq.topics.lines import Take
+from yirangmq.topics.live import Subscriber
+from yirangmq.topics.ports import Take
 from yirangmq.topics.publisher import Publisher
-from yirangmq.topics.subscriber import Subscriber
 
 MOST_NONSENSE = 64 * 1024
 """Bytes that belong to no frame; whoever sends more speaks something else."""
@@ -49,7 +49,7 @@ class FeedDoor:
 
 
 class FeedConnection(asyncio.Protocol):
-    """One subscriber, and its ``topics.lines.Line``."""
+    """One subscriber, and its ``topics.ports.Line``."""
 
     def __init__(self, door: FeedDoor, trusted: bool) -> None:
         self._door = door

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 from yirangmq.core.errors import BadInput, QueueError, WrongState
 from yirangmq.core.topic_filter import make_filter
 from yirangmq.core.topics import NewRecord
-from yirangmq.topics.asking import MOST_PROGRESS_SECONDS, Ask, read_start
+from yirangmq.topics.cursors import MOST_PROGRESS_SECONDS, Ask, read_start
 from yirangmq.topics.publisher import Publisher
 from yirangmq.wire import messages
 from yirangmq.wire.frames import Kind
 
 if TYPE_CHECKING:
-    from yirangmq.topics.feed import Stored
-    from yirangmq.topics.lines import Line
-    from yirangmq.topics.subscriber import Subscriber
+    from yirangmq.topics.live import Stored, Subscriber
+    from yirangmq.topics.ports import Line
 
 _new_record: Callable[[tuple[str, bytes, str | None, dict[str, str]]], NewRecord] = partial(tuple.__new__, NewRecord)
 LONGEST_EPOCH = 64

@@ -1,11 +1,11 @@
-"""A connection of the socket door as a feed sees it: ``topics.lines.Line``."""
+"""A connection of the socket door as a feed sees it: ``topics.ports.Line``."""
 
 from collections.abc import Callable
 from typing import Protocol
 
 from yirangmq.core.errors import QueueError
 from yirangmq.doors.sender import Sender
-from yirangmq.topics.lines import Take
+from yirangmq.topics.ports import Take
 from yirangmq.topics.publisher import Publisher
 
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from yirangmq.topics.lines import Outlet, Take
+from yirangmq.topics.ports import Outlet, Take
 
 RELAYED = 256 * 1024
 """Bytes handed to the loop at once where a worker cannot write to the socket itself."""

@@ -22,7 +22,7 @@ from yirangmq.wire import messages
 from yirangmq.wire.frames import Frame, FrameReader, Kind
 
 if TYPE_CHECKING:
-    from yirangmq.topics.lines import Line
+    from yirangmq.topics.ports import Line
 
 MOST_PENDING = 256
 LARGEST_GREETING = 8192

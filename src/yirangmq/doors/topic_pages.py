@@ -8,7 +8,7 @@ from yirangmq.core.errors import BadInput
 from yirangmq.core.topic_filter import Filter, make_filter
 from yirangmq.core.topics import MOST_SEQUENCE, Log
 from yirangmq.doors.values import Values
-from yirangmq.topics.paging import PageLimits, read_page
+from yirangmq.topics.adapters import PageLimits, read_page
 
 PAGE_BYTES = 1 << 20
 """Payload bytes on one page of records, but for a single one that is larger."""

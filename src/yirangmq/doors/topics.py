@@ -21,13 +21,12 @@ from yirangmq.format.envelope import iso
 from yirangmq.format.topic_record import cursor_document
 from yirangmq.observe.metrics import SECONDS
 from yirangmq.observe.numbers import Histogram, Minute, window_seconds
+from yirangmq.topics.ports import Settings
 from yirangmq.topics.publisher import Publisher
-from yirangmq.topics.stage import Settings
 
 if TYPE_CHECKING:
     from yirangmq.observe.prometheus import Reading, Samples
-    from yirangmq.topics.subscriber import Subscriber
-    from yirangmq.topics.tail import Live
+    from yirangmq.topics.live import Live, Subscriber
 
 SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 MOST_WORKERS = 64

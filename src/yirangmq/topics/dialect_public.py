@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from yirangmq.core.errors import StoreDamaged
 from yirangmq.topics import dialect_layout as layout
-from yirangmq.topics.lines import Batch, Recovering, Subscribed
+from yirangmq.topics.ports import Batch, Recovering, Subscribed
 from yirangmq.wire import records
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from yirangmq.core.topics import Gap
-from yirangmq.topics.lines import Batch, Recovering, Subscribed
+from yirangmq.topics.ports import Batch, Recovering, Subscribed
 from yirangmq.wire import messages
 from yirangmq.wire.frames import Kind
 from yirangmq.wire.messages import MOST_GAPS, frame

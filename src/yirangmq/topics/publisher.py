@@ -25,16 +25,14 @@ from yirangmq.core.topics import (
     publisher_after,
 )
 from yirangmq.fsio.background import Aside
-from yirangmq.topics.asking import Ask, begins_at, check_epoch, resumed
-from yirangmq.topics.stage import Loop, Settings
+from yirangmq.topics.cursors import Ask, begins_at, check_epoch, resumed
+from yirangmq.topics.ports import Loop, Settings
 
 if TYPE_CHECKING:  # the parts are loaded when the log is opened
-    from yirangmq.topics.feed import Done, Feed, Hear
-    from yirangmq.topics.follows import Follows, Over
-    from yirangmq.topics.ledger import Ledger
-    from yirangmq.topics.lines import Dialect, Line
-    from yirangmq.topics.subscriber import Moved, Subscriber
-    from yirangmq.topics.ticking import Hold, LagHeard, Ticking
+    from yirangmq.topics.cursors import Ledger
+    from yirangmq.topics.live import Done, Feed, Hear, Moved, Subscriber
+    from yirangmq.topics.ports import Dialect, Line
+    from yirangmq.topics.subscribers import Follows, Hold, LagHeard, Over, Ticking
 
 AGAIN_SECONDS = 1.0
 """A log that could not be opened is not tried again before: everybody who asks would wait for it."""
@@ -159,10 +157,9 @@ class Publisher:
         return self._open is not None
 
     def _made(self) -> Open:
-        from yirangmq.topics.feed import Feed
-        from yirangmq.topics.follows import Follows
-        from yirangmq.topics.ledger import Ledger
-        from yirangmq.topics.ticking import Ticking
+        from yirangmq.topics.cursors import Ledger
+        from yirangmq.topics.live import Feed
+        from yirangmq.topics.subscribers import Follows, Ticking
 
         log = self._opening.log()
         try:
@@ -256,7 +253,7 @@ class Publisher:
 
     def connect(self, line: "Line", dialect: "Dialect") -> "Subscriber":
         """One who may subscribe; ``leave`` when its connection is gone."""
-        from yirangmq.topics.subscriber import Subscriber
+        from yirangmq.topics.live import Subscriber
 
         return Subscriber(next(self._numbers), line, dialect, self._moved)
 

@@ -12,10 +12,10 @@ from yirangmq.core.topics import Cursor, Log, Record
 from yirangmq.doors.stomp.consuming import AckMode
 from yirangmq.doors.stomp.hub import Client, Terms
 from yirangmq.doors.stomp.translate import record_message
-from yirangmq.topics.asking import resumed
-from yirangmq.topics.paging import FOLLOW_SPAN, PageLimits, RecordPage, page_after
+from yirangmq.topics.adapters import FOLLOW_SPAN, PageLimits, RecordPage, page_after
+from yirangmq.topics.cursors import resumed
+from yirangmq.topics.live import Live
 from yirangmq.topics.publisher import Publisher
-from yirangmq.topics.tail import Live
 from yirangmq.wire.records import decode, read_head
 
 PAGE_RECORDS = 256

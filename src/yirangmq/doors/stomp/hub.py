@@ -12,7 +12,7 @@ from yirangmq.topics.publisher import Publisher
 
 if TYPE_CHECKING:
     from yirangmq.doors.stomp.following import Following
-    from yirangmq.topics.tail import Live
+    from yirangmq.topics.live import Live
 
 
 class Terms(NamedTuple):

@@ -11,7 +11,7 @@ from yirangmq.core.message import Envelope
 from yirangmq.core.topics import NewRecord
 from yirangmq.core.transitions import Cause
 from yirangmq.doors.stomp.consuming import Taken
-from yirangmq.topics.stage import MOST_PER_PUBLISH
+from yirangmq.topics.ports import MOST_PER_PUBLISH
 
 MOST_OPEN = 64
 

@@ -15,7 +15,7 @@ from yirangmq.doors.http.v1.fields import Field, text, whole
 from yirangmq.doors.http.v1.log_frames import Frames, Readers
 from yirangmq.doors.http.v1.schemas import COUNT, FLAG, items, ref, thing
 from yirangmq.format.envelope import iso
-from yirangmq.topics.asking import check_epoch
+from yirangmq.topics.cursors import check_epoch
 from yirangmq.topics.publisher import Publisher
 
 TYPE = "application/vnd.yirangmq.records"

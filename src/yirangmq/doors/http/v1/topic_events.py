@@ -19,10 +19,10 @@ from yirangmq.doors.http.v1.log import check_start, log_of, topics_of
 from yirangmq.doors.http.v1.record_shapes import on_one_line, shown_record
 from yirangmq.doors.http.v1.topics import FROM_SEQUENCE, FROM_TIME, TOPICS, place_of
 from yirangmq.format.json_codec import dumps
-from yirangmq.topics.asking import check_epoch
-from yirangmq.topics.paging import FOLLOW_SPAN, PageLimits, RecordPage, page_after
+from yirangmq.topics.adapters import FOLLOW_SPAN, PageLimits, RecordPage, page_after
+from yirangmq.topics.cursors import check_epoch
+from yirangmq.topics.live import Live
 from yirangmq.topics.publisher import Publisher
-from yirangmq.topics.tail import Live
 
 PAGE_BYTES = 256 * 1024
 PAGE_LIMITS = PageLimits(records=1000, size=PAGE_BYTES, span=FOLLOW_SPAN)

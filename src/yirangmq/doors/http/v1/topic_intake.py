@@ -12,7 +12,7 @@ from yirangmq.doors.http.v1.intake import FORM, LINES, elements
 from yirangmq.format.envelope import JSON_TYPE
 from yirangmq.format.json_codec import loads, members
 from yirangmq.format.topic_record import from_base64
-from yirangmq.topics.stage import MOST_PER_PUBLISH
+from yirangmq.topics.ports import MOST_PER_PUBLISH
 from yirangmq.wire.records import MOST_PART, RecordReader, check_record
 
 FRAMES = "application/vnd.yirangmq.records"
