@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from yirangmq.broker.lookout import LONGEST, Lookout
+from yirangmq.observe.event_loop import LONGEST, Lookout
 
 QUICK = LONGEST / 3
 

@@ -4,9 +4,9 @@ import re
 from pathlib import Path
 
 from yirangmq.core.events import Published, Settled, Steered
+from yirangmq.observe.events import NOTEWORTHY, STEPS, VERBS, describe
 from yirangmq.observe.metrics import no_rates
 from yirangmq.observe.prometheus import METRICS
-from yirangmq.observe.telling import NOTEWORTHY, STEPS, VERBS, describe
 
 PAGE = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.server_process import daemon, run_command
-from yirangmq.observe.occupant import SOMEBODY, cannot_listen, named, who_has, who_listens
+from yirangmq.observe.port_in_use import SOMEBODY, cannot_listen, named, who_has, who_listens
 
 STREAM, DATAGRAM = socket.SOCK_STREAM, socket.SOCK_DGRAM
 PAIR = ("--node", "a", "--pair-peer", "127.0.0.1:9", "--pair-key", "k" * 32)

@@ -8,8 +8,7 @@ from yirangmq.broker import queries
 from yirangmq.broker.dead_letters import DeadLetters
 from yirangmq.broker.queues import Queues
 from yirangmq.core.events import Committed, Published
-from yirangmq.observe.metrics import Metrics, no_rates
-from yirangmq.observe.numbers import Histogram, Minute, window_seconds
+from yirangmq.observe.metrics import Histogram, Metrics, Minute, no_rates, window_seconds
 from yirangmq.observe.prometheus import METRICS, Samples, page
 from yirangmq.testing import ManualClock, open_for_test
 

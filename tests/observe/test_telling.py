@@ -23,8 +23,7 @@ from yirangmq.core.events import (
     Steered,
     Traced,
 )
-from yirangmq.observe.feed import FOLLOWED_MS, KEPT, Feed
-from yirangmq.observe.telling import NAMES, describe, log_events
+from yirangmq.observe.events import FOLLOWED_MS, KEPT, NAMES, Feed, describe, log_events
 from yirangmq.testing import START_MS, ManualClock
 
 EVENTS: list[tuple[OfQueue, dict[str, Any]]] = [

@@ -5,7 +5,7 @@ from typing import Any
 from tests.support.http_api import Web
 from tests.support.session import Server
 from yirangmq.core.errors import StoreError
-from yirangmq.observe.trends import EVERY_MS, KEPT, METRICS, Trends
+from yirangmq.observe.metrics import EVERY_MS, KEPT, METRICS, Trends
 from yirangmq.stores.memory import MemoryTransaction
 
 

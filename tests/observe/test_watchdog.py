@@ -13,8 +13,8 @@ import pytest
 from tests.support.loop_thread import OnThread
 from tests.support.server_process import Daemon
 from tests.support.wait import until
-from yirangmq.observe import watchdog as module
-from yirangmq.observe.watchdog import LINGER_BEATS, WARN_SECONDS, LoopWatchdog
+from yirangmq.observe import event_loop as module
+from yirangmq.observe.event_loop import LINGER_BEATS, WARN_SECONDS, LoopWatchdog
 
 
 async def serve(up: Callable[[], None], over: asyncio.Event) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from tests.support.wait import PATIENCE, STALL_SECONDS
-from yirangmq.observe.watchdog import LoopWatchdog
+from yirangmq.observe.event_loop import LoopWatchdog
 
 
 class OnThread:

@@ -12,10 +12,9 @@ from tests.support.wait import soon
 from yirangmq.clock import SystemClock
 from yirangmq.core.events import FeedMoved
 from yirangmq.core.topics import NewRecord
-from yirangmq.observe.metrics import Metrics
-from yirangmq.observe.numbers import Histogram
+from yirangmq.observe.events import describe
+from yirangmq.observe.metrics import Histogram, Metrics
 from yirangmq.observe.prometheus import METRICS, page
-from yirangmq.observe.telling import describe
 from yirangmq.stores.log import reader
 from yirangmq.stores.log.log import LogSettings, SegmentLog
 from yirangmq.topics.ports import Settings

@@ -19,7 +19,6 @@ from yirangmq.broker.admission.workers import Lines
 from yirangmq.broker.consumer_registry import Consumers
 from yirangmq.broker.group_commit import Desk
 from yirangmq.broker.housekeeping import check_unmarked
-from yirangmq.broker.lookout import Lookout
 from yirangmq.broker.operations import Verbs
 from yirangmq.broker.scheduler import Ticking
 from yirangmq.cli.alerting import Alerting, Sources
@@ -53,8 +52,8 @@ from yirangmq.doors.refusing import Refusals
 from yirangmq.doors.topics import TopicCalls
 from yirangmq.doors.webhooks.secrets import read_secret
 from yirangmq.doors.webhooks.webhooks import Webhooks
+from yirangmq.observe.event_loop import Lookout, LoopWatchdog
 from yirangmq.observe.traces import load as load_traces
-from yirangmq.observe.watchdog import LoopWatchdog
 
 if TYPE_CHECKING:
     from yirangmq.cli.clusterway import ClusterWay

@@ -17,7 +17,7 @@ from yirangmq.doors.paged import Pages
 from yirangmq.doors.refusing import Refusals
 from yirangmq.doors.topics import TopicCalls
 from yirangmq.doors.webhooks.webhooks import Webhooks
-from yirangmq.observe.watchdog import LoopWatchdog
+from yirangmq.observe.event_loop import LoopWatchdog
 from yirangmq.topics.publisher import Publisher
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from yirangmq.cli.parts import ServerParts
 from yirangmq.core.access import show as show_programs
 from yirangmq.doors.paged import Done, Given
 from yirangmq.doors.values import reading
-from yirangmq.observe.process import resident_bytes
+from yirangmq.observe.metrics import resident_bytes
 
 if TYPE_CHECKING:
     from yirangmq.observe.prometheus import Reading

@@ -13,7 +13,7 @@ from yirangmq.core.events import Event
 from yirangmq.core.ports import Clock
 from yirangmq.core.topics import NewRecord
 from yirangmq.format.json_codec import dumps
-from yirangmq.observe.telling import UNTOLD, describe
+from yirangmq.observe.events import UNTOLD, describe
 from yirangmq.topics.ports import MOST_PER_PUBLISH
 from yirangmq.topics.publisher import Publisher
 

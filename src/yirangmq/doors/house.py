@@ -11,7 +11,7 @@ from yirangmq.doors.calls import Calls
 from yirangmq.doors.gate import Gate
 from yirangmq.doors.health import Disk
 from yirangmq.doors.refusing import Refusals
-from yirangmq.observe.feed import Feed
+from yirangmq.observe.events import Feed
 
 if TYPE_CHECKING:
     from yirangmq.broker.sink_batches import Batches

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from yirangmq.core.access import subject_of
 from yirangmq.core.errors import BadInput, CannotListen
 from yirangmq.doors.gate import CertifiedPeer
-from yirangmq.observe.occupant import CREDENTIALS, cannot_listen, in_use, who_listens
+from yirangmq.observe.port_in_use import CREDENTIALS, cannot_listen, in_use, who_listens
 
 UNIX_ROOM = 1024 * 1024
 """Bytes that wait in a unix socket for its reader. (TCP finds its own size.)"""

@@ -17,11 +17,9 @@ from yirangmq.doors.paged import Done, Given
 from yirangmq.doors.queue_lists import ROWS_PER_SLICE
 from yirangmq.doors.slices import Slices, in_slices
 from yirangmq.doors.values import Values, reading
-from yirangmq.observe.feed import Feed
-from yirangmq.observe.metrics import MOST_QUEUES, Metrics
-from yirangmq.observe.telling import NOTEWORTHY, log_events
-from yirangmq.observe.trends import MOST_SAMPLED as SAMPLED
-from yirangmq.observe.trends import Trends
+from yirangmq.observe.events import NOTEWORTHY, Feed, log_events
+from yirangmq.observe.metrics import MOST_QUEUES, Metrics, Trends
+from yirangmq.observe.metrics import MOST_SAMPLED as SAMPLED
 
 if TYPE_CHECKING:
     from yirangmq.observe.prometheus import Reading

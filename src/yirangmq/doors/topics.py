@@ -19,8 +19,7 @@ from yirangmq.doors.topic_pages import page, read_wanted
 from yirangmq.doors.values import reading
 from yirangmq.format.envelope import iso
 from yirangmq.format.topic_record import cursor_document
-from yirangmq.observe.metrics import SECONDS
-from yirangmq.observe.numbers import Histogram, Minute, window_seconds
+from yirangmq.observe.metrics import SECONDS, Histogram, Minute, window_seconds
 from yirangmq.topics.ports import Settings
 from yirangmq.topics.publisher import Publisher
 

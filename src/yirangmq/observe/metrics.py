@@ -1,25 +1,109 @@
 """Events to numbers: counters and histograms since the start, rates over the last minute, queue by queue.
 
-Knows: events, the clock. Does not know: stores, text. ``observe.prometheus`` prints them."""
+Knows: events, the clock. Does not know: stores, text. ``observe.prometheus`` prints them.
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+Counting: how long things took, and how many there were in the last minute. The time is handed in.
+
+What this process costs.
+
+How the numbers of each queue went during the last minutes, so that a chart is full when somebody first looks at it.
+
+Knows: rows of a status, the time it is given. Does not know: where they come from, who asks. Lost with the process."""
+
+import os
+from bisect import bisect_left
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import accumulate
+from pathlib import Path
+from struct import Struct
 from typing import Any
 
-from yirangmq.core.events import (
-    Committed,
-    Died,
-    Dropped,
-    Event,
-    Lapsed,
-    Leased,
-    Published,
-    Refused,
-    Settled,
-    Steered,
-)
+from yirangmq.core.events import Committed, Died, Dropped, Event, Lapsed, Leased, Published, Refused, Settled, Steered
 from yirangmq.core.ports import Clock
-from yirangmq.observe.numbers import Histogram, Minute, window_seconds
+from yirangmq.format.envelope import iso
+
+WINDOW = 60
+"""Seconds over which rates are taken."""
+
+
+class Histogram:
+    """How many values were at most each bound, and their sum."""
+
+    __slots__ = ("_counts", "bounds", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self.total: float = 0
+
+    def observe(self, value: float) -> None:
+        self._counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    def observe_all(self, values: Sequence[int]) -> int:
+        """A batch, more often than not all of one bucket; its sum. (A clock that was set back makes negative times:
+        they count as none.)"""
+        low, high = min(values), max(values)
+        if low < 0:
+            values = [max(0, value) for value in values]
+        first, last = bisect_left(self.bounds, low), bisect_left(self.bounds, high)
+        if first == last:
+            self._counts[first] += len(values)
+        else:
+            for value in values:
+                self._counts[bisect_left(self.bounds, value)] += 1
+        total = sum(values)
+        self.total += total
+        return total
+
+    def at_most(self, share: float) -> float | None:
+        """The bound that so large a share of the values did not pass; None: there are none, or they passed them all."""
+        counts = self.counts
+        wanted = share * counts[-1]
+        return next(
+            (bound for bound, count in zip(self.bounds, counts, strict=False) if count and count >= wanted), None
+        )
+
+    @property
+    def counts(self) -> list[int]:
+        """Of values up to each bound, and of all."""
+        return list(accumulate(self._counts))
+
+
+class Minute:
+    """Sums by name over the last minute, second by second."""
+
+    __slots__ = ("_seconds",)
+
+    def __init__(self) -> None:
+        self._seconds: deque[tuple[int, dict[str, int]]] = deque(maxlen=WINDOW)
+
+    def add(self, now_ms: int, **sums: int) -> None:
+        second = now_ms // 1000
+        if not self._seconds or self._seconds[-1][0] != second:
+            self._seconds.append((second, {}))
+        latest = self._seconds[-1][1]
+        for name, value in sums.items():
+            latest[name] = latest.get(name, 0) + value
+
+    def sums(self, now_ms: int) -> dict[str, int]:
+        """Of the running second and the 59 before it."""
+        first = now_ms // 1000 - WINDOW + 1
+        while self._seconds and self._seconds[0][0] < first:
+            self._seconds.popleft()
+        found: dict[str, int] = {}
+        for _, sums in self._seconds:
+            for name, value in sums.items():
+                found[name] = found.get(name, 0) + value
+        return found
+
+
+def window_seconds(now_ms: int, since_ms: int) -> float:
+    """How long ``sums`` reach back: the running second and the 59 before it, or less if counting began later."""
+    reach = WINDOW - 1 + now_ms % 1000 / 1000
+    return max(1.0, min(reach, (now_ms - since_ms) / 1000))
+
 
 SPANS_MS = (1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000, 60_000, 300_000, 3_600_000)
 """From a call on the same machine to an hour of work."""
@@ -182,3 +266,94 @@ _ACTS: dict[type, Callable[[QueueNumbers, Any, int], None]] = {
     Dropped: _dropped,
     Refused: _refused,
 }
+
+
+STATM = Path("/proc/self/statm")
+
+
+def resident_bytes() -> int | None:
+    """Memory in use now; None where the system does not say."""
+    try:
+        return int(STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+KEPT = 120
+"""Samples; at one every ``EVERY_MS`` ten minutes."""
+EVERY_MS = 5_000
+PER_QUEUE_MS = 20
+"""With many queues samples are taken less often, so that they take a thousandth of the server's time (measured: 24 µs
+a queue)."""
+MOST_SAMPLED = 1000
+"""Queues in a sample: all of them, or of more those that a metric of their own is kept of."""
+METRICS = ("waiting", "ageSec", "leased", "dead", "published", "acked", "failed")
+"""The last three are totals since the queue exists: rates are their differences."""
+NONE = -1
+_sample = Struct(f"<{len(METRICS)}q")
+"""A queue at one moment takes 56 bytes; as Python's numbers it would be five times that."""
+
+
+class Trends:
+    def __init__(self) -> None:
+        self._taken: deque[tuple[int, dict[str, bytes], bytes]] = deque(maxlen=KEPT)
+        """The moment, the queues, and all of them together."""
+
+    def is_due(self, now: int) -> bool:
+        if not self._taken:
+            return True
+        at, queues, _ = self._taken[-1]
+        return not 0 <= now - at < max(EVERY_MS, PER_QUEUE_MS * len(queues))
+
+    def add(self, rows: Sequence[Mapping[str, Any]], now: int, everything: Mapping[str, Any] | None = None) -> None:
+        """A sample. What is older than a clock that was set back never was. ``everything``: what all queues are
+        together, where ``rows`` may not be all of them."""
+        while self._taken and self._taken[-1][0] >= now:
+            self._taken.pop()
+        whole = _sum(rows) if everything is None else {**everything, "headAgeSec": _oldest(rows)}
+        self._taken.append((now, {row["queue"]: _packed(row) for row in rows}, _packed(whole)))
+
+    def document(self, queue: str | None = None) -> dict[str, Any]:
+        """``{"at": […], "all": {metric: […]}, "queues": {queue: {metric: […]}}}``, oldest first; null where a queue was
+        not there, or nothing waited."""
+        latest = self._taken[-1][1] if self._taken else {}
+        names = [name for name in latest if queue in (None, name)]
+        return {
+            "at": [iso(at) for at, _, _ in self._taken],
+            "all": self._columns([whole for _, _, whole in self._taken]),
+            "queues": {
+                name: self._columns([queues.get(name) for _, queues, _ in self._taken]) for name in sorted(names)
+            },
+        }
+
+    def _columns(self, samples: Sequence[bytes | None]) -> dict[str, list[float | None]]:
+        columns: dict[str, list[float | None]] = {metric: [] for metric in METRICS}
+        for packed in samples:
+            values = (NONE,) * len(METRICS) if packed is None else _sample.unpack(packed)
+            for metric, value in zip(METRICS, values, strict=True):
+                columns[metric].append(None if value == NONE else value / 1000 if metric == "ageSec" else value)
+        return columns
+
+
+def _packed(row: Mapping[str, Any]) -> bytes:
+    age = row["headAgeSec"]
+    totals = row["totals"]
+    return _sample.pack(
+        row["ready"] + row["delayed"] + row.get("held", 0),
+        NONE if age is None else round(age * 1000),
+        row["leased"],
+        row["dead"],
+        totals["published"],
+        totals["acked"],
+        totals["failed"],
+    )
+
+
+def _sum(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    summed = {name: sum(row.get(name, 0) for row in rows) for name in ("ready", "delayed", "held", "leased", "dead")}
+    totals = {name: sum(row["totals"][name] for row in rows) for name in ("published", "acked", "failed")}
+    return {**summed, "totals": totals, "headAgeSec": _oldest(rows)}
+
+
+def _oldest(rows: Sequence[Mapping[str, Any]]) -> float | None:
+    return max((row["headAgeSec"] for row in rows if row["headAgeSec"] is not None), default=None)

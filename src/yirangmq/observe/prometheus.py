@@ -5,8 +5,7 @@ Knows: names, labels, the text format. Does not know: where the numbers come fro
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from yirangmq.observe.metrics import Metrics, QueueNumbers
-from yirangmq.observe.numbers import Histogram
+from yirangmq.observe.metrics import Histogram, Metrics, QueueNumbers
 
 OTHER = "_other"
 """The label of all queues together that have no series of their own."""

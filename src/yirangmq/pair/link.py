@@ -12,7 +12,7 @@ from typing import cast
 
 from yirangmq.core.errors import QueueError
 from yirangmq.core.failover import Beat
-from yirangmq.observe.occupant import cannot_listen
+from yirangmq.observe.port_in_use import cannot_listen
 from yirangmq.wire.heartbeat import MOST_BYTES, read, write
 
 SIZE_BYTES = 2

@@ -17,7 +17,7 @@ from yirangmq.core.errors import NotActive
 from yirangmq.core.failover import Beat, Decision, Load, Probe, Role, Status, Step, Verdict, Watching, Wish
 from yirangmq.core.failover_node import Conduct, Heard, Partner
 from yirangmq.observe.logs import log, values
-from yirangmq.observe.process import resident_bytes
+from yirangmq.observe.metrics import resident_bytes
 from yirangmq.pair.link import Link
 from yirangmq.pair.memory import Memory
 from yirangmq.pair.ports import Settings, Work, boot_clock, wall_clock

@@ -13,7 +13,7 @@ from yirangmq.doors.http.exchange import Exchange, Request, Response
 from yirangmq.doors.http.limits import Limits
 from yirangmq.doors.http.router import Params
 from yirangmq.doors.http.server import HttpDoor, listen_tcp
-from yirangmq.observe.process import resident_bytes
+from yirangmq.observe.metrics import resident_bytes
 
 TICK_SECONDS = 0.2
 

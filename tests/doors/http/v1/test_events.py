@@ -1,7 +1,7 @@
 """Server-Sent Events: told as they happen, resumed where a reader left off, and never silently incomplete."""
 
 from tests.support.http_api import Line, Told, Web
-from yirangmq.observe.feed import FOLLOWED_MS, KEPT
+from yirangmq.observe.events import FOLLOWED_MS, KEPT
 
 MESSAGES = "/v1/queues/mail/messages"
 

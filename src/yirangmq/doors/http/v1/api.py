@@ -26,7 +26,7 @@ from yirangmq.doors.http.v1.log import LogRoutes
 from yirangmq.doors.http.v1.pipelines import PipelineRoutes
 from yirangmq.doors.http.v1.table import Table
 from yirangmq.doors.http.v1.topic_events import TopicEvents
-from yirangmq.observe.feed import Feed
+from yirangmq.observe.events import Feed
 
 PREFIX = "/v1/"
 MAX_BODY = 16 * 1024 * 1024

@@ -13,8 +13,7 @@ from yirangmq.doors.http.exchange import Outlet, Response
 from yirangmq.doors.http.v1.endpoint import Ask, Endpoint
 from yirangmq.doors.http.v1.fields import Field, text
 from yirangmq.format.json_codec import dumps
-from yirangmq.observe.feed import KEPT, Feed
-from yirangmq.observe.telling import NAMES
+from yirangmq.observe.events import KEPT, NAMES, Feed
 
 STREAM = "text/event-stream"
 HEADERS = (("content-type", STREAM), ("cache-control", "no-store"), ("x-accel-buffering", "no"))

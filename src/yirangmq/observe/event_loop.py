@@ -6,17 +6,25 @@ goes to a histogram. A loop that is blocked for ``WARN_SECONDS`` is logged at on
 beats stop and the thread sleeps: an idle server wakes no more often than without them.
 
 The thread measures time only while it runs on time itself. So a stopped process (SIGSTOP, a suspended machine) and a
-machine without processor time do not count as a blocked loop; they do count in the histogram."""
+machine without processor time do not count as a blocked loop; they do count in the histogram.
+
+Keeps a server's loop from falling asleep for the moment in which whoever was just answered usually asks again.
+
+Knows: when answers left and when work came (``core.adaptive_spin`` knows what to make of it). Does not know: the desk,
+asyncio. Whoever runs it hands in ``soon``, which calls back in the next turn of the loop, and ``give_way``, which lets
+others have the processor first."""
 
 import sys
 import threading
 import time
 from collections.abc import Callable
+from time import perf_counter
 from typing import Any, Protocol
 
+from yirangmq.core.adaptive_spin import Vigil
 from yirangmq.core.health import HealthReason, health_reason
 from yirangmq.observe.logs import log, values
-from yirangmq.observe.numbers import Histogram
+from yirangmq.observe.metrics import Histogram
 
 BEAT_SECONDS = 0.1
 WARN_SECONDS = 0.2
@@ -164,3 +172,51 @@ class LoopWatchdog:
         if is_urgent or now - self._logged_at >= LOG_SECONDS:
             self._logged_at = now
             log.warning(event, extra=values(**named))
+
+
+LONGEST = 0.00015
+"""Seconds in which a client that has its answer asks again; others are not stayed awake for."""
+
+
+class Lookout:
+    """Used from one thread, the loop's."""
+
+    def __init__(
+        self,
+        soon: Callable[[Callable[[], None]], Any],
+        give_way: Callable[[], None],
+        seconds: Callable[[], float] = perf_counter,
+    ) -> None:
+        self._soon = soon
+        self._give_way = give_way
+        self._seconds = seconds
+        self._vigil = Vigil(LONGEST)
+        self._since = 0.0
+        """When answers left that nothing was asked after yet; 0: work came since."""
+        self._until = 0.0
+        self._is_out = False
+
+    def asked(self) -> None:
+        """Work has come."""
+        if self._since:
+            self._vigil.took(self._seconds() - self._since)
+            self._since = 0.0
+
+    def answered(self) -> None:
+        """Answers have left."""
+        self._since = self._seconds()
+        awake = self._vigil.seconds
+        self._until = self._since + awake
+        if awake and not self._is_out:
+            self._is_out = True
+            self._soon(self._look)
+
+    def _look(self) -> None:
+        """The loop looks at its sockets before it comes here again."""
+        if self._since and (now := self._seconds()) < self._until:
+            self._give_way()
+            if self._seconds() - now > self._vigil.slow:
+                self._vigil.was_late()
+            self._soon(self._look)
+        else:
+            self._is_out = False
