@@ -23,7 +23,7 @@ os.environ["YIRANGMQ_HTTP"] = "off"
 from tests.support.etcd import EtcdCluster  # noqa: E402
 from tests.support.etcd_servers import Served  # noqa: E402
 from tests.support.server_process import daemon  # noqa: E402
-from yirangmq.client.open import connect  # noqa: E402
+from yirangmq.client.connect import connect  # noqa: E402
 
 BODY = os.urandom(2000)
 BATCH = 100

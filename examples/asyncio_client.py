@@ -6,7 +6,7 @@ import asyncio
 import sys
 
 import yirangmq
-from yirangmq.client.verbs import AsyncClient
+from yirangmq.client.async_client import AsyncClient
 
 COUNT = 30
 

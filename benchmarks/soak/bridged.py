@@ -5,7 +5,7 @@ from zlib import crc32
 
 from benchmarks.soak.judge import Seen
 from tests.support.wait import PATIENCE
-from yirangmq.client.open import connect
+from yirangmq.client.connect import connect
 from yirangmq.format.envelope import header_of
 
 NAME = QUEUE = "bridged"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.support.etcd import EtcdCluster
 from tests.support.etcd_servers import Served, served
-from yirangmq.client.open import connect
+from yirangmq.client.connect import connect
 
 MESSAGES = 3_000
 BATCH = 20

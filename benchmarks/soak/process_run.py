@@ -13,7 +13,7 @@ from benchmarks.soak.judge import Seen, Verdict, judge, seen
 from tests.support.ports import free_port
 from tests.support.wait import PATIENCE
 from tests.support.worker_processes import Crew, Worker
-from yirangmq.client.open import connect
+from yirangmq.client.connect import connect
 from yirangmq.core.errors import NotFound, QueueError
 from yirangmq.core.topic_filter import Filter, make_filter
 from yirangmq.stores.log.readonly import SegmentView

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.soak.judge import Seen, seen
 from yirangmq.cli.main import run as run_command
-from yirangmq.client.open import connect
+from yirangmq.client.connect import connect
 from yirangmq.core.errors import QueueError
 
 RECONNECT = 0.05

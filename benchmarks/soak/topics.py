@@ -75,7 +75,12 @@ def soak(first: int, runs: int, share: int) -> Tally:
     return tally
 
 
-MODULES = ("benchmarks.soak.roles", "yirangmq.cli.serve", "yirangmq.client.following", "yirangmq.stores.log.log")
+MODULES = (
+    "benchmarks.soak.roles",
+    "yirangmq.cli.serve",
+    "yirangmq.client.topic_subscription",
+    "yirangmq.stores.log.log",
+)
 
 
 def main() -> int:

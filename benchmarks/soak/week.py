@@ -28,7 +28,7 @@ from tests.support.pair import NAMES, Pair
 from tests.support.server_process import Daemon, until
 from tests.support.wait import PATIENCE
 from yirangmq import NewMessage, QueueError
-from yirangmq.client.open import connect
+from yirangmq.client.connect import connect
 
 PARTIES = ("atm", "card", "till")
 WAYS = [f"{source}-to-{target}" for source, target in permutations(PARTIES, 2)]

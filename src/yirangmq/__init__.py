@@ -32,9 +32,9 @@ from yirangmq.format.envelope import NewMessage
 if TYPE_CHECKING:
     from yirangmq.broker.async_queues import AsyncQueues
     from yirangmq.broker.queues import Queues
-    from yirangmq.client.faces import Client
-    from yirangmq.client.topic_values import LostRecords, Missing, Moved, NewEpoch, TopicRecord
-    from yirangmq.client.verbs import AsyncClient
+    from yirangmq.client.async_client import AsyncClient
+    from yirangmq.client.sync_client import Client
+    from yirangmq.client.values import LostRecords, Missing, Moved, NewEpoch, TopicRecord
     from yirangmq.consumer.consumer import Consumer
     from yirangmq.consumer.outcomes import Reject, Retry
 
@@ -78,7 +78,7 @@ _LATE = {
     "Consumer": "consumer.consumer",
     "Reject": "consumer.outcomes",
     "Retry": "consumer.outcomes",
-    **dict.fromkeys(("LostRecords", "Missing", "Moved", "NewEpoch", "TopicRecord"), "client.topic_values"),
+    **dict.fromkeys(("LostRecords", "Missing", "Moved", "NewEpoch", "TopicRecord"), "client.values"),
 }
 """Loaded when first asked for: who only publishes needs none of it."""
 
@@ -143,7 +143,7 @@ def connect(
 
     if not is_address(address):
         return open(address, consumer=consumer)
-    from yirangmq.client import open as client
+    from yirangmq.client import connect as client
 
     return client.connect(
         address,
@@ -177,7 +177,7 @@ def connect_async(
         from yirangmq.broker.async_queues import AsyncQueues
 
         return AsyncQueues(open(address, consumer=consumer))
-    from yirangmq.client import open as client
+    from yirangmq.client import connect as client
 
     return client.connect_async(
         address, consumer=consumer, token=token, ca=ca, cert=cert, key=key, timeout=timeout, retries=retries

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.server_process import Daemon, daemon, run_command, until
 from tests.support.wait import PATIENCE
-from yirangmq.client.open import connect
+from yirangmq.client.connect import connect
 from yirangmq.stores.log.readonly import SegmentView
 
 pytestmark = pytest.mark.process

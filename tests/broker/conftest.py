@@ -12,8 +12,8 @@ from tests.support.http_server import HttpServer
 from tests.support.server import RunningServer
 from tests.support.stores import KINDS, Place, checked_place
 from yirangmq.broker.queues import Queues
-from yirangmq.client.faces import Client
-from yirangmq.client.open import connect
+from yirangmq.client.connect import connect
+from yirangmq.client.sync_client import Client
 from yirangmq.core.ports import Store
 from yirangmq.testing import CountingIds, ManualClock, open_for_test
 

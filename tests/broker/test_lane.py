@@ -343,7 +343,7 @@ def test_a_waiting_consumer_is_woken_by_another_opener_of_the_same_place(
     place: Place, queues: Queues, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Through a door: when it asks again, as nobody tells the servers of these tests of others on their store."""
-    monkeypatch.setattr("yirangmq.client.verbs.LONGEST_POLL", 0.2)
+    monkeypatch.setattr("yirangmq.client.async_client.LONGEST_POLL", 0.2)
     waiting = Waiting(queues)
     open_for_test(store=place.open(), clock=clock).publish("mail", 1)
     assert waiting.woken() == ["m-1"]

@@ -16,7 +16,7 @@ from tests.support.cli import Cli, Result
 from tests.support.server import RunningServer
 from tests.support.topic_server import SMALL
 from tests.support.wait import PATIENCE
-from yirangmq.client.open import connect
+from yirangmq.client.connect import connect
 from yirangmq.core.topics import NewRecord
 from yirangmq.format.json_codec import dumps
 from yirangmq.stores.log.log import SegmentLog

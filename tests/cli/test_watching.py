@@ -15,7 +15,7 @@ import pytest
 from tests.support.cli import Cli, Killed, Published
 from tests.support.server import RunningServer
 from tests.support.wait import PATIENCE
-from yirangmq.client.open import connect
+from yirangmq.client.connect import connect
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.testing import ManualClock
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.support.wait import PATIENCE
-from yirangmq.client.open import connect, connect_async
+from yirangmq.client.connect import connect, connect_async
 from yirangmq.wire.frames import FrameReader, Kind, encode
 
 SOON = PATIENCE / 2

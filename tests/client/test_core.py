@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from yirangmq.client import core
-from yirangmq.client.core import Conversation, Lost, Slot, Stream
+from yirangmq.client import session
+from yirangmq.client.session import Conversation, Lost, Slot, Stream
 from yirangmq.core.errors import BadInput, NotAllowed, QueueError, TooLarge, Unavailable
 from yirangmq.wire import messages as calls
 from yirangmq.wire.frames import FrameReader, Kind, encode
@@ -13,7 +13,7 @@ from yirangmq.wire.frames import FrameReader, Kind, encode
 PING = calls.Empty()
 
 
-def hear(talk: Conversation, data: bytes) -> tuple[list[core.News], bytes]:
+def hear(talk: Conversation, data: bytes) -> tuple[list[session.News], bytes]:
     """Bytes from the server, put where it wants them."""
     news, back = [], b""
     while data:
@@ -92,7 +92,7 @@ def test_an_empty_or_late_answer_to_nobody_is_passed_over() -> None:
 
 
 def test_a_number_in_use_is_not_given_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(core, "LAST_NUMBER", 4)
+    monkeypatch.setattr(session, "LAST_NUMBER", 4)
     talk = Conversation()
     talk.subscribe(Stream(), calls.Subscribe("q", 9))
     orphan = asked(talk, Kind.LEASE)

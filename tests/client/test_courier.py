@@ -6,11 +6,10 @@ from typing import Any
 import pytest
 
 from yirangmq.client.address import Address, read_addresses
-from yirangmq.client.blocking import Turn, run
-from yirangmq.client.core import Lost, Reply, Slot
-from yirangmq.client.courier import BACKOFF, Courier, Pipeline
-from yirangmq.client.errand import Errand
-from yirangmq.client.wires import Terms
+from yirangmq.client.blocking_transport import Turn, run
+from yirangmq.client.connection import BACKOFF, Courier, Errand, Pipeline
+from yirangmq.client.session import Lost, Reply, Slot
+from yirangmq.client.transport import Terms
 from yirangmq.core.errors import BadInput, NotAllowed, Unreachable
 from yirangmq.wire import messages
 from yirangmq.wire.frames import Kind

@@ -12,8 +12,8 @@ from tests.client.parts import BadLine, Connect
 from tests.support.server import RunningServer
 from tests.support.wait import PATIENCE, STALL_SECONDS
 from yirangmq import NewMessage, NotAllowed, Unreachable
-from yirangmq.client import blocking
-from yirangmq.client.courier import Courier
+from yirangmq.client import blocking_transport
+from yirangmq.client.connection import Courier
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.testing import CountingIds, ManualClock
 from yirangmq.wire.frames import Kind
@@ -223,7 +223,7 @@ def test_a_server_that_falls_silent_is_asked_again(
 def test_an_answer_that_takes_several_reads_is_waited_for(
     server: RunningServer, connecting: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blocking, "PLAIN_SECONDS", 0.05)
+    monkeypatch.setattr(blocking_transport, "PLAIN_SECONDS", 0.05)
     queues = connecting(server.unix, timeout=PATIENCE, retries=0)
     assert queues.call("wait", seconds=0.3) == "waited"
     assert queues.lease("mail", wait=0.3) == []

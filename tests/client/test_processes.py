@@ -12,7 +12,7 @@ import pytest
 from tests.support.server_process import Daemon
 from tests.support.wait import PATIENCE
 from yirangmq import LeaseLost, Unreachable
-from yirangmq.client.open import connect
+from yirangmq.client.connect import connect
 
 pytestmark = pytest.mark.process
 

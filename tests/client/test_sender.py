@@ -13,8 +13,8 @@ import pytest
 from tests.client.parts import FACES, BadLine, Connect, InLoop, ToTheirEnd
 from tests.support.server import RunningServer
 from tests.support.wait import PATIENCE, until
-from yirangmq.client import sender as sender_module
-from yirangmq.client.open import connect_async
+from yirangmq.client import producer as sender_module
+from yirangmq.client.connect import connect_async
 from yirangmq.core.errors import BadInput, QueueError, Unreachable
 from yirangmq.core.ports import Stored
 from yirangmq.wire import messages

@@ -11,8 +11,8 @@ import pytest
 from tests.client.parts import SILENCE, SOON
 from tests.support.server import RunningServer
 from tests.support.wait import PATIENCE
-from yirangmq.client.faces import Client
-from yirangmq.client.open import connect, connect_async
+from yirangmq.client.connect import connect, connect_async
+from yirangmq.client.sync_client import Client
 
 
 @pytest.fixture

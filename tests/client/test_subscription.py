@@ -233,7 +233,7 @@ def test_a_server_that_pushes_nothing_is_asked_whether_it_is_there(
 
 
 def test_a_long_wait_is_asked_for_in_parts(line: BadLine, connecting: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("yirangmq.client.verbs.LONGEST_POLL", 0.01)
+    monkeypatch.setattr("yirangmq.client.async_client.LONGEST_POLL", 0.01)
     client = connecting(line.address)
     assert client.lease("mail", wait=QUIET) == []
     while line.requests.count(Kind.LEASE) <= 2:

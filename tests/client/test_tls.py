@@ -10,7 +10,7 @@ from tests.client.parts import Connect
 from tests.support.credentials import certificate, server_context
 from tests.support.server import RunningServer
 from yirangmq import BadInput, NotAllowed, TlsFailed
-from yirangmq.client.open import connect
+from yirangmq.client.connect import connect
 from yirangmq.stores.memory import MemoryStore
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from tests.support.server_process import Daemon
 from tests.support.wait import PATIENCE
-from yirangmq.client.open import connect
-from yirangmq.client.topic_values import Receipt, TopicRecord
+from yirangmq.client.connect import connect
+from yirangmq.client.values import Receipt, TopicRecord
 
 pytestmark = pytest.mark.process
 SUBSCRIBER = """

@@ -11,8 +11,8 @@ import pytest
 from tests.client.topic_parts import TOPIC_FACES, Tampering, silent_until
 from tests.support.server import RunningServer
 from tests.support.wait import PATIENCE
-from yirangmq.client.open import connect
-from yirangmq.client.topic_values import Event, Missing, Moved
+from yirangmq.client.connect import connect
+from yirangmq.client.values import Event, Missing, Moved
 from yirangmq.core.errors import BadInput
 from yirangmq.core.topics import ClientState
 from yirangmq.stores.memory import MemoryStore

@@ -17,10 +17,10 @@ from tests.support.server import RunningServer
 from tests.support.server_process import until
 from tests.support.topic_server import SMALL
 from tests.support.wait import PATIENCE
-from yirangmq.client import feed as client_feed
-from yirangmq.client import way
-from yirangmq.client.open import connect
-from yirangmq.client.topic_values import Event, LostRecords, Missing, Moved, NewEpoch
+from yirangmq.client import session as client_feed
+from yirangmq.client import topic_connection
+from yirangmq.client.connect import connect
+from yirangmq.client.values import Event, LostRecords, Missing, Moved, NewEpoch
 from yirangmq.core.errors import BadInput, NotActive, Replaced, Retired, StoreDamaged, TooLarge, Unreachable, WrongEpoch
 from yirangmq.core.topics import ClientState, NewRecord
 from yirangmq.doors import following as server_side
@@ -77,7 +77,7 @@ def states(events: list[Event]) -> list[str]:
 
 
 def test_both_ends_speak_by_the_same_modules() -> None:
-    assert vars(way)["messages"] is vars(server_side)["messages"] is wire_feeds
+    assert vars(topic_connection)["messages"] is vars(server_side)["messages"] is wire_feeds
     assert vars(client_feed)["read_body"] is read_body
     assert client_feed.RECORD == KIND
 

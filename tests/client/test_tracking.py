@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from yirangmq.client.topic_values import Event, LostRecords, Missing, NewEpoch, TopicRecord
-from yirangmq.client.tracking import Tracker
+from yirangmq.client.topic_connection import Tracker
+from yirangmq.client.values import Event, LostRecords, Missing, NewEpoch, TopicRecord
 from yirangmq.wire import messages
 
 ONE, TWO = "1" * 32, "2" * 32

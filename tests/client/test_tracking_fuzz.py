@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from yirangmq.client.topic_values import TopicRecord
-from yirangmq.client.tracking import Tracker
+from yirangmq.client.topic_connection import Tracker
+from yirangmq.client.values import TopicRecord
 from yirangmq.wire import messages
 
 EPOCH = "e" * 32
@@ -69,7 +69,7 @@ class Subscriber:
             self.found += [one.sequence for one in self.tracker.take(rows)]
 
     def ask(self) -> None:
-        """As ``client.way`` does: once, until the answer is here."""
+        """As ``client.topic_connection`` does: once, until the answer is here."""
         if self.tracker.needed is not None:
             self.tracker.response(self._server.recover(self.tracker.needed))
 

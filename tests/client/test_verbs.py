@@ -11,10 +11,10 @@ from tests.support.server import RunningServer
 from yirangmq import NewMessage
 from yirangmq.broker.queues import Queues
 from yirangmq.broker.subscription import Subscription as EmbeddedSubscription
-from yirangmq.client.faces import Client
-from yirangmq.client.faces import Subscription as ClientSubscription
-from yirangmq.client.sending import FRAME_MESSAGES
-from yirangmq.client.verbs import AsyncClient
+from yirangmq.client.async_client import AsyncClient
+from yirangmq.client.producer import FRAME_MESSAGES
+from yirangmq.client.sync_client import Client
+from yirangmq.client.sync_client import Subscription as ClientSubscription
 from yirangmq.core.errors import BadInput, LeaseExpired, LeaseLost, LeaseMismatch, NotFound, QueueError, TooLarge
 from yirangmq.core.message import Counts, Reason
 from yirangmq.core.ports import Stored

@@ -8,8 +8,8 @@ from typing import Any
 
 from tests.client.parts import BadLine, Connect, InLoop
 from tests.support.wait import PATIENCE
-from yirangmq.client.following import AsyncTopicSubscription
-from yirangmq.client.open import connect
+from yirangmq.client.connect import connect
+from yirangmq.client.topic_subscription import AsyncTopicSubscription
 from yirangmq.core.topics import ClientState
 from yirangmq.wire.frames import Frame
 

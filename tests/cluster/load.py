@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 
 from tests.support.etcd_servers import PATIENCE
 from tests.support.server_process import until
-from yirangmq.client.open import connect
+from yirangmq.client.connect import connect
 from yirangmq.core.errors import QueueError
 
 LEASE_SECONDS = 8

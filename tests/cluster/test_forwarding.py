@@ -15,7 +15,7 @@ from tests.support.etcd_servers import Served
 from tests.support.server_process import until as wait_until
 from tests.support.stomp_server import LiveClient
 from tests.support.wait import soon
-from yirangmq.client.open import connect
+from yirangmq.client.connect import connect
 from yirangmq.cluster.etcd.address import read_address
 from yirangmq.core.errors import NotAllowed
 from yirangmq.doors.forwarding import Gate, Passage, Target

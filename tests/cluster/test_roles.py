@@ -11,7 +11,7 @@ from tests.support.etcd_servers import served
 from tests.support.server_process import run_command
 from tests.support.wait import PATIENCE, soon
 from yirangmq.cli import exits
-from yirangmq.client.open import connect
+from yirangmq.client.connect import connect
 from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.cluster.admin import as_commands, roles_of, server_role
 from yirangmq.cluster.clients import Consumer, Producer

@@ -11,7 +11,7 @@ from tests.cluster.load import RETRIES, load
 from tests.support.etcd import EtcdCluster
 from tests.support.etcd_servers import PATIENCE, served
 from tests.support.server_process import until
-from yirangmq.client.open import connect
+from yirangmq.client.connect import connect
 
 pytestmark = pytest.mark.process
 

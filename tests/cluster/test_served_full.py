@@ -12,7 +12,7 @@ from tests.support.etcd_servers import Served, served
 from tests.support.server_process import run_command, until
 from tests.support.wait import soon
 from yirangmq.cli import exits
-from yirangmq.client.open import connect
+from yirangmq.client.connect import connect
 from yirangmq.cluster.etcd.address import QUOTA as NOBODY_SAID
 from yirangmq.cluster.etcd.address import Address
 from yirangmq.cluster.etcd.maintenance import Gauges, Maintenance, ask_gauges, read_gauges

@@ -14,7 +14,7 @@ from tests.support.etcd_servers import Served, served
 from tests.support.http_queues import WebQueues
 from tests.support.server_process import run_command, until
 from tests.support.stomp_server import LiveClient
-from yirangmq.client.open import connect
+from yirangmq.client.connect import connect
 from yirangmq.core.errors import QueueError, QuotaExceeded
 
 pytestmark = pytest.mark.process

@@ -10,7 +10,7 @@ import yirangmq
 from tests.consumer.processes import process, server
 from tests.support.consumer import Blocking, running
 from tests.support.wait import until
-from yirangmq.client.faces import Client
+from yirangmq.client.sync_client import Client
 from yirangmq.consumer.consumer import Consumer
 from yirangmq.consumer.delivery import Delivery
 from yirangmq.consumer.tally import Summary

@@ -13,7 +13,7 @@ from tests.support.chromium import Browser
 from tests.support.dashboard import Page, looking
 from tests.support.server_process import daemon, run_command
 from tests.support.wait import PATIENCE
-from yirangmq.client.open import connect
+from yirangmq.client.connect import connect
 
 pytestmark = pytest.mark.process
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from yirangmq.client.open import connect
+from yirangmq.client.connect import connect
 
 
 @pytest.fixture(scope="module")

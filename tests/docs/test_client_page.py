@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.pages import code_blocks
-from yirangmq.client import courier, open
+from yirangmq.client import connect, connection
 
 pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[2]
@@ -41,7 +41,7 @@ def test_the_tasks_of_the_asyncio_example_share_the_work(folder: Path) -> None:
 
 
 def test_the_numbers_of_the_page_are_those_in_force() -> None:
-    assert f"`timeout` seconds ({open.TIMEOUT:g})" in PAGE
-    assert f"`retries` times ({open.RETRIES}; {open.FAILOVER_RETRIES} with several addresses)" in PAGE
-    assert f"waits {courier.BACKOFF.first:g} seconds" in PAGE
-    assert f"up to {courier.BACKOFF.limit:g} seconds" in PAGE
+    assert f"`timeout` seconds ({connect.TIMEOUT:g})" in PAGE
+    assert f"`retries` times ({connect.RETRIES}; {connect.FAILOVER_RETRIES} with several addresses)" in PAGE
+    assert f"waits {connection.BACKOFF.first:g} seconds" in PAGE
+    assert f"up to {connection.BACKOFF.limit:g} seconds" in PAGE

@@ -9,7 +9,7 @@ import pytest
 from tests.support.pages import code_blocks
 from tests.support.stomp_server import live
 from tests.support.wait import PATIENCE
-from yirangmq.client.open import connect
+from yirangmq.client.connect import connect
 from yirangmq.core.access import Grant
 from yirangmq.doors.stomp.acts import ACTS, DURABLE_NAMES, REFUSED
 from yirangmq.doors.stomp.translate import DELAY, GROUP, KEY

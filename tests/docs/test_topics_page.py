@@ -9,7 +9,7 @@ import pytest
 from tests.support.pages import code_blocks
 from tests.support.wait import PATIENCE
 from yirangmq.client import topics
-from yirangmq.client.open import connect
+from yirangmq.client.connect import connect
 
 pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[2]

@@ -10,7 +10,7 @@ import pytest
 from tests.support.credentials import TOKEN
 from tests.support.server_process import Daemon, daemon
 from tests.support.wait import PATIENCE
-from yirangmq.client.open import connect
+from yirangmq.client.connect import connect
 from yirangmq.core.access import Grant
 from yirangmq.core.errors import NotAllowed
 from yirangmq.doors.attempts import BURST, LONGEST_SECONDS, MOST, Attempts, network_of

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from yirangmq.cli.main import run
-from yirangmq.client.cursor_file import CursorFile, Place
+from yirangmq.client.cursors import CursorFile, Place
 from yirangmq.fsio.atomic_file import replace_file
 from yirangmq.fsio.permissions import GROUP
 from yirangmq.observe.alert_file import AlertFile

@@ -15,7 +15,7 @@ from tests.pair.traffic import Program
 from tests.support.pair import INTERVAL, Pair, pair
 from tests.support.server_process import until
 from yirangmq import NewMessage
-from yirangmq.client.open import connect
+from yirangmq.client.connect import connect
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 TRUE_INTERVAL = 5.0

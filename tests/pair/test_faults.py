@@ -15,7 +15,7 @@ from tests.support.pair import INTERVAL, NAMES, Pair, pair
 from tests.support.server_process import until
 from tests.support.wait import PATIENCE
 from yirangmq import NewMessage, QueueError
-from yirangmq.client.open import connect
+from yirangmq.client.connect import connect
 from yirangmq.core.errors import Unavailable
 
 pytestmark = pytest.mark.process

@@ -20,7 +20,7 @@ from tests.support.pair import Pair, pair
 from tests.support.server_process import run_command, until
 from tests.support.wait import PATIENCE
 from yirangmq import NewMessage
-from yirangmq.client.open import connect
+from yirangmq.client.connect import connect
 from yirangmq.core.errors import LeaseLost, Unavailable
 
 pytestmark = pytest.mark.process

@@ -14,7 +14,7 @@ import stomp
 from tests.support.pair import NAMES, Pair
 from tests.support.server_process import until
 from yirangmq import NewMessage, QueueError
-from yirangmq.client.open import connect
+from yirangmq.client.connect import connect
 
 QUEUE = "work"
 PAUSE = 0.01

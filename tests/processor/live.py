@@ -11,7 +11,7 @@ from tests.processor.hooks import MODULE
 from tests.support.daemon_thread import DaemonThread
 from tests.support.stomp_server import LiveClient
 from tests.support.wait import until
-from yirangmq.client.open import connect
+from yirangmq.client.connect import connect
 
 PATIENCE = 60.0
 

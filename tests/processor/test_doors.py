@@ -12,8 +12,8 @@ from tests.processor.hooks import MODULE
 from tests.processor.live import DOORS, HttpDoor, Refusal, served
 from tests.support.daemon_thread import DaemonThread
 from tests.support.wait import until
-from yirangmq.client.faces import Client
-from yirangmq.client.open import connect
+from yirangmq.client.connect import connect
+from yirangmq.client.sync_client import Client
 from yirangmq.core.errors import HookFailed, Unfit
 from yirangmq.core.states import State
 

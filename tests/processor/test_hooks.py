@@ -15,8 +15,8 @@ from tests.support.daemon_thread import DaemonThread
 from tests.support.server_process import Daemon
 from tests.support.wait import until
 from yirangmq.broker.admission import workers
-from yirangmq.client.faces import Client
-from yirangmq.client.open import connect
+from yirangmq.client.connect import connect
+from yirangmq.client.sync_client import Client
 from yirangmq.core.errors import HookFailed, QueueError
 
 pytestmark = pytest.mark.process

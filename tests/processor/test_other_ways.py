@@ -10,8 +10,8 @@ import pytest
 from tests.processor.hooks import MODULE
 from tests.processor.live import served
 from tests.support.wait import until
-from yirangmq.client.faces import Client
-from yirangmq.client.open import connect
+from yirangmq.client.connect import connect
+from yirangmq.client.sync_client import Client
 from yirangmq.clock import SystemClock
 
 pytestmark = pytest.mark.process

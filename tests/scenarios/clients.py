@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from yirangmq import NewMessage, QueueError
-from yirangmq.client.open import connect
+from yirangmq.client.connect import connect
 
 RETRIES = 200
 """A client outlives every pause that the test makes."""

@@ -2,7 +2,7 @@
 
 import sys
 
-from yirangmq.client.open import connect
+from yirangmq.client.connect import connect
 
 
 def main(address: str, queues: list[str]) -> None:

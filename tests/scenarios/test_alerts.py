@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.server_process import Daemon, daemon, run_command, until
-from yirangmq.client.open import connect
+from yirangmq.client.connect import connect
 from yirangmq.core.errors import NotAllowed
 
 pytestmark = pytest.mark.process

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.server_process import Daemon, daemon, until
-from yirangmq.client.open import connect
+from yirangmq.client.connect import connect
 
 pytestmark = pytest.mark.process
 

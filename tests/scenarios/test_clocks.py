@@ -13,7 +13,7 @@ from tests.support.http_queues import WebQueues
 from tests.support.server_process import Daemon, run_command, until
 from tests.support.stomp_server import LiveClient
 from tests.support.wait import PATIENCE
-from yirangmq.client.open import connect
+from yirangmq.client.connect import connect
 from yirangmq.format.envelope import NewMessage
 
 pytestmark = pytest.mark.process

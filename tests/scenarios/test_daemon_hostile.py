@@ -17,8 +17,8 @@ import pytest
 from tests.support.server_process import daemon, until
 from tests.support.wait import PATIENCE
 from tests.support.worker_processes import crew
-from yirangmq.client.faces import Client
-from yirangmq.client.open import connect
+from yirangmq.client.connect import connect
+from yirangmq.client.sync_client import Client
 from yirangmq.wire import messages
 from yirangmq.wire.frames import HEAD, VERSION, Kind
 

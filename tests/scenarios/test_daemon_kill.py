@@ -16,7 +16,7 @@ from tests.support.queues import unsettled
 from tests.support.server_process import Daemon, daemon, until
 from tests.support.wait import PATIENCE
 from tests.support.worker_processes import crew
-from yirangmq.client.open import connect
+from yirangmq.client.connect import connect
 from yirangmq.stores.open import open_store
 
 KILLS = int(os.environ.get("YIRANGMQ_DAEMON_KILLS", "20"))

@@ -18,7 +18,7 @@ from tests.support.server_process import Daemon, daemon, run_command, until
 from tests.support.wait import PATIENCE
 from tests.support.worker_processes import crew
 from yirangmq import NewMessage
-from yirangmq.client.open import connect
+from yirangmq.client.connect import connect
 from yirangmq.format.journal_line import payload_of, read
 from yirangmq.stores.journal import files
 

@@ -18,8 +18,8 @@ import pytest
 from tests.support.queues import unsettled
 from tests.support.server_process import Daemon, daemon, run_command, until
 from yirangmq import NewMessage
-from yirangmq.client.faces import Client
-from yirangmq.client.open import connect
+from yirangmq.client.connect import connect
+from yirangmq.client.sync_client import Client
 from yirangmq.core.dispatch import Strategy
 from yirangmq.core.errors import NotAllowed, QueueError
 

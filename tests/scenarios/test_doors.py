@@ -16,7 +16,7 @@ import yirangmq
 from tests.support.http_queues import WebQueues
 from tests.support.server_process import Daemon, daemon, run_command, until
 from tests.support.wait import PATIENCE
-from yirangmq.client.open import connect
+from yirangmq.client.connect import connect
 
 pytestmark = pytest.mark.process
 HTTP = ("--http", "127.0.0.1:0")

@@ -14,7 +14,7 @@ from tests.scenarios.disks import DISKS, MountedDisk
 from tests.support.server import RunningServer
 from tests.support.server_process import daemon
 from yirangmq.broker.queues import Queues
-from yirangmq.client.open import connect
+from yirangmq.client.connect import connect
 from yirangmq.core.errors import StoreFull
 from yirangmq.core.ports import Store
 from yirangmq.stores.open import open_store

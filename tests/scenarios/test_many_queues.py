@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.server_process import Daemon, daemon, run_command
 from tests.support.wait import PATIENCE
-from yirangmq.client.open import connect
+from yirangmq.client.connect import connect
 from yirangmq.core.errors import QuotaExceeded
 
 pytestmark = pytest.mark.process

@@ -14,8 +14,8 @@ import pytest
 from tests.support.limits import file_limit
 from tests.support.server_process import Daemon, daemon, until
 from tests.support.wait import PATIENCE
-from yirangmq.client.faces import Client
-from yirangmq.client.open import connect
+from yirangmq.client.connect import connect
+from yirangmq.client.sync_client import Client
 
 pytestmark = pytest.mark.process
 HTTP = ("--http", "127.0.0.1:0")

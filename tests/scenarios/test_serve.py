@@ -14,7 +14,7 @@ import yirangmq
 from tests.support.credentials import TOKEN, certificate
 from tests.support.server_process import Daemon, daemon, run_command, until
 from tests.support.wait import PATIENCE
-from yirangmq.client.open import connect
+from yirangmq.client.connect import connect
 from yirangmq.core.errors import NotAllowed
 from yirangmq.stores.lock import who_serves
 

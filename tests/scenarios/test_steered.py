@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.server_process import daemon, run_command, until
-from yirangmq.client.open import connect
+from yirangmq.client.connect import connect
 from yirangmq.core.errors import QuotaExceeded
 from yirangmq.observe.prometheus import METRICS
 

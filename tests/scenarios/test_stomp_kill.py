@@ -13,7 +13,7 @@ from tests.support.queues import unsettled
 from tests.support.server_process import daemon
 from tests.support.stomp_server import LiveClient
 from tests.support.wait import until
-from yirangmq.client.open import connect
+from yirangmq.client.connect import connect
 from yirangmq.core.dispatch import Strategy
 
 pytestmark = [pytest.mark.process]

@@ -16,7 +16,7 @@ from tests.support.ports import free_port
 from tests.support.server_process import Daemon, until
 from tests.support.wait import PATIENCE
 from yirangmq import QueueError
-from yirangmq.client.open import connect
+from yirangmq.client.connect import connect
 
 INTERVAL = float(os.environ.get("YIRANGMQ_PAIR_INTERVAL", "1"))
 """Seconds between heartbeats; 5 in the slow form. A test of the connection has two fifths of it, on any machine."""

@@ -6,7 +6,7 @@ from typing import Any
 from tests.support.http_queues import WebQueues
 from yirangmq.broker.dead_letters import DeadLetters, Moved
 from yirangmq.broker.queues import Queues
-from yirangmq.client.faces import Client
+from yirangmq.client.sync_client import Client
 from yirangmq.core.errors import QueueError
 from yirangmq.core.policy import DAY_MS
 from yirangmq.core.states import State

@@ -2,7 +2,7 @@
 (``client.subscription``). How many are unsettled is asked of the store, so it does not matter who settled them.
 
 Messages that come one by one, for a program that holds the store itself; the same to use as a client's
-(``client.sender``). There is no way to be on: each is on disk when ``send`` returns.
+(``client.producer``). There is no way to be on: each is on disk when ``send`` returns.
 
 Consumers that wait on an empty queue: woken by a change, here or in another process, never by a busy loop."""
 

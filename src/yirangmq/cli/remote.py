@@ -18,7 +18,7 @@ from yirangmq.core.states import State
 from yirangmq.wire.messages import Parts, unpack
 
 if TYPE_CHECKING:
-    from yirangmq.client.faces import Client
+    from yirangmq.client.sync_client import Client
 
 Answer = TypeVar("Answer")
 RETRIES = 3
@@ -64,7 +64,7 @@ def contact_of(args: argparse.Namespace, env: Mapping[str, str]) -> Contact:
 
 def client_at(address: str, contact: Contact, consumer: str | None = None) -> "Client":
     """A client that gives up on a server after ``Contact.silence`` seconds without any answer."""
-    from yirangmq.client.open import connect as open_client  # a command on a local store does without
+    from yirangmq.client.connect import connect as open_client  # a command on a local store does without
 
     silence = contact.silence or (SERVER_TIMEOUT_OF_MANY if "," in address else SERVER_TIMEOUT)
     return open_client(

@@ -10,8 +10,8 @@ from yirangmq.cli.command import Command
 from yirangmq.cli.consuming import stopping_on_terminate
 from yirangmq.cli.records import moment_of, sequence_of, show_records
 from yirangmq.cli.screen import Screen
-from yirangmq.client.topic_faces import Topics
-from yirangmq.client.topic_values import Event, LostRecords, Missing, NewEpoch, TopicRecord
+from yirangmq.client.sync_client import Topics
+from yirangmq.client.values import Event, LostRecords, Missing, NewEpoch, TopicRecord
 from yirangmq.core import validation
 from yirangmq.core.errors import BadInput
 from yirangmq.core.topics import MOST_SEQUENCE, ClientState

@@ -12,10 +12,9 @@ from types import TracebackType
 from typing import Any
 
 from yirangmq.cli.topic_local_follow import InFile, Keeping, LocalSubscription, UnderName, following
-from yirangmq.client.cursor_file import CursorFile
-from yirangmq.client.topic_sending import each_new
-from yirangmq.client.topic_values import Receipt, TopicRecord
-from yirangmq.client.topics import Page
+from yirangmq.client.cursors import CursorFile
+from yirangmq.client.topics import Page, each_new
+from yirangmq.client.values import Receipt, TopicRecord
 from yirangmq.clock import default_consumer
 from yirangmq.core.errors import BadInput, NotFound, StoreBusy
 from yirangmq.core.topic_filter import make_filter

@@ -5,8 +5,8 @@ import time
 from types import TracebackType
 from typing import Protocol
 
-from yirangmq.client.cursor_file import CursorFile, Place
-from yirangmq.client.topic_values import TopicRecord
+from yirangmq.client.cursors import CursorFile, Place
+from yirangmq.client.values import TopicRecord
 from yirangmq.core.errors import WrongEpoch
 from yirangmq.core.topic_filter import Filter
 from yirangmq.core.topics import Cursor, Cursors

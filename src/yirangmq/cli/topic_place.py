@@ -9,7 +9,7 @@ from typing import cast
 
 from yirangmq.cli import options, place, remote
 from yirangmq.cli.topic_local import LocalTopics
-from yirangmq.client.topic_faces import Topics
+from yirangmq.client.sync_client import Topics
 from yirangmq.core.errors import Unavailable
 
 FOLDER = "topics"

@@ -10,8 +10,8 @@ from yirangmq.cli.command import Command
 from yirangmq.cli.records import header_of
 from yirangmq.cli.screen import Screen
 from yirangmq.cli.values import counted, open_input, read_input
-from yirangmq.client.topic_faces import Topics
-from yirangmq.client.topic_values import Receipt
+from yirangmq.client.sync_client import Topics
+from yirangmq.client.values import Receipt
 from yirangmq.core.errors import BadInput, QueueError, TooLarge
 from yirangmq.core.topics import NO_HEADERS, NewRecord, check_topic
 from yirangmq.format.topic_record import from_json

@@ -11,8 +11,8 @@ from yirangmq.cli.command import Command
 from yirangmq.cli.records import moment_of, sequence_of, show_records
 from yirangmq.cli.screen import Screen
 from yirangmq.cli.values import counted
-from yirangmq.client.topic_faces import Topics
-from yirangmq.client.topic_values import TopicRecord
+from yirangmq.client.sync_client import Topics
+from yirangmq.client.values import TopicRecord
 from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, QueueError
 from yirangmq.core.topics import NewRecord, check_topic

@@ -1,4 +1,4 @@
-"""Messages pushed within a credit window. Written once, as coroutines; ``client.faces`` blocks on them.
+"""Messages pushed within a credit window. Written once, as coroutines; ``client.sync_client`` blocks on them.
 
 It outlives its connections: after a loss it subscribes again, and says what it still holds, so that the credit counts
 over all of them."""
@@ -9,11 +9,10 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any
 
-from yirangmq.client.core import Lost, Stream
-from yirangmq.client.courier import Courier, Pipeline
-from yirangmq.client.errand import Errand
+from yirangmq.client.connection import Courier, Errand, Pipeline
+from yirangmq.client.session import Lost, Stream
+from yirangmq.client.transport import Line
 from yirangmq.client.values import Batch, Delivery, new_delivery
-from yirangmq.client.wires import Line
 from yirangmq.core.errors import QueueError
 from yirangmq.format.delivery import Leased, lease_ids
 from yirangmq.format.json_codec import loads

@@ -1,27 +1,98 @@
-"""Every verb of topics, once. Over asyncio this is the asyncio face; ``client.topic_faces`` runs the very same
-coroutines over sockets that block."""
+"""Every verb of topics, once. Over asyncio this is the asyncio face; ``client.sync_client`` runs the very same
+coroutines over sockets that block.
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+From what a program publishes to a topic to the frames that carry it, and their receipts. Sans-IO.
+
+Everything is checked here, by the rules the server has, before it is sent."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from yirangmq.client import topic_sending as sending
-from yirangmq.client.courier import Courier
-from yirangmq.client.cursor_file import CursorFile
-from yirangmq.client.errand import Errand
-from yirangmq.client.following import FOREVER, AsyncTopicSubscription
-from yirangmq.client.keeping import AtServer, InFile, Keeping, Nowhere
-from yirangmq.client.named import Caller
-from yirangmq.client.shipment import Shipment
-from yirangmq.client.topic_values import Event, Receipt, TopicRecord, new_topic_record
-from yirangmq.client.way import Confirming, Terms
+from yirangmq.client.admin_calls import Caller
+from yirangmq.client.connection import Courier, Errand
+from yirangmq.client.cursors import AtServer, CursorFile, InFile, Keeping, Nowhere
+from yirangmq.client.producer import Shipment
+from yirangmq.client.topic_connection import Confirming, Terms
+from yirangmq.client.topic_subscription import FOREVER, AsyncTopicSubscription
+from yirangmq.client.values import Event, Receipt, TopicRecord, new_topic_record
 from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, NotFound
 from yirangmq.core.topic_filter import make_filter
-from yirangmq.core.topics import MOST_SEQUENCE, NewRecord, Start, check_subscriber, check_topic
+from yirangmq.core.topics import MOST_SEQUENCE, NO_HEADERS, NewRecord, Start, check_subscriber, check_topic
+from yirangmq.format.json_codec import dumps
 from yirangmq.wire import messages
 from yirangmq.wire.frames import Kind
+from yirangmq.wire.records import check_record
+
+FRAME_RECORDS = 256
+FRAME_BYTES = 256 * 1024
+"""A frame is full when it has as much of either."""
+RECORD_BYTES = 64
+"""What a record needs at most in a frame beside its parts."""
+
+
+def new_record(
+    topic: str, payload: object, key: str | None = None, headers: Mapping[str, str] | None = None
+) -> NewRecord:
+    """Bytes as they are; any other payload as JSON."""
+    if not isinstance(payload, bytes):
+        payload = _bytes(payload)
+    record = NewRecord(topic, payload, key, NO_HEADERS if headers is None else headers)
+    check_record(record)
+    return record
+
+
+def _bytes(payload: object) -> bytes:
+    if isinstance(payload, bytearray | memoryview):
+        return bytes(payload)
+    try:
+        return dumps(payload)
+    except BadInput as error:
+        raise BadInput(str(error), field="payload") from None
+
+
+def each_new(records: Iterable[Any]) -> Iterator[NewRecord]:
+    """Of ``NewRecord`` or tuples with its members: topic, payload, key, headers."""
+    for number, one in enumerate(records):
+        if not isinstance(one, tuple | list) or not 2 <= len(one) <= 4:
+            raise BadInput("must be (topic, payload), and may have a key and headers", field=f"records[{number}]")
+        yield new_record(*one)
+
+
+def in_frames(records: Iterable[NewRecord], max_frame: int) -> Iterator[messages.TopicPublish]:
+    """None is larger than the server takes, if it can be helped."""
+    batch: list[messages.TopicRecord] = []
+    size = 0
+    for topic, payload, key, headers in records:
+        weight = RECORD_BYTES + len(payload) + len(topic) + 4 * len(key or "") + _size(headers)
+        if batch and (len(batch) == FRAME_RECORDS or size >= FRAME_BYTES or size + weight > max_frame - RECORD_BYTES):
+            yield messages.TopicPublish(batch)
+            batch, size = [], 0
+        batch.append(messages.TopicRecord(topic, payload, key, dict(headers)))
+        size += weight
+    if batch:
+        yield messages.TopicPublish(batch)
+
+
+def _size(headers: Mapping[str, str]) -> int:
+    return sum(4 * len(name) + 4 * len(value) + 10 for name, value in headers.items())
+
+
+def receipts(sent: messages.TopicPublish, stored: messages.TopicStored, *, resent: bool) -> list[Receipt]:
+    """Of each record of a frame: the log numbers them in a row, each topic in one of its own."""
+    left = dict(stored.topics)
+    made: list[Receipt] = []
+    sequence = stored.last
+    for record in reversed(sent.records):
+        number = left[record.topic]
+        left[record.topic] = number - 1
+        made.append(Receipt(stored.epoch, sequence, number, stored.at_ns, resent))
+        sequence -= 1
+    made.reverse()
+    return made
+
 
 SECOND_NS = 1_000_000_000
 RECONNECT = 3.0
@@ -52,7 +123,7 @@ class AsyncTopics:
         self, topic: str, payload: object, *, key: str | None = None, headers: Mapping[str, str] | None = None
     ) -> Receipt:
         """One record: bytes as they are, any other payload as JSON. It is on disk when this returns."""
-        body = messages.TopicPublish([messages.TopicRecord(*_plain(sending.new_record(topic, payload, key, headers)))])
+        body = messages.TopicPublish([messages.TopicRecord(*_plain(new_record(topic, payload, key, headers)))])
         errand = await self._courier.see_through(Errand(Kind.TOPIC_PUBLISH, body), self._courier.terms.timeout)
         return _receipts(body, errand)[0]
 
@@ -60,12 +131,12 @@ class AsyncTopics:
         """Each ``(topic, payload)``, with a key and headers if need be; several frames are on their way at once, and
         each is stored whole or not at all. If the server refuses one, nothing after it is sent; the error's
         ``receipts`` tell what was stored."""
-        made: Iterable[NewRecord] = sending.each_new(records)
+        made: Iterable[NewRecord] = each_new(records)
         if isinstance(records, list | tuple):
             made = list(made)
         await self._courier.line()
         shipment = Shipment(self._courier, Kind.TOPIC_PUBLISH, _receipts, lambda body: len(body.records))
-        return await shipment.send(sending.in_frames(made, self._courier.welcome.max_frame))
+        return await shipment.send(in_frames(made, self._courier.welcome.max_frame))
 
     # -- following --------------------------------------------------------------------------------------------------
 
@@ -191,7 +262,7 @@ class AsyncTopics:
 
 
 def _receipts(body: messages.TopicPublish, errand: Errand) -> list[Receipt]:
-    return sending.receipts(body, errand.value(Kind.TOPIC_STORED), resent=errand.resent)
+    return receipts(body, errand.value(Kind.TOPIC_STORED), resent=errand.resent)
 
 
 def _plain(record: NewRecord) -> tuple[str, bytes, str | None, dict[str, str]]:

@@ -16,7 +16,7 @@ import pytest
 from tests.support.credentials import certificate, client_context
 from tests.support.server_process import daemon
 from tests.support.wait import PATIENCE
-from yirangmq.client.open import connect
+from yirangmq.client.connect import connect
 
 pytestmark = pytest.mark.process
 HERE = ("--http", "127.0.0.1:0")

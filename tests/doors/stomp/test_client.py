@@ -10,7 +10,7 @@ import stomp
 from tests.support.credentials import certificate, server_context
 from tests.support.stomp_server import LiveServer, live
 from tests.support.wait import PATIENCE, until
-from yirangmq.client.open import connect
+from yirangmq.client.connect import connect
 from yirangmq.core.access import Grant
 
 MODES = ("auto", "client", "client-individual")

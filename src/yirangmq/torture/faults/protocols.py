@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 from yirangmq.broker.queues import Queues
-from yirangmq.client.faces import Client
-from yirangmq.client.open import connect
+from yirangmq.client.connect import connect
+from yirangmq.client.sync_client import Client
 from yirangmq.core.errors import QueueError, TimedOut, Unavailable
 from yirangmq.core.ports import Store
 from yirangmq.torture.workload import NumberedIds, StillClock

@@ -1,4 +1,4 @@
-"""Verbs outside the hot path: each asks for a method of the server by name. ``client.verbs`` takes them in."""
+"""Verbs outside the hot path: each asks for a method of the server by name. ``client.async_client`` takes them in."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Protocol

@@ -1,5 +1,6 @@
-"""Every verb of a connected client, once. Over asyncio this is the asyncio face; ``client.faces`` runs the very same
-coroutines over sockets that block. The verbs, their arguments and results are those of ``broker.queues.Queues``."""
+"""Every verb of a connected client, once. Over asyncio this is the asyncio face; ``client.sync_client`` runs the very
+same coroutines over sockets that block. The verbs, their arguments and results are those of
+``broker.queues.Queues``."""
 
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -7,12 +8,10 @@ from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any
 
-from yirangmq.client import named, sending
-from yirangmq.client.courier import Courier
-from yirangmq.client.errand import Errand
-from yirangmq.client.named import MOST_PER_CALL, Results
-from yirangmq.client.sender import AsyncSender
-from yirangmq.client.shipment import Shipment
+from yirangmq.client import admin_calls, producer
+from yirangmq.client.admin_calls import MOST_PER_CALL, Results
+from yirangmq.client.connection import Courier, Errand
+from yirangmq.client.producer import AsyncSender, Shipment
 from yirangmq.client.subscription import AsyncSubscription
 from yirangmq.client.topics import AsyncTopics
 from yirangmq.client.values import Batch, Delivery, new_delivery
@@ -94,10 +93,10 @@ class AsyncClient:
     async def publish(self, queue: str, message: object) -> Stored:
         """Put one message in: any JSON value, bytes, or a ``NewMessage``. Returns when it is on disk."""
         validation.check_queue(queue)
-        made = [sending.outgoing(queue, message, self._ids.new(1)[0])]
+        made = [producer.outgoing(queue, message, self._ids.new(1)[0])]
         errand = Errand(Kind.PUBLISH, messages.Publish(queue, made))
         await self._courier.see_through(errand, self._courier.terms.timeout)
-        return sending.receipts(made, errand.value(Kind.STORED), errand.resent)[0]
+        return producer.receipts(made, errand.value(Kind.STORED), errand.resent)[0]
 
     async def publish_many(self, queue: str, messages: Iterable[object]) -> list[Stored]:
         """Put any number in, in this order, a frame of them at a time with several frames on their way.
@@ -106,8 +105,8 @@ class AsyncClient:
         refuses a frame, nothing after it is sent; the error's ``receipts`` tell what was stored."""
         validation.check_queue(queue)
         validation.check_many(messages, "messages")
-        made = sending.all_outgoing(queue, messages, self._ids)
-        return await self._publish(queue, list(made) if sending.is_to_check(messages) else made)
+        made = producer.all_outgoing(queue, messages, self._ids)
+        return await self._publish(queue, list(made) if producer.is_to_check(messages) else made)
 
     async def publish_text(
         self, queue: str, texts: Iterable[bytes], *, delay: float = 0, ttl: float | None = None
@@ -116,7 +115,7 @@ class AsyncClient:
         validation.check_queue(queue)
         batch = list(texts)
         given = zip(batch, self._ids.new(len(batch)), strict=True)
-        return await self._publish(queue, [sending.outgoing_text(queue, text, id, delay, ttl) for text, id in given])
+        return await self._publish(queue, [producer.outgoing_text(queue, text, id, delay, ttl) for text, id in given])
 
     def sender(self, queue: str, window: int = 64, *, told: Callable[[Stored], object] | None = None) -> AsyncSender:
         """Publish one by one without waiting for each: at most ``window`` are unanswered at a time. ``told`` is called
@@ -130,7 +129,7 @@ class AsyncClient:
     async def _publish(self, queue: str, made: Iterable[Outgoing]) -> list[Stored]:
         await self._courier.line()
         shipment = Shipment(self._courier, Kind.PUBLISH, _receipts, lambda body: len(body.messages))
-        return await shipment.send(sending.in_frames(queue, made, self._courier.welcome.max_frame))
+        return await shipment.send(producer.in_frames(queue, made, self._courier.welcome.max_frame))
 
     # -- consuming ------------------------------------------------------------------------------------------------
 
@@ -251,33 +250,33 @@ class AsyncClient:
 
     # -- looking and steering: methods of the server by name ----------------------------------------------------------
 
-    peek = named.peek
-    walk = named.walk
-    show = named.show
-    queues = named.queues
-    counts = named.counts
-    policy = named.policy
-    check_policy = named.check_policy
-    set_policy = named.set_policy
-    try_out = named.try_out
-    pause = named.pause
-    dispatch = named.dispatch
-    set_dispatch = named.set_dispatch
-    register = named.register
-    deregister = named.deregister
-    deliveries = named.deliveries
-    resume = named.resume
-    schedules = named.schedules
-    drop = named.drop
-    sweep = named.sweep
-    delete_queue = named.delete_queue
-    consumer_beat = named.consumer_beat
-    consumer_list = named.consumer_list
-    consumer_wish = named.consumer_wish
+    peek = admin_calls.peek
+    walk = admin_calls.walk
+    show = admin_calls.show
+    queues = admin_calls.queues
+    counts = admin_calls.counts
+    policy = admin_calls.policy
+    check_policy = admin_calls.check_policy
+    set_policy = admin_calls.set_policy
+    try_out = admin_calls.try_out
+    pause = admin_calls.pause
+    dispatch = admin_calls.dispatch
+    set_dispatch = admin_calls.set_dispatch
+    register = admin_calls.register
+    deregister = admin_calls.deregister
+    deliveries = admin_calls.deliveries
+    resume = admin_calls.resume
+    schedules = admin_calls.schedules
+    drop = admin_calls.drop
+    sweep = admin_calls.sweep
+    delete_queue = admin_calls.delete_queue
+    consumer_beat = admin_calls.consumer_beat
+    consumer_list = admin_calls.consumer_list
+    consumer_wish = admin_calls.consumer_wish
 
 
 def _receipts(body: messages.Publish, errand: Errand) -> list[Stored]:
-    return sending.receipts(body.messages, errand.value(Kind.STORED), errand.resent)
+    return producer.receipts(body.messages, errand.value(Kind.STORED), errand.resent)
 
 
 def _span(seconds: float | None, field: str, *, least: float = 0) -> int | None:

@@ -3,10 +3,10 @@
 import random
 
 from yirangmq.client.address import Address, TlsFiles, read_addresses
-from yirangmq.client.courier import Courier
-from yirangmq.client.faces import Client
-from yirangmq.client.verbs import AsyncClient
-from yirangmq.client.wires import Terms, Wires
+from yirangmq.client.async_client import AsyncClient
+from yirangmq.client.connection import Courier
+from yirangmq.client.sync_client import Client
+from yirangmq.client.transport import Terms, Wires
 from yirangmq.clock import TimeOrderedIds, default_consumer
 from yirangmq.core import validation
 from yirangmq.core.ports import Ids
@@ -34,7 +34,7 @@ def connect(
     ids: Ids | None = None,
 ) -> Client:
     """``silence``: see ``Terms``. The other arguments are those of ``yirangmq.connect``."""
-    from yirangmq.client.blocking import BlockingWires, run
+    from yirangmq.client.blocking_transport import BlockingWires, run
 
     addresses = read_addresses(address, token, TlsFiles(ca, cert, key))
     client = _made(BlockingWires(stay_awake), _terms(addresses, consumer, timeout, retries, silence), ids)
@@ -55,7 +55,7 @@ def connect_async(
     silence: float | None = None,
     ids: Ids | None = None,
 ) -> AsyncClient:
-    from yirangmq.client.looping import LoopWires
+    from yirangmq.client.asyncio_transport import LoopWires
 
     addresses = read_addresses(address, token, TlsFiles(ca, cert, key))
     return _made(LoopWires(), _terms(addresses, consumer, timeout, retries, silence), ids)

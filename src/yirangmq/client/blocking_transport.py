@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from yirangmq.client.address import Address
-from yirangmq.client.core import Conversation, Lost, News, Reply, Slot, Stream
-from yirangmq.client.feed import Feed
-from yirangmq.client.keepalive import prepare
+from yirangmq.client.session import Conversation, Feed, Lost, News, Reply, Slot, Stream
+from yirangmq.client.transport import prepare
 from yirangmq.clock import give_way, processors
 from yirangmq.core.adaptive_spin import Vigil
 from yirangmq.wire import messages
@@ -52,8 +51,8 @@ def run(coroutine: Coroutine[Any, Any, Answer]) -> Answer:
 
 
 class BlockingLine:
-    """``client.courier.Line`` on a socket. One lock for what was read (``_heard``), one for writing; nobody holds the
-    first while the network is slow."""
+    """``client.connection.Line`` on a socket. One lock for what was read (``_heard``), one for writing; nobody holds
+    the first while the network is slow."""
 
     def __init__(self, channel: socket.socket, timeout: float, tls: "Tls | None", stay_awake: bool) -> None:
         self.process = os.getpid()
@@ -292,8 +291,8 @@ class BlockingLine:
 
 
 class BlockingWires:
-    """``client.courier.Wires`` for threads. ``stay_awake``: who waits for one answer that usually comes at once looks
-    out for it instead of sleeping, where there is another processor for the server."""
+    """``client.connection.Wires`` for threads. ``stay_awake``: who waits for one answer that usually comes at once
+    looks out for it instead of sleeping, where there is another processor for the server."""
 
     def __init__(self, stay_awake: bool = True) -> None:
         self._stay_awake = stay_awake and processors() > 1

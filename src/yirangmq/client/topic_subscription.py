@@ -1,7 +1,7 @@
 """A subscription to topics: records handed on in order and once, and confirmed when they are done with.
 
-Written once, as coroutines; ``client.topic_faces`` blocks on them. It has a connection of its own, and outlives it:
-after a loss it comes again (``client.way``), and goes on after the last record that was handed on."""
+Written once, as coroutines; ``client.sync_client`` blocks on them. It has a connection of its own, and outlives it:
+after a loss it comes again (``client.topic_connection``), and goes on after the last record that was handed on."""
 
 import contextlib
 import inspect
@@ -11,11 +11,11 @@ from collections.abc import AsyncGenerator, Callable
 from types import TracebackType
 from typing import Any
 
-from yirangmq.client.core import Lost
-from yirangmq.client.courier import Courier
-from yirangmq.client.keeping import Keeping, Nowhere
-from yirangmq.client.topic_values import TopicRecord
-from yirangmq.client.way import LISTEN_SECONDS, Hear, Terms, Way, reason
+from yirangmq.client.connection import Courier
+from yirangmq.client.cursors import Keeping, Nowhere
+from yirangmq.client.session import Lost
+from yirangmq.client.topic_connection import LISTEN_SECONDS, Hear, Terms, Way, reason
+from yirangmq.client.values import TopicRecord
 from yirangmq.core.errors import QueueError, Unavailable, Unreachable
 from yirangmq.core.topics import ClientState
 

@@ -9,9 +9,8 @@ from typing import cast
 import msgspec
 
 from yirangmq.client.address import Address
-from yirangmq.client.core import Conversation, Lost, News, Reply, Slot, Stream
-from yirangmq.client.feed import Feed
-from yirangmq.client.keepalive import prepare
+from yirangmq.client.session import Conversation, Feed, Lost, News, Reply, Slot, Stream
+from yirangmq.client.transport import prepare
 from yirangmq.wire import messages
 from yirangmq.wire.frames import Kind
 
@@ -20,7 +19,7 @@ GOODBYE = 1.0
 
 
 class LoopLine(asyncio.BufferedProtocol):
-    """``client.courier.Line`` as an asyncio protocol."""
+    """``client.connection.Line`` as an asyncio protocol."""
 
     def __init__(self) -> None:
         self.process = os.getpid()
@@ -192,7 +191,7 @@ class LoopLine(asyncio.BufferedProtocol):
 
 
 class LoopWires:
-    """``client.courier.Wires`` for one event loop."""
+    """``client.connection.Wires`` for one event loop."""
 
     def turn(self) -> asyncio.Lock:
         return asyncio.Lock()

@@ -1,0 +1,300 @@
+"""Messages that come one by one, each sent at once, without waiting for the answer to the one before. Written once, as
+coroutines; ``client.sync_client`` blocks on them. It outlives its connections: what is unanswered is sent again, with
+the same ids and in the same order.
+
+From what a program publishes to the frames that carry it. Sans-IO.
+
+Everything is checked here, by the rules the server has, before it is sent; and every message gets its id here, so that
+sending it a second time cannot store it twice.
+
+Many messages or records on their way: frames out, receipts in, in order. Stops at the first refusal."""
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import islice
+from types import TracebackType
+from typing import Generic, TypeVar
+
+import msgspec
+
+from yirangmq.client.connection import Courier, Errand, Pipeline
+from yirangmq.core import validation
+from yirangmq.core.errors import BadInput, QueueError, Unreachable
+from yirangmq.core.message import Envelope
+from yirangmq.core.ports import Ids, Stored, new_stored
+from yirangmq.format.envelope import NewMessage, build, read
+from yirangmq.format.json_codec import dumps
+from yirangmq.wire import messages
+from yirangmq.wire.frames import Kind
+from yirangmq.wire.messages import Outgoing
+
+FRAME_MESSAGES = 128
+FRAME_BYTES = 256 * 1024
+"""A frame is full when it has as much of either: past this frames get later, not cheaper."""
+MESSAGE_BYTES = 200
+"""What a message needs at most in a frame beside payload and header."""
+
+
+def outgoing(queue: str, message: object, id: str) -> Outgoing:
+    """Any JSON value, bytes, or a ``NewMessage``."""
+    if type(message) is bytes:
+        return Outgoing(message, False, "", id)
+    if isinstance(message, NewMessage):
+        return _from_envelope(build(queue, message, id, 0))
+    if isinstance(message, bytes | bytearray | memoryview):
+        return Outgoing(bytes(message), False, "", id)
+    try:
+        return Outgoing(dumps(message), True, "", id)
+    except BadInput as error:
+        raise BadInput(str(error), field="payload") from None
+
+
+def all_outgoing(queue: str, messages: Iterable[object], ids: Ids) -> Iterator[Outgoing]:
+    """Each with an id of its own; the messages are read a frame at a time."""
+    source = iter(messages)
+    while batch := list(islice(source, FRAME_MESSAGES)):
+        for message, id in zip(batch, ids.new(len(batch)), strict=True):
+            yield outgoing(queue, message, id)
+
+
+def is_to_check(messages: Iterable[object]) -> bool:
+    """Something in this list may be wrong. (Bytes cannot be, and an iterator cannot be read twice.)"""
+    return isinstance(messages, list | tuple) and not all(type(message) is bytes for message in messages)
+
+
+def outgoing_text(queue: str, text: bytes, id: str, delay: float, ttl: float | None) -> Outgoing:
+    """A JSON document: an envelope as it is, anything else wrapped as a payload."""
+    return _from_envelope(read(queue, text, id, 0, delay=delay, ttl=ttl))
+
+
+def _from_envelope(made: Envelope) -> Outgoing:
+    """Published at time 0, so that its instants are durations: time is the server's."""
+    return Outgoing(made.payload, made.is_json, made.header, made.id, made.available_at, made.expires_at)
+
+
+def in_frames(queue: str, made: Iterable[Outgoing], max_frame: int) -> Iterator[messages.Publish]:
+    """A frame takes what makes it full, large as that may be, so that a small batch with a large message is one; but
+    none is larger than the server takes, if it can be helped."""
+    batch: list[Outgoing] = []
+    size = 0
+    for one in made:
+        weight = len(one.payload) + 4 * len(one.header) + MESSAGE_BYTES
+        if batch and (size >= FRAME_BYTES or len(batch) == FRAME_MESSAGES or size + weight > max_frame - MESSAGE_BYTES):
+            yield messages.Publish(queue, batch)
+            batch, size = [], 0
+        batch.append(one)
+        size += weight
+    if batch:
+        yield messages.Publish(queue, batch)
+
+
+def receipts(sent: Sequence[Outgoing], stored: messages.Stored, resent: bool) -> list[Stored]:
+    """What became of each message of a frame. One that is there already because an earlier sending of this very frame
+    arrived is no duplicate. (A server does not tell its numbers of messages: ``seq`` is 0.)"""
+    made = [new_stored((0, id, False, "")) for id in stored.ids]
+    for n in stored.duplicates:
+        if not (resent and stored.ids[n] == sent[n].id):
+            made[n] = made[n]._replace(duplicate=True)
+    for n, complaint in stored.refused.items():
+        made[n] = made[n]._replace(refused=complaint)
+    return made
+
+
+MOST_BYTES = 8 * 1024 * 1024
+"""Of payloads on their way, but for a single message that is larger."""
+
+
+class AsyncSender:
+    """``async with client.sender(queue) as sender``; leaving waits until everything is on disk."""
+
+    def __init__(
+        self,
+        courier: Courier,
+        ids: Ids,
+        queue: str,
+        window: int,
+        told: Callable[[Stored], object] | None,
+        left: Callable[["AsyncSender"], None],
+    ) -> None:
+        validation.check_told(told)
+        self._ids = ids
+        self._queue = queue
+        self._told = told
+        self._left = left
+        self._process = os.getpid()
+        self._pipeline = Pipeline(courier, window, glances=True)
+        self._out: deque[tuple[Errand, messages.Publish, int]] = deque()
+        self._bytes = 0
+        self._turn = courier.turn()
+        self._receipts: deque[Stored] = deque()
+        """Not told yet."""
+        self._is_telling = False
+        self._refused: dict[str, QueueError] = {}
+        self._is_closed = False
+
+    async def send(self, message: object) -> str:
+        """Any JSON value, bytes, or a ``NewMessage``; its id. It is on disk when ``settle`` returned. If messages sent
+        before were refused, that is raised instead, with their ids in the error's ``refused``, and this one is not
+        sent."""
+        made = outgoing(self._queue, message, self._ids.new(1)[0])
+        body, size = messages.Publish(self._queue, [made]), len(made.payload) + len(made.header)
+        errand = Errand(Kind.PUBLISH, body)
+        async with self._turn:
+            if self._is_closed or self._process != os.getpid():
+                raise BadInput("closed, or made by another process; make another one", field="sender")
+            self._raise_refused()
+            while self._pipeline.is_under_way and self._bytes + size > MOST_BYTES:
+                await self._pipeline.settle_first()
+                self._collect()
+            await self._pipeline.put(errand)
+            self._out.append((errand, body, size))
+            self._bytes += size
+            await self._see_off(errand)
+            self._collect()
+        self._tell()
+        return made.id
+
+    async def _see_off(self, errand: Errand) -> None:
+        """The connection may have been lost at this moment: it leaves on the next one."""
+        try:
+            while errand.slot is None and errand.reply is None:
+                await self._pipeline.settle_first()
+        except BaseException:
+            self._pipeline.give_up(errand)
+            if self._out and self._out[-1][0] is errand:
+                self._bytes -= self._out.pop()[2]
+            raise
+
+    async def settle(self) -> None:
+        """Wait until everything sent so far is on disk. Raises the first refusal of those that are not, with all of
+        them in its ``refused``."""
+        async with self._turn:
+            await self._pipeline.finish()
+            self._collect()
+        self._tell()
+        self._raise_refused()
+
+    async def close(self) -> None:
+        """The same; then nothing more can be sent."""
+        self._is_closed = True
+        self._left(self)
+        if self._process == os.getpid():
+            await self.settle()
+
+    def _raise_refused(self) -> None:
+        self._collect()
+        refused, self._refused = self._refused, {}
+        for problem in refused.values():
+            problem.refused = refused
+            raise problem
+
+    def _collect(self) -> None:
+        """Look through the answers that have come so far."""
+        self._pipeline.collect()
+        while self._out and self._out[0][0].reply is not None:
+            errand, body, size = self._out.popleft()
+            self._bytes -= size
+            try:
+                self._receipts += receipts(body.messages, errand.value(Kind.STORED), errand.resent)
+            except QueueError as error:
+                self._refused[body.messages[0].id] = error
+        if self._told is None:
+            self._receipts.clear()
+
+    def _tell(self) -> None:
+        """Nobody else waits for it, and whoever is told may send."""
+        if self._told is None or self._is_telling:
+            return
+        self._is_telling = True
+        try:
+            while self._receipts:
+                self._told(self._receipts.popleft())
+        finally:
+            self._is_telling = False
+
+    async def __aenter__(self) -> "AsyncSender":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """What went wrong inside stays what went wrong; somebody who interrupts does not wait."""
+        if error is None:
+            await self.close()
+        elif isinstance(error, Exception):
+            with suppress(QueueError):
+                await self.close()
+        else:
+            self._is_closed = True
+            self._left(self)
+
+
+FRAMES_ON_THEIR_WAY = 8
+"""Frames that may be unanswered: enough to keep the server busy, little to send again."""
+
+
+Body = TypeVar("Body", bound=msgspec.Struct)
+Receipt = TypeVar("Receipt")
+
+
+class Shipment(Generic[Body, Receipt]):
+    """Frames of one kind. ``read``: the receipts of one, of its answer; ``count``: how many there would be."""
+
+    def __init__(
+        self,
+        courier: Courier,
+        kind: Kind,
+        read: Callable[[Body, Errand], list[Receipt]],
+        count: Callable[[Body], int],
+    ) -> None:
+        self._kind = kind
+        self._read = read
+        self._count = count
+        self._pipeline = Pipeline(courier, FRAMES_ON_THEIR_WAY)
+        self._out: deque[tuple[Errand, Body]] = deque()
+        self._receipts: list[Receipt | None] = []
+        self._problem: QueueError | None = None
+
+    async def send(self, frames: Iterable[Body]) -> list[Receipt]:
+        """All of them, or the first problem, which carries the receipts of what was sent."""
+        try:
+            for body in frames:
+                await self._put(body)
+                if self._problem is not None:
+                    break
+        except QueueError as error:
+            self._problem = self._problem or error
+        if not isinstance(self._problem, Unreachable):
+            await self._finish()
+        self._collect(everything=True)
+        if self._problem is not None:
+            self._problem.receipts = self._receipts
+            raise self._problem
+        return [one for one in self._receipts if one is not None]
+
+    async def _put(self, body: Body) -> None:
+        errand = Errand(self._kind, body)
+        self._out.append((errand, body))
+        await self._pipeline.put(errand)
+        self._collect()
+
+    async def _finish(self) -> None:
+        try:
+            await self._pipeline.finish()
+        except Unreachable as error:
+            self._problem = self._problem or error
+
+    def _collect(self, *, everything: bool = False) -> None:
+        """Receipts of the frames answered so far; at the end also that there are none for the others."""
+        while self._out and (everything or self._out[0][0].reply is not None):
+            errand, body = self._out.popleft()
+            if errand.reply is None:
+                self._receipts += [None] * self._count(body)
+                continue
+            try:
+                self._receipts += self._read(body, errand)
+            except QueueError as error:
+                self._problem = self._problem or error
+                self._receipts += [None] * self._count(body)

@@ -1,0 +1,287 @@
+"""The blocking face: the coroutines of ``client.async_client`` and ``client.subscription``, each run to its end over
+sockets that block. No verb is written here: a line of a table gives each its blocking form, with its arguments and its
+text.
+
+From a coroutine to a method that blocks, by a line of a table: with its arguments and its text. Knows: how
+coroutines are run to their end. Does not know: which ones there are.
+
+The blocking face of topics: the coroutines of ``client.topics`` and ``client.topic_subscription``, each run to its end
+over sockets that block. No verb is written here."""
+
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from functools import wraps
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+from yirangmq.client.async_client import AsyncClient
+from yirangmq.client.blocking_transport import run
+from yirangmq.client.producer import AsyncSender
+from yirangmq.client.subscription import AsyncSubscription
+from yirangmq.client.topic_subscription import AsyncTopicSubscription
+from yirangmq.client.topics import AsyncTopics
+from yirangmq.client.values import Delivery, TopicRecord
+from yirangmq.core.ports import Stored
+from yirangmq.core.topics import ClientState
+
+Given = ParamSpec("Given")
+Answer = TypeVar("Answer")
+Core = TypeVar("Core")
+Core_co = TypeVar("Core_co", covariant=True)
+
+
+class Face(Protocol[Core_co]):
+    """Something that blocks on the coroutines of its core."""
+
+    @property
+    def _core(self) -> Core_co: ...
+
+
+def blocking(
+    verb: Callable[Concatenate[Core, Given], Coroutine[Any, Any, Answer]],
+) -> Callable[Concatenate[Face[Core], Given], Answer]:
+    @wraps(verb)
+    def method(face: Face[Core], /, *given: Given.args, **named: Given.kwargs) -> Answer:
+        return run(verb(face._core, *given, **named))
+
+    return method
+
+
+def iterating(
+    walk: Callable[Concatenate[Core, Given], AsyncGenerator[Answer, None]],
+) -> Callable[Concatenate[Face[Core], Given], Iterator[Answer]]:
+    @wraps(walk)
+    def method(face: Face[Core], /, *given: Given.args, **named: Given.kwargs) -> Iterator[Answer]:
+        steps = walk(face._core, *given, **named)
+        try:
+            while True:
+                yield run(steps.__anext__())
+        except StopAsyncIteration:
+            return
+        finally:
+            run(steps.aclose())
+
+    return method
+
+
+def _opening(
+    verb: Callable[Concatenate[AsyncTopics, Given], AsyncTopicSubscription],
+) -> "Callable[Concatenate[Face[AsyncTopics], Given], TopicSubscription]":
+    @wraps(verb)
+    def method(face: Face[AsyncTopics], /, *given: Given.args, **named: Given.kwargs) -> "TopicSubscription":
+        return TopicSubscription(verb(face._core, *given, **named))
+
+    return method
+
+
+class Topics:
+    """The topics of a server. Safe to share between threads; what a method returned is on disk."""
+
+    def __init__(self, core: AsyncTopics) -> None:
+        self._core = core
+
+    publish = blocking(AsyncTopics.publish)
+    publish_many = blocking(AsyncTopics.publish_many)
+    subscribe = _opening(AsyncTopics.subscribe)
+    list = blocking(AsyncTopics.list)
+    show = blocking(AsyncTopics.show)
+    read = blocking(AsyncTopics.read)
+    subscribers = blocking(AsyncTopics.subscribers)
+    drop_subscriber = blocking(AsyncTopics.drop_subscriber)
+    trim = blocking(AsyncTopics.trim)
+    tune = blocking(AsyncTopics.tune)
+
+
+class TopicSubscription:
+    """``for record in subscription``; ends when closed, or when nothing came for its ``idle`` seconds. For one thread;
+    another may close it."""
+
+    def __init__(self, core: AsyncTopicSubscription) -> None:
+        self._core = core
+
+    connect = blocking(AsyncTopicSubscription.connect)
+    batches = iterating(AsyncTopicSubscription.batches)
+    next = blocking(AsyncTopicSubscription.next)
+    next_batch = blocking(AsyncTopicSubscription.next_batch)
+    run = blocking(AsyncTopicSubscription.run)
+    confirm = blocking(AsyncTopicSubscription.confirm)
+    close = blocking(AsyncTopicSubscription.close)
+
+    @property
+    def state(self) -> ClientState:
+        """CONNECTED, ONLINE, RECOVERING or OFFLINE."""
+        return self._core.state
+
+    @property
+    def epoch(self) -> str:
+        return self._core.epoch
+
+    @property
+    def sequence(self) -> int:
+        return self._core.sequence
+
+    @property
+    def lag(self) -> int:
+        return self._core.lag
+
+    @property
+    def duplicates(self) -> int:
+        return self._core.duplicates
+
+    @property
+    def lost(self) -> "list[tuple[int, int]]":
+        return self._core.lost
+
+    def __iter__(self) -> "Iterator[TopicRecord]":
+        return self
+
+    def __next__(self) -> TopicRecord:
+        record = self._core.next_now() or run(self._core.next())
+        if record is None:
+            raise StopIteration
+        return record
+
+    def __enter__(self) -> "TopicSubscription":
+        self.connect()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Client:
+    """The queues of a server. Safe to share between threads; what a method returned is on disk."""
+
+    def __init__(self, core: AsyncClient) -> None:
+        self._core = core
+
+    publish = blocking(AsyncClient.publish)
+    publish_many = blocking(AsyncClient.publish_many)
+    publish_text = blocking(AsyncClient.publish_text)
+    lease = blocking(AsyncClient.lease)
+    ack = blocking(AsyncClient.ack)
+    ack_many = blocking(AsyncClient.ack_many)
+    nack = blocking(AsyncClient.nack)
+    nack_many = blocking(AsyncClient.nack_many)
+    release = blocking(AsyncClient.release)
+    release_many = blocking(AsyncClient.release_many)
+    extend = blocking(AsyncClient.extend)
+    extend_many = blocking(AsyncClient.extend_many)
+    peek = blocking(AsyncClient.peek)
+    walk = iterating(AsyncClient.walk)
+    show = blocking(AsyncClient.show)
+    queues = blocking(AsyncClient.queues)
+    counts = blocking(AsyncClient.counts)
+    policy = blocking(AsyncClient.policy)
+    check_policy = blocking(AsyncClient.check_policy)
+    set_policy = blocking(AsyncClient.set_policy)
+    try_out = blocking(AsyncClient.try_out)
+    pause = blocking(AsyncClient.pause)
+    dispatch = blocking(AsyncClient.dispatch)
+    set_dispatch = blocking(AsyncClient.set_dispatch)
+    register = blocking(AsyncClient.register)
+    deregister = blocking(AsyncClient.deregister)
+    deliveries = blocking(AsyncClient.deliveries)
+    resume = blocking(AsyncClient.resume)
+    schedules = blocking(AsyncClient.schedules)
+    drop = blocking(AsyncClient.drop)
+    delete_queue = blocking(AsyncClient.delete_queue)
+    sweep = blocking(AsyncClient.sweep)
+    consumer_beat = blocking(AsyncClient.consumer_beat)
+    consumer_list = blocking(AsyncClient.consumer_list)
+    consumer_wish = blocking(AsyncClient.consumer_wish)
+    durability = blocking(AsyncClient.durability)
+    ping = blocking(AsyncClient.ping)
+    call = blocking(AsyncClient.call)
+    close = blocking(AsyncClient.close)
+
+    @property
+    def consumer(self) -> str:
+        return self._core.consumer
+
+    @property
+    def topics(self) -> Topics:
+        """Publish to topics, and follow them."""
+        return Topics(self._core.topics)
+
+    def sender(self, queue: str, window: int = 64, *, told: Callable[[Stored], object] | None = None) -> "Sender":
+        return Sender(self._core.sender(queue, window, told=told))
+
+    sender.__doc__ = AsyncClient.sender.__doc__
+
+    def subscribe(
+        self,
+        queue: str,
+        credit: int = 64,
+        *,
+        lease_seconds: float | None = None,
+        consumer: str | None = None,
+        idle: float | None = None,
+    ) -> "Subscription":
+        made = self._core.subscribe(queue, credit, lease_seconds=lease_seconds, consumer=consumer, idle=idle)
+        return Subscription(made)
+
+    subscribe.__doc__ = AsyncClient.subscribe.__doc__
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Subscription:
+    """``for delivery in subscription``; ends when closed, or when nothing came for its ``idle`` seconds."""
+
+    def __init__(self, core: AsyncSubscription) -> None:
+        self._core = core
+        self._ready = core.ready
+
+    batches = iterating(AsyncSubscription.batches)
+    next = blocking(AsyncSubscription.next)
+    next_batch = blocking(AsyncSubscription.next_batch)
+    ack_nowait = blocking(AsyncSubscription.ack_nowait)
+    settle = blocking(AsyncSubscription.settle)
+    close = blocking(AsyncSubscription.close)
+
+    def __iter__(self) -> "Subscription":
+        return self
+
+    def __next__(self) -> Delivery:
+        try:
+            return self._ready.popleft()
+        except IndexError:
+            delivery = run(self._core.next())
+        if delivery is None:
+            raise StopIteration
+        return delivery
+
+    def __enter__(self) -> "Subscription":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Sender:
+    """``with client.sender(queue) as sender``; leaving waits until everything is on disk."""
+
+    def __init__(self, core: AsyncSender) -> None:
+        self._core = core
+
+    send = blocking(AsyncSender.send)
+    settle = blocking(AsyncSender.settle)
+    close = blocking(AsyncSender.close)
+
+    def __enter__(self) -> "Sender":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        run(self._core.__aexit__(kind, error, trace))
