@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from yirangmq.client.sync_client import Client
     from yirangmq.client.values import LostRecords, Missing, Moved, NewEpoch, TopicRecord
     from yirangmq.consumer.consumer import Consumer
-    from yirangmq.consumer.outcomes import Reject, Retry
+    from yirangmq.consumer.delivery import Reject, Retry
 
 __version__ = "0.1.0"
 __all__ = [
@@ -76,8 +76,8 @@ __all__ = [
 ]
 _LATE = {
     "Consumer": "consumer.consumer",
-    "Reject": "consumer.outcomes",
-    "Retry": "consumer.outcomes",
+    "Reject": "consumer.delivery",
+    "Retry": "consumer.delivery",
     **dict.fromkeys(("LostRecords", "Missing", "Moved", "NewEpoch", "TopicRecord"), "client.values"),
 }
 """Loaded when first asked for: who only publishes needs none of it."""

@@ -14,8 +14,8 @@ from tests.support.wait import PATIENCE, until
 from yirangmq.broker.queues import Queues
 from yirangmq.consumer.consumer import Consumer
 from yirangmq.consumer.delivery import Delivery
-from yirangmq.consumer.gate import Gate
-from yirangmq.consumer.tally import Summary
+from yirangmq.consumer.settler import Summary
+from yirangmq.consumer.worker_pool import Gate
 from yirangmq.core.consumer_registry import ConsumerState
 from yirangmq.core.errors import BadInput, StoreError
 from yirangmq.core.message import Counts, Reason

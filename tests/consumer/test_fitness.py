@@ -8,10 +8,9 @@ from tests.support.consumer import running
 from tests.support.wait import until
 from yirangmq.broker.queues import Queues
 from yirangmq.consumer.consumer import Consumer
-from yirangmq.consumer.delivery import Delivery
-from yirangmq.consumer.outcomes import DONE, of_error, too_slow
-from yirangmq.consumer.poison import MOST, Poison
-from yirangmq.consumer.tally import Summary
+from yirangmq.consumer.delivery import DONE, Delivery, of_error, too_slow
+from yirangmq.consumer.settler import Summary
+from yirangmq.consumer.worker_pool import MOST, Poison
 from yirangmq.core.message import RANK_LAST, Envelope, Reason
 from yirangmq.core.states import State
 from yirangmq.format.envelope import NewMessage

@@ -9,7 +9,7 @@ from tests.support.wait import PATIENCE, until
 from yirangmq.broker.queues import Queues
 from yirangmq.consumer.consumer import Consumer
 from yirangmq.consumer.delivery import Delivery
-from yirangmq.consumer.tally import Summary
+from yirangmq.consumer.settler import Summary
 from yirangmq.core.errors import StoreError
 from yirangmq.core.states import State
 from yirangmq.testing import FailingStore, ManualClock, open_for_test

@@ -10,10 +10,9 @@ from tests.support.consumer import Blocking, Watched, running
 from tests.support.wait import PATIENCE, until
 from yirangmq.broker.queues import Queues
 from yirangmq.consumer.consumer import Consumer
-from yirangmq.consumer.delivery import Delivery
-from yirangmq.consumer.outcomes import Reject, Retry
-from yirangmq.consumer.ports import Results
-from yirangmq.consumer.tally import Summary
+from yirangmq.consumer.delivery import Delivery, Reject, Retry
+from yirangmq.consumer.lease_table import Results
+from yirangmq.consumer.settler import Summary
 from yirangmq.core.errors import BadInput
 from yirangmq.core.message import MAX_MESSAGE, Reason
 from yirangmq.core.states import State

@@ -11,12 +11,10 @@ import pytest
 from tests.support.consumer import running
 from tests.support.wait import PATIENCE, until
 from yirangmq.broker.queues import Queues
-from yirangmq.consumer.child import TAIL
 from yirangmq.consumer.consumer import Consumer
-from yirangmq.consumer.program import Program
-from yirangmq.consumer.route import Route
-from yirangmq.consumer.tally import Summary
-from yirangmq.consumer.validation import Validation
+from yirangmq.consumer.routes import Route, Validation
+from yirangmq.consumer.settler import Summary
+from yirangmq.consumer.subprocess_handler import TAIL, Program
 from yirangmq.core.message import MAX_MESSAGE, Reason
 from yirangmq.core.states import State
 from yirangmq.format.delivery import Look

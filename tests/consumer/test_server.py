@@ -13,7 +13,7 @@ from tests.support.wait import until
 from yirangmq.client.sync_client import Client
 from yirangmq.consumer.consumer import Consumer
 from yirangmq.consumer.delivery import Delivery
-from yirangmq.consumer.tally import Summary
+from yirangmq.consumer.settler import Summary
 
 pytestmark = pytest.mark.process
 

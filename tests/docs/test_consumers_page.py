@@ -11,9 +11,8 @@ import pytest
 import yirangmq
 from tests.support.pages import code_blocks
 from yirangmq.cli import working
-from yirangmq.consumer.child import TAIL
 from yirangmq.consumer.delivery import Delivery
-from yirangmq.consumer.program import MEANING
+from yirangmq.consumer.subprocess_handler import MEANING, TAIL
 from yirangmq.core.states import State
 
 pytestmark = pytest.mark.process

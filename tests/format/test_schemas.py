@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.schemas import SECRET, Outside, SlowLibrary
-from yirangmq.consumer.validation import Validation
+from yirangmq.consumer.routes import Validation
 from yirangmq.core.errors import BadInput, BadPolicy, QuotaExceeded
 from yirangmq.format import json_schema
 from yirangmq.format.json_schema import compiled, first_complaint

@@ -10,8 +10,8 @@ from tests.support.wait import PATIENCE, until
 from yirangmq.broker.queues import Queues
 from yirangmq.consumer.consumer import Consumer
 from yirangmq.consumer.delivery import Delivery
-from yirangmq.consumer.ports import Results
-from yirangmq.consumer.tally import Summary
+from yirangmq.consumer.lease_table import Results
+from yirangmq.consumer.settler import Summary
 from yirangmq.core.message import Reason
 from yirangmq.format import delivery
 

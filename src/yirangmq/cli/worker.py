@@ -17,10 +17,9 @@ from yirangmq.cli.screen import Screen
 from yirangmq.cli.values import read_json
 from yirangmq.cli.working import DRAIN_SECONDS, GRACE_SECONDS
 from yirangmq.consumer.consumer import Consumer
-from yirangmq.consumer.program import Program
-from yirangmq.consumer.route import Route
-from yirangmq.consumer.tally import Summary
-from yirangmq.consumer.validation import Validation
+from yirangmq.consumer.routes import Route, Validation
+from yirangmq.consumer.settler import Summary
+from yirangmq.consumer.subprocess_handler import Program
 from yirangmq.core.errors import BadInput
 from yirangmq.observe import logs
 

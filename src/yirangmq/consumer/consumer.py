@@ -8,24 +8,308 @@
     consumer.run()
 
 What a handler returns or raises decides: returning acks; ``Retry`` and ``Reject`` do as they say; any other error gives
-the message back as failed."""
+the message back as failed.
 
+The consumer's pulse, in a thread of its own so that no handler can stop it: extends every lease in hand, notices
+handlers that take too long, tells the broker of this consumer and hears what the operator wishes.
+
+If the process dies, so does the pulse, and the leases end.
+
+One run of a consumer, from the first lease to the last ack: starts the parts, hears what happens, drains, ends.
+
+Everything that may end the run comes through one inbox: signals, the program, the operator, a fatal error."""
+
+import os
 import signal
+import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib import import_module
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Any, TypeVar, cast
 
-from yirangmq.consumer.ports import Queues
-from yirangmq.consumer.route import Handle, Route
-from yirangmq.consumer.shift import Interrupted, Settings, Shift, Stop
-from yirangmq.consumer.tally import Summary
-from yirangmq.consumer.validation import Validation, Validator
+from yirangmq.consumer.delivery import too_slow
+from yirangmq.consumer.lease_table import Holding, Holdings, Queues, Stage
+from yirangmq.consumer.routes import Handle, Route, Validation, Validator
+from yirangmq.consumer.settler import Ending, Settler, Summary, Tally, about, log, thread
+from yirangmq.consumer.worker_pool import Budget, Gate, Kit, Poison, Station
 from yirangmq.core import validation
+from yirangmq.core.consumer_registry import ConsumerState
 from yirangmq.core.errors import BadInput
+
+REPORT_SECONDS = 1.0
+AGAIN = 10
+"""An extension that failed is tried again after a tenth of the lease, but not more than a second later."""
+
+
+class Heartbeat:
+    """``report`` is called once a second; ``hurried`` is set when something wants to be looked at before its time."""
+
+    def __init__(self, kit: Kit, hurried: threading.Event, report: Callable[[], None]) -> None:
+        self._queues, self._holdings, self._settler, self._tally = kit.queues, kit.holdings, kit.settler, kit.tally
+        self._poison = kit.poison
+        self._hurried = hurried
+        self._report = report
+        self._report_at = 0.0
+        self._stopped = False
+        self._is_cut_off = False
+        self._thread = thread(self._run, "heartbeat", kit.fail)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def report_soon(self) -> None:
+        """There is news worth telling before the second is over."""
+        self._report_at = 0.0
+        self._hurried.set()
+
+    def stop(self, seconds: float) -> None:
+        self._stopped = True
+        self._hurried.set()
+        self._thread.join(seconds)
+
+    def _run(self) -> None:
+        while not self._stopped:
+            self._end_overdue(time.monotonic())
+            self._extend(time.monotonic())
+            if time.monotonic() >= self._report_at:
+                self._report_at = time.monotonic() + REPORT_SECONDS
+                self._report()
+            self._hurried.wait(max(0.0, self._holdings.plan(self._report_at) - time.monotonic()))
+            self._hurried.clear()
+
+    def _end_overdue(self, now: float) -> None:
+        overdue = self._holdings.cut(now)
+        for holding in overdue:
+            taken, outcome = holding.taken, too_slow("the handler took longer than allowed")
+            log.warning("message %s: its handler takes too long and is not waited for", taken.id, extra=about(taken))
+            self._settler.settle([Ending(holding, self._poison.judge(taken.queue, taken.id, outcome))])
+
+    def _extend(self, now: float) -> None:
+        """All that are due in one call, if their leases are of one length."""
+        due = self._holdings.due(now)
+        for span in {holding.span for holding in due}:
+            self._extend_by(span, [holding for holding in due if holding.span == span], now)
+
+    def _extend_by(self, span: float, due: Sequence[Holding], now: float) -> None:
+        try:
+            errors = self._queues.extend_many([holding.lease for holding in due], span)
+        except Exception as error:
+            self._put_off(due, now, error)
+            return
+        self._is_cut_off = False
+        kept = []
+        for holding, problem in zip(due, errors, strict=True):
+            if problem is None:
+                kept.append(holding)
+            elif self._holdings.lose(holding):
+                self._tally.add(lost=1)
+                taken = holding.taken
+                log.warning("message %s: its lease is lost: %s", taken.id, problem, extra=about(taken))
+        self._holdings.extended(kept, now)
+
+    def _put_off(self, due: Sequence[Holding], now: float, error: Exception) -> None:
+        if not self._is_cut_off:
+            log.warning("%d leases could not be extended, trying again: %s", len(due), error)
+        self._is_cut_off = True
+        self._holdings.put_off(due, now + min(1.0, due[0].span / AGAIN))
+
+
+LAST_WORDS_SECONDS = 5.0
+"""For the last results after everything else has ended."""
+LOOK_SECONDS = 0.02
+NO_PATIENCE = 0.2
+"""The same when a second signal asks to end at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    name: str
+    lease_seconds: float | None
+    drain_seconds: float
+    poison_after: int
+    until_empty: bool
+    limit: int | None
+
+
+class Stop(Exception):
+    """A reason to drain: ``signal`` is its number, 0 for none. The second signal ends the run at once."""
+
+    def __init__(self, signal: int = 0) -> None:
+        super().__init__(f"signal {signal}" if signal else "asked to stop")
+        self.signal = signal
+
+
+class Interrupted(Exception):
+    """A second signal came: nothing more was waited for."""
+
+    def __init__(self, signal: int) -> None:
+        super().__init__(f"stopped at once by signal {signal}")
+        self.signal = signal
+
+
+class Shift:
+    def __init__(self, queues: Queues, routes: Sequence[Route], settings: Settings, inbox: Any) -> None:
+        self._settings = settings
+        self._inbox: SimpleQueue[BaseException | None] = inbox
+        self._started_ms = time.time_ns() // 1_000_000
+        self._is_heard = True
+        hurried = threading.Event()
+        self.gate = Gate()
+        self._tally = Tally()
+        self._holdings = Holdings(hurried.set, self._wake)
+        self._settler = Settler(queues, self._holdings, self._tally, inbox.put)
+        self._kit = Kit(
+            queues=queues,
+            name=settings.name,
+            lease_seconds=settings.lease_seconds,
+            gate=self.gate,
+            holdings=self._holdings,
+            settler=self._settler,
+            tally=self._tally,
+            poison=Poison(settings.poison_after),
+            budget=Budget(settings.limit),
+            until_empty=settings.until_empty,
+            fail=inbox.put,
+        )
+        self._stations = [Station(route, self._kit, self._wake) for route in routes]
+        self._heartbeat = Heartbeat(self._kit, hurried, self._report)
+        self.gate.listen(self._heartbeat.report_soon)
+        self.gate.listen(self._wake)
+
+    def run(self) -> Summary:
+        """Until drained; raises what made going on senseless, after draining."""
+        queues = ", ".join(station.route.queue for station in self._stations)
+        log.info("consumer %s is at work on %s", self._settings.name, queues)
+        self._settler.start()
+        self._heartbeat.start()
+        for station in self._stations:
+            station.start()
+        patience = NO_PATIENCE
+        try:
+            cause = self._until_stopped()
+            self._drain(first_signal=isinstance(cause, Stop) and cause.signal != 0)
+            patience = LAST_WORDS_SECONDS
+            if cause is not None and not isinstance(cause, Stop):
+                raise cause
+            return self._tally.summary
+        finally:
+            self._end(patience)
+
+    def _wake(self) -> None:
+        self._inbox.put(None)
+
+    # -- while it runs --------------------------------------------------------------------------------------------
+
+    def _until_stopped(self) -> BaseException | None:
+        while True:
+            event = self._inbox.get()
+            if event is not None or self.gate.is_shut or self._is_finished():
+                return event
+
+    def _is_finished(self) -> bool:
+        """Nothing is in hand, and no more will be taken, or there is no more and ``until_empty`` was asked for."""
+        if self._holdings:
+            return False
+        if not any(station.is_fetching for station in self._stations):
+            return True
+        if not self._settings.until_empty:
+            return False
+        total = self._tally.summary.total
+        return all(station.empty_at == total for station in self._stations)
+
+    def _report(self) -> None:
+        """Tell of ourselves, do as wished. Where nobody listens, work goes on."""
+        for station in self._stations:
+            station.relieve()
+        try:
+            wish = self._kit.queues.consumer_beat(self._card(self.gate.state))
+        except Exception as error:
+            if self._is_heard:
+                log.warning("an operator cannot see or steer this consumer: %s", error)
+            self._is_heard = False
+            return
+        self._is_heard = True
+        if wish and self.gate.follow(wish):
+            log.info("%s, as an operator wished", self.gate.state.value)
+
+    def _card(self, state: ConsumerState) -> dict[str, Any]:
+        summary = self._tally.summary
+        return {
+            "consumerId": self._settings.name,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "queues": [station.route.queue for station in self._stations],
+            "startedAt": self._started_ms,
+            "state": state.value,
+            "inWork": self._holdings.count(Stage.WORKING),
+            "done": summary.done,
+            "failed": summary.failed + summary.rejected + summary.retried,
+            "lost": summary.lost,
+            "stuck": sum(station.stuck for station in self._stations),
+        }
+
+    # -- the end --------------------------------------------------------------------------------------------------
+
+    def _drain(self, *, first_signal: bool) -> None:
+        """Take no more, give back what was not begun, finish what was, as far as the time allows."""
+        if self.gate.move(ConsumerState.DRAINING):
+            log.info("draining: %d messages in hand", len(self._holdings))
+        deadline = time.monotonic() + self._settings.drain_seconds
+        if self._wait_done(deadline, first_signal):
+            return
+        cut = self._holdings.cut()
+        text = f"the consumer stopped, and {self._settings.drain_seconds:g} s were not enough for the handler to end"
+        log.warning("%d messages are given back unfinished", len(cut))
+        self._settler.settle([Ending(holding, too_slow(text)) for holding in cut])
+        self._cancel(now=False)
+        if self._settler.is_alive:
+            self._wait_done(time.monotonic() + LAST_WORDS_SECONDS, first_signal)
+        self._wait_cancelled(time.monotonic() + LAST_WORDS_SECONDS)
+
+    def _wait_done(self, deadline: float, signalled: bool) -> bool:
+        while self._holdings or any(station.is_fetching for station in self._stations):
+            try:
+                event = self._inbox.get(timeout=max(0.0, deadline - time.monotonic()))
+            except Empty:
+                return False
+            if isinstance(event, Stop) and event.signal:
+                if signalled:
+                    raise Interrupted(event.signal)
+                signalled = True
+        return True
+
+    def _cancel(self, *, now: bool) -> None:
+        for station in self._stations:
+            if station.route.cancel is not None:
+                station.route.cancel(now)
+
+    def _wait_cancelled(self, deadline: float) -> None:
+        """Programs that were asked to end get some time for it."""
+        asked = [station for station in self._stations if station.route.cancel is not None]
+        while any(station.busy for station in asked) and time.monotonic() < deadline:
+            time.sleep(LOOK_SECONDS)
+
+    def _end(self, patience: float) -> None:
+        self.gate.move(ConsumerState.STOPPED)
+        for station in self._stations:
+            station.stop()
+        self._cancel(now=True)
+        self._heartbeat.stop(patience)
+        self._settler.close(patience)
+        if self._is_heard:
+            self._say_goodbye()
+
+    def _say_goodbye(self) -> None:
+        try:
+            self._kit.queues.consumer_beat(self._card(ConsumerState.STOPPED))
+        except Exception as error:
+            log.debug("the last word was not heard: %s", error)
+
 
 Function = TypeVar("Function", bound=Handle)
 SIGNALS = (signal.SIGTERM, signal.SIGINT)

@@ -1,8 +1,13 @@
-"""What a handler is handed. Knows: the leased message, whether the lease is still in force."""
+"""What a handler is handed. Knows: the leased message, whether the lease is still in force.
 
-from typing import Any
+What became of a message in a handler's hands: a value for each way it can end, and the words a handler may use."""
 
-from yirangmq.consumer.holdings import Holding
+import inspect
+from typing import Any, NamedTuple
+
+from yirangmq.consumer.lease_table import Holding
+from yirangmq.core import validation
+from yirangmq.core.message import MAX_MESSAGE, Reason
 from yirangmq.format.envelope import as_json
 
 
@@ -65,3 +70,72 @@ class Delivery:
     def envelope_json(self) -> bytes:
         """The envelope as JSON text, the payload's own text inside it; a payload that is not JSON as Base64."""
         return as_json(self._taken.envelope)
+
+
+class Retry(Exception):
+    """Raise or return it from a handler: not now, again in ``after`` seconds (None: as the queue's policy says).
+
+    It counts as an attempt: past the policy's limit the message goes to the dead letters."""
+
+    def __init__(self, after: float | None = None, reason: str = "") -> None:
+        super().__init__(reason or "the handler asked for another try")
+        self.after = None if after is None else validation.check_milliseconds(after, "after") / 1000
+
+
+class Reject(Exception):
+    """Raise or return it from a handler: this will never work, straight to the dead letters."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason or "the handler rejected it")
+
+
+class Outcome(NamedTuple):
+    """``reason`` is None when it worked. ``kind`` is what went wrong in a word that repeats when the fault repeats;
+    "" where a failure was asked for."""
+
+    reason: Reason | None = None
+    text: str = ""
+    delay: float | None = None
+    kind: str = ""
+
+
+DONE = Outcome()
+
+
+def of_value(value: Any) -> Outcome:
+    """What a handler returned; one of ours may return the outcome itself."""
+    if isinstance(value, Outcome):
+        return value
+    if isinstance(value, Retry | Reject):
+        return of_error(value)
+    if hasattr(value, "__await__"):
+        if inspect.iscoroutine(value):
+            value.close()
+        return Outcome(Reason.HANDLER_ERROR, "the handler returned something to await and did no work", kind="await")
+    return DONE
+
+
+def of_error(error: BaseException) -> Outcome:
+    """What a handler raised."""
+    text = _said(error)
+    if isinstance(error, Retry):
+        return Outcome(Reason.HANDLER_ERROR, text, error.after)
+    if isinstance(error, Reject):
+        return Outcome(Reason.REJECTED, text)
+    name = type(error).__name__
+    return Outcome(Reason.HANDLER_ERROR, f"{name}: {text}"[:MAX_MESSAGE], kind=name)
+
+
+def _said(error: BaseException) -> str:
+    try:
+        return str(error)[:MAX_MESSAGE]
+    except Exception:  # somebody else's __str__
+        return "an error that cannot be printed"
+
+
+def invalid(complaint: str) -> Outcome:
+    return Outcome(Reason.VALIDATION_ERROR, complaint[:MAX_MESSAGE])
+
+
+def too_slow(text: str) -> Outcome:
+    return Outcome(Reason.TIMEOUT, text[:MAX_MESSAGE], kind="timeout")

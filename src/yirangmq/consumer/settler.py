@@ -2,21 +2,90 @@
 that one commit serves many and a lone one waits for nothing.
 
 Knows: outcomes, the verbs that settle. Does not know: handlers. A call that fails is tried again for as long as the
-leases in it are good."""
+leases in it are good.
 
+What a consumer writes into the log. Each line about a message carries its names, for logs that are JSON.
+
+What a consumer has done so far, in numbers. Every message it took ends in exactly one of them.
+
+Threads that do not die unheard: a fault in one is told, and ends the run."""
+
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
-from yirangmq.consumer.holdings import Holding, Holdings
-from yirangmq.consumer.journal import about, log
-from yirangmq.consumer.outcomes import Outcome
-from yirangmq.consumer.ports import Queues, Results
-from yirangmq.consumer.tally import Tally
-from yirangmq.consumer.threads import Fail, thread
+from yirangmq.consumer.delivery import Outcome
+from yirangmq.consumer.lease_table import Holding, Holdings, Queues, Results, Taken
 from yirangmq.core.backoff import Backoff
 from yirangmq.core.message import Reason
+
+log = logging.getLogger("yirangmq.consumer")
+
+
+def about(taken: Taken) -> dict[str, dict[str, Any]]:
+    """Named values for ``extra``: which message it is, and the trace it belongs to."""
+    named: dict[str, Any] = {"queue": taken.queue, "messageId": taken.id, "attempt": taken.attempt}
+    try:
+        trace = taken.header.get("traceId")
+    except Exception:  # an envelope that cannot be read has no trace
+        trace = None
+    if trace:
+        named["traceId"] = trace
+    return {"values": named}
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """``failed``: given back or dead because the work failed, took too long or did not fit; ``lost``: another consumer
+    may have it, because the lease was lost; ``released``: never worked on, back in line."""
+
+    done: int = 0
+    retried: int = 0
+    rejected: int = 0
+    failed: int = 0
+    lost: int = 0
+    released: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.done + self.retried + self.rejected + self.failed + self.lost + self.released
+
+
+class Tally:
+    """Counted from several threads."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._summary = Summary()
+
+    def add(self, **counts: int) -> None:
+        with self._guard:
+            now = self._summary
+            self._summary = replace(now, **{name: getattr(now, name) + count for name, count in counts.items()})
+
+    @property
+    def summary(self) -> Summary:
+        return self._summary
+
+
+Fail = Callable[[BaseException], None]
+"""Called with an error that makes going on senseless."""
+
+
+def thread(work: Callable[[], None], name: str, fail: Fail) -> threading.Thread:
+    """Not yet started. It does not keep the process from ending."""
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            fail(error)
+
+    return threading.Thread(target=run, name=f"yirangmq-{name}", daemon=True)
+
 
 BACKOFF = Backoff(first=0.05, limit=1.0)
 """Seconds between two attempts while the server cannot be reached."""

@@ -1,13 +1,18 @@
 """Is this message fit for the handler? Its envelope must be readable; its payload must fit the schema the consumer
 brings along, if it brings one, and the schema of its type in the queue's policy, if it has one.
 
-The broker checks policies when a message is published; one that was there before its schema is checked here."""
+The broker checks policies when a message is published; one that was there before its schema is checked here.
 
+Which function works on which queue, and how."""
+
+import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from yirangmq.consumer.delivery import Delivery
-from yirangmq.consumer.journal import log
+from yirangmq.consumer.settler import log
+from yirangmq.core import validation as names
 from yirangmq.core.errors import BadInput, MissingExtra, QueueError
 from yirangmq.format.json_codec import dumps
 from yirangmq.format.json_schema import chosen_schema, compiled, first_complaint
@@ -73,3 +78,34 @@ def _if_possible(schema: Any) -> Any:
     except QueueError as error:
         log.warning("a schema of a policy cannot be used here: %s", error)
     return None
+
+
+Handle = Callable[[Delivery], Any]
+MOST_CONCURRENT = 1_000
+"""Threads of one queue; past this they only wait for each other."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """``timeout`` is in seconds; ``prefetch`` messages are leased beyond those in work, for handlers so quick that
+    fetching would hold them up."""
+
+    queue: str
+    handle: Handle
+    concurrency: int = 1
+    timeout: float | None = None
+    prefetch: int = 0
+    validation: Validation = field(default_factory=Validation)
+    cancel: Callable[[bool], None] | None = None
+    """Ends what is running, asking for it or, if True, making it; None where that cannot be done."""
+
+    def __post_init__(self) -> None:
+        names.check_queue(self.queue)
+        names.check_count(self.concurrency, "concurrency", most=MOST_CONCURRENT)
+        names.check_count(self.prefetch, "prefetch", least=0, most=10_000)
+        if self.timeout is not None:
+            names.check_milliseconds(self.timeout, "timeout", least=0.001)
+        if not callable(self.handle):
+            raise BadInput(f"must be a function, not {type(self.handle).__name__}", field="handler")
+        if inspect.iscoroutinefunction(self.handle):
+            raise BadInput("is a coroutine function; a handler runs in a thread: use asyncio.run", field="handler")

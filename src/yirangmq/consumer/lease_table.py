@@ -1,13 +1,82 @@
 """Every lease in hand, from the moment it was taken to the moment its end is on disk. Knows: when each wants to be
 extended, when each is overdue, which of them may still be answered for. Does not know: queues, threads, handlers.
 
-Times are seconds of a clock that only goes forward."""
+Times are seconds of a clock that only goes forward.
+
+What a consumer needs of queues, embedded or at the other end of a socket: some of the verbs of ``broker.queues``."""
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
+from typing import Any, Protocol
 
-from yirangmq.consumer.ports import Taken
+from yirangmq.core.errors import QueueError
+from yirangmq.core.message import Envelope
+
+Results = list[QueueError | None]
+"""For each lease None, or why not."""
+
+
+class Taken(Protocol):
+    """One leased message, as ``lease`` returns it."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def queue(self) -> str: ...
+
+    @property
+    def lease_id(self) -> str: ...
+
+    @property
+    def attempt(self) -> int: ...
+
+    @property
+    def envelope(self) -> Envelope: ...
+
+    @property
+    def payload(self) -> bytes: ...
+
+    @property
+    def header(self) -> dict[str, Any]: ...
+
+    @property
+    def policy(self) -> dict[str, Any]: ...
+
+    def value(self) -> Any: ...
+
+
+class Queues(Protocol):
+    """Each method may be called from any thread."""
+
+    @property
+    def consumer(self) -> str: ...
+
+    def lease(
+        self,
+        queue: str,
+        limit: int = 1,
+        *,
+        wait: float = 0,
+        lease_seconds: float | None = None,
+        consumer: str | None = None,
+    ) -> Sequence[Taken]: ...
+
+    def ack_many(self, leases: Sequence[str]) -> Results: ...
+
+    def nack_many(
+        self, leases: Sequence[str], reason: str = ..., text: str = "", *, delay: float | None = None
+    ) -> Results: ...
+
+    def extend_many(self, leases: Sequence[str], seconds: float | None = None) -> Results: ...
+
+    def release_many(self, leases: Sequence[str]) -> Results: ...
+
+    def consumer_beat(self, values: Mapping[str, Any]) -> str: ...
+
+    def close(self) -> None: ...
+
 
 PARTS = 3
 """A lease is extended each time a third of it has passed, so that two extensions may fail."""

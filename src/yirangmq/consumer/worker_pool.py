@@ -1,24 +1,179 @@
 """One queue's place in a consumer: a thread that fetches as many messages as there is room for, and the threads that
-work on them. Knows: its route, the kit. Does not know: other queues, signals, the operator."""
+work on them. Knows: its route, the kit. Does not know: other queues, signals, the operator.
+
+Whether messages are taken now: running, paused, draining. Told by the operator, a signal or the program itself.
+
+The consumer's own eye for poison: the same fault again and again in the same message, as seen by this process.
+A queue's policy does the like for all consumers together (``retry.poisonAfter``), but knows reasons, not faults.
+
+What the parts of a running consumer share.
+
+A handler's work as a span, so that what the handler itself traces hangs under the message it was for. Without the
+extra ``otel``, or where nobody has set a tracer provider up, nothing is done."""
 
 import threading
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
-from yirangmq.consumer.delivery import Delivery
-from yirangmq.consumer.holdings import Holding
-from yirangmq.consumer.journal import about, log
-from yirangmq.consumer.kit import Kit
-from yirangmq.consumer.outcomes import Outcome, Reject, Retry, invalid, of_error, of_value
-from yirangmq.consumer.ports import Taken
-from yirangmq.consumer.route import Route
-from yirangmq.consumer.settler import Ending
-from yirangmq.consumer.threads import thread
-from yirangmq.consumer.tracing import handling
+from yirangmq.consumer.delivery import Delivery, Outcome, Reject, Retry, invalid, of_error, of_value
+from yirangmq.consumer.lease_table import Holding, Holdings, Queues, Taken
+from yirangmq.consumer.routes import Route
+from yirangmq.consumer.settler import Ending, Fail, Settler, Tally, about, log, thread
 from yirangmq.core.backoff import Backoff
+from yirangmq.core.consumer_registry import WISHES, ConsumerState
 from yirangmq.core.errors import BadInput, MissingExtra, NotAllowed, QueueError
+from yirangmq.core.message import MAX_MESSAGE, Reason
+from yirangmq.format.delivery import parent_of, provider
+
+
+class Gate:
+    """Safe to share between threads. Once it drains it never runs again."""
+
+    def __init__(self) -> None:
+        self._moved = threading.Condition()
+        self._state = ConsumerState.RUNNING
+        self._listeners: list[Callable[[], None]] = []
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Called after each move, by whoever moved it."""
+        self._listeners.append(listener)
+
+    @property
+    def state(self) -> ConsumerState:
+        return self._state
+
+    @property
+    def is_open(self) -> bool:
+        return self._state is ConsumerState.RUNNING
+
+    @property
+    def is_shut(self) -> bool:
+        """For good."""
+        return self._state in (ConsumerState.DRAINING, ConsumerState.STOPPED)
+
+    def follow(self, wish: str) -> bool:
+        """Do as wished: ``pause``, ``resume`` or ``drain``; False if that changes nothing."""
+        return self.move(WISHES[wish])
+
+    def move(self, state: ConsumerState) -> bool:
+        with self._moved:
+            if state is self._state or (self.is_shut and state is not ConsumerState.STOPPED):
+                return False
+            self._state = state
+            self._moved.notify_all()
+        for listener in self._listeners:
+            listener()
+        return True
+
+    def wait_open(self) -> bool:
+        """Until messages may be taken; False if they never will be again."""
+        with self._moved:
+            self._moved.wait_for(lambda: self._state is not ConsumerState.PAUSED)
+            return self.is_open
+
+    def rest(self, seconds: float) -> None:
+        """A while, or until the gate moves."""
+        with self._moved:
+            before = self._state
+            self._moved.wait_for(lambda: self._state is not before, seconds)
+
+
+MOST = 10_000
+"""Messages remembered; those that failed longest ago are forgotten first."""
+
+
+class Poison:
+    """``after`` same faults in a row a message is poison; 0: never."""
+
+    def __init__(self, after: int = 0) -> None:
+        self._after = after
+        self._guard = threading.Lock()
+        self._faults: OrderedDict[tuple[str, str], tuple[str, int]] = OrderedDict()
+
+    def judge(self, queue: str, id: str, outcome: Outcome) -> Outcome:
+        """The outcome, or the dead letters if it was the last straw."""
+        if not self._after:
+            return outcome
+        with self._guard:
+            fault, times = self._faults.pop((queue, id), ("", 0))
+            if not outcome.kind:
+                return outcome
+            times = times + 1 if fault == outcome.kind else 1
+            if times < self._after:
+                self._faults[queue, id] = (outcome.kind, times)
+                if len(self._faults) > MOST:
+                    self._faults.popitem(last=False)
+                return outcome
+        text = f"{times} times {outcome.kind}, the last time: {outcome.text}"
+        return Outcome(Reason.POISON, text[:MAX_MESSAGE], kind=outcome.kind)
+
+
+class Budget:
+    """How many messages may still be taken; None: any number. What was asked for and not given comes back."""
+
+    def __init__(self, most: int | None) -> None:
+        self._left = most
+        self._asked = 0
+        self._guard = threading.Lock()
+
+    def take(self, wanted: int) -> int:
+        if self._left is None:
+            return wanted
+        with self._guard:
+            given = min(wanted, self._left)
+            self._left -= given
+            self._asked += given
+            return given
+
+    def settle(self, asked: int, got: int) -> None:
+        """Of ``asked`` that were allowed, ``got`` were used."""
+        if self._left is not None:
+            with self._guard:
+                self._asked -= asked
+                self._left += asked - got
+
+    @property
+    def is_spent(self) -> bool:
+        with self._guard:
+            return self._left == 0 and self._asked == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Kit:
+    queues: Queues
+    name: str
+    lease_seconds: float | None
+    gate: Gate
+    holdings: Holdings
+    settler: Settler
+    tally: Tally
+    poison: Poison
+    budget: Budget
+    until_empty: bool
+    fail: Fail
+
+
+def handling(taken: Taken, queue: str) -> AbstractContextManager[Any]:
+    """The span of one try. A handler's error is recorded in it."""
+    found = provider()
+    if found is None:
+        return nullcontext()
+    from opentelemetry import trace
+
+    attributes: dict[str, str | int] = {
+        "messaging.system": "yirangmq",
+        "messaging.destination.name": queue,
+        "messaging.message.id": taken.id,
+        "messaging.operation.name": "handle",
+        "yirangmq.attempt": taken.attempt,
+    }
+    tracer = found.get_tracer("yirangmq")
+    return tracer.start_as_current_span(f"handle {queue}", parent_of(taken.header), trace.SpanKind.CONSUMER, attributes)
+
 
 WAIT_SECONDS = 0.5
 """One wait for messages; a pause or a drain is noticed after that at the latest."""
