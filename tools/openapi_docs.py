@@ -5,10 +5,10 @@ import json
 from pathlib import Path
 
 from yirangmq import __version__
+from yirangmq.admin.registry import Calls
 from yirangmq.broker.group_commit import Desk
 from yirangmq.broker.operations import Verbs
 from yirangmq.clock import SystemClock, TimeOrderedIds
-from yirangmq.doors.calls import Calls
 from yirangmq.doors.house import House, Introduction
 from yirangmq.doors.http.v1.api import Api
 from yirangmq.stores.memory import MemoryStore

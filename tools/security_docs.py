@@ -3,17 +3,16 @@ protocols: ``python tools/security_docs.py`` writes them, a test sees that they 
 
 from pathlib import Path
 
+from yirangmq.admin.registry import METHODS, Calls
 from yirangmq.broker.group_commit import Desk
 from yirangmq.broker.operations import Verbs
 from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.core.access import ALLOWED, SCOPES, VERBS
-from yirangmq.doors.calls import Calls
 from yirangmq.doors.house import House, Introduction
 from yirangmq.doors.http.guard import Guard
 from yirangmq.doors.http.mq.api import MqApi, Terms
 from yirangmq.doors.http.plain import VERBS as PAGES
 from yirangmq.doors.http.v1.api import Api
-from yirangmq.doors.method_verbs import METHODS
 from yirangmq.doors.session import FRAMES
 from yirangmq.doors.stomp.access import COMMANDS
 from yirangmq.stores.memory import MemoryStore

@@ -9,6 +9,7 @@ from typing import Any
 from tests.support.loops import InlineExecutor
 from tests.support.stores import Place
 from tests.support.topic_pipes import Stage, small
+from yirangmq.admin.bridges import EventTopic
 from yirangmq.broker.bridge_worker import REST_MS, Means
 from yirangmq.broker.bridges import Bridges
 from yirangmq.broker.group_commit import Desk
@@ -18,7 +19,6 @@ from yirangmq.clock import TimeOrderedIds
 from yirangmq.core.bridges import NewBridge, read_new
 from yirangmq.core.errors import QueueError
 from yirangmq.core.topics import NewRecord, Start
-from yirangmq.doors.event_topic import EventTopic
 from yirangmq.format.delivery import Delivery
 from yirangmq.fsio.background import Aside
 from yirangmq.topics.adapters import FeedForBridges

@@ -4,12 +4,12 @@ import pytest
 
 from tests.bridges.parts import House, MakeHouse
 from tests.support.topic_pipes import small
+from yirangmq.admin.bridges import BridgeCalls
 from yirangmq.broker import bridge_worker
 from yirangmq.core.bridges import MOST_GROUP, Reached, read_new
 from yirangmq.core.errors import BadInput, NotFound, Retired, StoreFull, WrongState
 from yirangmq.core.events import Published
 from yirangmq.core.topics import NewRecord, Retention, Start
-from yirangmq.doors.bridges import BridgeCalls
 from yirangmq.format.envelope import header_of
 
 PAYLOADS = (b"", b"\x00", b"hello", b'{"b": 1,  "a": [2.50]}', b' {"a":1}\n', b"\xff\xfe" * 2000, b"x" * 70_000)
@@ -442,7 +442,7 @@ def test_events_of_queues_are_records_and_never_feed_themselves(make_house: Make
 def test_events_that_cannot_be_told_are_counted_and_told_later(
     make_house: MakeHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("yirangmq.doors.event_topic.MOST_WAITING", 1)
+    monkeypatch.setattr("yirangmq.admin.bridges.MOST_WAITING", 1)
     house = make_house(events="happenings")
     house.add("b", "mail", "orders")
     house.add("c", "post", "orders")

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from yirangmq.admin.health import Disk, Room
 from yirangmq.broker import policies
 from yirangmq.broker.group_commit import Desk
 from yirangmq.broker.operations import Verbs
@@ -19,7 +20,6 @@ from yirangmq.core.alert_settings import read_settings
 from yirangmq.core.errors import NotActive, StoreFull, StoreReadOnly
 from yirangmq.core.events import Committed
 from yirangmq.core.message import Reason
-from yirangmq.doors.health import Disk, Room
 from yirangmq.format.envelope import NewMessage, build
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.testing import FailingStore, ManualClock

@@ -11,10 +11,10 @@ import msgspec
 from tests.support.loops import WRITERS
 from tests.support.session import MAX_FRAME, Answer
 from tests.support.wait import PATIENCE
+from yirangmq.admin.registry import Calls
 from yirangmq.broker.group_commit import Desk
 from yirangmq.broker.operations import Verbs
 from yirangmq.clock import SystemClock, TimeOrderedIds
-from yirangmq.doors.calls import Calls
 from yirangmq.doors.house import House, Introduction
 from yirangmq.doors.sockets import Door, Limits, listen_tcp, listen_unix
 from yirangmq.stores.memory import MemoryStore

@@ -14,6 +14,7 @@ from tests.support.http_api import Line, Web
 from tests.support.http_server import HttpServer
 from tests.support.session import Server
 from tests.support.stomp import StompServer
+from yirangmq.admin.registry import METHODS, NOWHERE, QUEUE
 from yirangmq.clock import SystemClock
 from yirangmq.core.access import ALLOWED, GREET, SCOPES, VERBS, Grant, read_rules
 from yirangmq.core.errors import BadInput, NotAllowed, QueueError
@@ -24,7 +25,6 @@ from yirangmq.doors.http.mq.api import MqApi, Terms
 from yirangmq.doors.http.plain import VERBS as PAGES
 from yirangmq.doors.http.plain import Pages
 from yirangmq.doors.http.router import Node, Spot
-from yirangmq.doors.method_verbs import METHODS, NOWHERE, QUEUE
 from yirangmq.doors.session import _ACTS, FRAMES, OF_TOPICS
 from yirangmq.doors.stomp.access import COMMANDS
 from yirangmq.doors.stomp.acts import ACTS

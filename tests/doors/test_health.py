@@ -13,9 +13,9 @@ from tests.support.locked_store import BUSY_SECONDS, Shared
 from tests.support.loops import run_loop
 from tests.support.session import Client, Server
 from tests.support.topic_server import live
+from yirangmq.admin.health import Disk
 from yirangmq.core.errors import NotActive, QueueError
 from yirangmq.core.ports import Store
-from yirangmq.doors.health import Disk
 from yirangmq.fsio.disk import Disk as SystemCalls
 from yirangmq.stores.files.store import FilesStore
 from yirangmq.stores.memory import MemoryStore

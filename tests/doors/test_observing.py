@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from tests.support.session import Answer, Client, Server
+from yirangmq.admin.health import Disk
 from yirangmq.core.errors import BadInput, StoreError
-from yirangmq.doors.health import Disk
 from yirangmq.stores.files.store import FilesStore
 from yirangmq.stores.sqlite.store import SqliteStore
 from yirangmq.testing import open_for_test

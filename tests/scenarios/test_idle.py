@@ -28,7 +28,7 @@ print(*sys.modules, sep="\\n")
 LATER = {
     "bulk": ("yirangmq.broker.sink_batches", "yirangmq.broker.sink_batch_rows", "yirangmq.broker.export_import"),
     "calls": (
-        "yirangmq.doors.usual_calls",
+        "yirangmq.admin.queue_methods",
         "yirangmq.broker.queues",
         "yirangmq.core.filter",
         "yirangmq.broker.bulk",

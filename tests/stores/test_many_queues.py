@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from yirangmq.admin.health import QUEUES_PER_LOOK, Health
 from yirangmq.broker.group_commit import Desk
 from yirangmq.broker.operations import Verbs
 from yirangmq.broker.settle import Leases
 from yirangmq.core.policy import Defaults
 from yirangmq.core.ports import Store, Transaction
-from yirangmq.doors.health import QUEUES_PER_LOOK, Health
 from yirangmq.format.envelope import NewMessage, build
 from yirangmq.stores.files import metadata
 from yirangmq.stores.files.store import FilesStore

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from tests.support.session import Server
+from yirangmq.admin.health import Disk
 from yirangmq.core.errors import QueueError
 from yirangmq.core.ports import Store
-from yirangmq.doors.health import Disk
 from yirangmq.doors.http.exchange import Request, Response
 from yirangmq.doors.http.v1.api import Api
 from yirangmq.doors.http.v1.endpoint import Guard, let_all

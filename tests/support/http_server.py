@@ -9,6 +9,11 @@ from typing import Any
 from tests.support.http_client import request_json
 from tests.support.loop_thread import OnThread
 from tests.support.topic_server import loop_here, opening
+from yirangmq.admin.bridges import BridgeCalls
+from yirangmq.admin.health import Health
+from yirangmq.admin.monitoring import Observing
+from yirangmq.admin.registry import Calls, Pages, Site
+from yirangmq.admin.topics import TopicCalls
 from yirangmq.broker.bridge_worker import Means
 from yirangmq.broker.bridges import Bridges
 from yirangmq.broker.consumer_registry import Consumers
@@ -23,9 +28,6 @@ from yirangmq.core.alert_settings import AlertSettings
 from yirangmq.core.ports import Clock, Ids, Store
 from yirangmq.doors.alerts.calls import AlertCalls
 from yirangmq.doors.alerts.watch import AlertWatch
-from yirangmq.doors.bridges import BridgeCalls
-from yirangmq.doors.calls import Calls, Site
-from yirangmq.doors.health import Health
 from yirangmq.doors.house import House, Introduction
 from yirangmq.doors.http.guard import Guard
 from yirangmq.doors.http.mq.api import Terms
@@ -33,9 +35,6 @@ from yirangmq.doors.http.origins import OriginPolicy
 from yirangmq.doors.http.server import HttpDoor, listen_tcp
 from yirangmq.doors.http.together import Together
 from yirangmq.doors.http.v1.api import Api
-from yirangmq.doors.observing import Observing
-from yirangmq.doors.paged import Pages
-from yirangmq.doors.topics import TopicCalls
 from yirangmq.doors.webhooks.webhooks import Webhooks
 from yirangmq.fsio.background import Aside
 from yirangmq.observe.alert_file import AlertFile

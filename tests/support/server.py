@@ -9,18 +9,17 @@ from typing import Any
 
 from tests.support.loop_thread import OnThread
 from tests.support.topic_server import loop_here, opening
+from yirangmq.admin.health import Health
+from yirangmq.admin.monitoring import Observing
+from yirangmq.admin.registry import Calls, Done, Given, Pages, Site
+from yirangmq.admin.topics import TopicCalls
 from yirangmq.broker.consumer_registry import Consumers
 from yirangmq.broker.group_commit import Desk
 from yirangmq.broker.operations import Verbs
 from yirangmq.clock import TimeOrderedIds
 from yirangmq.core.ports import Clock, Ids, Store
-from yirangmq.doors.calls import Calls, Site
-from yirangmq.doors.health import Health
 from yirangmq.doors.house import House, Introduction
-from yirangmq.doors.observing import Observing
-from yirangmq.doors.paged import Done, Given, Pages
 from yirangmq.doors.sockets import Door, Limits, listen_tcp, listen_unix
-from yirangmq.doors.topics import TopicCalls
 from yirangmq.testing import ManualClock
 from yirangmq.topics.ports import Settings
 from yirangmq.topics.publisher import Publisher

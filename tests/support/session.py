@@ -5,17 +5,16 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from yirangmq.admin.health import Disk, Health, Room
+from yirangmq.admin.monitoring import Observing
+from yirangmq.admin.registry import Calls, Pages, Site
+from yirangmq.admin.topics import TopicCalls
 from yirangmq.broker.consumer_registry import Consumers
 from yirangmq.broker.group_commit import Desk
 from yirangmq.broker.operations import Verbs
 from yirangmq.core.ports import Store
-from yirangmq.doors.calls import Calls, Site
-from yirangmq.doors.health import Disk, Health, Room
 from yirangmq.doors.house import House, Introduction
-from yirangmq.doors.observing import Observing
-from yirangmq.doors.paged import Pages
 from yirangmq.doors.session import Session
-from yirangmq.doors.topics import TopicCalls
 from yirangmq.doors.webhooks.webhooks import Webhooks
 from yirangmq.format.json_codec import dumps
 from yirangmq.stores.memory import MemoryStore

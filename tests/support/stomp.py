@@ -4,11 +4,11 @@ from pathlib import Path
 
 from tests.support.loops import InlineExecutor
 from tests.support.session import Server
+from yirangmq.admin.health import Disk
 from yirangmq.core.access import Grant
 from yirangmq.core.message import Message
 from yirangmq.core.ports import Store
 from yirangmq.core.states import State
-from yirangmq.doors.health import Disk
 from yirangmq.doors.stomp.access import Access
 from yirangmq.doors.stomp.hub import Hub
 from yirangmq.doors.stomp.session import Parlour, StompSession

@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 import msgspec
 
 from tests.support.wait import PATIENCE
+from yirangmq.admin.registry import Calls
+from yirangmq.admin.topics import TopicCalls
 from yirangmq.broker.group_commit import Desk
 from yirangmq.broker.operations import Verbs
 from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.core.topics import Cursors, Log, NewRecord, Record
-from yirangmq.doors.calls import Calls
 from yirangmq.doors.house import House, Introduction
 from yirangmq.doors.sockets import Door, Limits, listen_tcp, listen_unix
-from yirangmq.doors.topics import TopicCalls
 from yirangmq.stores.cursors import open_cursors
 from yirangmq.stores.log.log import LogSettings, SegmentLog
 from yirangmq.stores.memory import MemoryStore

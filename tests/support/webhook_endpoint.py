@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 from tests.support.wait import soon
+from yirangmq.admin.registry import Calls
 from yirangmq.broker import policies
 from yirangmq.broker.group_commit import Desk
 from yirangmq.broker.operations import Verbs
@@ -15,7 +16,6 @@ from yirangmq.core.errors import NotFound
 from yirangmq.core.message import Counts
 from yirangmq.core.ports import Transaction
 from yirangmq.core.webhook import read_networks
-from yirangmq.doors.calls import Calls
 from yirangmq.doors.webhooks.webhooks import Webhooks
 from yirangmq.format.envelope import NewMessage, build
 from yirangmq.stores.memory import MemoryStore

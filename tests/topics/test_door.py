@@ -11,8 +11,8 @@ from tests.support.credentials import client_context, server_context
 from tests.support.loops import LOOPS, run_loop
 from tests.support.topic_server import SMALL, Follower, Live, dial, live
 from tests.support.wait import soon
+from yirangmq.admin.topics import PAGE_LOOK
 from yirangmq.core.topics import NewRecord
-from yirangmq.doors.topic_pages import PAGE_LOOK
 from yirangmq.topics.ports import Pace, Settings
 from yirangmq.wire import messages
 from yirangmq.wire.frames import Kind

@@ -22,7 +22,7 @@ Waiter = tuple[Job, threading.Event]
 
 
 class Way(Protocol):
-    """How work reaches the store: ``Lane`` here, ``broker.pages.DeskLane`` inside a server."""
+    """How work reaches the store: ``Lane`` here, ``admin.registry.DeskLane`` inside a server."""
 
     def run(self, work: Callable[[Transaction], Answer]) -> Answer: ...
 

@@ -20,7 +20,7 @@ TOTALS = ("published", "acked", "failed", "dropped", "redriven")
 
 
 def rows(transaction: Transaction, wanted: Sequence[str] | None, now: int) -> list[dict[str, Any]]:
-    """Of these queues, or of all. About 25 µs a queue: a server asks for a slice at a time (``doors.slices``)."""
+    """Of these queues, or of all. About 25 µs a queue: a server asks for a slice at a time (``admin.queue_lists``)."""
     if wanted is None:
         return [row(transaction, name, True, now) for name in transaction.queues()]
     chosen = [validation.check_queue(name) for name in wanted]

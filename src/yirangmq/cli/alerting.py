@@ -9,6 +9,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from yirangmq.admin.health import Disk, Room
+from yirangmq.admin.registry import Calls
 from yirangmq.broker import queries
 from yirangmq.broker.event_buffer import Happenings
 from yirangmq.broker.group_commit import Desk
@@ -23,8 +25,6 @@ from yirangmq.doors.alerts.calls import AlertCalls
 from yirangmq.doors.alerts.outbox import Outbox
 from yirangmq.doors.alerts.watch import AlertWatch
 from yirangmq.doors.alerts.ways import channel_of
-from yirangmq.doors.calls import Calls
-from yirangmq.doors.health import Disk, Room
 from yirangmq.doors.webhooks.secrets import read_secret
 from yirangmq.observe.alert_file import AlertFile
 

@@ -5,13 +5,13 @@ Knows: the parts they need. Does not know: doors, how a bridge works."""
 import asyncio
 from collections.abc import Callable
 
+from yirangmq.admin.bridges import BridgeCalls
 from yirangmq.broker.bridge_worker import Means
 from yirangmq.broker.bridges import Bridges
 from yirangmq.broker.group_commit import Desk
 from yirangmq.config.config import Config
 from yirangmq.core.errors import QueueError
 from yirangmq.core.ports import Clock
-from yirangmq.doors.bridges import BridgeCalls
 from yirangmq.fsio.background import Aside
 from yirangmq.observe.logs import log, values
 from yirangmq.topics.adapters import FeedForBridges
@@ -42,7 +42,7 @@ class Bridging:
             topics.hearers.append(lambda live: bridges.kick())
             topics.holds.append(lambda epoch, oldest_ns: bridges.floor(epoch, oldest_ns // MILLISECOND_NS))
             if config.events_topic:
-                from yirangmq.doors.event_topic import EventTopic  # loaded where it is wanted
+                from yirangmq.admin.bridges import EventTopic  # loaded where it is wanted
 
                 told = EventTopic(config.events_topic, topics, clock, bridges.fed_by)
                 desk.verbs.happened.listen(told.hear)

@@ -14,6 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from yirangmq import __version__
+from yirangmq.admin.health import Disk, Health, Room
+from yirangmq.admin.monitoring import Observing
+from yirangmq.admin.registry import Calls, Pages, Site
+from yirangmq.admin.topics import TopicCalls
 from yirangmq.broker import housekeeping
 from yirangmq.broker.admission.workers import Lines
 from yirangmq.broker.consumer_registry import Consumers
@@ -41,15 +45,10 @@ from yirangmq.core.events import Traced
 from yirangmq.core.health import HealthReason, health_reason
 from yirangmq.core.ports import Store, Transaction
 from yirangmq.doors.attempts import Attempts
-from yirangmq.doors.calls import Calls, Site
 from yirangmq.doors.gate import Gate
-from yirangmq.doors.health import Disk, Health, Room
 from yirangmq.doors.house import House, Introduction
 from yirangmq.doors.listening import WayIn, open_to_all
-from yirangmq.doors.observing import Observing
-from yirangmq.doors.paged import Pages
 from yirangmq.doors.refusing import Refusals
-from yirangmq.doors.topics import TopicCalls
 from yirangmq.doors.webhooks.secrets import read_secret
 from yirangmq.doors.webhooks.webhooks import Webhooks
 from yirangmq.observe.event_loop import Lookout, LoopWatchdog

@@ -6,15 +6,13 @@ Knows: the settings, the desk, the time. Does not know: lines, which days may go
 from pathlib import Path
 from typing import Any
 
+from yirangmq.admin.registry import Calls, Given, Pages, reading
 from yirangmq.broker.queues import Queues
 from yirangmq.clock import SystemClock
 from yirangmq.config.config import Config
 from yirangmq.core.errors import QueueError
 from yirangmq.core.journal import day_of
 from yirangmq.core.ports import Clock, Store, Transaction
-from yirangmq.doors.calls import Calls
-from yirangmq.doors.paged import Given, Pages
-from yirangmq.doors.values import reading
 from yirangmq.format.journal_line import instant
 from yirangmq.format.json_codec import dumps
 from yirangmq.observe.logs import log, values

@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from yirangmq.admin.registry import Calls, Done, Given, Pages, reading
 from yirangmq.broker.group_commit import Desk
 from yirangmq.cli.adopting import adopt, overlap
 from yirangmq.config.config import Config
@@ -15,10 +16,7 @@ from yirangmq.core.errors import NotActive, QueueError, WrongState
 from yirangmq.core.failover import Pace, Role, Status
 from yirangmq.core.health import HealthReason, health_reason
 from yirangmq.core.ports import Clock, Transaction
-from yirangmq.doors.calls import Calls
 from yirangmq.doors.house import Introduction
-from yirangmq.doors.paged import Done, Given, Pages
-from yirangmq.doors.values import reading
 from yirangmq.observe.logs import log, values
 from yirangmq.pair.memory import Memory
 from yirangmq.pair.node import Node

@@ -3,6 +3,10 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from yirangmq.admin.health import Disk
+from yirangmq.admin.monitoring import Observing
+from yirangmq.admin.registry import Pages
+from yirangmq.admin.topics import TopicCalls
 from yirangmq.broker.group_commit import Desk
 from yirangmq.broker.scheduler import Ticking
 from yirangmq.cli.alerting import Alerting
@@ -10,12 +14,8 @@ from yirangmq.cli.bridging import Bridging
 from yirangmq.cli.entrance import Entrance
 from yirangmq.config.config import Config
 from yirangmq.core.ports import Store
-from yirangmq.doors.health import Disk
 from yirangmq.doors.house import House
-from yirangmq.doors.observing import Observing
-from yirangmq.doors.paged import Pages
 from yirangmq.doors.refusing import Refusals
-from yirangmq.doors.topics import TopicCalls
 from yirangmq.doors.webhooks.webhooks import Webhooks
 from yirangmq.observe.event_loop import LoopWatchdog
 from yirangmq.topics.publisher import Publisher

@@ -8,13 +8,13 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
+from yirangmq.admin.queue_lists import PAGE
 from yirangmq.broker import queries
 from yirangmq.broker.queues import Queues
 from yirangmq.cli import remote
 from yirangmq.cli.screen import Screen
 from yirangmq.core import validation
 from yirangmq.core.ports import Transaction
-from yirangmq.doors.queue_lists import PAGE
 
 SHOWN = 1000
 """Rows that a terminal gets where nothing else is said."""

@@ -6,11 +6,10 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from yirangmq import __version__
+from yirangmq.admin.registry import Done, Given, reading
 from yirangmq.broker.group_commit import Desk
 from yirangmq.cli.parts import ServerParts
 from yirangmq.core.access import show as show_programs
-from yirangmq.doors.paged import Done, Given
-from yirangmq.doors.values import reading
 from yirangmq.observe.metrics import resident_bytes
 
 if TYPE_CHECKING:

@@ -3,6 +3,7 @@
 import argparse
 from typing import Any
 
+from yirangmq.admin.health import Health
 from yirangmq.cli import exits, options, place, remote
 from yirangmq.cli.command import Command
 from yirangmq.cli.programs import PROGRAM_COMMANDS
@@ -12,7 +13,6 @@ from yirangmq.cli.values import span
 from yirangmq.clock import SystemClock
 from yirangmq.core.errors import BadInput, NotActive, NotFound, Unavailable, Unreachable
 from yirangmq.core.health import DOWN, FAIL, HealthReason, health_reason
-from yirangmq.doors.health import Health
 from yirangmq.stores.lock import who_serves
 from yirangmq.stores.open import loose_parts
 

@@ -4,12 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from yirangmq.admin.health import Disk
+from yirangmq.admin.registry import Calls
 from yirangmq.broker.group_commit import Desk
 from yirangmq.core.ports import Clock, Ids
 from yirangmq.doors.attempts import Attempts
-from yirangmq.doors.calls import Calls
 from yirangmq.doors.gate import Gate
-from yirangmq.doors.health import Disk
 from yirangmq.doors.refusing import Refusals
 from yirangmq.observe.events import Feed
 

@@ -6,6 +6,7 @@ import hmac
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
+from yirangmq.admin.registry import verb_of
 from yirangmq.broker.settle import MOST_PER_CALL, Leases
 from yirangmq.core import validation
 from yirangmq.core.access import ANYWHERE, CONSUME, GREET, PUBLISH, Grant
@@ -17,7 +18,6 @@ from yirangmq.doors.asked import Asked, elsewhere
 from yirangmq.doors.consuming import Consuming
 from yirangmq.doors.following import Following
 from yirangmq.doors.house import House
-from yirangmq.doors.method_verbs import verb_of
 from yirangmq.wire import messages
 from yirangmq.wire.frames import Frame, FrameReader, Kind
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from tests.support.stomp import Stomp, StompServer, bodies, cards, error_of, set_policy
 from tests.support.stomp_examples import EXAMPLES
+from yirangmq.admin.health import Disk
 from yirangmq.core.errors import every_error
 from yirangmq.core.states import State
-from yirangmq.doors.health import Disk
 from yirangmq.wire import messages
 from yirangmq.wire.frames import Kind
 from yirangmq.wire.stomp import VERSIONS

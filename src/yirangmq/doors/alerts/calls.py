@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from yirangmq.admin.registry import Calls, Done, Given, Values, reading
 from yirangmq.broker.group_commit import Desk
 from yirangmq.core import alerts
 from yirangmq.core.alert_rules import RULES, RuleSetting
@@ -13,9 +14,6 @@ from yirangmq.core.errors import NotFound
 from yirangmq.core.validation import check_id
 from yirangmq.doors.alerts.outbox import Outbox
 from yirangmq.doors.alerts.watch import AlertWatch
-from yirangmq.doors.calls import Calls
-from yirangmq.doors.paged import Done, Given
-from yirangmq.doors.values import Values, reading
 
 if TYPE_CHECKING:
     from yirangmq.observe.prometheus import Reading

@@ -7,15 +7,13 @@ import ssl
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from yirangmq.admin.registry import Calls, Done, Given, reading
 from yirangmq.broker.group_commit import Desk
 from yirangmq.broker.scheduler import Alarm
 from yirangmq.core.errors import BadPolicy, QueueError
 from yirangmq.core.policy import QueuePolicy
 from yirangmq.core.ports import Clock, Transaction
 from yirangmq.core.webhook import OutgoingNetworks
-from yirangmq.doors.calls import Calls
-from yirangmq.doors.paged import Done, Given
-from yirangmq.doors.values import reading
 from yirangmq.doors.webhooks.terms import CONSUMER, Terms
 
 if TYPE_CHECKING:

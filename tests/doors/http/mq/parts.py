@@ -10,6 +10,7 @@ from typing import Any
 
 from tests.support.http import Answer, Peer, dial, serving
 from tests.support.wait import soon
+from yirangmq.admin.registry import Calls, Pages
 from yirangmq.broker.group_commit import Desk
 from yirangmq.broker.operations import Verbs
 from yirangmq.broker.queues import Queues
@@ -17,14 +18,12 @@ from yirangmq.clock import TimeOrderedIds
 from yirangmq.core.access import Grant
 from yirangmq.core.policy import Defaults
 from yirangmq.core.ports import Store
-from yirangmq.doors.calls import Calls
 from yirangmq.doors.house import House, Introduction
 from yirangmq.doors.http.guard import Guard
 from yirangmq.doors.http.mq.api import PREFIXES, MqApi, Terms
 from yirangmq.doors.http.origins import OriginPolicy
 from yirangmq.doors.http.plain import refuse
 from yirangmq.doors.http.router import Api, Mounts
-from yirangmq.doors.paged import Pages
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.testing import ManualClock
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.support.http_api import Web
+from yirangmq.admin.health import Disk
 from yirangmq.core.errors import StoreFull
-from yirangmq.doors.health import Disk
 
 MESSAGES = "/v1/queues/mail/messages"
 

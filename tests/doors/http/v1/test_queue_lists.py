@@ -6,8 +6,8 @@ import pytest
 
 from tests.support.http_api import Web
 from tests.support.session import Server
+from yirangmq.admin import queue_reads
 from yirangmq.core.errors import TooLarge
-from yirangmq.doors import looking
 from yirangmq.observe.metrics import Metrics
 
 NAMES = [f"{kind}-{number:03}" for kind in ("mail", "post") for number in range(60)]
@@ -91,7 +91,7 @@ def test_the_named_call_for_queues_is_paged_and_bounded(many: Web, monkeypatch: 
     assert client.call("queues", after="mail-058", limit=3) == NAMES[59:62]
     assert client.call("queues", prefix="post-01", limit=100) == NAMES[70:80]
     assert client.call("queues", policied=True) == []
-    monkeypatch.setattr(looking, "MOST_NAMES", 100)
+    monkeypatch.setattr(queue_reads, "MOST_NAMES", 100)
     with pytest.raises(TooLarge, match="a page at a time"):
         client.call("queues")
     assert client.call("queues", limit=100) == NAMES[:100]

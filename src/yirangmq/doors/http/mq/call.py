@@ -94,7 +94,7 @@ class Call:
         self.refuse(error) if error is not None else self.exchange.answer(self.no_content())
 
     def method(self, name: str, given: Mapping[str, Any]) -> None:
-        """A method of ``doors.calls`` that leaves nothing to say."""
+        """A method of ``admin.registry`` that leaves nothing to say."""
         self.house.methods.find(name)(self.house.desk, given, self.changed)
 
     def refuse(self, error: QueueError) -> None:

@@ -105,7 +105,7 @@ class Ask:
         self.house.desk.submit(work, self.told(reply))
 
     def call(self, method: str, given: Mapping[str, Any], reply: Callable[[Any], None]) -> None:
-        """A method of ``doors.calls``, by name."""
+        """A method of ``admin.registry``, by name."""
         self.house.methods.find(method)(self.house.desk, given, self.told(reply))
 
     def told(self, reply: Callable[[Answer], None]) -> Callable[[Answer, QueueError | None], None]:

@@ -1,7 +1,7 @@
 """What queues demand of messages before they store them: who has a processor, and what it would say."""
 
+from yirangmq.admin import queue_methods
 from yirangmq.core.processor import EVERY
-from yirangmq.doors import processing
 from yirangmq.doors.http.v1.endpoint import Ask, Content, Endpoint
 from yirangmq.doors.http.v1.fields import QUEUE_NAME, Field
 from yirangmq.doors.http.v1.intake import HEADERS, Intake
@@ -33,7 +33,7 @@ def processors(ask: Ask) -> None:
 def check(ask: Ask) -> None:
     house, queue = ask.house, ask.path["queue"]
     envelopes = Intake(queue, house.clock.now_ms(), house.ids, 0, None).envelopes(ask.request)
-    processing.try_out(house.desk, queue, envelopes, ask.told(ask.reply))
+    queue_methods.try_out(house.desk, queue, envelopes, ask.told(ask.reply))
 
 
 def endpoints(max_body: int) -> tuple[Endpoint, ...]:

@@ -2,14 +2,14 @@
 
 from typing import Any
 
+from yirangmq.admin import queue_reads
+from yirangmq.admin.queue_lists import PAGE, SORTS
 from yirangmq.broker.queries import STATES
 from yirangmq.core.errors import BadInput, NotFound
 from yirangmq.core.ports import Transaction
-from yirangmq.doors import looking
 from yirangmq.doors.http.v1.endpoint import Ask, Content, Endpoint
 from yirangmq.doors.http.v1.fields import CURSOR, Field, choice, text, whole
 from yirangmq.doors.http.v1.schemas import COUNT, FLAG, TEXT, items, ref, table, thing
-from yirangmq.doors.queue_lists import PAGE, SORTS
 from yirangmq.format.json_codec import loads
 
 
@@ -46,10 +46,10 @@ def show_policy(ask: Ask) -> None:
 
 
 def _in_force(transaction: Transaction, given: dict[str, Any]) -> dict[str, Any]:
-    stored = looking.policy_text(transaction, given)
+    stored = queue_reads.policy_text(transaction, given)
     return {
         "queue": given["queue"],
-        "policy": looking.policy(transaction, given),
+        "policy": queue_reads.policy(transaction, given),
         "set": None if stored is None else loads(stored.encode()),
     }
 

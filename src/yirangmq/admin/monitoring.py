@@ -6,17 +6,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from yirangmq.admin.queue_lists import ROWS_PER_SLICE, Slices, in_slices
+from yirangmq.admin.registry import Calls, Done, Given, Values, reading
 from yirangmq.broker import queries
 from yirangmq.broker.event_buffer import Happenings
 from yirangmq.broker.group_commit import Desk
 from yirangmq.core import validation
 from yirangmq.core.errors import QueueError, StoreBusy
 from yirangmq.core.ports import Clock
-from yirangmq.doors.calls import Calls
-from yirangmq.doors.paged import Done, Given
-from yirangmq.doors.queue_lists import ROWS_PER_SLICE
-from yirangmq.doors.slices import Slices, in_slices
-from yirangmq.doors.values import Values, reading
 from yirangmq.observe.events import NOTEWORTHY, Feed, log_events
 from yirangmq.observe.metrics import MOST_QUEUES, Metrics, Trends
 from yirangmq.observe.metrics import MOST_SAMPLED as SAMPLED

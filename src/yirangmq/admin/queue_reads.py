@@ -1,9 +1,12 @@
-"""Named methods that change nothing. Each works inside one transaction, on a page at most."""
+"""Named methods that change nothing. Each works inside one transaction, on a page at most.
 
-from collections.abc import Mapping
+Messages for a RESULT frame, a page at a time: bounded by count and by bytes, with a cursor for the rest."""
+
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from yirangmq.admin.registry import reading
 from yirangmq.broker import policies
 from yirangmq.broker.operations import Verbs
 from yirangmq.broker.queries import check_state, looks
@@ -13,10 +16,35 @@ from yirangmq.core.errors import NotFound, TooLarge
 from yirangmq.core.policy import show_policy
 from yirangmq.core.ports import Clock, Transaction
 from yirangmq.core.states import State
-from yirangmq.doors.listing import gather
-from yirangmq.doors.values import reading
 from yirangmq.format.delivery import Look
 from yirangmq.wire.messages import pack
+
+PAGE_BYTES = 1024 * 1024
+"""Payload bytes of a page, but for a single message that is larger."""
+MOST_PER_STEP = 50
+"""Messages loaded at once, so that one step holds nobody up."""
+
+Step = Callable[[int, str], tuple[str, list[Look]]]
+"""(how many to look at, cursor) → (cursor, those found)."""
+
+
+def gather(step: Step, limit: int, cursor: str) -> tuple[list[Look], str]:
+    """Steps until there are ``limit``, or enough bytes, or no more. The size so far tells how many to load next."""
+    looks: list[Look] = []
+    size, count = 0, 1
+    while True:
+        ahead, found = step(count, cursor)
+        if len(found) > limit - len(looks):
+            count = limit - len(looks)
+            continue
+        cursor = ahead
+        looks += found
+        size += sum(len(look.envelope.payload) for look in found if look.envelope is not None)
+        if not cursor or len(looks) >= limit or size >= PAGE_BYTES:
+            return looks, cursor
+        affordable = (PAGE_BYTES - size) * len(looks) // size if size else MOST_PER_STEP
+        count = max(1, min(count * 4, MOST_PER_STEP, affordable))
+
 
 Given = Mapping[str, Any]
 

@@ -1,20 +1,53 @@
 """Lists of queues a page at a time: what is asked for, which queues these are, and their rows, in slices.
 
 One form everywhere: ``limit`` rows at most, of queues behind ``cursor`` whose names begin with ``prefix`` and contain
-``find``, by ``sort``. The answer has the ``cursor`` of the next page, "" at the end."""
+``find``, by ``sort``. The answer has the ``cursor`` of the next page, "" at the end.
 
-from collections.abc import Callable
+Long answers made in slices: each slice is a piece of work in the next commit, and requests of other clients are
+served between two slices. No request waits for more than one slice, however long the answer.
+
+Knows: the desk. Does not know: what the answer is."""
+
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from functools import partial
 from heapq import nsmallest
 from typing import Any
 
+from yirangmq.admin.registry import Done, Values
 from yirangmq.broker import queries
-from yirangmq.core.errors import BadInput
+from yirangmq.broker.group_commit import Desk
+from yirangmq.core.errors import BadInput, QueueError
 from yirangmq.core.message import Counts
 from yirangmq.core.ports import Clock, Transaction
-from yirangmq.doors.slices import Slices
-from yirangmq.doors.values import Values
+
+Slice = Callable[[Transaction], Any]
+Slices = Generator[Slice | None, Any, Any]
+"""Yields the work of each slice and is sent its result; None lets others go first. What it returns is the answer."""
+
+
+def in_slices(desk: Desk, steps: Slices, done: Done) -> None:
+    """``done(answer, error)`` once, on the desk's thread."""
+
+    def go_on(value: Any, error: QueueError | None) -> None:
+        if error is not None:
+            steps.close()
+            done(None, error)
+            return
+        try:
+            work = steps.send(value)
+        except StopIteration as end:
+            done(end.value, None)
+        except QueueError as problem:
+            done(None, problem)
+        else:
+            if work is None:
+                desk.later(0, lambda: go_on(None, None))
+            else:
+                desk.submit(work, go_on)
+
+    go_on(None, None)
+
 
 PAGE = 1000
 """Rows of a page where nothing else is said, and at most."""

@@ -1,31 +1,62 @@
 """Named methods of topics, and what a server says of them in ``status``, ``health`` and its metrics. Looking opens no
-log that nobody has used; what may have to wait for the disk is done aside."""
+log that nobody has used; what may have to wait for the disk is done aside.
+
+Records by range, a page at a time: what is asked for, and the page. Knows: the log. Does not know: who asks."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from yirangmq.admin.registry import Calls, Done, Given, Values, reading
 from yirangmq.broker.group_commit import Desk
+from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, NotFound
 from yirangmq.core.events import Event, FeedMoved
 from yirangmq.core.health import HealthReason, health_reason
 from yirangmq.core.ports import Clock
+from yirangmq.core.topic_filter import Filter, make_filter
 from yirangmq.core.topics import MOST_SEQUENCE, ClientState, Log, PublisherState, TopicState, check_subscriber
-from yirangmq.doors.calls import Calls
-from yirangmq.doors.paged import Done, Given
-from yirangmq.doors.topic_pages import page, read_wanted
-from yirangmq.doors.values import reading
 from yirangmq.format.envelope import iso
 from yirangmq.format.topic_record import cursor_document
 from yirangmq.observe.metrics import SECONDS, Histogram, Minute, window_seconds
+from yirangmq.topics.adapters import PageLimits, read_page
 from yirangmq.topics.ports import Settings
 from yirangmq.topics.publisher import Publisher
 
 if TYPE_CHECKING:
     from yirangmq.observe.prometheus import Reading, Samples
     from yirangmq.topics.live import Live, Subscriber
+
+PAGE_BYTES = 1 << 20
+"""Payload bytes on one page of records, but for a single one that is larger."""
+PAGE_LOOK = 20_000
+"""Records looked at for one page: others, confirmations among them, wait for the same thread."""
+
+
+def read_wanted(values: Values) -> tuple[int | None, int | None, Filter, int]:
+    start, at_ns, topics = _number(values, "start"), _number(values, "at_ns"), values.take("topics", [])
+    if not isinstance(topics, list):
+        raise BadInput("must be a list of names and patterns", field="topics")
+    return start, at_ns, make_filter(topics), values.limit(100)
+
+
+def _number(values: Values, field: str) -> int | None:
+    given = values.take(field, None)
+    return None if given is None else validation.check_count(given, field, least=0, most=MOST_SEQUENCE)
+
+
+def page(log: Log, start: int | None, at_ns: int | None, filter: Filter, limit: int) -> dict[str, Any]:
+    """On a thread of its own."""
+    with closing(log.reader()) as reader:
+        if start is None:
+            start = reader.first if at_ns is None else max(reader.sequence_at(at_ns), reader.first)
+        found = read_page(reader, filter, start, PageLimits(limit, PAGE_BYTES, PAGE_LOOK))
+        about = {"epoch": reader.epoch, "first": reader.first, "last": reader.last, "next": found.last + 1}
+    return {**about, "records": [[*one[:5], dict(one.headers), one.payload] for one in found.records]}
+
 
 SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 MOST_WORKERS = 64

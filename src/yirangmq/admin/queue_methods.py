@@ -1,0 +1,435 @@
+"""Named methods on messages chosen by a filter: any state, and the dead letters. All of them are long (``paged``).
+
+Named methods about the dispatch of a queue: its strategy, its consumers, its deliveries.
+
+Named methods about processors: ``processors``, ``processor_set``, ``processor_check``.
+
+Knows: the desk, the forms of a message. Does not know: how messages are looked at.
+
+Named methods that change queues. Short ones work inside one transaction; long ones (``paged``) have a thread of
+their own and take the desk for one page at a time.
+
+The calls that every server answers, put into its table. Loaded when somebody first asks for one: a server that only
+hands messages through has no need of them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from yirangmq.admin import queue_reads
+from yirangmq.admin.queue_lists import in_slices, page, read_query
+from yirangmq.admin.queue_reads import gather
+from yirangmq.admin.registry import Done, Given, Pages, Values, reading
+from yirangmq.broker import policies
+from yirangmq.broker.admission import dry_run
+from yirangmq.broker.dead_letters import KINDS, DeadLetters, Moved, search_page
+from yirangmq.broker.group_commit import Desk
+from yirangmq.broker.operations import Verbs
+from yirangmq.broker.queries import check_state
+from yirangmq.broker.queues import Queues
+from yirangmq.broker.settle import MOST_PER_CALL
+from yirangmq.core import validation
+from yirangmq.core.consumer_registry import Roster
+from yirangmq.core.errors import BadInput, QueueError
+from yirangmq.core.filter import Node, names_state, parse
+from yirangmq.core.message import Envelope
+from yirangmq.core.ports import Clock, Transaction
+from yirangmq.core.states import State
+from yirangmq.core.validation import kind
+from yirangmq.format.delivery import Look
+from yirangmq.format.envelope import NewMessage, build
+from yirangmq.format.json_codec import dumps, loads
+from yirangmq.wire.messages import pack
+
+if TYPE_CHECKING:
+    from yirangmq.admin.registry import Calls, Site
+
+DEFAULT_LIMIT = 100
+MOST_MOVED = 10**9
+
+
+def search(queues: Queues, given: Given) -> dict[str, Any]:
+    """Messages of one state that match a filter: a page, and a cursor that begins the next one."""
+
+    def read(values: Values) -> tuple[str, State, Node, int, str]:
+        state = check_state(values.text("state", "ready"))
+        return values.queue(), state, parse(values.text("filter")), values.limit(DEFAULT_LIMIT), values.text("cursor")
+
+    queue, state, node, limit, cursor = reading(given, read)
+    return pack(*gather(partial(_step, queues, queue, state, node), limit, cursor))
+
+
+def _step(queues: Queues, queue: str, state: State, node: Node, count: int, cursor: str) -> tuple[str, list[Look]]:
+    page = partial(search_page, queue=queue, state=state, limit=count, cursor=cursor, node=node, bodies=True)
+    return queues.read(partial(page, ahead=queues.ahead_ms()))
+
+
+# -- dead letters ---------------------------------------------------------------------------------------------------
+
+
+def find(queues: Queues, given: Given) -> dict[str, Any]:
+    """Dead letters under either name of a queue: a page, and a cursor that begins the next one."""
+
+    def read(values: Values) -> tuple[str, Node, str, int, str]:
+        node = parse(values.text("filter"))
+        return values.queue(), node, _kind(values), values.limit(DEFAULT_LIMIT), values.text("cursor")
+
+    queue, node, kind, limit, cursor = reading(given, read)
+    states = KINDS["all"] if names_state(node, State.PARKED) else KINDS[kind]
+    places = [(source, state) for source in DeadLetters(queues).sources(queue) for state in states]
+    return pack(*gather(partial(_walk, queues, places, node), limit, cursor))
+
+
+def _walk(
+    queues: Queues, places: list[tuple[str, State]], node: Node, count: int, cursor: str
+) -> tuple[str, list[Look]]:
+    """One step through the states of several queues; the cursor says in which, and how far."""
+    if not places:
+        return "", []
+    at, inner = _where(places, cursor) if cursor else (0, "")
+    inner, found = _step(queues, *places[at], node, count, inner)
+    if not inner:
+        at += 1
+    return dumps([*places[at], inner]).decode() if at < len(places) else "", found
+
+
+def _where(places: list[tuple[str, State]], cursor: str) -> tuple[int, str]:
+    try:
+        source, state, inner = loads(cursor.encode())
+        return places.index((source, State(state))), str(inner)
+    except (BadInput, ValueError, TypeError):
+        raise BadInput("is not one that this call gave out, or its queue is gone", field="cursor") from None
+
+
+def _kind(values: Values) -> str:
+    return values.choice("state", "dead", tuple(KINDS))
+
+
+def show(queues: Queues, given: Given) -> dict[str, Any]:
+    queue, id = reading(given, lambda values: (values.queue(), values.id()))
+    return pack([DeadLetters(queues).show(queue, id)])
+
+
+def stats(queues: Queues, given: Given) -> dict[str, Any]:
+    return DeadLetters(queues).stats(reading(given, lambda values: values.queue()))
+
+
+def requeue(queues: Queues, given: Given) -> dict[str, Any]:
+    (queue, filter, ids), limit, state, dry_run = reading(
+        given, lambda values: (_which(values), _most(values), _kind(values), _dry(values))
+    )
+    return _moved(DeadLetters(queues).requeue(queue, filter, ids, state=state, limit=limit, dry_run=dry_run))
+
+
+def quarantine(queues: Queues, given: Given) -> dict[str, Any]:
+    (queue, filter, ids), limit, dry_run = reading(given, lambda values: (_which(values), _most(values), _dry(values)))
+    return _moved(DeadLetters(queues).quarantine(queue, filter, ids, limit=limit, dry_run=dry_run))
+
+
+def purge(queues: Queues, given: Given) -> dict[str, Any]:
+    (queue, filter, ids), limit, state, dry_run = reading(
+        given, lambda values: (_which(values), _most(values), _kind(values), _dry(values))
+    )
+    return _moved(DeadLetters(queues).purge(queue, filter, ids, state=state, limit=limit, dry_run=dry_run))
+
+
+def _which(values: Values) -> tuple[str, str, list[str] | None]:
+    return values.queue(), values.text("filter"), values.some_ids()
+
+
+def _most(values: Values) -> int | None:
+    """At most so many, the first that arrived; null: all."""
+    limit = values.take("limit", None)
+    return None if limit is None else validation.check_count(limit, "limit", most=MOST_MOVED)
+
+
+def _dry(values: Values) -> bool:
+    return values.flag("dry_run", False)
+
+
+def _moved(moved: Moved) -> dict[str, Any]:
+    """How many, and the ids of the first few."""
+    return {"count": moved.count, "ids": moved.ids}
+
+
+MOST_SHOWN = 100
+
+
+def look(clock: Clock, verbs: Verbs, transaction: Transaction, given: Given) -> dict[str, Any]:
+    return policies.look(verbs, transaction, reading(given, lambda values: values.queue()), clock.now_ms())
+
+
+def change(clock: Clock, verbs: Verbs, transaction: Transaction, given: Given) -> dict[str, Any]:
+    queue, members = reading(given, lambda values: (values.queue(), values.take("members", None)))
+    if not isinstance(members, Mapping):
+        raise BadInput(f"must be an object, not {kind(members)}", field="members")
+    return policies.change(verbs, transaction, queue, members, clock.now_ms())
+
+
+def register(clock: Clock, verbs: Verbs, transaction: Transaction, given: Given) -> bool:
+    return policies.register(verbs, transaction, *reading(given, _one), clock.now_ms())
+
+
+def deregister(clock: Clock, verbs: Verbs, transaction: Transaction, given: Given) -> bool:
+    return policies.deregister(verbs, transaction, *reading(given, _one), clock.now_ms())
+
+
+def _one(values: Values) -> tuple[str, str]:
+    return values.queue(), validation.check_consumer(values.take("consumer", None), "consumer")
+
+
+def deliveries(verbs: Verbs, desk: Desk, given: Given, done: Done) -> None:
+    """From memory: there is no commit to wait for."""
+    limit, wanted = reading(given, _wanted)
+    done(policies.deliveries(verbs, wanted, limit), None)
+
+
+def _wanted(values: Values) -> tuple[int, dict[str, Any]]:
+    id, consumer = values.take("id", None), values.take("consumer", None)
+    wanted = {
+        "queue": values.some_queue(),
+        "id": None if id is None else validation.check_id(id, "id"),
+        "consumer": None if consumer is None else validation.check_consumer(consumer, "consumer"),
+        "status": values.take("status", None),
+    }
+    return values.limit(MOST_SHOWN), wanted
+
+
+METHODS: dict[str, Callable[[Clock, Verbs, Transaction, Given], Any]] = {
+    "dispatch": look,
+    "dispatch_set": change,
+    "dispatch_register": register,
+    "dispatch_deregister": deregister,
+}
+
+
+MEMBERS = frozenset({"payload", "id", "type", "version", "attributes", "content_type"})
+"""Of a message that is tried."""
+
+
+def listed(verbs: Verbs, transaction: Transaction, given: Given) -> list[dict[str, Any]]:
+    """Every queue that has a processor, or the one asked for."""
+    queue = reading(given, lambda values: values.some_queue())
+    return dry_run.listed(transaction, verbs, queue)
+
+
+def put(verbs: Verbs, transaction: Transaction, given: Given) -> dict[str, Any] | None:
+    """Check a processor and put it in force; the rest of the policy stays. Null takes it away."""
+    queue, document = reading(given, lambda values: (values.queue(), values.take("document", None)))
+    return dry_run.put(transaction, verbs, queue, document)
+
+
+def put_paged(queues: Queues, given: Given) -> dict[str, Any] | None:
+    """The same in a thread of its own: there schemas are compiled, so that the commit finds them in the cache."""
+    queue, document = reading(given, lambda values: (values.queue(), values.take("document", None)))
+    queues.check_policy(queue, {} if document is None else {"processor": document})
+    return queues.run(lambda transaction: dry_run.put(transaction, queues.verbs, queue, document))
+
+
+def check(desk: Desk, given: Given, done: Done) -> None:
+    """Of each message whether it would be stored: bytes, or an object with a payload of bytes."""
+    queue, messages = reading(given, lambda values: (values.queue(), values.take("messages", None)))
+    if not isinstance(messages, list) or not 0 < len(messages) <= MOST_PER_CALL:
+        raise BadInput(f"must be an array of 1 to {MOST_PER_CALL}", field="messages")
+    now = desk.verbs.now_ms()
+    try_out(desk, queue, [_envelope(queue, one, number, now) for number, one in enumerate(messages, 1)], done)
+
+
+def try_out(desk: Desk, queue: str, envelopes: Sequence[Envelope], done: Done) -> None:
+    """Nothing is stored, and the desk is free meanwhile."""
+    tried = desk.read(partial(dry_run.tried, gate=desk.verbs.gate, queue=queue, envelopes=envelopes))
+    if tried.needed is None:
+        done(tried.report({}), None)
+        return
+    desk.look_at(
+        tried.needed,
+        lambda verdicts, error: done(None, error) if error is not None else done(tried.report(verdicts), None),
+    )
+
+
+def _envelope(queue: str, given: object, number: int, now: int) -> Envelope:
+    members = {"payload": given} if isinstance(given, bytes) else given
+    if not isinstance(members, dict) or not isinstance(members.get("payload"), bytes):
+        raise BadInput("must be bytes, or objects with a payload of bytes", field="messages")
+    if not members.keys() <= MEMBERS:
+        raise BadInput(f"known members: {', '.join(sorted(MEMBERS))}", field="messages")
+    return build(queue, NewMessage(**members), f"tried-{number}", now)
+
+
+PER_PAGE = 500
+
+
+def put_policy(verbs: Verbs, transaction: Transaction, given: Given) -> dict[str, Any]:
+    """Check a policy document and put it in force for what comes; null goes back to the defaults."""
+    full = queue_reads.check_policy(verbs, transaction, given)
+    policies.put(transaction, verbs, given["queue"], given.get("document"))
+    return full
+
+
+def check_policy(queues: Queues, given: Given) -> dict[str, Any]:
+    """The full form of a policy document, without setting it. Its schemas are compiled in this thread."""
+    queue, document = reading(given, lambda values: (values.queue(), values.take("document", None)))
+    return queues.check_policy(queue, document)
+
+
+def set_policy(queues: Queues, given: Given) -> dict[str, Any]:
+    """Check a policy document and put it in force, page by page for messages that are there; null goes back to the
+    defaults."""
+    queue, document = reading(given, lambda values: (values.queue(), values.take("document", None)))
+    return queues.set_policy(queue, document)
+
+
+def pause(verbs: Verbs, transaction: Transaction, given: Given, *, paused: bool) -> bool:
+    """Stop or begin again to hand messages out; False: it was so already."""
+    queue = reading(given, lambda values: values.queue())
+    return policies.pause(transaction, verbs, queue, paused=paused)
+
+
+def drop(verbs: Verbs, transaction: Transaction, given: Given) -> list[list[str] | None]:
+    """Give messages up; for each null, or [code, text]."""
+    queue, ids = reading(given, lambda values: (values.queue(), values.ids()))
+    errors = verbs.drop(transaction, queue, ids)
+    return [None if error is None else [error.code, str(error)] for error in errors]
+
+
+def configure(queues: Queues, given: Given) -> None:
+    """Change one member of a queue's policy document; null takes it away."""
+    queue, namespace, member, value = reading(
+        given,
+        lambda values: (
+            values.queue(), values.text("namespace"), values.text("member"), values.take("value", None),
+        ),
+    )  # fmt: skip
+    queues.wholesale.configure(queue, namespace, member, value)
+
+
+def renew_failed(queues: Queues, given: Given) -> int:
+    """All dead letters of this queue back in line, first arrived first; how many."""
+    return queues.wholesale.renew_failed(reading(given, lambda values: values.queue()))
+
+
+def abandon_failed(queues: Queues, given: Given) -> int:
+    """Give up all dead letters of this queue; how many."""
+    return queues.wholesale.abandon_failed(reading(given, lambda values: values.queue()))
+
+
+def clear(queues: Queues, given: Given) -> None:
+    """All messages of a queue, its counters and the ids it remembers; its policy stays."""
+    queues.wholesale.clear(reading(given, lambda values: values.queue()))
+
+
+def sweep(queues: Queues, given: Given) -> int:
+    """Do what time brings, completely; how many messages changed."""
+    reading(given, lambda values: None)
+    return queues.sweep()
+
+
+def delete_queue(queues: Queues, given: Given) -> int:
+    """A queue with all its messages and its policy; how many messages went. A large one goes page by page first."""
+    queue = reading(given, lambda values: values.queue())
+    gone = 0
+    for state in State:
+        while count := queues.run(partial(_forget, queue=queue, state=state)):
+            gone += count
+    queues.delete_queue(queue)
+    return gone
+
+
+def _forget(transaction: Transaction, queue: str, state: State) -> int:
+    messages = transaction.scan(queue, state, PER_PAGE).messages
+    transaction.forget(messages)
+    return len(messages)
+
+
+def fill(calls: "Calls", verbs: Verbs, pages: Pages | None, site: "Site | None") -> None:
+    calls.add("queues", queue_reads.queues)
+    calls.add("counts", queue_reads.counts)
+    calls.add("peek", partial(queue_reads.peek, verbs.clock))
+    calls.add("show", partial(queue_reads.show, verbs.clock))
+    calls.add("by_id", partial(queue_reads.by_id, verbs.clock))
+    calls.add("next_due", queue_reads.next_due)
+    calls.add("policy", queue_reads.policy)
+    calls.add("policy_text", queue_reads.policy_text)
+    calls.add("check_policy", partial(queue_reads.check_policy, verbs))
+    calls.add("set_policy", partial(put_policy, verbs))
+    calls.add("queue_pause", partial(pause, verbs, paused=True))
+    calls.add("queue_resume", partial(pause, verbs, paused=False))
+    calls.add("drop", partial(drop, verbs))
+    calls.add_entry("deliveries", partial(deliveries, verbs))
+    calls.add("processors", partial(listed, verbs))
+    calls.add("processor_set", partial(put, verbs))
+    calls.add_entry("processor_check", check)
+    if pages is not None:
+        _add_long_ones(calls, pages)
+    if site is not None:
+        _add_site(calls, verbs, site)
+
+
+def _add_long_ones(calls: "Calls", pages: Pages) -> None:
+    calls.add_paged(pages, "check_policy", check_policy)
+    calls.add_paged(pages, "set_policy", set_policy)
+    calls.add_paged(pages, "processor_set", put_paged)
+    calls.add_paged(pages, "queue_configure", configure)
+    calls.add_paged(pages, "queue_clear", clear)
+    calls.add_paged(pages, "failed_renew", renew_failed)
+    calls.add_paged(pages, "failed_abandon", abandon_failed)
+    calls.add_paged(pages, "sweep", sweep)
+    calls.add_paged(pages, "delete_queue", delete_queue)
+    calls.add_paged(pages, "search", search)
+    calls.add_paged(pages, "dlq_find", find)
+    calls.add_paged(pages, "dlq_show", show)
+    calls.add_paged(pages, "dlq_stats", stats)
+    calls.add_paged(pages, "dlq_requeue", requeue)
+    calls.add_paged(pages, "dlq_quarantine", quarantine)
+    calls.add_paged(pages, "dlq_purge", purge)
+
+
+def _add_site(calls: "Calls", verbs: Verbs, site: "Site") -> None:
+    def status(desk: Desk, given: Given, done: Done) -> None:
+        def told(found: Any, error: QueueError | None) -> None:
+            done(None, error) if error is not None else done({**site.facts(), **found}, None)
+
+        in_slices(desk, page(site.clock, reading(given, read_query), site.rates), told)
+
+    def connections(transaction: Transaction, given: Given) -> list[dict[str, Any]]:
+        reading(given, lambda values: None)
+        return site.connections()
+
+    def health(desk: Desk, given: Given, done: Done) -> None:
+        """Answers also when the store does not."""
+        reading(given, lambda values: None)
+        site.health.ask(desk, lambda found: done(found, None))
+
+    def programs(desk: Desk, given: Given, done: Done) -> None:
+        """A server that has a list of them puts its own in this place."""
+        reading(given, lambda values: None)
+        done({"programs": [], "refused": {"counts": [], "latest": []}}, None)
+
+    calls.add_entry("programs", programs)
+    calls.add_entry("status", status)
+    for name, method in METHODS.items():
+        calls.add(name, partial(method, site.clock, verbs))
+    calls.add("due", partial(queue_reads.due, site.clock))
+    calls.add("schedules", partial(queue_reads.schedules, site.clock))
+    calls.add("connections", connections)
+    calls.add_entry("health", health)
+    _add_roster(calls, site.roster)
+
+
+def _add_roster(calls: "Calls", roster: Roster) -> None:
+    """The consumers at work; of these nothing is stored, so there is no commit to wait for."""
+
+    def beat(desk: Desk, given: Given, done: Done) -> None:
+        done(roster.beat(given), None)
+
+    def cards(desk: Desk, given: Given, done: Done) -> None:
+        reading(given, lambda values: None)
+        done(roster.cards(), None)
+
+    def wish(desk: Desk, given: Given, done: Done) -> None:
+        id, wish = reading(given, lambda values: (values.take("id", None), values.text("wish")))
+        done(roster.wish(validation.check_consumer(id, "id"), wish), None)
+
+    calls.add_entry("consumer_beat", beat)
+    calls.add_entry("consumer_list", cards)
+    calls.add_entry("consumer_wish", wish)
