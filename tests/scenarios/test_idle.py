@@ -38,7 +38,7 @@ LATER = {
     "files by date": ("yirangmq.stores.journal.files", "yirangmq.stores.journal.store"),
     "http": ("httptools", "yirangmq.cli.web"),
     "json": ("msgspec",),
-    "mail and webhooks": ("email", "smtplib", "http", "yirangmq.doors.webhooks.pusher"),
+    "mail and webhooks": ("email", "smtplib", "http", "yirangmq.webhooks.pusher"),
     "our own protocol": ("yirangmq.doors.session", "yirangmq.wire.messages"),
     "pair and cluster": ("yirangmq.cli.pairway", "yirangmq.core.failover_node", "grpc"),
     "topics": ("yirangmq.topics.live", "yirangmq.stores.log.log", "yirangmq.wire.records", "isal"),

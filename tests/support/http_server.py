@@ -35,13 +35,13 @@ from yirangmq.doors.http.origins import OriginPolicy
 from yirangmq.doors.http.server import HttpDoor, listen_tcp
 from yirangmq.doors.http.together import Together
 from yirangmq.doors.http.v1.api import Api
-from yirangmq.doors.webhooks.webhooks import Webhooks
 from yirangmq.fsio.background import Aside
 from yirangmq.observe.alert_file import AlertFile
 from yirangmq.stores.staging import StageFiles
 from yirangmq.topics.adapters import FeedForBatches, FeedForBridges
 from yirangmq.topics.ports import Settings
 from yirangmq.topics.publisher import Publisher
+from yirangmq.webhooks.webhooks import Webhooks
 
 
 class HttpServer:

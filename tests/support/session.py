@@ -15,10 +15,10 @@ from yirangmq.broker.operations import Verbs
 from yirangmq.core.ports import Store
 from yirangmq.doors.house import House, Introduction
 from yirangmq.doors.session import Session
-from yirangmq.doors.webhooks.webhooks import Webhooks
 from yirangmq.format.json_codec import dumps
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.testing import CountingIds, ManualClock
+from yirangmq.webhooks.webhooks import Webhooks
 from yirangmq.wire import messages as calls
 from yirangmq.wire.frames import FrameReader, Kind
 

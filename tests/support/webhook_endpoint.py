@@ -16,9 +16,9 @@ from yirangmq.core.errors import NotFound
 from yirangmq.core.message import Counts
 from yirangmq.core.ports import Transaction
 from yirangmq.core.webhook import read_networks
-from yirangmq.doors.webhooks.webhooks import Webhooks
 from yirangmq.format.envelope import NewMessage, build
 from yirangmq.stores.memory import MemoryStore
+from yirangmq.webhooks.webhooks import Webhooks
 
 FINE = b"HTTP/1.1 204 No Content\r\n\r\n"
 

@@ -25,8 +25,8 @@ from yirangmq.doors.alerts.calls import AlertCalls
 from yirangmq.doors.alerts.outbox import Outbox
 from yirangmq.doors.alerts.watch import AlertWatch
 from yirangmq.doors.alerts.ways import channel_of
-from yirangmq.doors.webhooks.secrets import read_secret
 from yirangmq.observe.alert_file import AlertFile
+from yirangmq.webhooks.webhooks import read_secret
 
 if TYPE_CHECKING:
     from yirangmq.cli.pairway import PairWay

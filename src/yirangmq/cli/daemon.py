@@ -49,10 +49,9 @@ from yirangmq.doors.gate import Gate
 from yirangmq.doors.house import House, Introduction
 from yirangmq.doors.listening import WayIn, open_to_all
 from yirangmq.doors.refusing import Refusals
-from yirangmq.doors.webhooks.secrets import read_secret
-from yirangmq.doors.webhooks.webhooks import Webhooks
 from yirangmq.observe.event_loop import Lookout, LoopWatchdog
 from yirangmq.observe.traces import load as load_traces
+from yirangmq.webhooks.webhooks import Webhooks, read_secret
 
 if TYPE_CHECKING:
     from yirangmq.cli.clusterway import ClusterWay

@@ -16,9 +16,9 @@ from yirangmq.config.config import Config
 from yirangmq.core.ports import Store
 from yirangmq.doors.house import House
 from yirangmq.doors.refusing import Refusals
-from yirangmq.doors.webhooks.webhooks import Webhooks
 from yirangmq.observe.event_loop import LoopWatchdog
 from yirangmq.topics.publisher import Publisher
+from yirangmq.webhooks.webhooks import Webhooks
 
 if TYPE_CHECKING:
     from yirangmq.cli.clusterway import ClusterWay

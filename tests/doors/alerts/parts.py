@@ -14,8 +14,8 @@ from yirangmq.core.webhook import OutgoingNetworks
 from yirangmq.doors.alerts.outbox import Outbox
 from yirangmq.doors.alerts.watch import AlertWatch
 from yirangmq.doors.alerts.ways import channel_of
-from yirangmq.doors.webhooks.secrets import read_secret
 from yirangmq.observe.alert_file import AlertFile
+from yirangmq.webhooks.webhooks import read_secret
 
 PATIENCE = 60.0
 NOTICE: dict[str, Any] = {

@@ -23,7 +23,7 @@ from yirangmq.core.webhook import read_networks
 from yirangmq.doors.alerts.channel import Channel
 from yirangmq.doors.alerts.outbox import Outbox
 from yirangmq.doors.alerts.ways import channel_of
-from yirangmq.doors.webhooks.secrets import read_secret
+from yirangmq.webhooks.webhooks import read_secret
 
 
 def box_of(folder: Path, give_up: float = 3600, networks: str = "any", **sink: Any) -> Outbox:

@@ -2,8 +2,17 @@
 
 import pytest
 
-from yirangmq.doors.webhooks.answer import KEPT, LONGEST_BODY, LONGEST_HEAD, Answer, BadAnswer, NoAnswer
-from yirangmq.doors.webhooks.outcomes import LONGEST_HOLD, judged, retry_after
+from yirangmq.webhooks.http_client import (
+    KEPT,
+    LONGEST_BODY,
+    LONGEST_HEAD,
+    LONGEST_HOLD,
+    Answer,
+    BadAnswer,
+    NoAnswer,
+    judged,
+    retry_after,
+)
 
 NOW = 1_768_296_060.0
 """Tue, 13 Jan 2026 09:21:00 GMT"""

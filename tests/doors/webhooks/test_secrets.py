@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from yirangmq.core.errors import BadInput, NotFound
-from yirangmq.doors.webhooks.secrets import read_secret
+from yirangmq.webhooks.webhooks import read_secret
 
 
 def test_the_first_line_of_a_file_is_the_secret(tmp_path: Path) -> None:

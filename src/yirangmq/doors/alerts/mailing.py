@@ -17,8 +17,8 @@ from typing import Any
 from yirangmq.core.alert_settings import Mail
 from yirangmq.core.webhook import OutgoingNetworks
 from yirangmq.doors.alerts.channel import Document, Undelivered
-from yirangmq.doors.webhooks.poster import allowed_addresses
 from yirangmq.format.json_codec import dumps
+from yirangmq.webhooks.http_client import allowed_addresses
 
 LONGEST_SUBJECT = 200
 SERVICE_READY = 220

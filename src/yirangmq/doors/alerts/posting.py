@@ -6,11 +6,8 @@ from collections.abc import Callable
 
 from yirangmq.core.webhook import OutgoingNetworks, Webhook
 from yirangmq.doors.alerts.channel import Document, Undelivered
-from yirangmq.doors.webhooks.answer import BadAnswer
-from yirangmq.doors.webhooks.outcomes import judged
-from yirangmq.doors.webhooks.poster import Poster
-from yirangmq.doors.webhooks.signing import signature
 from yirangmq.format.json_codec import dumps
+from yirangmq.webhooks.http_client import BadAnswer, Poster, judged, signature
 
 
 class Posting:

@@ -1,23 +1,59 @@
 """The webhooks of all queues: begun, replaced and ended as policies change.
 
-Knows: which queue has one. Does not know: how a message is pushed."""
+Knows: which queue has one. Does not know: how a message is pushed.
+
+Secrets by name: a file each, in a folder that only the server reads. They never leave it.
+
+What a webhook's pusher goes by. Values only."""
 
 import logging
 import ssl
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from yirangmq.admin.registry import Calls, Done, Given, reading
 from yirangmq.broker.group_commit import Desk
 from yirangmq.broker.scheduler import Alarm
-from yirangmq.core.errors import BadPolicy, QueueError
+from yirangmq.core import validation
+from yirangmq.core.errors import BadInput, BadPolicy, NotFound, QueueError
 from yirangmq.core.policy import QueuePolicy
 from yirangmq.core.ports import Clock, Transaction
-from yirangmq.core.webhook import OutgoingNetworks
-from yirangmq.doors.webhooks.terms import CONSUMER, Terms
+from yirangmq.core.webhook import OutgoingNetworks, Webhook
 
 if TYPE_CHECKING:
-    from yirangmq.doors.webhooks.pusher import Pusher
+    from yirangmq.webhooks.pusher import Pusher
+
+MOST_BYTES = 4096
+
+
+def read_secret(folder: Path, name: str) -> bytes:
+    """The first line of the file, without the spaces around it."""
+    path = folder / validation.check_id(name, "secret")
+    try:
+        with path.open("rb") as file:
+            line = file.read(MOST_BYTES).strip().partition(b"\n")[0].strip()
+    except OSError as error:
+        raise NotFound(f"{path} cannot be read: {error.strerror}", field="secret") from None
+    if not line:
+        raise BadInput(f"{path} is empty", field="secret")
+    return line
+
+
+CONSUMER = "webhook"
+"""Who leases what is pushed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a pusher goes by; it lives as long as these do not change."""
+
+    queue: str
+    hook: Webhook
+    secret: bytes
+    policy: QueuePolicy = field(compare=False)
+
 
 LOOK_SECONDS = 10.0
 """Policies are looked at so often even if nobody changed one here: another process may have."""
@@ -98,7 +134,7 @@ class Webhooks:
         self._troubles = {queue: told for queue, told in self._troubles.items() if queue in dict(found)}
 
     def _made(self, terms: Terms) -> "Pusher":
-        from yirangmq.doors.webhooks.pusher import Pusher  # a server without webhooks does not load it
+        from yirangmq.webhooks.pusher import Pusher  # a server without webhooks does not load it
 
         return Pusher(self._desk, self._clock, terms, self._tls, self._networks)
 

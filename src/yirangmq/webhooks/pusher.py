@@ -19,14 +19,11 @@ from yirangmq.core.message import Reason
 from yirangmq.core.policy import backoff_ms
 from yirangmq.core.ports import Clock, Transaction
 from yirangmq.core.webhook import OutgoingNetworks
-from yirangmq.doors.webhooks.answer import BadAnswer
-from yirangmq.doors.webhooks.outcomes import Outcome, judged
-from yirangmq.doors.webhooks.poster import Poster
-from yirangmq.doors.webhooks.signing import signature
-from yirangmq.doors.webhooks.terms import CONSUMER, Terms
 from yirangmq.format.cloudevents import content_type
 from yirangmq.format.delivery import Delivery
 from yirangmq.format.envelope import header_of, iso
+from yirangmq.webhooks.http_client import BadAnswer, Outcome, Poster, judged, signature
+from yirangmq.webhooks.webhooks import CONSUMER, Terms
 
 LEAST_EXTENDING = 0.05
 LONGEST_HOLD = 60.0

@@ -1,0 +1,249 @@
+"""POSTs to one endpoint over connections that are kept. Redirects are answers like any other: nobody follows them.
+
+Knows: sockets, TLS, HTTP/1.1. Does not know: queues, what an answer means.
+
+One answer to a POST, out of the bytes that come. Sans-IO.
+
+Knows: HTTP/1.1 as far as an answer goes, and how much of it is kept. Does not know: sockets, what it means.
+
+What an answer means for its message. Knows: statuses, ``Retry-After``. Does not know: how the answer came.
+
+The signature on what is pushed: HMAC-SHA256 over the time and the body. ``docs/http.md`` shows how to check it."""
+
+import asyncio
+import hashlib
+import hmac
+import socket
+import ssl
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import httptools
+
+from yirangmq.core.message import Reason
+from yirangmq.core.webhook import OutgoingNetworks
+
+LONGEST_HEAD = 64 * 1024
+KEPT = 4 * 1024
+"""Bytes of a body that are kept."""
+LONGEST_BODY = 64 * 1024
+"""Bytes of a body that are read; past them the answer is known well enough."""
+
+
+class BadAnswer(Exception):
+    """What came is no HTTP."""
+
+
+class NoAnswer(BadAnswer):
+    """Nothing came at all."""
+
+
+class Answer:
+    def __init__(self) -> None:
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self.body = b""
+        self.is_complete = False
+        self.stays = False
+        """The connection may be used again."""
+        self._parser = httptools.HttpResponseParser(self)
+        self._size = self._head = 0
+
+    def feed(self, data: bytes) -> None:
+        if not self.status:
+            self._head += len(data)
+            if self._head > LONGEST_HEAD:
+                raise BadAnswer("the head of the answer is too long")
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            raise BadAnswer(f"the answer is no HTTP: {error}") from None
+        if self._size > LONGEST_BODY:
+            self.is_complete, self.stays = True, False
+
+    def ended(self) -> None:
+        """The endpoint closed: an answer without a length ends so."""
+        if not self._head:
+            raise NoAnswer("the connection was closed without an answer")
+        if not self.status:
+            raise BadAnswer("the connection was closed in the middle of an answer")
+        self.is_complete, self.stays = True, False
+
+    # -- httptools ------------------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        self.headers = {}
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if status >= 200:  # before it others may come that say: wait
+            self.status = status
+
+    def on_body(self, data: bytes) -> None:
+        self._size += len(data)
+        if len(self.body) < KEPT:
+            self.body += data[: KEPT - len(self.body)]
+
+    def on_message_complete(self) -> None:
+        if self.status:
+            self.is_complete = True
+            self.stays = self._parser.should_keep_alive()
+
+
+BUFFER = 16 * 1024
+ADDRESS_SECONDS = 30.0
+"""How long the address behind a name is remembered."""
+Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class RefusedAddress(OSError):
+    """A host has only addresses that ``outgoing_networks`` refuses."""
+
+
+def allowed_addresses(found: Sequence[tuple[Any, ...]], host: str, networks: OutgoingNetworks) -> list[str]:
+    """The addresses of a ``getaddrinfo`` result that may be called, in their order; ``RefusedAddress`` if there is
+    none."""
+    addresses = list(dict.fromkeys(str(one[4][0]) for one in found))
+    refusals = {address: networks.refusal(address) for address in addresses}
+    allowed = [address for address in addresses if not refusals[address]]
+    if addresses and not allowed:
+        raise RefusedAddress(f"{host}: {next(iter(refusals.values()))}")
+    return allowed
+
+
+class Poster:
+    """``tls`` makes the context for https, at first use."""
+
+    def __init__(self, url: str, tls: Callable[[], ssl.SSLContext], networks: OutgoingNetworks) -> None:
+        self._networks = networks
+        parts = urlsplit(url)
+        self._host = parts.hostname or ""
+        self._port = parts.port or (443 if parts.scheme == "https" else 80)
+        self._target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        self._named = parts.netloc
+        self._tls = tls() if parts.scheme == "https" else None
+        self._idle: list[Stream] = []
+        self._finding = asyncio.Lock()
+        self._known: list[str] = []
+        self._known_until = 0.0
+        self._is_closed = False
+
+    async def post(self, headers: Sequence[tuple[str, str]], body: bytes) -> Answer:
+        """Raises ``OSError`` or ``BadAnswer``. A kept connection that turns out to be dead is no failure: another one
+        is made."""
+        data = self._request(headers, body)
+        if self._idle:
+            try:
+                return await self._exchange(self._idle.pop(), data)
+            except (OSError, NoAnswer):
+                pass
+        return await self._exchange(await self._connect(), data)
+
+    def close(self) -> None:
+        """Connections in use end with what they are used for."""
+        self._is_closed = True
+        while self._idle:
+            self._idle.pop()[1].close()
+
+    def _request(self, headers: Sequence[tuple[str, str]], body: bytes) -> bytes:
+        lines = [f"POST {self._target} HTTP/1.1", f"Host: {self._named}", f"Content-Length: {len(body)}"]
+        lines += [f"{name}: {value}" for name, value in headers]
+        return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
+
+    async def _connect(self) -> Stream:
+        name = self._host if self._tls is not None else None
+        trouble: OSError | None = None
+        for address in await self._addresses():
+            try:
+                return await asyncio.open_connection(address, self._port, ssl=self._tls, server_hostname=name)
+            except OSError as error:
+                trouble = error
+        raise trouble or OSError(f"{self._host} has no address")
+
+    async def _addresses(self) -> list[str]:
+        """One search at a time: names are looked up by threads, which all endpoints share."""
+        async with self._finding:
+            loop = asyncio.get_running_loop()
+            if loop.time() >= self._known_until:
+                found = await loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+                self._known = allowed_addresses(found, self._host, self._networks)
+                self._known_until = loop.time() + ADDRESS_SECONDS
+            return self._known
+
+    async def _exchange(self, stream: Stream, data: bytes) -> Answer:
+        reader, writer = stream
+        answer = Answer()
+        try:
+            writer.write(data)  # all at once: it is in memory anyway, and an answer may come before it is taken
+            while not answer.is_complete:
+                piece = await reader.read(BUFFER)
+                answer.feed(piece) if piece else answer.ended()
+        except BaseException:
+            writer.close()
+            raise
+        if answer.stays and not self._is_closed:
+            self._idle.append(stream)
+        else:
+            writer.close()
+        return answer
+
+
+AGAIN = frozenset({408, 425, 429})
+"""Of 4xx, those that say: not now."""
+HOLDING = frozenset({429, 503})
+"""Those whose ``Retry-After`` is about all messages, not about this one."""
+LONGEST_HOLD = 86_400.0
+SHOWN = 200
+"""Characters of an answer that are kept with a failure."""
+
+
+class Outcome(NamedTuple):
+    """``reason`` is empty if it worked. ``delay``: seconds after which to try again, where the endpoint said so;
+    ``hold``: nothing at all is sent for so long."""
+
+    reason: str = ""
+    text: str = ""
+    delay: float | None = None
+    hold: float = 0
+
+    @property
+    def is_trouble(self) -> bool:
+        """The endpoint is not well: it is not this message's fault."""
+        return self.reason not in ("", Reason.REJECTED)
+
+
+def judged(status: int, headers: dict[str, str], body: bytes, now: float) -> Outcome:
+    if 200 <= status < 300:
+        return Outcome()
+    text = f"the webhook answered {status}"
+    said = body[:SHOWN].decode("utf-8", "replace").strip()
+    if said:
+        text = f"{text}: {said}"
+    if 400 <= status < 500 and status not in AGAIN:
+        return Outcome(Reason.REJECTED.value, text)
+    after = retry_after(headers.get("retry-after", ""), now) if status in HOLDING else None
+    return Outcome(Reason.HANDLER_ERROR.value, text, after, after or 0)
+
+
+def retry_after(given: str, now: float) -> float | None:
+    """Seconds: a number of them, or until a date."""
+    if given.isascii() and given.isdigit():
+        return min(float(given[:10]), LONGEST_HOLD)
+    try:
+        moment = parsedate_to_datetime(given)
+    except (ValueError, TypeError):
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return max(0.0, min((moment - datetime.fromtimestamp(now, UTC)).total_seconds(), LONGEST_HOLD))
+
+
+def signature(secret: bytes, timestamp: str, body: bytes) -> str:
+    """``sha256=…`` of the timestamp, a dot, and the body."""
+    return "sha256=" + hmac.new(secret, timestamp.encode() + b"." + body, hashlib.sha256).hexdigest()
