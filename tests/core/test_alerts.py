@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from yirangmq.alerts.monitor import read, written
 from yirangmq.core.alerts import (
     HOUR_MS,
     MOST_OPEN,
@@ -26,7 +27,6 @@ from yirangmq.core.alerts import (
     shifted,
 )
 from yirangmq.core.errors import NotFound, WrongState
-from yirangmq.format.alerts import read, written
 from yirangmq.format.json_codec import dumps, loads
 
 PACE = Pace(settle=1000, remind=10_000, most=30)

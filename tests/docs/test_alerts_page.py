@@ -10,12 +10,12 @@ import pytest
 
 from tests.support.pages import code_blocks
 from tests.support.server_process import daemon, run_command
+from yirangmq.alerts.monitor import shown
 from yirangmq.config.config import load
 from yirangmq.core.alert_rules import RULES
 from yirangmq.core.alert_settings import KINDS, read_settings
 from yirangmq.core.alerts import COUNTED, STORM, Alert, Level, Told
 from yirangmq.core.errors import BadInput
-from yirangmq.format.alerts import shown
 
 PAGE = (Path(__file__).parents[2] / "docs" / "alerts.md").read_text()
 JSON = [json.loads(text) for text in code_blocks(PAGE, "json")]

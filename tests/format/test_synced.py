@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from yirangmq.alerts.monitor import AlertFile
 from yirangmq.cli.main import run
 from yirangmq.client.cursors import CursorFile, Place
 from yirangmq.fsio.atomic_file import replace_file
 from yirangmq.fsio.permissions import GROUP
-from yirangmq.observe.alert_file import AlertFile
 from yirangmq.pair.memory import Memory
 from yirangmq.stores.staging import StageFiles
 

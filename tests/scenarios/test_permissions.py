@@ -15,9 +15,9 @@ from tests.support.credentials import TOKEN
 from tests.support.file_modes import loose_in, mode_of
 from tests.support.server_process import Daemon, daemon
 from tests.support.wait import PATIENCE, until
+from yirangmq.alerts.monitor import AlertFile
 from yirangmq.client.connect import connect
 from yirangmq.fsio.permissions import GROUP, OWNER, access_in, loose, make_folder, make_folders, open_file
-from yirangmq.observe.alert_file import AlertFile
 from yirangmq.stores.cursors import FileCursors
 from yirangmq.stores.staging import StageFiles
 

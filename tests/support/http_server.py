@@ -14,6 +14,7 @@ from yirangmq.admin.health import Health
 from yirangmq.admin.monitoring import Observing
 from yirangmq.admin.registry import Calls, Pages, Site
 from yirangmq.admin.topics import TopicCalls
+from yirangmq.alerts.monitor import AlertCalls, AlertFile, AlertWatch
 from yirangmq.broker.bridge_worker import Means
 from yirangmq.broker.bridges import Bridges
 from yirangmq.broker.consumer_registry import Consumers
@@ -26,8 +27,6 @@ from yirangmq.core.access import Grant
 from yirangmq.core.alert_rules import Facts
 from yirangmq.core.alert_settings import AlertSettings
 from yirangmq.core.ports import Clock, Ids, Store
-from yirangmq.doors.alerts.calls import AlertCalls
-from yirangmq.doors.alerts.watch import AlertWatch
 from yirangmq.doors.house import House, Introduction
 from yirangmq.doors.http.guard import Guard
 from yirangmq.doors.http.mq.api import Terms
@@ -36,7 +35,6 @@ from yirangmq.doors.http.server import HttpDoor, listen_tcp
 from yirangmq.doors.http.together import Together
 from yirangmq.doors.http.v1.api import Api
 from yirangmq.fsio.background import Aside
-from yirangmq.observe.alert_file import AlertFile
 from yirangmq.stores.staging import StageFiles
 from yirangmq.topics.adapters import FeedForBatches, FeedForBridges
 from yirangmq.topics.ports import Settings

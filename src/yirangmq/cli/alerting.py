@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from yirangmq.admin.health import Disk, Room
 from yirangmq.admin.registry import Calls
+from yirangmq.alerts.monitor import AlertCalls, AlertFile, AlertWatch
+from yirangmq.alerts.outbox import Outbox, channel_of
 from yirangmq.broker import queries
 from yirangmq.broker.event_buffer import Happenings
 from yirangmq.broker.group_commit import Desk
@@ -21,11 +23,6 @@ from yirangmq.core.alert_settings import AlertSettings
 from yirangmq.core.errors import QueueError
 from yirangmq.core.events import Committed, Died, Event
 from yirangmq.core.ports import Clock, Transaction
-from yirangmq.doors.alerts.calls import AlertCalls
-from yirangmq.doors.alerts.outbox import Outbox
-from yirangmq.doors.alerts.watch import AlertWatch
-from yirangmq.doors.alerts.ways import channel_of
-from yirangmq.observe.alert_file import AlertFile
 from yirangmq.webhooks.webhooks import read_secret
 
 if TYPE_CHECKING:

@@ -6,15 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from yirangmq.alerts.monitor import AlertFile, AlertWatch
+from yirangmq.alerts.outbox import Outbox, channel_of
 from yirangmq.clock import SteadyClock, SystemClock
 from yirangmq.core.alert_rules import Facts
 from yirangmq.core.alert_settings import AlertSettings, read_settings
 from yirangmq.core.errors import QueueError
 from yirangmq.core.webhook import OutgoingNetworks
-from yirangmq.doors.alerts.outbox import Outbox
-from yirangmq.doors.alerts.watch import AlertWatch
-from yirangmq.doors.alerts.ways import channel_of
-from yirangmq.observe.alert_file import AlertFile
 from yirangmq.webhooks.webhooks import read_secret
 
 PATIENCE = 60.0

@@ -16,13 +16,11 @@ from tests.doors.alerts.smtp import MailServer, mail_server
 from tests.support.credentials import certificate, server_context
 from tests.support.wait import soon
 from tests.support.webhook_endpoint import endpoint, status
+from yirangmq.alerts.outbox import Channel, Outbox, channel_of
 from yirangmq.clock import SystemClock
 from yirangmq.core.alert_settings import read_settings
 from yirangmq.core.backoff import Backoff
 from yirangmq.core.webhook import read_networks
-from yirangmq.doors.alerts.channel import Channel
-from yirangmq.doors.alerts.outbox import Outbox
-from yirangmq.doors.alerts.ways import channel_of
 from yirangmq.webhooks.webhooks import read_secret
 
 
@@ -132,7 +130,7 @@ def test_a_mail_server_that_says_nothing_is_given_up_in_time_and_nobody_waits_fo
 
 
 def test_what_fails_is_tried_again_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("yirangmq.doors.alerts.outbox.BACKOFF", Backoff(first=0.01, limit=1.0))
+    monkeypatch.setattr("yirangmq.alerts.outbox.BACKOFF", Backoff(first=0.01, limit=1.0))
 
     async def main() -> None:
         async with mail_server() as server:

@@ -1,8 +1,8 @@
 """Alerts: what is wrong, who cares for it, who is told. ``/v1/alerts`` and ``/v1/alert-rules``."""
 
+from yirangmq.alerts.monitor import LONGEST_NAME, LONGEST_NOTE, STATES
 from yirangmq.core.alerts import Level
 from yirangmq.core.errors import NotFound
-from yirangmq.doors.alerts.calls import LONGEST_NAME, LONGEST_NOTE, STATES
 from yirangmq.doors.http.v1.endpoint import Ask, Endpoint
 from yirangmq.doors.http.v1.fields import MESSAGE_ID, Field, choice, text
 from yirangmq.doors.http.v1.schemas import COUNT, FLAG, INSTANT, LEVEL, NUMBER, TEXT, items, ref, some, table, thing

@@ -1,17 +1,43 @@
 """The notices for one sink: sent in order, tried again while it does not take them, each within its time, and counted.
 
-Knows: one channel, what is still to be sent. Does not know: what a notice says, the disk."""
+Knows: one channel, what is still to be sent. Does not know: what a notice says, the disk.
+
+One way out for notices. Knows: what a way out promises. Does not know: which there are.
+
+Notices to a program of the operator's: its arguments as they are, no shell, the notice as JSON at its stdin.
+
+From the sinks of the settings to channels."""
 
 import asyncio
+import os
+import signal
 from collections import deque
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any, NamedTuple, Protocol
 
-from yirangmq.core.alert_settings import Sink
+from yirangmq.core.alert_settings import Mail, Program, Sink
 from yirangmq.core.backoff import Backoff
-from yirangmq.doors.alerts.channel import Channel, Document, Undelivered
+from yirangmq.core.errors import QueueError
+from yirangmq.core.webhook import OutgoingNetworks
 from yirangmq.format.envelope import iso
+from yirangmq.format.json_codec import dumps
 from yirangmq.observe.logs import log, values
+
+Document = Mapping[str, Any]
+
+
+class Undelivered(Exception):
+    """The notice did not arrive; the text says why."""
+
+
+class Channel(Protocol):
+    async def send(self, document: Document) -> None:
+        """One try; ``Undelivered`` if it did not arrive. Who calls it says when it takes too long, by cancelling."""
+
+    def close(self) -> None: ...
+
 
 MOST_PENDING = 200
 """Past them the oldest are given up."""
@@ -124,3 +150,88 @@ class Outbox:
         if self._task is not None:
             self._task.cancel()
         self._channel.close()
+
+
+KEPT = 500
+"""Bytes of what it says on stderr that are kept."""
+
+
+class Running:
+    """``alerts.outbox.Channel``."""
+
+    def __init__(self, program: Program) -> None:
+        self._words = program.words
+
+    async def send(self, document: Document) -> None:
+        alert = document["alert"]
+        told = {
+            "YIRANGMQ_ALERT_LEVEL": alert["level"],
+            "YIRANGMQ_ALERT_RULE": alert["rule"],
+            "YIRANGMQ_ALERT_NOTICE": document["notice"],
+        }
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *self._words,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.PIPE,
+                env={**os.environ, **told},
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            raise Undelivered(f"{self._words[0]} cannot be run: {error}") from None
+        try:
+            said = await _talk(process, dumps(document) + b"\n")
+            code = await process.wait()
+        except BaseException:
+            _kill(process.pid)
+            await asyncio.shield(process.wait())
+            raise
+        if code:
+            words = said.decode("utf-8", "replace").strip()
+            raise Undelivered(f"{self._words[0]} ended with {code}" + (f": {words}" if words else ""))
+
+    def close(self) -> None:
+        """Each notice has a process of its own."""
+
+
+async def _talk(process: asyncio.subprocess.Process, text: bytes) -> bytes:
+    """What it says on stderr, its beginning; the rest is read and forgotten. It need not read what it is given."""
+    assert process.stdin is not None
+    assert process.stderr is not None
+    with suppress(OSError, RuntimeError):  # it has ended already
+        process.stdin.write(text)
+        process.stdin.close()
+    said = b""
+    while piece := await process.stderr.read(4096):
+        said = (said + piece)[:KEPT]
+    return said
+
+
+def _kill(pid: int) -> None:
+    """The program, and what it has started."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+Secret = Callable[[str], bytes]
+"""From a name to the secret, or ``QueueError`` if there is none."""
+
+
+def channel_of(sink: Sink, secret: Secret, networks: OutgoingNetworks) -> Channel:
+    if isinstance(sink.to, Mail):
+        from yirangmq.alerts.remote_sinks import Mailing  # a server that sends no mail does not load it
+
+        return Mailing(sink.to, partial(_secret, secret, sink.to.secret), sink.timeout, networks)
+    if isinstance(sink.to, Program):
+        return Running(sink.to)
+    from yirangmq.alerts.remote_sinks import Posting  # nor one without webhooks what they need
+
+    return Posting(sink.to, partial(_secret, secret, sink.to.secret), networks)
+
+
+def _secret(secret: Secret, name: str) -> bytes:
+    try:
+        return secret(name) if name else b""
+    except QueueError as error:
+        raise Undelivered(str(error)) from None

@@ -1,12 +1,15 @@
 """Notices by e-mail, over SMTP. The standard library's client works in a thread, which ends with its connection.
 
-Knows: SMTP, what such a mail looks like. Does not know: when to send one."""
+Knows: SMTP, what such a mail looks like. Does not know: when to send one.
+
+Notices to a webhook: POSTed as JSON, signed as the messages of a queue are (docs/http.md)."""
 
 import asyncio
 import smtplib
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -14,11 +17,11 @@ from email.message import EmailMessage
 from email.utils import format_datetime, make_msgid
 from typing import Any
 
+from yirangmq.alerts.outbox import Document, Undelivered
 from yirangmq.core.alert_settings import Mail
-from yirangmq.core.webhook import OutgoingNetworks
-from yirangmq.doors.alerts.channel import Document, Undelivered
+from yirangmq.core.webhook import OutgoingNetworks, Webhook
 from yirangmq.format.json_codec import dumps
-from yirangmq.webhooks.http_client import allowed_addresses
+from yirangmq.webhooks.http_client import BadAnswer, Poster, allowed_addresses, judged, signature
 
 LONGEST_SUBJECT = 200
 SERVICE_READY = 220
@@ -27,7 +30,7 @@ LONGEST_ANSWER = 200
 
 
 class Mailing:
-    """``doors.alerts.channel.Channel``. ``secret`` gives the password, b"" for none, each time anew; ``seconds``: for
+    """``alerts.outbox.Channel``. ``secret`` gives the password, b"" for none, each time anew; ``seconds``: for
     each step of the conversation."""
 
     def __init__(self, mail: Mail, secret: Callable[[], bytes], seconds: float, networks: OutgoingNetworks) -> None:
@@ -156,3 +159,36 @@ def composed(document: Document, mail: Mail) -> EmailMessage:
     message.set_content("\n".join(lines) + "\n")
     message.add_attachment(dumps(document), maintype="application", subtype="json", filename="notice.json")
     return message
+
+
+class Posting:
+    """``alerts.outbox.Channel``. ``secret`` gives the one to sign with, b"" for none, each time anew."""
+
+    def __init__(self, hook: Webhook, secret: Callable[[], bytes], networks: OutgoingNetworks) -> None:
+        self._hook = hook
+        self._secret = secret
+        self._poster = Poster(hook.url, ssl.create_default_context, networks)
+
+    async def send(self, document: Document) -> None:
+        body = dumps(document)
+        timestamp = str(int(time.time()))
+        headers = [
+            ("Content-Type", "application/json"),
+            ("User-Agent", "yirangmq"),
+            ("X-MQ-Alert", str(document["alert"]["id"])),
+            ("X-MQ-Notice", str(document["notice"])),
+            ("X-MQ-Timestamp", timestamp),
+        ]
+        secret = self._secret()
+        if secret:
+            headers.append(("X-MQ-Signature", signature(secret, timestamp, body)))
+        try:
+            answer = await self._poster.post([*headers, *self._hook.headers.items()], body)
+        except (OSError, BadAnswer) as error:
+            raise Undelivered(f"the webhook cannot be reached: {error}") from None
+        outcome = judged(answer.status, answer.headers, answer.body, time.time())
+        if outcome.reason:
+            raise Undelivered(outcome.text)
+
+    def close(self) -> None:
+        self._poster.close()

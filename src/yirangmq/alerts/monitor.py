@@ -1,0 +1,475 @@
+"""The alerts of one server as they go on: a look now and then, what follows kept on disk, then told.
+
+Knows: the rules, the file, the outboxes. Does not know: where facts come from. The disk is written by a thread of its
+own; nothing here waits for it, or for a sink.
+
+Alerts and notices as documents: what sinks, doors and the file of open alerts have in common (docs/alerts.md).
+
+The file of open alerts: replaced as a whole, on disk when ``save`` returns. One that cannot be read is set aside.
+
+Knows: one file. Does not know: what an alert is.
+
+Named methods of alerts, and what a server says of them in ``status`` and its metrics."""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from yirangmq.admin.registry import Calls, Done, Given, Values, reading
+from yirangmq.alerts.outbox import Outbox
+from yirangmq.broker.group_commit import Desk
+from yirangmq.clock import SteadyClock
+from yirangmq.core import alerts
+from yirangmq.core.alert_rules import RULES, Facts, RuleSetting, faults
+from yirangmq.core.alert_settings import LOG, AlertSettings
+from yirangmq.core.alerts import COUNTED, Alert, Fault, Level, Notice, Standing, Told
+from yirangmq.core.errors import NotFound, QueueError, StoreDamaged, StoreError
+from yirangmq.core.validation import check_id
+from yirangmq.format.envelope import iso
+from yirangmq.format.json_codec import dumps, loads
+from yirangmq.fsio.atomic_file import replace_file, sync_folder
+from yirangmq.fsio.permissions import make_folders
+from yirangmq.observe.logs import log, values
+
+if TYPE_CHECKING:
+    from yirangmq.observe.prometheus import Reading
+
+VERSION = 1
+_PLAIN = (
+    "id", "rule", "subject", "text", "opened_at", "seen_at", "is_there", "returns", "told_at", "notices",
+    "is_withheld", "acked_at", "acked_by", "note", "closed_at",
+)  # fmt: skip
+
+
+# -- for people and programs ------------------------------------------------------------------------------------------
+
+
+def shown(alert: Alert, ahead: int = 0) -> dict[str, Any]:
+    """``ahead``: by how much the wall clock is ahead of the one that the alert was made by."""
+
+    def at(moment: int | None) -> str | None:
+        return None if moment is None else iso(moment + ahead)
+
+    return {
+        "id": alert.id,
+        "rule": alert.rule,
+        "subject": alert.subject or None,
+        "level": alert.level.value,
+        "state": state_of(alert),
+        "text": alert.text,
+        "openedAt": at(alert.opened_at),
+        "seenAt": at(alert.seen_at),
+        "closedAt": at(alert.closed_at),
+        "returns": alert.returns,
+        "notices": alert.notices,
+        "withheld": alert.is_withheld,
+        "acknowledgedAt": at(alert.acked_at),
+        "acknowledgedBy": alert.acked_by or None,
+        "note": alert.note or None,
+    }
+
+
+def state_of(alert: Alert) -> str:
+    """``open``; ``settling`` where the fault is gone and may come back; ``over``."""
+    if alert.closed_at is not None:
+        return "over"
+    return "open" if alert.is_there else "settling"
+
+
+def notice_document(told: Notice, node: str, ahead: int = 0) -> dict[str, Any]:
+    """What every sink is given."""
+    return {"notice": told.told.value, "at": iso(told.at + ahead), "node": node, "alert": shown(told.alert, ahead)}
+
+
+# -- on disk ----------------------------------------------------------------------------------------------------------
+
+
+def written(standing: Standing) -> dict[str, Any]:
+    return {
+        "version": VERSION,
+        "last": standing.last,
+        "told": list(standing.told),
+        "counts": dict(standing.counts),
+        "open": [_written(alert) for alert in standing.open.values()],
+        "closed": [_written(alert) for alert in standing.closed],
+    }
+
+
+def _written(alert: Alert) -> dict[str, Any]:
+    plain = {name: getattr(alert, name) for name in _PLAIN}
+    return {**plain, "level": alert.level.value, "worst": alert.worst.value}
+
+
+def read(given: Any) -> Standing:
+    """``StoreDamaged`` if it is not what ``written`` makes."""
+    try:
+        if given["version"] != VERSION:
+            raise StoreDamaged(f"alerts of version {given['version']}; this server knows {VERSION}")
+        opened = [_read(one) for one in given["open"]]
+        return Standing(
+            {alert.key: alert for alert in opened},
+            tuple(_read(one) for one in given["closed"]),
+            tuple(int(moment) for moment in given["told"]),
+            int(given["last"]),
+            {name: int(given["counts"].get(name, 0)) for name in COUNTED},
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise StoreDamaged(f"the alerts cannot be read: {type(error).__name__} {error}") from None
+
+
+def _read(given: Mapping[str, Any]) -> Alert:
+    plain = {name: given[name] for name in _PLAIN}
+    return Alert(**plain, level=Level(given["level"]), worst=Level(given["worst"]))
+
+
+NAME = "alerts.json"
+ASIDE = "alerts.broken.json"
+
+
+class AlertFile:
+    """The folder is made when there is something to keep."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / NAME
+
+    def load(self) -> Any | None:
+        """None where there is none yet. ``BadInput`` or ``OSError`` if it cannot be read."""
+        try:
+            return loads(self.path.read_bytes())
+        except FileNotFoundError:
+            return None
+
+    def set_aside(self) -> Path:
+        """Out of the way, for somebody to look at."""
+        aside = self.path.with_name(ASIDE)
+        self.path.replace(aside)
+        return aside
+
+    def save(self, document: dict[str, Any]) -> None:
+        """Called from a thread of its own."""
+        folder = self.path.parent
+        is_new = not folder.exists()
+        make_folders(folder)
+        replace_file(self.path, dumps(document) + b"\n")
+        if is_new:
+            sync_folder(folder.parent)
+
+
+LOGGED = {Level.INFO: logging.INFO, Level.WARNING: logging.WARNING, Level.CRITICAL: logging.ERROR}
+Saved = Callable[[QueueError | None], None]
+
+
+class AlertWatch:
+    """Used from the loop's thread; from ``start`` to ``stop``. ``facts`` is asked at each look, with the time."""
+
+    def __init__(
+        self,
+        settings: AlertSettings,
+        file: AlertFile,
+        node: str,
+        facts: Callable[[int], Facts],
+        clock: SteadyClock,
+    ) -> None:
+        self.settings = settings
+        self.node = node
+        self.clock = clock
+        self.standing = Standing()
+        self.outboxes: dict[str, Outbox] = {}
+        self.logged = 0
+        self._file = file
+        self._facts = facts
+        self._loop = asyncio.get_running_loop()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="alerts")
+        self._alarm: asyncio.TimerHandle | None = None
+        self._is_saving = self._is_dirty = False
+        self._waiting: list[Saved] = []
+        """Who wants to know when what is known now is on disk."""
+        self._trouble = ""
+
+    # -- its life ---------------------------------------------------------------------------------------------------
+
+    def add(self, outbox: Outbox) -> None:
+        self.outboxes[outbox.sink.name] = outbox
+
+    def start(self) -> None:
+        """What was open before is open still, and what was not sent yet is sent."""
+        try:
+            self._resume(self._file.load())
+        except (OSError, QueueError) as error:
+            where = ""
+            with suppress(OSError):
+                where = str(self._file.set_aside())
+            log.error("the alerts cannot be read", extra=values(error=str(error), aside=where))
+        self._plan()
+
+    def _resume(self, document: Any) -> None:
+        if document is None:
+            return
+        self.standing = alerts.resumed(read(document), self.clock.now_ms())
+        for name, told in document.get("pending", ()):
+            if name in self.outboxes:
+                self.outboxes[name].put(told)
+                self.outboxes[name].wake()
+
+    def stop(self) -> None:
+        """What is known is on disk when this returns."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+        for outbox in self.outboxes.values():
+            outbox.close()
+        self._thread.shutdown(wait=True)
+        if self._is_dirty or self._is_saving:
+            with suppress(OSError):
+                self._file.save(self._document())
+
+    # -- looking ------------------------------------------------------------------------------------------------------
+
+    def _plan(self) -> None:
+        self._alarm = self._loop.call_later(self.settings.every, self._turn)
+
+    def _turn(self) -> None:
+        self._plan()
+        try:
+            self.look()
+        except Exception:
+            log.exception("a look for alerts failed")
+
+    def look(self) -> None:
+        now = self.clock.now_ms()
+        found = faults(self._facts(now), self.settings.rules)
+        before = self.standing
+        self.standing, notices = alerts.look(before, found, self.settings.pace, now)
+        for notice in notices:
+            self._tell(notice)
+        if notices or alerts.is_news(before, self.standing):
+            self._save()
+
+    def _tell(self, notice: Notice) -> None:
+        alert, told = notice.alert, notice_document(notice, self.node, self.clock.ahead_ms())
+        if self.settings.log is not None and alert.level.rank >= self.settings.log.rank:
+            self._log(told["notice"], alert)
+        for outbox in self.outboxes.values():
+            if outbox.sink.wanted.takes(max(alert.level, alert.worst, key=lambda level: level.rank), alert.rule):
+                outbox.put(told)
+
+    def _log(self, what: str, alert: Alert) -> None:
+        self.logged += 1
+        level = logging.INFO if what == Told.RECOVERED else LOGGED[alert.level]
+        about = values(
+            notice=what, alert=alert.id, rule=alert.rule, subject=alert.subject, severity=alert.level, text=alert.text
+        )
+        log.log(level, "alert", extra=about)
+
+    # -- on disk ------------------------------------------------------------------------------------------------------
+
+    def _document(self) -> dict[str, Any]:
+        """In the time of the wall clock, which is what the next process begins with."""
+        pending = [[name, told] for name, outbox in self.outboxes.items() for told in outbox.pending]
+        return {**written(alerts.shifted(self.standing, self.clock.ahead_ms())), "pending": pending}
+
+    def _save(self, then: Saved | None = None) -> None:
+        """Outboxes send when it is done: a notice that is sent is known after a crash. One that cannot be kept is sent
+        all the same."""
+        if then is not None:
+            self._waiting.append(then)
+        if self._is_saving:
+            self._is_dirty = True
+            return
+        self._is_saving, self._is_dirty = True, False
+        waiting, self._waiting = self._waiting, []
+        document = self._document()
+        with suppress(RuntimeError):  # it is over
+            work = self._loop.run_in_executor(self._thread, self._file.save, document)
+            work.add_done_callback(lambda done: self._saved(done, waiting))
+
+    def _saved(self, done: "asyncio.Future[None]", waiting: list[Saved]) -> None:
+        if done.cancelled():
+            return
+        error = done.exception()
+        trouble = "" if error is None else str(error)
+        if trouble and trouble != self._trouble:
+            log.error("the alerts cannot be kept", extra=values(error=trouble))
+        self._trouble = trouble
+        self._is_saving = False
+        for then in waiting:
+            then(StoreError(f"the alerts cannot be kept: {trouble}") if trouble else None)
+        for outbox in self.outboxes.values():
+            outbox.wake()
+        if self._is_dirty or self._waiting:
+            self._save()
+
+    def sent(self) -> None:
+        """An outbox has less to send."""
+        self._save()
+
+    # -- by hand ------------------------------------------------------------------------------------------------------
+
+    def acknowledge(self, id: str, by: str, note: str, done: Callable[[Any, QueueError | None], None]) -> None:
+        """``done`` when it is on disk."""
+        self.standing = alerts.acknowledge(self.standing, id, by, note, self.clock.now_ms())
+        alert = self.shown(alerts.find(self.standing, id))
+        log.info("alert acknowledged", extra=values(alert=id, rule=alert["rule"], by=by))
+        self._save(lambda error: done(None, error) if error else done(alert, None))
+
+    def shown(self, alert: Alert) -> dict[str, Any]:
+        return shown(alert, self.clock.ahead_ms())
+
+    def test_document(self, level: Level) -> dict[str, Any]:
+        """A notice that means nothing."""
+        now = self.clock.now_ms()
+        fault = Fault("test", "", level, f"a test of the alerts of {self.node}: nothing is wrong")
+        alert = Alert(
+            id="test",
+            rule=fault.rule,
+            subject="",
+            level=level,
+            text=fault.text,
+            opened_at=now,
+            seen_at=now,
+            worst=level,
+        )
+        if self.settings.log is not None:
+            self._log(Told.TEST, alert)
+        return notice_document(Notice(Told.TEST, alert, now), self.node, self.clock.ahead_ms())
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        return self.standing.counts
+
+
+STATES = ("open", "over", "all")
+LONGEST_NAME, LONGEST_NOTE = 100, 500
+
+
+class AlertCalls:
+    def __init__(self, watch: AlertWatch) -> None:
+        self._watch = watch
+        self._tests: set[asyncio.Task[None]] = set()
+
+    def begin(self, calls: Calls) -> None:
+        """From here on it can be asked."""
+        calls.add_entry("alerts", self._list)
+        calls.add_entry("alert_show", self._show)
+        calls.add_entry("alert_ack", self._ack)
+        calls.add_entry("alert_test", self._test)
+        calls.add_entry("alert_rules", self._rules)
+
+    def _list(self, desk: Desk, given: Given, done: Done) -> None:
+        """The worst first, then the latest."""
+        state = reading(given, lambda values: values.choice("state", "open", STATES))
+        standing = self._watch.standing
+        found = [*(standing.open.values() if state != "over" else ()), *(standing.closed if state != "open" else ())]
+        found.sort(key=lambda one: (one.closed_at is not None, -one.level.rank, -one.opened_at))
+        done(
+            {
+                "enabled": self._watch.settings.is_on,
+                "alerts": [self._watch.shown(one) for one in found],
+                "counts": dict(standing.counts),
+                "sinks": self._sinks(),
+            },
+            None,
+        )
+
+    def _sinks(self) -> list[dict[str, Any]]:
+        level = self._watch.settings.log
+        rows = [] if level is None else [_log_row(level, self._watch.logged)]
+        return rows + [outbox.describe() for outbox in self._watch.outboxes.values()]
+
+    def _show(self, desk: Desk, given: Given, done: Done) -> None:
+        id = reading(given, _id)
+        done(self._watch.shown(alerts.find(self._watch.standing, id)), None)
+
+    def _ack(self, desk: Desk, given: Given, done: Done) -> None:
+        id, by, note = reading(
+            given, lambda values: (_id(values), _line(values, "by", LONGEST_NAME), _line(values, "note", LONGEST_NOTE))
+        )
+        self._watch.acknowledge(id, by, note, done)
+
+    def _test(self, desk: Desk, given: Given, done: Done) -> None:
+        """To each sink, or to one; what became of it. Levels and rules of sinks are passed over."""
+        level, name = reading(
+            given, lambda values: (values.choice("level", Level.INFO, tuple(Level)), values.text("sink", "", 100))
+        )
+        watch = self._watch
+        if name and name != LOG and name not in watch.outboxes:
+            raise NotFound(f"there is no sink {name!r}; known: {', '.join([LOG, *watch.outboxes])}", field="sink")
+        document = watch.test_document(Level(level))
+        chosen = [outbox for outbox in watch.outboxes.values() if name in ("", outbox.sink.name)]
+
+        async def test() -> None:
+            outcomes = await asyncio.gather(*(outbox.attempt(document) for outbox in chosen))
+            rows = [_tested(LOG, "", 0.0)] if watch.settings.log is not None and name in ("", LOG) else []
+            rows += [_tested(box.sink.name, *outcome) for box, outcome in zip(chosen, outcomes, strict=True)]
+            done({"sinks": rows}, None)
+
+        task = asyncio.get_running_loop().create_task(test())
+        self._tests.add(task)
+        task.add_done_callback(self._tests.discard)
+
+    def _rules(self, desk: Desk, given: Given, done: Done) -> None:
+        reading(given, lambda values: None)
+        settings, plain = self._watch.settings, RuleSetting()
+        rows = []
+        for name, rule in RULES.items():
+            chosen = settings.rules.get(name, plain)
+            rows.append(
+                {
+                    "rule": name,
+                    "enabled": settings.is_on and chosen.is_on,
+                    "level": chosen.level.value if chosen.level is not None else rule.levels,
+                    "limit": rule.limit if chosen.limit is None else chosen.limit,
+                    "unit": rule.unit or None,
+                    "queues": dict(chosen.queues),
+                    "about": rule.about,
+                }
+            )
+        done(rows, None)
+
+    # -- for status and metrics -----------------------------------------------------------------------------------
+
+    def facts(self) -> dict[str, int]:
+        found = self._watch.standing.open.values()
+        return {
+            "open": len(found),
+            "critical": sum(one.level is Level.CRITICAL for one in found),
+            "unacknowledged": sum(one.acked_at is None for one in found),
+        }
+
+    def samples(self) -> "dict[str, Reading]":
+        opened = Counter(one.level for one in self._watch.standing.open.values())
+        boxes = self._watch.outboxes.values()
+        return {
+            "yirangmq_alerts_open": [({"level": level.value}, opened[level]) for level in Level],
+            "yirangmq_alerts_total": [({"event": name}, n) for name, n in self._watch.standing.counts.items()],
+            "yirangmq_alert_notices_total": [
+                ({"sink": box.sink.name, "outcome": name}, count) for box in boxes for name, count in _tally(box)
+            ],
+            "yirangmq_alert_notices_pending": [({"sink": box.sink.name}, len(box.pending)) for box in boxes],
+        }
+
+
+def _tally(box: Outbox) -> tuple[tuple[str, int], ...]:
+    return ("sent", box.sent), ("failed", box.failed), ("lost", box.lost)
+
+
+def _log_row(level: Level, logged: int) -> dict[str, Any]:
+    quiet = {"pending": 0, "sent": logged, "failed": 0, "lost": 0, "lastError": None, "lastAt": None}
+    return {"sink": LOG, "kind": LOG, "level": level.value, "rules": [], **quiet}
+
+
+def _tested(name: str, trouble: str, seconds: float) -> dict[str, Any]:
+    return {"sink": name, "ok": not trouble, "seconds": round(seconds, 3), "error": trouble or None}
+
+
+def _id(values: Values) -> str:
+    return check_id(values.take("id", None), "id")
+
+
+def _line(values: Values, name: str, most: int) -> str:
+    """A text of one line."""
+    return " ".join(values.text(name, "", most).split())
