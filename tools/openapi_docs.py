@@ -9,8 +9,8 @@ from yirangmq.admin.registry import Calls
 from yirangmq.broker.group_commit import Desk
 from yirangmq.broker.operations import Verbs
 from yirangmq.clock import SystemClock, TimeOrderedIds
-from yirangmq.doors.house import House, Introduction
-from yirangmq.doors.http.v1.api import Api
+from yirangmq.protocols.context import House, Introduction
+from yirangmq.protocols.http.v1.api import Api
 from yirangmq.stores.memory import MemoryStore
 
 PAGE = Path(__file__).parents[1] / "docs" / "openapi.json"

@@ -8,13 +8,13 @@ from yirangmq.broker.group_commit import Desk
 from yirangmq.broker.operations import Verbs
 from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.core.access import ALLOWED, SCOPES, VERBS
-from yirangmq.doors.house import House, Introduction
-from yirangmq.doors.http.guard import Guard
-from yirangmq.doors.http.mq.api import MqApi, Terms
-from yirangmq.doors.http.plain import VERBS as PAGES
-from yirangmq.doors.http.v1.api import Api
-from yirangmq.doors.session import FRAMES
-from yirangmq.doors.stomp.access import COMMANDS
+from yirangmq.protocols.context import House, Introduction
+from yirangmq.protocols.http.auth import Guard
+from yirangmq.protocols.http.mq.api import MqApi, Terms
+from yirangmq.protocols.http.static import VERBS as PAGES
+from yirangmq.protocols.http.v1.api import Api
+from yirangmq.protocols.native.session import FRAMES
+from yirangmq.protocols.stomp.commands import COMMANDS
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.wire.frames import Kind
 

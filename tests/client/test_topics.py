@@ -23,7 +23,7 @@ from yirangmq.client.connect import connect
 from yirangmq.client.values import Event, LostRecords, Missing, Moved, NewEpoch
 from yirangmq.core.errors import BadInput, NotActive, Replaced, Retired, StoreDamaged, TooLarge, Unreachable, WrongEpoch
 from yirangmq.core.topics import ClientState, NewRecord
-from yirangmq.doors import following as server_side
+from yirangmq.protocols.native import topics as server_side
 from yirangmq.stores.log.log import SegmentLog
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.topics.ports import Settings

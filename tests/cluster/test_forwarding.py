@@ -18,7 +18,7 @@ from tests.support.wait import soon
 from yirangmq.client.connect import connect
 from yirangmq.cluster.etcd.address import read_address
 from yirangmq.core.errors import NotAllowed
-from yirangmq.doors.forwarding import Gate, Passage, Target
+from yirangmq.protocols.leader_proxy import Gate, Passage, Target
 from yirangmq.stores.etcd.store import who_leads
 
 PATIENCE = 60.0

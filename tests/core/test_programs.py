@@ -17,7 +17,7 @@ from yirangmq.core.access import (
     show,
 )
 from yirangmq.core.errors import BadInput
-from yirangmq.doors.gate import Gate, host_of
+from yirangmq.protocols.context import Gate, host_of
 
 THREE: list[dict[str, Any]] = [
     {"name": "ATMH", "token": "token-of-atmh---", "addresses": ["10.0.0.1"]},

@@ -11,8 +11,8 @@ from tests.support.stomp_server import live
 from tests.support.wait import PATIENCE
 from yirangmq.client.connect import connect
 from yirangmq.core.access import Grant
-from yirangmq.doors.stomp.acts import ACTS, DURABLE_NAMES, REFUSED
-from yirangmq.doors.stomp.translate import DELAY, GROUP, KEY
+from yirangmq.protocols.stomp.codec import DELAY, GROUP, KEY
+from yirangmq.protocols.stomp.commands import ACTS, DURABLE_NAMES, REFUSED
 
 PAGE = (Path(__file__).parents[2] / "docs" / "stomp.md").read_text()
 

@@ -15,8 +15,8 @@ from yirangmq.admin.registry import Calls
 from yirangmq.broker.group_commit import Desk
 from yirangmq.broker.operations import Verbs
 from yirangmq.clock import SystemClock, TimeOrderedIds
-from yirangmq.doors.house import House, Introduction
-from yirangmq.doors.sockets import Door, Limits, listen_tcp, listen_unix
+from yirangmq.protocols.context import House, Introduction
+from yirangmq.protocols.stream_server import Door, Limits, listen_tcp, listen_unix
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.wire import messages
 from yirangmq.wire.frames import FrameReader, Kind

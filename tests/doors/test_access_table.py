@@ -18,16 +18,14 @@ from yirangmq.admin.registry import METHODS, NOWHERE, QUEUE
 from yirangmq.clock import SystemClock
 from yirangmq.core.access import ALLOWED, GREET, SCOPES, VERBS, Grant, read_rules
 from yirangmq.core.errors import BadInput, NotAllowed, QueueError
-from yirangmq.doors.http.assets import add_dashboard
-from yirangmq.doors.http.exchange import Request
-from yirangmq.doors.http.guard import Guard
-from yirangmq.doors.http.mq.api import MqApi, Terms
-from yirangmq.doors.http.plain import VERBS as PAGES
-from yirangmq.doors.http.plain import Pages
-from yirangmq.doors.http.router import Node, Spot
-from yirangmq.doors.session import _ACTS, FRAMES, OF_TOPICS
-from yirangmq.doors.stomp.access import COMMANDS
-from yirangmq.doors.stomp.acts import ACTS
+from yirangmq.protocols.http.auth import Guard
+from yirangmq.protocols.http.mq.api import MqApi, Terms
+from yirangmq.protocols.http.router import Node, Spot
+from yirangmq.protocols.http.static import VERBS as PAGES
+from yirangmq.protocols.http.static import Pages, add_dashboard
+from yirangmq.protocols.http.types import Request
+from yirangmq.protocols.native.session import _ACTS, FRAMES, OF_TOPICS
+from yirangmq.protocols.stomp.commands import ACTS, COMMANDS
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.wire import messages
 from yirangmq.wire.frames import Kind

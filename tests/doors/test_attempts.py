@@ -13,8 +13,7 @@ from tests.support.wait import PATIENCE
 from yirangmq.client.connect import connect
 from yirangmq.core.access import Grant
 from yirangmq.core.errors import NotAllowed
-from yirangmq.doors.attempts import BURST, LONGEST_SECONDS, MOST, Attempts, network_of
-from yirangmq.doors.gate import Gate
+from yirangmq.protocols.context import BURST, LONGEST_SECONDS, MOST, Attempts, Gate, network_of
 
 WRONG = [f"wrong-token-{number:06}" for number in range(1000)]
 

@@ -6,8 +6,8 @@ from ipaddress import ip_network
 import pytest
 
 from yirangmq.core.access import Grant
-from yirangmq.doors.gate import host_of, is_from
-from yirangmq.doors.listening import prepare_tcp, sockets_of, tcp_server
+from yirangmq.protocols.context import host_of, is_from
+from yirangmq.protocols.listen import prepare_tcp, sockets_of, tcp_server
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])

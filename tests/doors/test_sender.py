@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from yirangmq.doors.sender import Sender, SocketOutlet
+from yirangmq.protocols.stream_sender import Sender, SocketOutlet
 from yirangmq.topics.ports import Outlet
 
 

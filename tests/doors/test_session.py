@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.session import MAX_FRAME, Server
 from yirangmq.core.errors import StoreFull
-from yirangmq.doors.consuming import MOST_SUBSCRIPTIONS, MOST_WAITING
+from yirangmq.protocols.native.consumers import MOST_SUBSCRIPTIONS, MOST_WAITING
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.stores.sqlite.server_store import ServedSqliteStore
 from yirangmq.testing import FailingStore

@@ -13,7 +13,7 @@ from tests.support.loops import Run
 from tests.support.session import MAX_FRAME
 from tests.support.wait import soon
 from yirangmq.core.errors import BadInput, CannotListen
-from yirangmq.doors.sockets import BUFFER, Connection, Door, Limits, listen_unix
+from yirangmq.protocols.stream_server import BUFFER, Connection, Door, Limits, listen_unix
 from yirangmq.wire import messages
 from yirangmq.wire.frames import HEAD, Kind, encode
 

@@ -6,8 +6,8 @@ from yirangmq.broker.credit_window import PushedLeases, Subscription
 from yirangmq.core.message import RANK_LAST, Message, Run, lease_id, new_envelope
 from yirangmq.core.policy import QueuePolicy
 from yirangmq.core.states import State
-from yirangmq.doors import translate
 from yirangmq.format.delivery import RunDeliveries, rules_of
+from yirangmq.protocols.native import codec
 from yirangmq.testing import ManualClock
 
 RULES = QueuePolicy()
@@ -43,7 +43,7 @@ def test_deliveries_in_runs_look_as_those_with_a_card_each(clock: ManualClock) -
     one_by_one = list(in_runs)
     assert len(in_runs) == len(one_by_one) == 5
     assert in_runs.leases == [lease_id(card) for card, _, _ in one_by_one] == ["7-4", "8-4", "9-4", "20-4", "21-4"]
-    assert translate.incoming(in_runs, 0) == translate.incoming(one_by_one, 0)
+    assert codec.incoming(in_runs, 0) == codec.incoming(one_by_one, 0)
     assert (in_runs[-1], in_runs[1:3]) == (one_by_one[-1], one_by_one[1:3])
     assert rules_of(in_runs) is rules_of(one_by_one) is RULES
 

@@ -39,7 +39,7 @@ LATER = {
     "http": ("httptools", "yirangmq.cli.web"),
     "json": ("msgspec",),
     "mail and webhooks": ("email", "smtplib", "http", "yirangmq.webhooks.pusher"),
-    "our own protocol": ("yirangmq.doors.session", "yirangmq.wire.messages"),
+    "our own protocol": ("yirangmq.protocols.native.session", "yirangmq.wire.messages"),
     "pair and cluster": ("yirangmq.cli.pairway", "yirangmq.core.failover_node", "grpc"),
     "topics": ("yirangmq.topics.live", "yirangmq.stores.log.log", "yirangmq.wire.records", "isal"),
     "wrong words": ("difflib",),
@@ -57,7 +57,7 @@ def loaded(folder: Path, *flags: str) -> set[str]:
 def test_a_server_at_rest_has_loaded_nothing_that_waits_for_somebody(tmp_path: Path) -> None:
     found = loaded(tmp_path / "d")
     assert {part: here for part, names in LATER.items() if (here := sorted(found & set(names)))} == {}
-    assert {"yirangmq.doors.stomp.session", "apsw"} <= found
+    assert {"yirangmq.protocols.stomp.session", "apsw"} <= found
 
 
 def test_what_the_settings_ask_for_is_loaded(tmp_path: Path) -> None:

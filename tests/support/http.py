@@ -16,10 +16,9 @@ import httptools
 from tests.support.loops import WRITERS
 from tests.support.wait import PATIENCE
 from yirangmq.broker.group_commit import Desk
-from yirangmq.doors.http.exchange import Request, Routes
-from yirangmq.doors.http.limits import Limits
-from yirangmq.doors.http.origins import OriginPolicy
-from yirangmq.doors.http.server import HttpDoor, listen_tcp
+from yirangmq.protocols.http.auth import OriginPolicy
+from yirangmq.protocols.http.server import HttpDoor, listen_tcp
+from yirangmq.protocols.http.types import Limits, Request, Routes
 
 
 class Answer(NamedTuple):

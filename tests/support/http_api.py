@@ -8,9 +8,9 @@ from tests.support.session import Server
 from yirangmq.admin.health import Disk
 from yirangmq.core.errors import QueueError
 from yirangmq.core.ports import Store
-from yirangmq.doors.http.exchange import Request, Response
-from yirangmq.doors.http.v1.api import Api
-from yirangmq.doors.http.v1.endpoint import Guard, let_all
+from yirangmq.protocols.http.types import Request, Response
+from yirangmq.protocols.http.v1.api import Api
+from yirangmq.protocols.http.v1.endpoint import Guard, let_all
 
 
 class Told(NamedTuple):

@@ -27,14 +27,12 @@ from yirangmq.core.access import Grant
 from yirangmq.core.alert_rules import Facts
 from yirangmq.core.alert_settings import AlertSettings
 from yirangmq.core.ports import Clock, Ids, Store
-from yirangmq.doors.house import House, Introduction
-from yirangmq.doors.http.guard import Guard
-from yirangmq.doors.http.mq.api import Terms
-from yirangmq.doors.http.origins import OriginPolicy
-from yirangmq.doors.http.server import HttpDoor, listen_tcp
-from yirangmq.doors.http.together import Together
-from yirangmq.doors.http.v1.api import Api
 from yirangmq.fsio.background import Aside
+from yirangmq.protocols.context import House, Introduction
+from yirangmq.protocols.http.auth import Guard, OriginPolicy
+from yirangmq.protocols.http.mq.api import Terms
+from yirangmq.protocols.http.server import HttpDoor, Together, listen_tcp
+from yirangmq.protocols.http.v1.api import Api
 from yirangmq.stores.staging import StageFiles
 from yirangmq.topics.adapters import FeedForBatches, FeedForBridges
 from yirangmq.topics.ports import Settings

@@ -18,8 +18,8 @@ from yirangmq.broker.group_commit import Desk
 from yirangmq.broker.operations import Verbs
 from yirangmq.clock import TimeOrderedIds
 from yirangmq.core.ports import Clock, Ids, Store
-from yirangmq.doors.house import House, Introduction
-from yirangmq.doors.sockets import Door, Limits, listen_tcp, listen_unix
+from yirangmq.protocols.context import House, Introduction
+from yirangmq.protocols.stream_server import Door, Limits, listen_tcp, listen_unix
 from yirangmq.testing import ManualClock
 from yirangmq.topics.ports import Settings
 from yirangmq.topics.publisher import Publisher

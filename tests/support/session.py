@@ -13,9 +13,9 @@ from yirangmq.broker.consumer_registry import Consumers
 from yirangmq.broker.group_commit import Desk
 from yirangmq.broker.operations import Verbs
 from yirangmq.core.ports import Store
-from yirangmq.doors.house import House, Introduction
-from yirangmq.doors.session import Session
 from yirangmq.format.json_codec import dumps
+from yirangmq.protocols.context import House, Introduction
+from yirangmq.protocols.native.session import Session
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.testing import CountingIds, ManualClock
 from yirangmq.webhooks.webhooks import Webhooks

@@ -9,10 +9,10 @@ from yirangmq.core.access import Grant
 from yirangmq.core.message import Message
 from yirangmq.core.ports import Store
 from yirangmq.core.states import State
-from yirangmq.doors.stomp.access import Access
-from yirangmq.doors.stomp.hub import Hub
-from yirangmq.doors.stomp.session import Parlour, StompSession
 from yirangmq.fsio.background import Aside
+from yirangmq.protocols.stomp.commands import Access
+from yirangmq.protocols.stomp.session import Parlour, StompSession
+from yirangmq.protocols.stomp.topic_hub import Hub
 from yirangmq.stores.cursors import open_cursors
 from yirangmq.stores.log.log import LogSettings, SegmentLog
 from yirangmq.topics.ports import Loop, Settings

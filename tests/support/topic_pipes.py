@@ -14,11 +14,11 @@ from yirangmq.core.topic_filter import ALL, Filter
 from yirangmq.core.topics import NewRecord, Record, Start
 from yirangmq.fsio.background import Aside
 from yirangmq.fsio.disk import Disk
+from yirangmq.protocols.native.topics import NATIVE
 from yirangmq.stores.cursors import open_cursors
 from yirangmq.stores.log.log import LogSettings, SegmentLog
 from yirangmq.topics.cursors import Ask
 from yirangmq.topics.live import Stored
-from yirangmq.topics.native import NATIVE
 from yirangmq.topics.ports import Dialect, Loop, Pace, Settings, Take
 from yirangmq.topics.publisher import Opening, Publisher
 from yirangmq.wire import messages, records

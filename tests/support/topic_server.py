@@ -18,8 +18,8 @@ from yirangmq.broker.group_commit import Desk
 from yirangmq.broker.operations import Verbs
 from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.core.topics import Cursors, Log, NewRecord, Record
-from yirangmq.doors.house import House, Introduction
-from yirangmq.doors.sockets import Door, Limits, listen_tcp, listen_unix
+from yirangmq.protocols.context import House, Introduction
+from yirangmq.protocols.stream_server import Door, Limits, listen_tcp, listen_unix
 from yirangmq.stores.cursors import open_cursors
 from yirangmq.stores.log.log import LogSettings, SegmentLog
 from yirangmq.stores.memory import MemoryStore

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from yirangmq.core.errors import StoreDamaged, TooLarge
 from yirangmq.core.topics import NewRecord, Record
-from yirangmq.topics import dialect_layout as layout
-from yirangmq.topics.dialect_public import Public, not_kept, refused
+from yirangmq.protocols import feed as layout
+from yirangmq.protocols.feed import Public, not_kept, refused
 from yirangmq.topics.ports import Batch, Recovering, Subscribed
 from yirangmq.wire import records
 

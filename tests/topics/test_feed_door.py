@@ -12,9 +12,9 @@ from tests.support.loops import LOOPS, run_loop
 from tests.support.topic_server import Live, live
 from tests.support.wait import PATIENCE, soon
 from yirangmq.core.topics import NewRecord
-from yirangmq.doors.feed import FeedDoor, listen_feed_tcp, listen_feed_unix
-from yirangmq.doors.sockets import Limits
-from yirangmq.topics import dialect_layout as layout
+from yirangmq.protocols import feed as layout
+from yirangmq.protocols.feed import FeedDoor, listen_feed_tcp, listen_feed_unix
+from yirangmq.protocols.stream_server import Limits
 
 NAMES = {1: "TOPIC1", 2: "TOPIC2", 4: "MISC"}
 pytestmark = pytest.mark.parametrize("kind", LOOPS)

@@ -18,7 +18,7 @@ import pytest
 from yirangmq.cli.fault_server import FaultServer
 from yirangmq.core.errors import StoreBusy
 from yirangmq.core.ports import Transaction
-from yirangmq.doors.http import together
+from yirangmq.protocols.http import server
 from yirangmq.stores.files.store import RootLock
 from yirangmq.stores.files.undo_log import Deeds
 from yirangmq.torture.command import power_cut_arguments
@@ -53,14 +53,14 @@ def test_faults_find_a_coalesced_batch_that_only_its_work_closes(monkeypatch: py
     """As it was: a transaction that fails at its start leaves the batch open, and the next request joins it."""
     monkeypatch.setattr(protocols, "DEADLINE", 1.0)
 
-    def work(batch: together.Batch, transaction: Transaction) -> Sequence[Any]:
+    def work(batch: server.Batch, transaction: Transaction) -> Sequence[Any]:
         opened = batch._together._open
         for key in [key for key, one in opened.items() if one is batch]:
             del opened[key]
         return batch._perform(transaction, batch.queue, batch.items)
 
-    monkeypatch.setattr(together.Together, "_close", lambda self: None)
-    monkeypatch.setattr(together.Batch, "work", work)
+    monkeypatch.setattr(server.Together, "_close", lambda self: None)
+    monkeypatch.setattr(server.Batch, "work", work)
     report = found("fs-server/http/publish/once/EIO")  # the lock of the store among them: the transaction never begins
     assert any("the next publish to the same queue failed: Hung" in one for one in report.failures[0].complaints)
 

@@ -21,9 +21,9 @@ from yirangmq.cluster.leadership import Leader
 from yirangmq.config.config import Config
 from yirangmq.core.errors import NotActive, QueueError
 from yirangmq.core.ports import Clock, Transaction
-from yirangmq.doors.forwarding import Gate, Target
-from yirangmq.doors.keys import KeysDoor
 from yirangmq.observe.logs import log, values
+from yirangmq.protocols.etcd_inbox import KeysDoor
+from yirangmq.protocols.leader_proxy import Gate, Target
 from yirangmq.stores.etcd.store import EtcdStore
 
 EVERYWHERE = ("0.0.0.0", "[::]")
@@ -44,7 +44,7 @@ class Parts(NamedTuple):
 
 
 class ClusterWay:
-    """``core.active_guard.Duty`` and ``doors.forwarding.Lead``. To be made on the loop's thread."""
+    """``core.active_guard.Duty`` and ``protocols.leader_proxy.Lead``. To be made on the loop's thread."""
 
     def __init__(self, config: Config, store: EtcdStore, tls: ssl.SSLContext | None) -> None:
         self._config = config

@@ -44,13 +44,10 @@ from yirangmq.core.errors import QueueError
 from yirangmq.core.events import Traced
 from yirangmq.core.health import HealthReason, health_reason
 from yirangmq.core.ports import Store, Transaction
-from yirangmq.doors.attempts import Attempts
-from yirangmq.doors.gate import Gate
-from yirangmq.doors.house import House, Introduction
-from yirangmq.doors.listening import WayIn, open_to_all
-from yirangmq.doors.refusing import Refusals
 from yirangmq.observe.event_loop import Lookout, LoopWatchdog
 from yirangmq.observe.traces import load as load_traces
+from yirangmq.protocols.context import Attempts, Gate, House, Introduction, Refusals
+from yirangmq.protocols.listen import WayIn, open_to_all
 from yirangmq.webhooks.webhooks import Webhooks, read_secret
 
 if TYPE_CHECKING:

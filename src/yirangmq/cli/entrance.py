@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from yirangmq.config.config import Config
 from yirangmq.core.access import Grant
 from yirangmq.core.errors import QueueError
-from yirangmq.doors.house import House
-from yirangmq.doors.listening import WayIn, clear_socket, shown, sockets_of
-from yirangmq.doors.sockets import Door, Limits, listen_tcp, listen_unix
+from yirangmq.protocols.context import House
+from yirangmq.protocols.listen import WayIn, clear_socket, shown, sockets_of
+from yirangmq.protocols.stream_server import Door, Limits, listen_tcp, listen_unix
 
 if TYPE_CHECKING:
     from yirangmq.cli.feedway import FeedWay

@@ -7,9 +7,9 @@ import contextlib
 from pathlib import Path
 
 from yirangmq.config.config import Config
-from yirangmq.doors.feed import FeedDoor, listen_feed_tcp, listen_feed_unix
-from yirangmq.doors.listening import clear_socket, shown, sockets_of
-from yirangmq.doors.sockets import Limits
+from yirangmq.protocols.feed import FeedDoor, listen_feed_tcp, listen_feed_unix
+from yirangmq.protocols.listen import clear_socket, shown, sockets_of
+from yirangmq.protocols.stream_server import Limits
 from yirangmq.topics.publisher import Publisher
 
 

@@ -16,11 +16,11 @@ from yirangmq.core.errors import NotActive, QueueError, WrongState
 from yirangmq.core.failover import Pace, Role, Status
 from yirangmq.core.health import HealthReason, health_reason
 from yirangmq.core.ports import Clock, Transaction
-from yirangmq.doors.house import Introduction
 from yirangmq.observe.logs import log, values
 from yirangmq.pair.memory import Memory
 from yirangmq.pair.node import Node
 from yirangmq.pair.ports import Settings
+from yirangmq.protocols.context import Introduction
 from yirangmq.topics.publisher import Publisher
 from yirangmq.wire.heartbeat import LONGEST_TEXT
 

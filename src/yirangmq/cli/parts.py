@@ -14,9 +14,8 @@ from yirangmq.cli.bridging import Bridging
 from yirangmq.cli.entrance import Entrance
 from yirangmq.config.config import Config
 from yirangmq.core.ports import Store
-from yirangmq.doors.house import House
-from yirangmq.doors.refusing import Refusals
 from yirangmq.observe.event_loop import LoopWatchdog
+from yirangmq.protocols.context import House, Refusals
 from yirangmq.topics.publisher import Publisher
 from yirangmq.webhooks.webhooks import Webhooks
 

@@ -17,14 +17,14 @@ from yirangmq.core.errors import QueueError
 from yirangmq.core.message import lease_id
 from yirangmq.core.ports import Transaction
 from yirangmq.core.states import State
-from yirangmq.doors.house import House
-from yirangmq.doors.listening import WayIn, shown, sockets_of, tcp_server
-from yirangmq.doors.sockets import Connection, Door, Limits
-from yirangmq.doors.stomp.access import Access
-from yirangmq.doors.stomp.consuming import CONSUMERS
-from yirangmq.doors.stomp.destinations import TEMPORARY
-from yirangmq.doors.stomp.hub import Hub
-from yirangmq.doors.stomp.session import Parlour, StompSession, refusal
+from yirangmq.protocols.context import House
+from yirangmq.protocols.listen import WayIn, shown, sockets_of, tcp_server
+from yirangmq.protocols.stomp.codec import TEMPORARY
+from yirangmq.protocols.stomp.commands import Access
+from yirangmq.protocols.stomp.queue_subscriptions import CONSUMERS
+from yirangmq.protocols.stomp.session import Parlour, StompSession, refusal
+from yirangmq.protocols.stomp.topic_hub import Hub
+from yirangmq.protocols.stream_server import Connection, Door, Limits
 
 if TYPE_CHECKING:
     from yirangmq.observe.prometheus import Reading

@@ -11,19 +11,16 @@ from time import monotonic
 from yirangmq.config.config import Config
 from yirangmq.core.access import Grant
 from yirangmq.core.errors import NotAllowed
-from yirangmq.doors.house import House
-from yirangmq.doors.http.assets import add_dashboard
-from yirangmq.doors.http.connection import Delays
-from yirangmq.doors.http.guard import Guard, Rate
-from yirangmq.doors.http.limits import Limits
-from yirangmq.doors.http.mq.api import PREFIXES, MqApi, Terms
-from yirangmq.doors.http.origins import OriginPolicy
-from yirangmq.doors.http.plain import Pages
-from yirangmq.doors.http.router import Mounts
-from yirangmq.doors.http.server import HttpDoor, listen_tcp, listen_unix
-from yirangmq.doors.http.together import Together
-from yirangmq.doors.http.v1.api import Api
-from yirangmq.doors.listening import WayIn, clear_socket, shown, sockets_of
+from yirangmq.protocols.context import House
+from yirangmq.protocols.http.auth import Guard, OriginPolicy, Rate
+from yirangmq.protocols.http.connection import Delays
+from yirangmq.protocols.http.mq.api import PREFIXES, MqApi, Terms
+from yirangmq.protocols.http.router import Mounts
+from yirangmq.protocols.http.server import HttpDoor, Together, listen_tcp, listen_unix
+from yirangmq.protocols.http.static import Pages, add_dashboard
+from yirangmq.protocols.http.types import Limits
+from yirangmq.protocols.http.v1.api import Api
+from yirangmq.protocols.listen import WayIn, clear_socket, shown, sockets_of
 
 BURST_SECONDS = 2
 

@@ -3,11 +3,10 @@
 from collections.abc import Callable
 
 from yirangmq.core.errors import QueueError
-from yirangmq.doors.http.connection import Connection, Shared
-from yirangmq.doors.http.exchange import Exchange, Outlet, Request, Response
-from yirangmq.doors.http.limits import Limits
-from yirangmq.doors.http.reply import Tails
-from yirangmq.doors.http.router import Api, Params
+from yirangmq.protocols.http.connection import Connection, Shared
+from yirangmq.protocols.http.responses import Tails
+from yirangmq.protocols.http.router import Api, Params
+from yirangmq.protocols.http.types import Exchange, Limits, Outlet, Request, Response
 
 MOST_BODY = 100_000
 STATUS = {

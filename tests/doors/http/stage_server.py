@@ -9,11 +9,10 @@ import resource
 import sys
 
 from tests.doors.http.parts import Stage
-from yirangmq.doors.http.exchange import Exchange, Request, Response
-from yirangmq.doors.http.limits import Limits
-from yirangmq.doors.http.router import Params
-from yirangmq.doors.http.server import HttpDoor, listen_tcp
 from yirangmq.observe.metrics import resident_bytes
+from yirangmq.protocols.http.router import Params
+from yirangmq.protocols.http.server import HttpDoor, listen_tcp
+from yirangmq.protocols.http.types import Exchange, Limits, Request, Response
 
 TICK_SECONDS = 0.2
 

@@ -10,11 +10,11 @@ from tests.support.http_api import Line
 from yirangmq.core.errors import QueueError
 from yirangmq.core.message import MEANING as REASONS
 from yirangmq.core.states import MEANING as STATES
-from yirangmq.doors.http import assets
-from yirangmq.doors.http.exchange import Request, Response
-from yirangmq.doors.http.router import Api
+from yirangmq.protocols.http import static
+from yirangmq.protocols.http.router import Api
+from yirangmq.protocols.http.types import Request, Response
 
-FOLDER = Path(assets.__file__).parents[2] / "dashboard"
+FOLDER = Path(static.__file__).parents[2] / "dashboard"
 
 
 def refuse(error: QueueError) -> Response:
@@ -23,7 +23,7 @@ def refuse(error: QueueError) -> Response:
 
 def ask(path: str, method: str = "GET", **headers: str) -> Line:
     api = Api(refuse)
-    assets.add_dashboard(api)
+    static.add_dashboard(api)
     line = Line()
     given = {name.replace("_", "-"): value for name, value in headers.items()}
     api.find(method, path).handle(Request(method, path, "", given, b"", "127.0.0.1:1"), line)
@@ -45,12 +45,12 @@ def test_the_icon_is_also_where_browsers_look_unasked() -> None:
     assert ask("/favicon.ico").headers["content-type"] == "image/svg+xml"
 
 
-@pytest.mark.parametrize("name", assets.names())
+@pytest.mark.parametrize("name", static.names())
 def test_every_file_is_served_with_its_type(name: str) -> None:
     answer = ask(f"/dashboard/{name}")
     assert answer.status == 200
-    assert answer.headers["content-type"] == assets.TYPES[name[name.rindex(".") :]]
-    if name != assets.LISTING:
+    assert answer.headers["content-type"] == static.TYPES[name[name.rindex(".") :]]
+    if name != static.LISTING:
         assert answer.body == (FOLDER / name).read_bytes()
 
 

@@ -7,8 +7,7 @@ import pytest
 from tests.doors.http.parts import MOST_BODY, Bench
 from tests.support.http import Answer, Answers, request
 from yirangmq.core.errors import NotAllowed, QuotaExceeded
-from yirangmq.doors.http.exchange import Request, Response
-from yirangmq.doors.http.limits import Limits
+from yirangmq.protocols.http.types import Limits, Request, Response
 
 HOST = b"Host: a\r\n"
 GET = b"GET /echo HTTP/1.1\r\n" + HOST + b"\r\n"
@@ -164,7 +163,7 @@ def test_a_status_that_has_no_body_gets_none(status: int) -> None:
 
 
 def test_whole_server_can_be_asked_what_it_takes() -> None:
-    from yirangmq.doors.http.router import Mounts
+    from yirangmq.protocols.http.router import Mounts
 
     bench = Bench()
     bench.shared.routes = Mounts(bench.stage.routes())

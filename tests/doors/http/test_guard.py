@@ -4,8 +4,8 @@ import pytest
 
 from yirangmq.core.access import ADMIN, ANYWHERE, CONSUME, GREET, LIST, LOOK, PUBLISH, Grant
 from yirangmq.core.errors import NotAllowed, QuotaExceeded
-from yirangmq.doors.http.exchange import Request
-from yirangmq.doors.http.guard import MOST_BUCKETS, Guard, Rate
+from yirangmq.protocols.http.auth import MOST_BUCKETS, Guard, Rate
+from yirangmq.protocols.http.types import Request
 
 SHOP = Grant("shop-token", frozenset({PUBLISH}), ("mail", "order-*"))
 WORKER = Grant("worker-token", frozenset({CONSUME}))

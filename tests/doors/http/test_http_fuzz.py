@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from tests.doors.http.parts import TOKENS, Bench, answer_all
 from tests.support.http import Answers, request
-from yirangmq.doors.http.exchange import Response
-from yirangmq.doors.http.limits import Limits
+from yirangmq.protocols.http.types import Limits, Response
 
 streams = st.lists(st.sampled_from(TOKENS) | st.binary(max_size=8), max_size=25).map(b"".join)
 MANY = settings(max_examples=5 * settings().max_examples)

@@ -18,13 +18,12 @@ from tests.support.http_server import HttpServer
 from tests.support.loops import run_loop
 from tests.support.wait import PATIENCE
 from yirangmq.core.access import ADMIN, Grant
-from yirangmq.doors.attempts import Attempts
-from yirangmq.doors.http.exchange import Response
-from yirangmq.doors.http.guard import Guard
-from yirangmq.doors.http.origins import CLEAR, OriginPolicy, canonical
-from yirangmq.doors.http.plain import refuse
-from yirangmq.doors.http.router import Api, Node, Spot
-from yirangmq.doors.http.server import HttpDoor, listen_tcp, listen_unix
+from yirangmq.protocols.context import Attempts
+from yirangmq.protocols.http.auth import CLEAR, Guard, OriginPolicy, canonical
+from yirangmq.protocols.http.router import Api, Node, Spot
+from yirangmq.protocols.http.server import HttpDoor, listen_tcp, listen_unix
+from yirangmq.protocols.http.static import refuse
+from yirangmq.protocols.http.types import Response
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.testing import ManualClock
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests.doors.http.parts import TOKENS, Bench, answer_all
 from tests.support.http import request
-from yirangmq.doors.http.quick import MOST_BLOCKS, Blocks
+from yirangmq.protocols.http.head_cache import MOST_BLOCKS, Blocks
 
 PLAIN = b"GET /echo HTTP/1.1\r\nHost: a\r\n\r\n"
 POSTED = request("POST", "/echo", b"hello")

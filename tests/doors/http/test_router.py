@@ -4,8 +4,8 @@ import pytest
 
 from tests.doors.http.parts import refuse
 from yirangmq.core.errors import BadInput
-from yirangmq.doors.http.exchange import Exchange, Request, Response
-from yirangmq.doors.http.router import Api, Mounts, Params, decoded
+from yirangmq.protocols.http.router import Api, Mounts, Params, decoded
+from yirangmq.protocols.http.types import Exchange, Request, Response
 
 
 class Caught:

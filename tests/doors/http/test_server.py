@@ -17,10 +17,9 @@ from yirangmq.broker.group_commit import Desk
 from yirangmq.broker.operations import Verbs
 from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.core.errors import CannotListen
-from yirangmq.doors.http.exchange import Exchange, Request, Response
-from yirangmq.doors.http.limits import Limits
-from yirangmq.doors.http.router import Api, Params
-from yirangmq.doors.http.server import HttpDoor, Socket, listen_tcp, listen_unix
+from yirangmq.protocols.http.router import Api, Params
+from yirangmq.protocols.http.server import HttpDoor, Socket, listen_tcp, listen_unix
+from yirangmq.protocols.http.types import Exchange, Limits, Request, Response
 from yirangmq.stores.memory import MemoryStore
 
 

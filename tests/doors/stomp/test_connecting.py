@@ -5,7 +5,7 @@ import pytest
 from tests.support.stomp import StompServer, bodies, error_of
 from yirangmq.core.access import Grant
 from yirangmq.core.states import State
-from yirangmq.doors.stomp.beats import LEAST_MS
+from yirangmq.protocols.stomp.codec import LEAST_MS
 from yirangmq.wire.stomp import V10, V11, V12
 
 

@@ -5,8 +5,8 @@ import pytest
 from tests.support.stomp import Stomp, StompServer, bodies, cards, error_of, set_policy
 from yirangmq.core.message import Envelope
 from yirangmq.core.states import State
-from yirangmq.doors.stomp.consuming import EXTEND_SECONDS, GATHER_SECONDS, LEASE_MS, PREFETCH
 from yirangmq.format.json_codec import dumps
+from yirangmq.protocols.stomp.queue_subscriptions import EXTEND_SECONDS, GATHER_SECONDS, LEASE_MS, PREFETCH
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.testing import FailingStore
 from yirangmq.wire import messages

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.stomp import StompServer, bodies, error_of
-from yirangmq.doors.stomp.following import PAGE_RECORDS
+from yirangmq.protocols.stomp.topic_subscriptions import PAGE_RECORDS
 from yirangmq.wire.stomp import V11, V12
 
 

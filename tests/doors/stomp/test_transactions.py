@@ -4,7 +4,7 @@ import pytest
 
 from tests.support.stomp import StompServer, bodies, cards, error_of, set_policy
 from yirangmq.core.states import State
-from yirangmq.doors.stomp.transactions import MOST_OPEN
+from yirangmq.protocols.stomp.transactions import MOST_OPEN
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.testing import FailingStore
 from yirangmq.wire.stomp import V12

@@ -18,12 +18,11 @@ from yirangmq.clock import TimeOrderedIds
 from yirangmq.core.access import Grant
 from yirangmq.core.policy import Defaults
 from yirangmq.core.ports import Store
-from yirangmq.doors.house import House, Introduction
-from yirangmq.doors.http.guard import Guard
-from yirangmq.doors.http.mq.api import PREFIXES, MqApi, Terms
-from yirangmq.doors.http.origins import OriginPolicy
-from yirangmq.doors.http.plain import refuse
-from yirangmq.doors.http.router import Api, Mounts
+from yirangmq.protocols.context import House, Introduction
+from yirangmq.protocols.http.auth import Guard, OriginPolicy
+from yirangmq.protocols.http.mq.api import PREFIXES, MqApi, Terms
+from yirangmq.protocols.http.router import Api, Mounts
+from yirangmq.protocols.http.static import refuse
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.testing import ManualClock
 

@@ -6,8 +6,8 @@ import pytest
 
 from tests.doors.http.mq.parts import PASSWORD, Play, Stage
 from yirangmq.core.policy import Defaults
-from yirangmq.doors.http.mq import lists
-from yirangmq.doors.http.mq.api import Terms
+from yirangmq.protocols.http.mq import api
+from yirangmq.protocols.http.mq.api import Terms
 
 NOTHING = {
     "unique": None,
@@ -261,7 +261,7 @@ def test_a_longer_time_out_for_a_message_that_would_be_late_by_now(play: Play) -
 
 def test_many_queues_with_config(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
 
-    monkeypatch.setattr(lists, "QUEUES_PER_PAGE", 3)
+    monkeypatch.setattr(api, "QUEUES_PER_PAGE", 3)
 
     async def scene(stage: Stage) -> None:
         for number in range(10):

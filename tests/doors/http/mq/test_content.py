@@ -8,8 +8,8 @@ import pytest
 from tests.doors.http.mq.parts import Play, Stage, loads
 from tests.support.stores import KINDS, Place
 from yirangmq.core.policy import Defaults
-from yirangmq.doors.http.mq.api import Terms
 from yirangmq.format.envelope import NewMessage
+from yirangmq.protocols.http.mq.api import Terms
 
 EVERY = bytes(range(256))
 TYPES = [

@@ -4,8 +4,8 @@ import pytest
 
 from tests.doors.http.mq.parts import JSON, Play, Stage, loads
 from yirangmq.core.errors import StoreFull
-from yirangmq.doors.house import House
-from yirangmq.doors.http.mq.api import Terms
+from yirangmq.protocols.context import House
+from yirangmq.protocols.http.mq.api import Terms
 
 READ = [
     (b'{"priority":null}', "null"),

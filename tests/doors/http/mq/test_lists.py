@@ -13,8 +13,8 @@ from tests.support.wait import soon
 from yirangmq.broker import bulk
 from yirangmq.core.errors import StoreError
 from yirangmq.core.ports import Transaction
-from yirangmq.doors.http.mq import lists, queues
-from yirangmq.doors.http.mq.accept import ARRAY, LINES, preferred
+from yirangmq.protocols.http.mq import api
+from yirangmq.protocols.http.mq.request import ARRAY, LINES, preferred
 
 FORMS = [
     ("", ARRAY),
@@ -51,7 +51,7 @@ async def fail_some(stage: Stage, count: int) -> list[str]:
 @pytest.mark.parametrize("count", [0, 1, 3])
 @pytest.mark.parametrize("per_page", [1, 2, 500])
 def test_failed_messages_in_both_forms(play: Play, count: int, per_page: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queues, "PER_PAGE", per_page)
+    monkeypatch.setattr(api, "PER_PAGE", per_page)
 
     async def scene(stage: Stage) -> None:
         ids = [await stage.put(b"%d" % number) for number in range(count)]
@@ -89,7 +89,7 @@ def test_namespaces_come_with_a_draft_and_go_with_clear(play: Play) -> None:
 
 
 def test_many_namespaces(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lists, "QUEUES_PER_PAGE", 7)
+    monkeypatch.setattr(api, "QUEUES_PER_PAGE", 7)
 
     async def scene(stage: Stage) -> None:
         names = sorted(f"n{number}" for number in range(50))
@@ -133,7 +133,7 @@ def test_a_list_goes_on_as_fast_as_it_is_read_while_others_are_served(
         pages += 1
         return bulk.failed_page(transaction, queue, cursor, 100)
 
-    monkeypatch.setattr(queues, "failed_page", counted)
+    monkeypatch.setattr(api, "failed_page", counted)
 
     async def scene(stage: Stage) -> None:
         ids = await fail_some(stage, 4_000)
@@ -167,15 +167,15 @@ def test_a_list_goes_on_as_fast_as_it_is_read_while_others_are_served(
 
 
 def test_whoever_leaves_in_the_middle_of_a_list_ends_it(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queues, "PER_PAGE", 1)
-    over: list[lists.Listing] = []
-    gone = lists.Listing.gone
+    monkeypatch.setattr(api, "PER_PAGE", 1)
+    over: list[api.Listing] = []
+    gone = api.Listing.gone
 
-    def watched(listing: lists.Listing) -> None:
+    def watched(listing: api.Listing) -> None:
         over.append(listing)
         gone(listing)
 
-    monkeypatch.setattr(lists.Listing, "gone", watched)
+    monkeypatch.setattr(api.Listing, "gone", watched)
 
     async def scene(stage: Stage) -> None:
         await fail_some(stage, 300)
@@ -202,7 +202,7 @@ def test_a_list_that_cannot_be_read_to_its_end_is_cut_off(play: Play, monkeypatc
                 raise StoreError("the disk is gone")
             return bulk.failed_page(transaction, queue, cursor, 10)
 
-        monkeypatch.setattr(queues, "failed_page", broken)
+        monkeypatch.setattr(api, "failed_page", broken)
         peer = await stage.dial()
         peer.send(request("GET", "/mq/q/failed-messages"))
         text = await peer.read_all()

@@ -9,8 +9,7 @@ from tests.doors.http.mq.parts import ADMIN, JSON, Play, Stage
 from yirangmq.broker.two_step import note_of
 from yirangmq.core.errors import BadInput
 from yirangmq.core.validation import check_queue
-from yirangmq.doors.http.mq.semver import satisfies
-from yirangmq.doors.http.mq.spaces import queue_of
+from yirangmq.protocols.http.mq.request import queue_of, satisfies
 
 SATISFIED = [
     "^0.6.0", "~0.6", "~0.6.1", "0.6.x", "0.6.*", "0.6", "0", "*", "x", "", " ", ">=0.5 <1", ">=0.5<1", "0.5 - 0.6",

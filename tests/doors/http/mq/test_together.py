@@ -7,9 +7,9 @@ import pytest
 from tests.doors.http.mq.parts import JSON, Play, Stage
 from tests.support.http import Peer, request
 from yirangmq.core.message import Envelope
-from yirangmq.doors.http import together
-from yirangmq.doors.http.mq import messages
 from yirangmq.format.envelope import type_of
+from yirangmq.protocols.http import server
+from yirangmq.protocols.http.mq import messages
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.testing import FailingStore
 
@@ -46,7 +46,7 @@ def test_requests_of_one_connection_are_done_in_the_order_in_which_they_were_sen
 
 @pytest.mark.parametrize("most", [1, 3, 500])
 def test_batches_of_any_size(play: Play, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(together, "MOST", most)
+    monkeypatch.setattr(server, "MOST", most)
 
     async def scene(stage: Stage) -> None:
         peers = [await stage.dial() for _ in range(20)]

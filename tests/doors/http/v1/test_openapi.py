@@ -9,7 +9,7 @@ import jsonschema_rs
 
 from tests.support.http_api import Web
 from tools import openapi_docs
-from yirangmq.doors.http.v1.errors import STATUS_OF
+from yirangmq.protocols.http.v1.rendering import STATUS_OF
 
 PAGE = (Path(__file__).parents[4] / "docs" / "http.md").read_text()
 

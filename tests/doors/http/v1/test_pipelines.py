@@ -1,7 +1,7 @@
 """Pipelines tell of themselves, and are lost when they fall silent."""
 
 from tests.support.http_api import Web
-from yirangmq.doors.http.v1.pipelines import FORGOTTEN_MS, MOST, SILENT_MS
+from yirangmq.protocols.http.v1.pipelines import FORGOTTEN_MS, MOST, SILENT_MS
 
 CARD = {"state": "running", "source": "topic:orders", "target": "queue:work", "rows": 5, "position": 9, "lag": 3}
 

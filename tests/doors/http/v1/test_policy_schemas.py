@@ -15,8 +15,8 @@ from yirangmq.broker.queues import Queues
 from yirangmq.clock import SystemClock
 from yirangmq.core.access import CONSUME, PUBLISH, Grant
 from yirangmq.core.errors import BadInput
-from yirangmq.doors.http.guard import Guard
 from yirangmq.format.envelope import NewMessage
+from yirangmq.protocols.http.auth import Guard
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.testing import CountingIds, ManualClock
 

@@ -7,8 +7,8 @@ import pytest
 from tests.support.http_api import Web
 from yirangmq.core.access import ANYWHERE
 from yirangmq.core.errors import NotAllowed, every_error
-from yirangmq.doors.http.exchange import Request
-from yirangmq.doors.http.v1.errors import STATUS_OF
+from yirangmq.protocols.http.types import Request
+from yirangmq.protocols.http.v1.rendering import STATUS_OF
 
 CARD = {"host": "h", "pid": 1, "queues": ["mail"], "startedAt": 1_768_296_060_000, "state": "running", "inWork": 2}
 

@@ -1,0 +1,427 @@
+"""The feed door: subscribers that speak the six frames of the public layout, over unix sockets and TCP at once.
+
+Knows: their frames, the publisher. Does not know: our own protocol. Nobody shows a token here, so it listens where it
+was told to and nowhere else. ``docs/feed.md`` says what is understood and answered.
+
+The six frames of the public layout, byte by byte: little-endian, no length, no version, no checksum. The first four
+bytes say which frame it is and so how long; only a topic message has a length of its own.
+
+    TOPI  32+n  0 magic  4 topic  8 global_seq  12 topic_seq  16 timestamp (u64, ns)  24 data_size  28 payload  +4 zeros
+    SUBS  80    0 magic  4 client_id  8 topic_mask  12 last_seq  16 client_name[64]
+    SUOK  16    0 magic  4 result  8 approved_topics  12 current_seq
+    RECR  16    0 magic  4 client_id  8 topic_mask  12 last_seq
+    RECS  20    0 magic  4 result  8 start_seq  12 end_seq  16 total_messages
+    RECC  16    0 magic  4 total_sent  8 timestamp (u64, ns)
+
+Sans-IO. ``docs/feed.md`` says how they are used; tests hold their bytes still.
+
+The public layout as a dialect of the feed: stored frames become topic messages, topics become bits.
+
+Knows: the layout, which topic has which bit. Does not know: who listens. Two of the same mask are equal, so that what
+is sent to both is made once."""
+
+import asyncio
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+from yirangmq.core.errors import QueueError, Retired, StoreDamaged, TooLarge
+from yirangmq.core.topic_filter import Filter, masked
+from yirangmq.core.topics import ClientState
+from yirangmq.protocols.listen import peer_process, prepare_tcp, tcp_server, unix_server
+from yirangmq.protocols.stream_sender import Sender
+from yirangmq.protocols.stream_server import Limits
+from yirangmq.topics.cursors import Ask
+from yirangmq.topics.live import Subscriber
+from yirangmq.topics.ports import Batch, Recovering, Subscribed, Take
+from yirangmq.topics.publisher import Publisher
+from yirangmq.wire import records as wire_records
+
+TOPI, SUBS, SUOK = 0x544F5049, 0x53554253, 0x53554F4B
+RECR, RECS, RECC = 0x52454352, 0x52454353, 0x52454343
+MOST = 2**32 - 1
+TRAILER = bytes(4)
+"""What the layout's own alignment leaves after a payload; a reader takes it, and finds zeros."""
+PAYLOAD_FROM = 28
+_TOPI = struct.Struct("<IIIIQI")
+_SUBS = struct.Struct("<IIII64s")
+_FOUR = struct.Struct("<IIII")
+_RECS = struct.Struct("<IIIII")
+_RECC = struct.Struct("<IIQ")
+_MAGIC = struct.Struct("<I")
+
+
+class TopicMessage(NamedTuple):
+    topic: int
+    global_seq: int
+    topic_seq: int
+    timestamp: int
+    payload: bytes
+
+
+class Subscription(NamedTuple):
+    """``last_seq`` is whatever lay in the sender's memory: never to be used. Nor is the name's last byte."""
+
+    client_id: int
+    topic_mask: int
+    last_seq: int
+    name: str
+
+
+class SubscriptionOk(NamedTuple):
+    """``result``: 0, or 1 if it was refused."""
+
+    result: int
+    approved_topics: int
+    current_seq: int
+
+
+class RecoveryRequest(NamedTuple):
+    client_id: int
+    topic_mask: int
+    last_seq: int
+
+
+class RecoveryResponse(NamedTuple):
+    result: int
+    start_seq: int
+    end_seq: int
+    total_messages: int
+
+
+class RecoveryComplete(NamedTuple):
+    total_sent: int
+    timestamp: int
+
+
+Message = TopicMessage | Subscription | SubscriptionOk | RecoveryRequest | RecoveryResponse | RecoveryComplete
+
+
+def encode(message: Message) -> bytes:
+    if isinstance(message, TopicMessage):
+        return topic_message(*message)
+    if isinstance(message, Subscription):
+        client_id, mask, last, name = message
+        return _SUBS.pack(SUBS, client_id, mask, last, name.encode()[:63])
+    if isinstance(message, SubscriptionOk):
+        return _FOUR.pack(SUOK, *message)
+    if isinstance(message, RecoveryRequest):
+        return _FOUR.pack(RECR, *message)
+    if isinstance(message, RecoveryResponse):
+        return _RECS.pack(RECS, *message)
+    return _RECC.pack(RECC, *message)
+
+
+def topic_message(topic: int, global_seq: int, topic_seq: int, timestamp: int, payload: bytes | memoryview) -> bytes:
+    """Refused where a sequence has no room: the layout has 32 bits, and a number that began anew would be a lie."""
+    if global_seq > MOST or topic_seq > MOST:
+        raise TooLarge(f"sequence {global_seq} has no room in this layout, which ends at {MOST}", field="sequence")
+    head = _TOPI.pack(TOPI, topic, global_seq, topic_seq, timestamp, len(payload))
+    return b"".join((head, payload, TRAILER))
+
+
+class Scanner:
+    """Feed it any split of a stream, take whole messages out. Four bytes that begin no frame are passed over, as this
+    layout has it. ``largest``: bytes of a payload past which the stream is not followed."""
+
+    def __init__(self, largest: int) -> None:
+        self._largest = largest
+        self._buffer = bytearray()
+        self.passed = 0
+        """Bytes that belonged to no frame."""
+
+    @property
+    def held(self) -> int:
+        return len(self._buffer)
+
+    def feed(self, data: bytes) -> Iterator[Message]:
+        self._buffer += data
+        at = 0
+        try:
+            while len(self._buffer) - at >= _MAGIC.size:
+                size = self._size(at)
+                if size is None or len(self._buffer) - at < size:
+                    break
+                if not size:
+                    at += _MAGIC.size
+                    self.passed += _MAGIC.size
+                    continue
+                message = _decode(self._buffer, at, size)
+                at += size
+                yield message
+        finally:
+            del self._buffer[:at]
+
+    def _size(self, at: int) -> int | None:
+        """Of the frame that begins there; 0: none does; None: too little has come to say."""
+        [magic] = _MAGIC.unpack_from(self._buffer, at)
+        if magic != TOPI:
+            return _SIZES.get(magic, 0)
+        if len(self._buffer) - at < PAYLOAD_FROM:
+            return None
+        size: int = _TOPI.unpack_from(self._buffer, at)[5]
+        if size > self._largest:
+            raise TooLarge(f"a payload of {size} bytes, at most {self._largest}", field="data_size")
+        return PAYLOAD_FROM + size + len(TRAILER)
+
+
+_SIZES = {SUBS: _SUBS.size, SUOK: _FOUR.size, RECR: _FOUR.size, RECS: _RECS.size, RECC: _RECC.size}
+
+
+def _decode(data: bytearray, at: int, size: int) -> Message:
+    [magic] = _MAGIC.unpack_from(data, at)
+    if magic == TOPI:
+        _, topic, global_seq, topic_seq, timestamp, length = _TOPI.unpack_from(data, at)
+        begin = at + PAYLOAD_FROM
+        return TopicMessage(topic, global_seq, topic_seq, timestamp, bytes(data[begin : begin + length]))
+    if magic == SUBS:
+        _, client_id, mask, last, name = _SUBS.unpack_from(data, at)
+        return Subscription(client_id, mask, last, name[:63].split(b"\0")[0].decode("utf-8", "replace"))
+    if magic == RECS:
+        return RecoveryResponse(*_RECS.unpack_from(data, at)[1:])
+    if magic == RECC:
+        return RecoveryComplete(*_RECC.unpack_from(data, at)[1:])
+    members = _FOUR.unpack_from(data, at)[1:]
+    return SubscriptionOk(*members) if magic == SUOK else RecoveryRequest(*members)
+
+
+@dataclass(frozen=True)
+class Public:
+    """``topics``: those that have a bit. ``mask``: the ones that are sent."""
+
+    topics: tuple[str, ...]
+    mask: int
+    sends_stored = False
+    needs_count = True
+
+    @property
+    def approved(self) -> int:
+        return self.mask & ((1 << len(self.topics)) - 1)
+
+    def subscribed(self, request: int, about: Subscribed) -> bytes:
+        return encode(SubscriptionOk(0, self.approved, _fitting(about.last)))
+
+    def recovering(self, request: int, about: Recovering) -> bytes:
+        start, end = _fitting(about.start), _fitting(about.end)
+        return encode(RecoveryResponse(0, start, end, _fitting(about.total or 0)))
+
+    def complete(self, request: int, sequence: int, sent: int, at_ns: int) -> bytes:
+        return encode(RecoveryComplete(_fitting(sent), at_ns))
+
+    def progress(self, sequence: int, sent: int, last: int, at_ns: int) -> bytes:
+        return b""
+
+    def records(self, batch: Batch) -> bytes:
+        bits = {topic.encode(): 1 << place for place, topic in enumerate(self.topics)}
+        view = memoryview(batch.data)
+        found: list[bytes] = []
+        at = 0
+        while at < len(view):
+            head = wire_records.read_head(view, at)
+            if head is None or not wire_records.is_sound(view, at, head):  # the layout has no checksum of its own
+                raise StoreDamaged("a record does not hold what was written")
+            bit = bits[wire_records.topic_at(view, at, head)]
+            begin = at + wire_records.HEAD + head.topic_size + head.key_size + head.headers_size
+            payload = view[begin : at + head.size]
+            found.append(topic_message(bit, head.sequence, head.topic_sequence, head.at_ns, payload))
+            at += head.size
+        return b"".join(found)
+
+
+def refused(last: int) -> bytes:
+    """To one that cannot follow."""
+    return encode(SubscriptionOk(1, 0, _fitting(last)))
+
+
+def not_kept(asked: int, first: int) -> bytes:
+    """To one that asks for what is no longer there: both numbers stand where start and end would."""
+    return encode(RecoveryResponse(1, _fitting(asked), _fitting(first), 0))
+
+
+def _fitting(number: int) -> int:
+    """A number that is only told, not counted on."""
+    return min(number, MOST)
+
+
+MOST_NONSENSE = 64 * 1024
+"""Bytes that belong to no frame; whoever sends more speaks something else."""
+
+
+@dataclass(slots=True)
+class FeedDoor:
+    topics: Publisher
+    limits: Limits
+    connections: set["FeedConnection"] = field(default_factory=set)
+    dirty: set["FeedConnection"] = field(default_factory=set)
+    is_planned: bool = False
+    accepted: int = 0
+    closed_for: dict[str, int] = field(default_factory=dict)
+
+    def flush(self) -> None:
+        dirty, self.dirty, self.is_planned = self.dirty, set(), False
+        for connection in dirty:
+            connection.flush()
+
+    def count(self, reason: str) -> None:
+        self.closed_for[reason] = self.closed_for.get(reason, 0) + 1
+
+    def describe(self) -> list[dict[str, Any]]:
+        return [connection.describe() for connection in self.connections]
+
+
+class FeedConnection(asyncio.Protocol):
+    """One subscriber, and its ``topics.ports.Line``."""
+
+    def __init__(self, door: FeedDoor, trusted: bool) -> None:
+        self._door = door
+        self._trusted = trusted
+        self._sender = Sender(door.limits.write_buffer, door.limits.client_memory, self._mark, self.cut)
+        self._scanner = Scanner(0)
+        self._subscriber: Subscriber | None = None
+        self._transport: asyncio.Transport | None = None
+        self._loop = asyncio.get_running_loop()
+        self.peer = "unix"
+        self.send = self._sender.send
+        self.owed = self._sender.owed
+        self.give_back = self._sender.give_back
+
+    # -- asyncio --------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        if len(self._door.connections) >= self._door.limits.connections:
+            self._door.count("connections")
+            self._transport.close()
+            return
+        self._sender.begin(self._transport)
+        self.peer = peer_process(transport) if self._trusted else prepare_tcp(transport)
+        self._door.accepted += 1
+        self._door.connections.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self not in self._door.connections:
+            return
+        try:
+            for message in self._scanner.feed(data):
+                self._handle(message)
+        except TooLarge:  # a topic message is none of a subscriber's frames
+            self.cut("frame")
+        if self._scanner.passed > MOST_NONSENSE:
+            self.cut("nonsense")
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._door.connections.discard(self)
+        self._door.dirty.discard(self)
+        self._leave()
+        self._transport = None
+        self._sender.end()
+
+    def pause_writing(self) -> None:
+        self._sender.paused()
+
+    def resume_writing(self) -> None:
+        self._sender.resumed()
+
+    # -- what it asks for -----------------------------------------------------------------------------------------
+
+    def _handle(self, message: Message) -> None:
+        if isinstance(message, Subscription):
+            self._subscribe(message)
+        elif isinstance(message, RecoveryRequest):
+            self._recover(message)
+
+    def _subscribe(self, message: Subscription) -> None:
+        """``last_seq`` is not looked at: what it missed it asks for."""
+        topics = self._door.topics
+        if self._subscriber is not None:
+            return  # it follows already
+        dialect = Public(topics.settings.masked, message.topic_mask)
+        wanted = Filter(masked(dialect.approved, dialect.topics), (), f"mask={dialect.approved}")
+        self.peer = f"{self.peer} {message.client_id} {message.name}".rstrip()
+        try:
+            last = topics.opened().feed.log.last
+            if last >= MOST:
+                raise TooLarge("sequences have no room in this layout any more", field="sequence")
+            self._subscriber = topics.connect(self, dialect)
+            topics.subscribe(self._subscriber, Ask(wanted, progress_seconds=0.0), 0, self._told)
+        except QueueError as error:
+            self.fail(error)
+
+    def _told(self, error: QueueError | None) -> None:
+        if error is not None:
+            self.fail(error)
+
+    def _recover(self, message: RecoveryRequest) -> None:
+        """Answered while it is ONLINE, as this layout has it; otherwise a recovery is under way already. 0 is the
+        beginning, wherever that is now."""
+        subscriber, topics = self._subscriber, self._door.topics
+        if subscriber is None or subscriber.state is not ClientState.ONLINE:
+            return
+        after = message.last_seq or topics.opened().feed.log.first - 1
+        try:
+            topics.recover(subscriber, after, "", 0)
+        except Retired as error:
+            self.send(not_kept(error.asked, error.first))
+        except QueueError:
+            self.send(not_kept(after + 1, topics.opened().feed.log.last))
+
+    # -- its line -------------------------------------------------------------------------------------------------
+
+    def has_room(self, size: int) -> bool:
+        return self._sender.has_room(size, self._door.topics.settings.buffer_bytes)
+
+    def lend(self, take: Take, wake: Callable[[], None]) -> None:
+        self._sender.lend(take, wake)
+
+    def fail(self, error: QueueError) -> None:
+        """There are no words for why; one that has just come is told that it cannot follow."""
+        if self._subscriber is None or self._subscriber.state is ClientState.CONNECTED:
+            self.send(refused(0))
+        self._door.count(error.code)
+        self.shut()
+
+    def shut(self) -> None:
+        """Send what is there, then close."""
+        self.flush()
+        self._leave()
+        if self._transport is not None:
+            self._transport.close()
+
+    def cut(self, reason: str) -> None:
+        if reason:
+            self._door.count(reason)
+        self._sender.drop()
+        self._leave()
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _leave(self) -> None:
+        subscriber, self._subscriber = self._subscriber, None
+        if subscriber is not None:
+            self._door.topics.leave(subscriber)
+
+    def _mark(self) -> None:
+        self._door.dirty.add(self)
+        if not self._door.is_planned:
+            self._door.is_planned = True
+            self._loop.call_soon(self._door.flush)
+
+    def flush(self) -> None:
+        self._sender.flush()
+
+    def describe(self) -> dict[str, Any]:
+        state = "" if self._subscriber is None else str(self._subscriber.state)
+        return {"peer": self.peer, "bytesHeld": self._scanner.held + self._sender.waiting, "topics": {"state": state}}
+
+
+async def listen_feed_unix(door: FeedDoor, path: Path, mode: int = 0o600) -> asyncio.AbstractServer:
+    return await unix_server(lambda: FeedConnection(door, True), path, mode, "feed_socket")
+
+
+async def listen_feed_tcp(door: FeedDoor, host: str, port: int) -> asyncio.AbstractServer:
+    def make() -> FeedConnection:
+        return FeedConnection(door, False)
+
+    return await tcp_server(make, (host, port), None, door.limits.frame_seconds, "feed_tcp")

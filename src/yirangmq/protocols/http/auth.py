@@ -1,0 +1,390 @@
+"""Origin policy and Host check: which requests of a browser are served, decided before a route is found.
+
+A browser sends requests to any address that a web page names. A server that trusts clients without a token (none is
+configured, a unix socket, or a program known by its address) would so be used by every page its users visit. For such
+clients the policy is:
+
+- ``Host`` must be a loopback name or address, an address the server listens on, or one of ``http_hosts``; otherwise
+  421. A page that rebinds its own name to our address (DNS rebinding) has that name as ``Host``.
+- ``Origin``, where present, must be the server's own (the same authority as ``Host``) or one of ``cors_origins``;
+  otherwise 403. Without ``Origin``, ``Sec-Fetch-Site`` must be ``same-origin`` or ``none``.
+- Programs send neither header and are not affected.
+
+Clients that need a token are served from any origin: a page cannot make a browser add an ``Authorization`` header by
+itself, and the guard refuses requests without it. Preflights carry no token, so they are answered wherever tokens are
+in use. Credentials mode is never allowed.
+
+Cost: one dict lookup per header named above, and one comparison for headers that ``quick`` has seen before. Loop thread
+only.
+
+Who may do what, and how often. Knows: tokens, their scopes and queues, how many requests a client made; the time it
+is given. Does not know: routes, sockets, where tokens come from.
+
+A server without tokens is open to everybody who can reach it; ``config`` sees to it that these are programs of this
+machine, unless told otherwise. Whoever comes by a unix socket could open its file, and needs no token."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from hashlib import sha256
+from ipaddress import ip_address
+from typing import NamedTuple, Protocol
+
+from yirangmq.core.access import Grant
+from yirangmq.core.errors import Misdirected, NotAllowed, QuotaExceeded, Stranger
+from yirangmq.protocols import context
+from yirangmq.protocols.context import Attempts
+from yirangmq.protocols.http.types import Exchange, Headers, Request, Response, Route
+
+ANY = "*"
+METHODS = "GET,HEAD,PUT,PATCH,POST,DELETE"
+EXPOSED = "X-MQ-Priority, X-MQ-State, X-MQ-Cursor, Retry-After, WWW-Authenticate"
+"""Response headers that a page of another origin may read, beside those that every page may."""
+OWN_SITE = frozenset({"same-origin", "none"})
+"""Values of ``Sec-Fetch-Site``: a page of this server; the user, by the address bar or a bookmark. ``same-site`` is not
+among them: another port of the same host is another program."""
+CHANGING_GETS = "/mq/"
+"""Prefix of the routes where GET takes a message."""
+WILDCARDS = frozenset({"0.0.0.0", "::"})
+"""Listening here is listening on every address of the machine."""
+MOST_HOSTS = 1000
+"""Accepted values of ``Host`` that are remembered, and addresses that the server was reached at."""
+LONGEST_SHOWN = 100
+AUTHORITY = re.compile(r"(?:\[([0-9a-f:.]+)(?:%[^]@]*)?\]|([^]:[@%]*))(?::[0-9]*)?")
+"""A host and perhaps a port: an IPv6 address in brackets, or a name or an IPv4 address."""
+
+
+class Access(Protocol):
+    """What the guard knows of clients."""
+
+    @property
+    def takes_tokens(self) -> bool:
+        """Some clients are known by a token."""
+
+    @property
+    def trusts_some(self) -> bool:
+        """Some clients of a network address need no token."""
+
+    def trusts(self, peer: str) -> bool:
+        """This client needs no token."""
+
+    def shows_token(self, headers: Mapping[str, str], peer: str) -> bool:
+        """The request carries a token of this server that is valid for this client."""
+
+
+class Verdict(NamedTuple):
+    """``error``: why the request is refused. ``headers``: added to the response, whatever it is. ``is_preflight``: the
+    response is ``headers`` and nothing else."""
+
+    error: NotAllowed | None = None
+    headers: Headers = ()
+    is_preflight: bool = False
+
+
+CLEAR = Verdict()
+"""Serve it. This very object: requests with the same headers are served too, whatever their method and path."""
+CLEAR_HERE = Verdict(None, (), False)
+"""Serve this one."""
+
+
+def _no_content(request: Request, exchange: Exchange) -> None:
+    exchange.answer(Response(204, None))
+
+
+PREFLIGHT = Route(_no_content, 0, lambda error: Response(400, b""))
+
+
+class OriginPolicy:
+    """One for a listener. ``is_unix``: it is a unix socket, where ``Host`` says nothing. ``tell`` hears of refusals:
+    the address, the error, and "" for the program's name."""
+
+    def __init__(
+        self,
+        access: Access,
+        origins: Iterable[str] = (),
+        hosts: Iterable[str] = (),
+        *,
+        is_unix: bool = False,
+        tell: Callable[[str, NotAllowed, str], None] | None = None,
+    ) -> None:
+        self._access = access
+        self._origins = frozenset(origins)
+        self._any_origin = ANY in self._origins
+        self._names = {"localhost"} | {canonical(host) for host in hosts}
+        self._tell = tell
+        self._checks_host = access.trusts_some and not is_unix and ANY not in self._names
+        self._hosts: set[str | None] = {None}
+        """Values of ``Host`` found to be ours. None: HTTP/1.0 without one, which no browser sends."""
+
+    @property
+    def learns_addresses(self) -> bool:
+        """It wants to be told at which address each connection reached the server."""
+        return self._checks_host and not WILDCARDS.isdisjoint(self._names)
+
+    def add_address(self, host: str) -> None:
+        """The server listens on, or was reached at, this address."""
+        if len(self._names) < MOST_HOSTS:
+            self._names.add(canonical(host))
+
+    def judge(self, method: str, path: str, headers: Mapping[str, str], peer: str) -> Verdict:
+        host = headers.get("host")
+        is_known = host in self._hosts or not self._checks_host
+        if is_known and "origin" not in headers and "sec-fetch-site" not in headers and "user-agent" not in headers:
+            return CLEAR  # most programs: half the cost of what follows
+        origin, site = headers.get("origin"), headers.get("sec-fetch-site")
+        if not is_known and not self._accepts(host or "", headers, peer):
+            return self._refuse(_misdirected(host or ""), peer)
+        if origin is None and site is None:
+            if not headers.get("user-agent", "").startswith("Mozilla/"):
+                return CLEAR
+            return self._judge_unmarked(method, path, headers, peer)
+        if origin is None:
+            return self._judge_site(method, path, headers, peer)
+        if is_same(origin, host or "") and (site is None or site in OWN_SITE):
+            return CLEAR
+        return self._judge_origin(origin, method, headers, peer)
+
+    # -- Host -----------------------------------------------------------------------------------------------------
+
+    def _accepts(self, host: str, headers: Mapping[str, str], peer: str) -> bool:
+        """A name of this server; or it does not matter, because the client needs a token or shows one."""
+        name = canonical(host)
+        if name not in self._names and not _is_loopback(name):
+            return not self._access.trusts(peer) or self._access.shows_token(headers, peer)
+        if len(self._hosts) >= MOST_HOSTS:
+            self._hosts = {None}
+        self._hosts.add(host)
+        return True
+
+    # -- Origin ---------------------------------------------------------------------------------------------------
+
+    def _judge_origin(self, origin: str, method: str, headers: Mapping[str, str], peer: str) -> Verdict:
+        """A page of another origin, in a mode in which it may read the response (or a form that posts)."""
+        access = self._access
+        is_preflight = method == "OPTIONS" and "access-control-request-method" in headers
+        if (
+            self._any_origin
+            or origin in self._origins
+            or not access.trusts(peer)
+            or (is_preflight and access.takes_tokens)
+            or access.shows_token(headers, peer)
+        ):
+            allowed = cors_headers(origin)
+            return Verdict(None, allowed + _preflight(headers), True) if is_preflight else Verdict(None, allowed)
+        return self._refuse(_foreign(f"a page of {origin[:LONGEST_SHOWN]}"), peer)
+
+    def _judge_site(self, method: str, path: str, headers: Mapping[str, str], peer: str) -> Verdict:
+        """No ``Origin``: a page of this server, or a link, image, script or frame of another one, of which the browser
+        does not say which it is."""
+        if headers["sec-fetch-site"] in OWN_SITE or self._is_open_to_all(headers, peer):
+            return CLEAR
+        if path == "/" and method in ("GET", "HEAD") and _is_link(headers):
+            return CLEAR_HERE
+        return self._refuse(_foreign("a page of another origin"), peer)
+
+    def _judge_unmarked(self, method: str, path: str, headers: Mapping[str, str], peer: str) -> Verdict:
+        """A browser, by its ``User-Agent``, with neither header: it leaves ``Sec-Fetch-Site`` out where the address is
+        neither HTTPS nor loopback, and ``Origin`` where a GET needs no permission to read."""
+        if not path.startswith(CHANGING_GETS) or method not in ("GET", "HEAD") or self._is_open_to_all(headers, peer):
+            return CLEAR_HERE
+        return self._refuse(_foreign("a browser that does not say which page asks"), peer)
+
+    def _is_open_to_all(self, headers: Mapping[str, str], peer: str) -> bool:
+        access = self._access
+        return self._any_origin or not access.trusts(peer) or access.shows_token(headers, peer)
+
+    def _refuse(self, error: NotAllowed, peer: str) -> Verdict:
+        if self._tell is not None:
+            self._tell(peer, error, "")
+        return Verdict(error)
+
+
+# -- values of headers ------------------------------------------------------------------------------------------------
+
+
+def is_same(origin: str, host: str) -> bool:
+    """A page of this very server. The scheme may differ: a proxy may speak TLS for us."""
+    scheme, separator, authority = origin.partition("://")
+    return bool(separator) and scheme in ("http", "https") and authority.lower() == host.lower()
+
+
+def canonical(host: str) -> str:
+    """A ``Host`` without its port, in lower case; addresses in their shortest form."""
+    given = host.strip().lower()
+    found = AUTHORITY.fullmatch(given)
+    name = given if found is None else (found[1] or found[2]).removesuffix(".")
+    try:  # an address of a setting or a socket has no brackets
+        return ip_address(name.partition("%")[0] if name.count(":") > 1 else name).compressed
+    except ValueError:
+        return name
+
+
+def _is_loopback(name: str) -> bool:
+    try:
+        return ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def _is_link(headers: Mapping[str, str]) -> bool:
+    """The user opens it in a tab; not a frame of another page."""
+    return headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+
+
+def cors_headers(origin: str) -> Headers:
+    return (
+        ("access-control-allow-origin", origin),
+        ("access-control-expose-headers", EXPOSED),
+        ("vary", "Origin"),
+    )
+
+
+def _preflight(headers: Mapping[str, str]) -> Headers:
+    found: Headers = (("access-control-allow-methods", METHODS),)
+    asked = headers.get("access-control-request-headers")
+    if asked is not None:
+        found += (("access-control-allow-headers", asked),)
+    if headers.get("access-control-request-private-network") == "true":
+        found += (("access-control-allow-private-network", "true"),)
+    return found
+
+
+# -- refusals ---------------------------------------------------------------------------------------------------------
+
+
+def _foreign(who: str) -> NotAllowed:
+    text = f"{who} may not use this server; add its origin to the setting cors_origins, or send a token of this server"
+    return NotAllowed(text, field="origin")
+
+
+def _misdirected(host: str) -> Misdirected:
+    text = (
+        f"{host[:LONGEST_SHOWN]!r} is not a name of this server; without a token it answers to localhost and to the "
+        "addresses it listens on: add the name to the setting http_hosts"
+    )
+    return Misdirected(text, field="host")
+
+
+UNKNOWN = "authorization"
+"""The field of ``NotAllowed`` for a client that did not say who it is, or is nobody: 401 and not 403."""
+CHALLENGE = ("www-authenticate", 'Bearer realm="yirangmq"')
+MOST_BUCKETS = 10_000
+"""Clients whose requests are counted; past them those are forgotten that were counted first."""
+
+
+class Guard:
+    """``check`` before anything is done; ``admit`` for every request, before its body is read."""
+
+    def __init__(
+        self,
+        grants: Iterable[Grant] = (),
+        rate: "Rate | None" = None,
+        refused: Callable[[str, NotAllowed, str], None] | None = None,
+        attempts: Attempts | None = None,
+    ) -> None:
+        self._gate = context.Gate(grants, attempts)
+        self._rate = rate
+        self._tell = refused
+        """Told the address, the error, and who it was, if that is known."""
+
+    @property
+    def is_open(self) -> bool:
+        return self._gate.is_open
+
+    # -- origins.Access ---------------------------------------------------------------------------------------------
+
+    @property
+    def takes_tokens(self) -> bool:
+        return self._gate.takes_tokens
+
+    @property
+    def trusts_some(self) -> bool:
+        return self._gate.is_open or self._gate.trusts_addresses
+
+    def trusts(self, peer: str) -> bool:
+        return self._gate.is_open or peer.startswith("unix") or self._gate.find("", peer) is not None
+
+    def shows_token(self, headers: Mapping[str, str], peer: str) -> bool:
+        """While wrong tokens of this address are delayed the answer is no, at once: a page must not learn more quickly
+        than other clients whether it guessed one."""
+        token = _bearer(headers)
+        if not token or self._gate.delay(token, peer):
+            return False
+        is_right = self._gate.look_up(token, peer) is not None
+        self._gate.tried(token, peer, is_right)
+        return is_right
+
+    # -- requests -----------------------------------------------------------------------------------------------------
+
+    def check(self, request: Request, verb: str, queue: str | None) -> Grant | None:
+        """``NotAllowed`` unless this client may do this in this queue, or in the server (None). The grant it has, by
+        which lists are filtered; None: it may do everything."""
+        if self._gate.is_open or request.peer.startswith("unix"):
+            return None
+        grant = self._gate.find(_token_of(request), request.peer)
+        try:
+            if grant is None:
+                raise Stranger("show a token of this server as 'Authorization: Bearer TOKEN'", field=UNKNOWN)
+            context.check(grant, verb, queue, "token")
+        except NotAllowed as error:
+            self._count(request, grant, error)
+            raise
+        return grant
+
+    def _count(self, request: Request, grant: Grant | None, error: NotAllowed) -> None:
+        """Not a request without any token: it may be a browser's first one, before it asks for one."""
+        if grant is None and "authorization" not in request.headers and not self._gate.knows_addresses:
+            return
+        if self._tell is not None:
+            self._tell(request.peer, error, "" if grant is None else grant.name)
+
+    def delay(self, request: Request) -> float:
+        """Seconds that this request waits before anything is done for it, because too many wrong tokens came from its
+        address; 0 almost always."""
+        return self._gate.delay(_token_of(request), request.peer) if "authorization" in request.headers else 0.0
+
+    def tried(self, request: Request, is_right: bool) -> None:
+        """A route has compared the token of this request itself."""
+        self._gate.tried(_token_of(request), request.peer, is_right)
+
+    def admit(self, request: Request) -> None:
+        """``QuotaExceeded`` for a client that asks too often."""
+        if self._rate is None:
+            return
+        grant = self._gate.look_up(_token_of(request), request.peer)
+        is_by_token = grant is not None and grant.token
+        self._rate.take(_digest(grant.token) if grant and is_by_token else request.peer.rpartition(":")[0])
+
+
+def _token_of(request: Request) -> str:
+    return _bearer(request.headers)
+
+
+def _bearer(headers: Mapping[str, str]) -> str:
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
+
+
+def _digest(token: str) -> bytes:
+    return sha256(token.encode("utf-8", "surrogatepass")).digest()
+
+
+class Rate:
+    """Token buckets: each client has ``burst`` requests at once, and ``per_second`` new ones."""
+
+    def __init__(self, per_second: float, burst: float, seconds: Callable[[], float]) -> None:
+        self._per_second = per_second
+        self._burst = max(1.0, burst)
+        self._seconds = seconds
+        self._buckets: dict[bytes | str, tuple[float, float]] = {}
+        """Requests left, and when that was so."""
+
+    def take(self, client: bytes | str) -> None:
+        now = self._seconds()
+        left, at = self._buckets.get(client, (self._burst, now))
+        left = min(self._burst, left + (now - at) * self._per_second)
+        if left < 1:
+            wait = (1 - left) / self._per_second
+            raise QuotaExceeded(f"more than {self._per_second:g} requests a second; try again in {wait:.3f} s")
+        if client not in self._buckets and len(self._buckets) >= MOST_BUCKETS:
+            del self._buckets[next(iter(self._buckets))]
+        self._buckets[client] = (left - 1, now)

@@ -1,0 +1,434 @@
+"""One request to the API on its way: what every route does with it.
+
+Knows: the desk, who may do what. Does not know: what any route does.
+
+Which of two forms a client would rather have: an array, or a line for each. Knows: the header Accept.
+
+Values that clients of the HTTP queue send, read as generously as its server reads them: a text that is a number
+is one. ``BadInput`` names the value that cannot be read.
+
+Does a version satisfy a range, as npm writes ranges: ``^0.6.0``, ``0.6.x``, ``>=0.5 <1 || 2``, ``1.2 - 1.4``.
+
+Knows: versions of three numbers. A range that cannot be read is satisfied by nothing.
+
+What answers look like: the headers that all of them have, and the shape of errors.
+
+What the queue's logic refuses (404, 409) has an empty body; other errors are a JSON object that says why.
+
+Namespaces of the HTTP queue to names of our queues, and back.
+
+A namespace may be empty, begin with a dot and have 255 characters; a queue's name may not. Nearly all namespaces are
+names as they are. Those that are not, and those that begin like the names made for them, get a name that begins with
+``_.``: the namespace behind it, or its hash where that is too long. Of the latter a note keeps the namespace."""
+
+import re
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from hashlib import sha256
+from typing import Any, NamedTuple, TypeVar
+
+from yirangmq.broker.two_step import note_of
+from yirangmq.core.access import Grant
+from yirangmq.core.errors import BadInput, QueueError
+from yirangmq.core.message import RANK_LAST
+from yirangmq.core.ports import Transaction
+from yirangmq.core.states import State
+from yirangmq.core.validation import NAMESPACE, QUEUE
+from yirangmq.format.json_codec import dumps, loads
+from yirangmq.protocols.context import House
+from yirangmq.protocols.http.auth import CHALLENGE, UNKNOWN
+from yirangmq.protocols.http.responses import PHRASES
+from yirangmq.protocols.http.types import Exchange, Headers, Request, Response, Stream
+from yirangmq.protocols.http.v1.rendering import STATUS_OF, retry_after
+
+ARRAY, LINES = "application/json", "application/x-ndjson"
+LONGEST_ACCEPT = 2048
+
+
+@lru_cache(maxsize=256)
+def preferred(accept: str) -> str:
+    """The larger q wins, then what is named more exactly, then what is named first; an array where nothing is."""
+    best, found = (0.0, -1, 0), ARRAY
+    for place, item in enumerate(accept[:LONGEST_ACCEPT].split(",")):
+        name, *parameters = (part.strip() for part in item.split(";"))
+        name = name.lower()
+        form = LINES if name == LINES else ARRAY if name in (ARRAY, "application/*", "*/*") else None
+        weight = _weight(parameters)
+        key = (weight, 2 if name in (ARRAY, LINES) else 1 if name == "application/*" else 0, -place)
+        if form is not None and weight > 0 and key > best:
+            best, found = key, form
+    return found
+
+
+def _weight(parameters: list[str]) -> float:
+    for parameter in parameters:
+        name, _, value = parameter.partition("=")
+        if name.strip().lower() == "q":
+            try:
+                return min(1.0, max(0.0, float(value)))
+            except ValueError:
+                return 0.0
+    return 1.0
+
+
+NUMBER = re.compile(r"\s*[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?\s*")
+PROTO = re.compile(rb'"__proto__"\s*:')
+"""Refused by the original, which guards its language's objects; no client sends it by accident."""
+
+
+def read_json(body: bytes) -> Any:
+    if PROTO.search(body):
+        raise BadInput("must have no member __proto__", field="body")
+    try:
+        return loads(body)
+    except BadInput as error:
+        raise BadInput(str(error), field="body") from None
+
+
+def rank_of(document: object) -> int:
+    """From the body of a draft: ``{"priority": number | null}``."""
+    if not isinstance(document, dict):
+        raise BadInput("must be an object", field="body")
+    if "priority" not in document:
+        raise BadInput("must have the member priority", field="body")
+    given = document["priority"]
+    if given is None or given == "":
+        return RANK_LAST
+    number = a_number(given, "priority")
+    if not 0 <= number < RANK_LAST or number != int(number):
+        raise BadInput(f"must be null or a whole number from 0 to {RANK_LAST - 1}", field="priority")
+    return int(number)
+
+
+def a_number(given: object, field: str) -> float:
+    if isinstance(given, bool):
+        return int(given)
+    if isinstance(given, int | float):
+        return given
+    if isinstance(given, str) and NUMBER.fullmatch(given):
+        return float(given) if not given.strip().lstrip("+-").isdecimal() else int(given)
+    raise BadInput("must be a number", field=field)
+
+
+def a_flag(given: object, field: str) -> bool:
+    known = {True: True, False: False, "true": True, "false": False}  # 1 and 0 are found here, too
+    if not isinstance(given, bool | int | float | str) or given not in known:
+        raise BadInput("must be true or false", field=field)
+    return known[given]
+
+
+def seconds(given: object, field: str) -> float:
+    number = a_number(given, field)
+    if not number > 0:
+        raise BadInput("must be a number of seconds greater than 0", field=field)
+    return number
+
+
+def whole(given: object, field: str) -> int:
+    number = a_number(given, field)
+    if abs(number) > 2**53 or number != int(number) or number < 0:
+        raise BadInput("must be a whole number from 0", field=field)
+    return int(number)
+
+
+Version = tuple[int, int, int]
+PART = r"(\d{1,15}|[xX*])"
+PARTIAL = re.compile(rf"[v=\s]*{PART}(?:\.{PART})?(?:\.{PART})?(?:-[0-9A-Za-z.-]+)?(?:\+[0-9A-Za-z.-]+)?")
+COMPARATOR = re.compile(rf"\s*(\^|~>?|>=|<=|>|<|=)?\s*({PARTIAL.pattern})\s*")
+HYPHEN = re.compile(rf"\s*({PARTIAL.pattern})\s+-\s+({PARTIAL.pattern})\s*")
+LONGEST_VERSION = 256
+END: Version = (10**16, 0, 0)
+
+
+class Span(NamedTuple):
+    """From the first, up to but not including the second."""
+
+    low: Version
+    high: Version
+
+
+@lru_cache(maxsize=256)
+def satisfies(version: Version, text: str) -> bool:
+    if len(text) > LONGEST_VERSION:
+        return False
+    plain = " ".join(text.split())
+    return any(_all_hold(version, part) for part in plain.split("||"))
+
+
+def _all_hold(version: Version, text: str) -> bool:
+    """One part of a range: two ends, or comparators that must all hold. Nothing at all is any version."""
+    ends = HYPHEN.fullmatch(text)
+    if ends is not None:
+        return _covered(_numbers(ends[1])).low <= version < _covered(_numbers(ends[5])).high
+    at, rest = 0, text.rstrip()
+    while at < len(rest):
+        found = COMPARATOR.match(rest, at)
+        if found is None or not _holds(version, found[1] or "", _numbers(found[2])):
+            return False
+        at = found.end()
+    return True
+
+
+def _holds(version: Version, operator: str, said: list[int]) -> bool:
+    span = _covered(said)
+    match operator:
+        case ">":
+            return version >= span.high
+        case ">=":
+            return version >= span.low
+        case "<":
+            return version < span.low
+        case "<=":
+            return version < span.high
+        case "^":
+            return span.low <= version < _caret_end(said)
+        case "~" | "~>":
+            return span.low <= version < _next(said[:2])  # the next minor version, or major where none is said
+        case _:
+            return span.low <= version < span.high
+
+
+def _numbers(text: str) -> list[int]:
+    """Those that are said, as far as the first that is not."""
+    partial = PARTIAL.fullmatch(text)
+    said: list[int] = []
+    for part in partial.groups() if partial is not None else ():
+        if part is None or not part.isdecimal():
+            break
+        said.append(int(part))
+    return said
+
+
+def _covered(said: list[int]) -> Span:
+    """The versions that a version, or the beginning of one, stands for."""
+    low = [*said, 0, 0, 0]
+    return Span((low[0], low[1], low[2]), _next(said))
+
+
+def _next(said: list[int]) -> Version:
+    """The first version behind all those that begin so."""
+    if not said:
+        return END
+    bumped = [*said[:-1], said[-1] + 1, 0, 0]
+    return bumped[0], bumped[1], bumped[2]
+
+
+def _caret_end(said: list[int]) -> Version:
+    """Up to the next change of the first number that is not 0."""
+    for place, number in enumerate(said):
+        if number:
+            return _next(said[: place + 1])
+    return _next(said)
+
+
+VERSION = (0, 6, 2)
+"""Of the document's API, as its clients ask for it with Accept-Version."""
+COMMON: Headers = (("cache-control", "private, no-cache"), ("vary", "Origin"))
+TEXT = ("content-type", "text/plain; charset=utf-8")
+JSON = ("content-type", "application/json; charset=utf-8")
+EMPTY_ONES = frozenset({404, 409})
+
+WORDS: dict[State, str] = {
+    State.DRAFT: "drafting",
+    State.DELAYED: "waiting",
+    State.HELD: "waiting",
+    State.READY: "waiting",
+    State.CLAIMED: "ordered",
+    State.LEASED: "active",
+    State.DEAD: "failed",
+    State.PARKED: "failed",
+    State.DONE: "completed",
+    State.DROPPED: "abandoned",
+}
+"""The document's words for our states."""
+
+
+class WrongMedia(BadInput):
+    """A body of a type that this route does not read."""
+
+
+class WrongVersion(BadInput):
+    """The client asks for another version of the API."""
+
+
+def check_version(request: Request) -> None:
+    asked = request.headers.get("accept-version")
+    if asked is not None and not satisfies(VERSION, asked):
+        raise WrongVersion("this is version 0.6.2", field="accept-version")
+
+
+def refusal(error: QueueError, headers: Headers = COMMON) -> Response:
+    if isinstance(error, WrongVersion):
+        return Response(400, b"", headers)
+    status = STATUS_OF.get(error.code, 500)
+    if isinstance(error, WrongMedia):
+        status = 415
+    elif error.code == "not_allowed" and error.field == UNKNOWN:
+        status, headers = 401, (*headers, CHALLENGE)
+    if status in EMPTY_ONES:
+        return Response(status, b"", headers)
+    after = retry_after(error)
+    if after is not None:
+        headers = (*headers, ("retry-after", str(max(1, round(after + 0.5)))))
+    about = {"statusCode": status, "error": PHRASES.get(status, "Error"), "message": str(error), "code": error.code}
+    return Response(status, dumps(about), (*headers, JSON))
+
+
+def nowhere(method: str, path: str, allowed: tuple[str, ...]) -> Response:
+    """No such route. A method that is not for this path is no route either."""
+    about = {"message": f"Route {method}:{path} not found", "error": "Not Found", "statusCode": 404}
+    return Response(404, dumps(about), (*COMMON, JSON))
+
+
+def priority(rank: int) -> str:
+    return "null" if rank == RANK_LAST else str(rank)
+
+
+def with_charset(media_type: str) -> str:
+    """What says JSON and no charset is in UTF-8."""
+    small = media_type.lower()
+    return f"{media_type}; charset=utf-8" if "json" in small and "charset" not in small else media_type
+
+
+Answer = TypeVar("Answer")
+JSON_BODY = "application/json"
+NO_CONTENT = Response(204, None, COMMON)
+PLAIN_TEXT: Headers = (*COMMON, TEXT)
+READ = (JSON_BODY, "text/plain", "application/x-www-form-urlencoded")
+
+
+def media_of(said: str | None) -> str | None:
+    """Of a content type, what it is without its parameters."""
+    return None if said is None else said.partition(";")[0].strip().lower()
+
+
+def read_document(said: str | None, body: bytes, *kinds: str) -> Any:
+    """A body as JSON, if it says to be one of these types."""
+    media = media_of(said)
+    if media is None and not body:
+        raise BadInput("is missing", field="body")
+    if media not in kinds:
+        raise WrongMedia(f"{media or 'no type'} is not read here; use {kinds[0]}", field="content-type")
+    return read_json(body)
+
+
+class Call:
+    """``queue``: that of the namespace in the path. ``grant``: of the client; None: it may do everything."""
+
+    __slots__ = ("exchange", "grant", "house", "namespace", "queue", "request")
+
+    def __init__(
+        self,
+        house: House,
+        request: Request,
+        exchange: Exchange,
+        namespace: str,
+        queue: str,
+        grant: Grant | None = None,
+    ) -> None:
+        self.house = house
+        self.request = request
+        self.exchange = exchange
+        self.namespace = namespace
+        self.queue = queue
+        self.grant = grant
+
+    # -- what was sent --------------------------------------------------------------------------------------------
+
+    @property
+    def is_head(self) -> bool:
+        return self.request.method == "HEAD"
+
+    @property
+    def media(self) -> str | None:
+        """The type of the body without its parameters; None if none is said."""
+        return media_of(self.request.headers.get("content-type"))
+
+    def document(self, *kinds: str) -> Any:
+        """The body as JSON, if it says to be one of these types."""
+        return read_document(self.request.headers.get("content-type"), self.request.body, *kinds)
+
+    def no_document(self) -> None:
+        """A body that nobody asked for is looked at and not used."""
+        if self.request.body and self.media is not None:
+            if self.media not in READ:
+                raise WrongMedia(f"{self.media} is not read here", field="content-type")
+            if self.media == JSON_BODY:
+                read_json(self.request.body)
+
+    # -- the way to the desk --------------------------------------------------------------------------------------
+
+    def submit(self, work: Callable[[Transaction], Answer], reply: Callable[[Answer], Response]) -> None:
+        """``work`` joins the next commit; ``reply`` makes the answer when that is on disk."""
+
+        def done(value: Any, error: QueueError | None) -> None:
+            self.refuse(error) if error is not None else self.exchange.answer(reply(value))
+
+        self.house.desk.submit(work, done)
+
+    def changed(self, value: Any, error: QueueError | None) -> None:
+        self.refuse(error) if error is not None else self.exchange.answer(self.no_content())
+
+    def method(self, name: str, given: Mapping[str, Any]) -> None:
+        """A method of ``admin.registry`` that leaves nothing to say."""
+        self.house.methods.find(name)(self.house.desk, given, self.changed)
+
+    def refuse(self, error: QueueError) -> None:
+        self.exchange.answer(refusal(error))
+
+    # -- the way back ---------------------------------------------------------------------------------------------
+
+    def answer(self, response: Response) -> None:
+        self.exchange.answer(response)
+
+    def no_content(self) -> Response:
+        return NO_CONTENT
+
+    def text(self, body: bytes | None) -> Response:
+        return Response(200, body, PLAIN_TEXT)
+
+    def json(self, document: object) -> Response:
+        return Response(200, dumps(document), (*COMMON, JSON))
+
+    def stream(self, media_type: str, stream: Stream) -> Response:
+        """A body in pieces, of which whoever asks for the head alone gets none."""
+        headers = (*COMMON, ("content-type", media_type))
+        return Response(200, None, headers) if self.is_head else Response(200, b"", headers, stream)
+
+
+RESERVED = "_."
+HASHED = "_.-"
+LONGEST_SPACE = 200
+
+
+@lru_cache(maxsize=4096)
+def queue_of(namespace: str) -> str:
+    """The queue, or ``BadInput`` if this is no namespace."""
+    if not NAMESPACE.fullmatch(namespace):
+        raise BadInput("must match ^[a-zA-Z0-9.\\-_]{0,255}$", field="namespace")
+    if QUEUE.fullmatch(namespace) and not namespace.startswith(RESERVED):
+        return namespace
+    if len(namespace) <= LONGEST_SPACE - len(RESERVED):
+        return RESERVED + namespace  # it is empty, or begins with "." or "_.": none of these looks like a hash
+    return HASHED + sha256(namespace.encode()).hexdigest()
+
+
+def is_hashed(queue: str) -> bool:
+    return queue.startswith(HASHED)
+
+
+def check_id(id: str) -> str:
+    """An id of a message may be any text of this form; whether there is such a message is another question."""
+    if not NAMESPACE.fullmatch(id):
+        raise BadInput("must match ^[a-zA-Z0-9.\\-_]{0,255}$", field="id")
+    return id
+
+
+def namespace_of(transaction: Transaction, queue: str) -> str | None:
+    """Under what it is known here; None: under nothing, it was made by another door with a reserved name."""
+    if not queue.startswith(RESERVED):
+        return queue
+    if is_hashed(queue):
+        return transaction.note(note_of(queue))
+    behind = queue.removeprefix(RESERVED)
+    return behind if queue_of(behind) == queue else None

@@ -1,0 +1,256 @@
+"""Bytes to requests: llhttp (by httptools) says what they mean, and here is held how much of them there may be.
+
+Knows: limits of a head, where a body ends. Does not know: routes, answers, sockets. Any split of the bytes gives the
+same requests."""
+
+from io import BytesIO
+from typing import Any, NoReturn, Protocol
+
+import httptools
+
+from yirangmq.protocols.http.head_cache import Blocks, Found
+from yirangmq.protocols.http.types import SINGLE, Head, Limits, Refused, check_head
+
+SLICE = 4096
+"""Bytes parsed at once outside of bodies, so that only so many requests can come of them before we look up."""
+KNOWN = {
+    form: name.lower()
+    for name in ("Host", "User-Agent", "Accept", "Accept-Encoding", "Content-Type", "Content-Length", "Authorization")
+    for form in (name.encode(), name.lower().encode())
+}
+"""As nearly every client writes them."""
+
+
+class Taker(Protocol):
+    """Who takes in requests."""
+
+    @property
+    def is_full(self) -> bool:
+        """It can take no more now."""
+
+    def begin(self, head: Head) -> Any:
+        """A head is complete; what is returned comes again with the body. An error ends the intake."""
+
+    def grow(self, size: int) -> None:
+        """So many bytes of the body came; an error ends the intake."""
+
+    def complete(self, begun: Any, head: Head, body: bytes) -> None: ...
+
+    def whole(self, head: Head, body: bytes, route: Any) -> Any:
+        """All of it at once, instead of the three. ``route`` is None or what was returned here before for such a
+        head."""
+
+
+class Intake:
+    """``feed`` gives the taker what is complete. After an error nothing more can be taken in."""
+
+    __slots__ = (
+        "_begun",
+        "_blocks",
+        "_body",
+        "_count",
+        "_done",
+        "_error",
+        "_gone_by",
+        "_headers",
+        "_limits",
+        "_moved",
+        "_parser",
+        "_quiet",
+        "_size",
+        "_taker",
+        "_target",
+        "begun",
+        "body_size",
+        "head",
+        "in_head",
+        "is_open",
+    )
+
+    def __init__(self, taker: Taker, limits: Limits, blocks: Blocks | None = None) -> None:
+        self._taker = taker
+        self._blocks = blocks or Blocks()
+        self._limits = limits
+        self._parser = httptools.HttpRequestParser(self)
+        self._done: list[tuple[Any, Head, bytes]] = []
+        self._begun: Any = None
+        self._error: Exception | None = None
+        self._quiet = 0
+        """Bytes parsed since anything came of them; 0 between two requests."""
+        self._moved = False
+        self._gone_by: Head | None = None
+        """The latest head, once its request is complete."""
+        self._target = b""
+        self._headers: dict[str, str] = {}
+        self._count = self._size = 0
+        self.head: Head | None = None
+        """Complete, while its body comes."""
+        self._body: bytes | BytesIO = b""
+        self.body_size = 0
+        self.is_open = True
+        """False once the taker wants nothing more: what follows is not looked at."""
+        self.begun = 0
+        """Heads whose first byte came."""
+        self.in_head = False
+
+    def feed(self, data: memoryview) -> int:
+        """How many bytes were taken: all of them, unless the taker is full."""
+        is_between = self.is_open and self.head is None and not self.in_head and not self._quiet
+        if not is_between or self._taker.is_full:
+            return self._feed(data)
+        whole = bytes(data)
+        found = self._blocks.read(whole, self._limits.target_bytes)
+        if found is not None:
+            self._take_whole(whole, found)
+            return len(data)
+        begun = self.begun
+        at = self._feed(data)
+        if self._gone_by is not None and self.begun == begun + 1 and self.is_between:
+            self._blocks.learn(whole, self._gone_by)
+        return at
+
+    @property
+    def is_between(self) -> bool:
+        """No byte of the next request has come."""
+        return self.is_open and self.head is None and not self.in_head and not self._quiet
+
+    def _take_whole(self, data: bytes, found: Found) -> None:
+        self.begun += 1
+        try:
+            route = self._taker.whole(*found)
+        except Exception:
+            if self.is_open:
+                raise
+            return
+        if found[2] is None:
+            self._blocks.keep(data, found, route)
+
+    def _feed(self, data: memoryview) -> int:
+        at, end = 0, len(data)
+        while at < end and self.is_open and not self._taker.is_full:
+            step = end - at
+            if step > SLICE:
+                step = min(step, max(SLICE, self._missing()))
+            self._moved = False
+            self._parse(data if step == end else data[at : at + step])
+            at += step
+            if self._moved:
+                self._quiet = 0
+            else:
+                self._quiet += step
+                if self._quiet > self._limits.longest_quiet + SLICE:
+                    raise Refused(431, "the head of the request is too long")
+        return at if self.is_open else end
+
+    def _missing(self) -> int:
+        return (self.head.length or 0) - self.body_size if self.head is not None else 0
+
+    def _parse(self, piece: memoryview) -> None:
+        """What is complete goes to the taker even where what follows it is broken."""
+        trouble: Exception | None = None
+        try:
+            self._parser.feed_data(piece)
+        except httptools.HttpParserUpgrade as error:
+            self._hand_over()
+            if self.is_open:
+                self._parse(piece[error.args[0] :])
+            return
+        except httptools.HttpParserCallbackError:
+            trouble = self._error
+        except httptools.HttpParserInvalidMethodError:
+            trouble = Refused(501, "this is no method known here, or no HTTP at all")
+        except httptools.HttpParserError as error:
+            trouble = Refused(400, f"this is not HTTP/1.1 as it should be: {error}")
+        if self._done:
+            self._hand_over()
+        if trouble is not None and self.is_open:
+            raise trouble
+
+    def _hand_over(self) -> None:
+        done, self._done = self._done, []
+        for begun, head, body in done:
+            self._taker.complete(begun, head, body)
+
+    # -- called by the parser; what is raised here stops it -------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        self._target = b""
+        self._headers = {}
+        self._count = self._size = 0
+        self._gone_by = None
+        self.begun += 1
+        self.in_head = True
+
+    def on_url(self, piece: bytes) -> None:
+        self._target += piece
+        if len(self._target) > self._limits.target_bytes:
+            self._fail(Refused(414, f"the request target has more than {self._limits.target_bytes} bytes"))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count += 1
+        self._size += len(name) + len(value)
+        limits = self._limits
+        if self._count > limits.header_count or self._size > limits.header_bytes:
+            most = f"{limits.header_count} headers of {limits.header_bytes} bytes together"
+            self._fail(Refused(431, f"a request may have {most}"))
+        if self.head is not None:
+            return  # a trailer: counted, and dropped
+        key = KNOWN.get(name) or name.decode("latin-1").lower()
+        text = value.decode("latin-1").rstrip(" \t")
+        headers = self._headers
+        if key not in headers:
+            headers[key] = text
+        elif key in SINGLE:
+            self._fail(Refused(400, f"the header {key} is there more than once"))
+        else:
+            headers[key] += f"; {text}" if key == "cookie" else f", {text}"
+
+    def on_headers_complete(self) -> None:
+        parser = self._parser
+        try:
+            head = check_head(
+                parser.get_method().decode(),
+                self._target.decode("latin-1"),
+                parser.get_http_version(),
+                self._headers,
+                parser.should_keep_alive(),
+            )
+            if parser.should_upgrade() and head.length != 0:
+                raise Refused(400, "an upgrade is not possible here, least of all with a body")
+            self._begun = self._taker.begin(head)
+        except Exception as error:
+            self._fail(error)
+        self.head = head
+        self.in_head = False
+        self._moved = True
+        self._count = self._size = 0
+
+    def on_body(self, piece: bytes) -> None:
+        self._moved = True
+        self.body_size += len(piece)
+        try:
+            self._taker.grow(len(piece))
+        except Exception as error:
+            self._fail(error)
+        if not self._body:
+            self._body = piece  # nearly always all of it
+            return
+        if isinstance(self._body, bytes):  # a list of tiny chunks would weigh many times their bytes
+            first, self._body = self._body, BytesIO()
+            self._body.write(first)
+        self._body.write(piece)
+
+    def on_message_complete(self) -> None:
+        self._moved = True
+        if self.head is None:
+            return
+        body = self._body if isinstance(self._body, bytes) else self._body.getvalue()  # which copies nothing
+        self._done.append((self._begun, self.head, body))
+        self._gone_by = self.head
+        self._begun = self.head = None
+        self._body = b""
+        self.body_size = 0
+
+    def _fail(self, error: Exception) -> NoReturn:
+        self._error = error
+        raise error

@@ -1,0 +1,350 @@
+"""The requests of one connection in their order, and their answers going out in the same order.
+
+Knows: whose turn it is, what may be sent when. Does not know: how requests come in, sockets, clocks.
+
+One request in the line of its connection: from its head to the last byte of its answer.
+
+Knows: whether it is answered, who must be told if the client leaves. Does not know: bytes, sockets."""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from yirangmq.core.errors import Unavailable
+from yirangmq.observe.logs import log
+from yirangmq.protocols.http.responses import (
+    CONTINUE,
+    INTERNAL,
+    LAST_CHUNK,
+    Tails,
+    chunk,
+    encode,
+    refusal,
+    with_headers,
+)
+from yirangmq.protocols.http.types import Head, Headers, Response, Route, Stream
+
+EVENTS = "text/event-stream"
+PING = b":\n\n"
+"""A comment: every reader of events drops it."""
+
+
+class Place(Protocol):
+    """Where a turn stands in line."""
+
+    def answered(self) -> None: ...
+
+    def write(self, data: bytes) -> bool:
+        """False: the client reads too slowly."""
+
+    def ended(self, turn: "Turn") -> None:
+        """Its stream has written everything."""
+
+    def failed(self, turn: "Turn") -> None:
+        """Its stream cannot go on."""
+
+
+class Turn:
+    """An ``exchange.Exchange``, and the ``exchange.Outlet`` of its stream."""
+
+    # Most turns change few of these, so they stand in the class.
+    response: Response | None = None
+    delay = 0.0
+    """Seconds to wait before its route sees it; until then its route has not admitted it."""
+    size = 0
+    """Bytes of the request that are held for it."""
+    is_complete = False
+    """The whole request is here."""
+    is_gone = False
+    is_head = is_old = False
+    is_last = False
+    """The connection ends after it."""
+    waits_to_go_on = False
+    is_started = is_ended = is_chunked = wants_drained = False
+    extra: Headers = ()
+    """Headers added to the response, whatever it is: those that let a page of another origin read it."""
+    counted = seen = 0
+    """Pieces its stream has written; how many of them there were at ``seen_at``."""
+    seen_at = 0.0
+    _actions: tuple[Callable[[], None], ...] = ()
+
+    def __init__(self, line: Place, route: Route | None, head: Head | None) -> None:
+        self._line = line
+        self.route = route
+        if head is None:
+            self.is_last = True
+            return
+        method, _, _, _, _, is_old, stays, expects = head
+        if method == "HEAD":
+            self.is_head = True
+        if is_old or expects or not stays:
+            self.is_old, self.is_last, self.waits_to_go_on = is_old, not stays, expects
+
+    # -- Exchange -------------------------------------------------------------------------------------------------
+
+    def answer(self, response: Response) -> None:
+        if self.response is not None or self.is_gone:
+            if response.stream is not None:
+                response.stream.gone()
+            return
+        self.response = response
+        self._actions = ()
+        self._line.answered()
+
+    def when_gone(self, action: Callable[[], None]) -> None:
+        if self.is_gone:
+            action()
+        elif self.response is None:
+            self._actions = (*self._actions, action)
+
+    # -- Outlet ---------------------------------------------------------------------------------------------------
+
+    def write(self, data: bytes) -> bool:
+        if self.is_gone or self.is_ended or not data:
+            return not self.is_gone
+        self.counted += 1
+        goes_on = self._line.write(chunk(data) if self.is_chunked else data)
+        self.wants_drained = not goes_on
+        return goes_on
+
+    def end(self) -> None:
+        if not (self.is_gone or self.is_ended):
+            self.is_ended = True
+            self._line.ended(self)
+
+    def fail(self) -> None:
+        if not (self.is_gone or self.is_ended):
+            self._line.failed(self)
+
+    # -- for the connection ---------------------------------------------------------------------------------------
+
+    @property
+    def is_waiting(self) -> bool:
+        """Its request is not all here, or its route waits for something: it asked to be told, or sends events."""
+        if self.response is not None:
+            return self.is_events and not self.is_ended
+        return not self.is_complete or bool(self._actions)
+
+    @property
+    def stream(self) -> Stream | None:
+        return self.response.stream if self.response is not None else None
+
+    @property
+    def is_events(self) -> bool:
+        return self.response is not None and any(
+            name.lower() == "content-type" and value.startswith(EVENTS) for name, value in self.response.headers
+        )
+
+    def tell_gone(self) -> None:
+        """Whoever works for it need not go on."""
+        actions, self._actions = self._actions, ()
+        run_each(actions)
+        if self.stream is not None and self.is_started and not self.is_ended:
+            run_each([self.stream.gone])
+
+    def ping(self, now: float, after: float) -> None:
+        """A stream of events that was silent for so long says that it is alive."""
+        if self.counted != self.seen or not self.seen_at:
+            self.seen, self.seen_at = self.counted, now
+        elif now - self.seen_at >= after and not self.wants_drained and self.is_events:
+            self.seen_at = now
+            self._line.write(chunk(PING) if self.is_chunked else PING)
+
+
+def run_each(actions: Iterable[Callable[[], None]]) -> None:
+    """Of others, each by itself: a fault in one harms no other."""
+    for action in actions:
+        try:
+            action()
+        except Exception:
+            log.exception("leaving failed")
+
+
+class Wire(Protocol):
+    """The bytes' way out."""
+
+    def send(self, data: bytes) -> bool:
+        """False: the client does not read as fast as we write."""
+
+    def finish(self, is_clean: bool) -> None:
+        """Send what is there, then close: slowly, unless the client is known to be sending nothing."""
+
+    def abort(self) -> None:
+        """Close now. What was sent is cut off, and the client can tell."""
+
+
+class Owner(Protocol):
+    """The connection of a line."""
+
+    def served(self, turn: Turn) -> None:
+        """Its answer is on its way."""
+
+    def finish(self) -> None:
+        """The last answer is."""
+
+    def fail(self) -> None:
+        """An answer broke off in the middle."""
+
+
+class Line:
+    __slots__ = ("_is_advancing", "_owner", "_tails", "_wire", "is_clogged", "is_stopping", "turns")
+
+    def __init__(self, owner: Owner, wire: Wire, tails: Tails) -> None:
+        self._owner = owner
+        self._wire = wire
+        self._tails = tails
+        self._is_advancing = False
+        self.turns: deque[Turn] = deque()
+        self.is_clogged = False
+        """The client does not read what it was sent."""
+        self.is_stopping = False
+        """The last one in line is the last one of the connection."""
+
+    # -- called by turns ------------------------------------------------------------------------------------------
+
+    def answered(self) -> None:
+        turns = self.turns
+        response = turns[0].response if len(turns) == 1 else None
+        if response is None or response[3] is not None or self.is_stopping or self._is_advancing:
+            self._advance()
+            return
+        turn = turns[0]  # nearly always: it is the only one, and this is all of its answer
+        turn.is_started = turn.is_ended = True
+        self._wire.send(self._bytes(turn, response))
+        if not turn.is_gone:
+            turns.popleft()
+            self._owner.served(turn)
+            if turn.is_last:
+                self._owner.finish()
+
+    def ended(self, turn: Turn) -> None:
+        if turn.is_chunked:
+            self._wire.send(LAST_CHUNK)
+        self._advance()
+
+    def write(self, data: bytes) -> bool:
+        return self._wire.send(data) and not self.is_clogged
+
+    # -- sending --------------------------------------------------------------------------------------------------
+
+    def _advance(self) -> None:
+        """Send what is next in line, as far as it is there."""
+        if self._is_advancing:
+            return
+        self._is_advancing = True
+        turns = self.turns
+        try:
+            while turns and (response := turns[0].response) is not None:
+                turn = turns[0]
+                if not turn.is_started:
+                    self._start(turn, response)
+                if not turn.is_ended or turn.is_gone:
+                    return
+                turns.popleft()
+                self._owner.served(turn)
+                if turn.is_last:
+                    self._owner.finish()
+                    return
+            self.tell_to_go_on()
+            if self.is_stopping and not turns:
+                self._owner.finish()
+        finally:
+            self._is_advancing = False
+
+    def tell_to_go_on(self) -> None:
+        """The client that waits to send its body may, once it is the first in line."""
+        if self.turns and self.turns[0].waits_to_go_on and not self.turns[0].is_complete:
+            self.turns[0].waits_to_go_on = False
+            self._wire.send(CONTINUE)
+
+    def _start(self, turn: Turn, response: Response) -> None:
+        turn.is_started = True
+        stream = response.stream
+        if self.is_stopping and len(self.turns) == 1:
+            turn.is_last = True
+        if stream is None:
+            self._wire.send(self._bytes(turn, response))
+            turn.is_ended = True
+        elif turn.is_head:
+            self._wire.send(self._bytes(turn, response))
+            turn.is_ended = True
+            run_each([stream.gone])
+        else:
+            turn.is_chunked = not turn.is_old
+            turn.is_last |= turn.is_old  # its end is the end of the connection
+            self._wire.send(self._bytes(turn, response))
+            self._step(lambda: stream.start(turn))
+            if self.is_stopping and turn.is_events:
+                self._end_events(turn)
+
+    def _bytes(self, turn: Turn, response: Response) -> bytes:
+        tail = self._tails.tail(turn.is_last)
+        if turn.extra:
+            response = with_headers(response, turn.extra)
+        try:
+            return encode(response, tail, is_head=turn.is_head, is_old=turn.is_old)
+        except (ValueError, TypeError):  # of headers that cannot be sent
+            log.exception("an answer cannot be sent")
+            turn.response = INTERNAL
+            return encode(INTERNAL, tail, is_head=turn.is_head, is_old=turn.is_old)
+
+    def _step(self, step: Callable[[], None]) -> None:
+        """A stream that fails cannot be ended well: the client must see that something is missing."""
+        try:
+            step()
+        except Exception:
+            log.exception("a stream failed")
+            self._cut()
+
+    def failed(self, turn: Turn) -> None:
+        if self.turns and turn is self.turns[0]:
+            self._cut()
+
+    def _cut(self) -> None:
+        self._owner.fail()
+        self._wire.abort()
+
+    def drained(self) -> None:
+        """What was sent is on its way; a stream that waited goes on."""
+        turn = self.turns[0] if self.turns else None
+        if turn is not None and turn.wants_drained and turn.stream is not None and not turn.is_ended:
+            turn.wants_drained = False
+            self._step(turn.stream.drained)
+
+    def ping(self, now: float, after: float) -> None:
+        if self.turns and self.turns[0].is_started:
+            self.turns[0].ping(now, after)
+
+    # -- the end --------------------------------------------------------------------------------------------------
+
+    def take_back(self, place: int) -> list[Turn]:
+        """Those from this place on, who are not answered any more."""
+        gone = list(self.turns)[place:]
+        for turn in gone:
+            self.turns.pop()
+            turn.is_gone = True
+        return gone
+
+    def stop(self) -> None:
+        """Who waits is told that the server is going."""
+        self.is_stopping = True
+        for turn in list(self.turns):
+            if turn.is_waiting and turn.response is None:
+                self._send_away(turn)
+            elif turn.is_waiting and turn.is_started:
+                self._end_events(turn)
+
+    def send_away(self) -> None:
+        """Whoever is not answered by now is refused."""
+        for turn in list(self.turns):
+            if turn.response is None:
+                self._send_away(turn)
+
+    def _send_away(self, turn: Turn) -> None:
+        turn.tell_gone()
+        turn.answer(refusal(turn.route, Unavailable("the server is stopping; try again later")))
+
+    def _end_events(self, turn: Turn) -> None:
+        """In good order: who follows them comes again."""
+        turn.tell_gone()
+        turn.end()

@@ -1,0 +1,233 @@
+"""HTTP router: from a method and a path to a ``Route``.
+
+``Router`` is the trie that every API uses. ``Api`` is an API of handlers by template; ``Mounts`` puts several APIs side
+by side, each with its own templates and shape of errors::
+
+    api = Api(refuse=problem, nowhere=not_here)
+    api.add("GET", "/mq/{namespace}/stats", stats)                  # stats(request, exchange, (namespace,))
+    api.add("PUT", "/mq/{namespace}/messages/{id}", set_message, max_body=MIB)
+    mounts = Mounts(fallback=pages)
+    mounts.mount("/mq", api)                                        # templates are whole paths, prefix and all
+
+Paths are compared exactly: letter case and a slash at the end count, ``.`` and ``..`` are names like any other. An
+``Api`` decodes each segment before it compares it. Values may be empty (``/mq//stats``) and may hold a slash (``%2F``
+stays within its segment); a path that is not UTF-8 or holds a NUL is refused with ``BadInput``.
+
+``HEAD`` on a path with a ``GET`` calls ``head``, or the same handler, with ``request.method`` "HEAD"; the body of the
+answer is measured and not sent. A ``GET`` that changes something must give a ``head`` that does not."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Generic, NamedTuple, TypeVar
+from urllib.parse import unquote_to_bytes
+
+from yirangmq.core.errors import BadInput, NotAllowed, QueueError
+from yirangmq.protocols.http.types import METHODS, Exchange, Request, Response, Route, Routes, Stem, new_route
+
+Params = tuple[str, ...]
+Handler = Callable[[Request, Exchange, Params], None]
+Nowhere = Callable[[str, str, tuple[str, ...]], Response]
+"""(method, path, methods that are allowed) → the answer: 404, or 405 with ``allow`` where there are some."""
+Refuse = Callable[[QueueError], Response]
+Entry = TypeVar("Entry")
+HEX = frozenset("0123456789abcdefABCDEF")
+MOST_KNOWN = 1000
+LONGEST_KNOWN = 100
+"""Limits of a router's cache: routes, and characters of a path."""
+
+
+@dataclass(slots=True)
+class Node(Generic[Entry]):
+    """A node of the trie: the children by name, the child for any other segment, and an entry for each method."""
+
+    names: dict[str, "Node[Entry]"] = field(default_factory=dict)
+    value: "Node[Entry] | None" = None
+    by_method: dict[str, Entry] = field(default_factory=dict)
+
+
+class Router(Generic[Entry]):
+    """A trie of templates and a cache of routes. ``make`` is called for a method and a path that are not cached; a
+    route of it that ``is_lasting`` is cached."""
+
+    def __init__(self, make: Callable[[str, str], Route]) -> None:
+        self._make = make
+        self.root: Node[Entry] = Node()
+        self._known: dict[tuple[str, str], Route] = {}
+
+    def add(self, method: str, template: str, entry: Entry) -> None:
+        node = self.root
+        for part in template.split("/")[1:]:
+            if part.startswith("{"):
+                node.value = node.value or Node()
+                node = node.value
+            else:
+                node = node.names.setdefault(part, Node())
+        assert method not in node.by_method, (method, template)
+        node.by_method[method] = entry
+
+    def find(self, method: str, path: str) -> Route:
+        route = self._known.get((method, path))
+        if route is None:
+            route = self._make(method, path)
+            if route.is_lasting:
+                if len(self._known) >= MOST_KNOWN:
+                    self._known.clear()
+                self._known[method, path] = route
+        return route
+
+    def match(self, parts: list[str]) -> tuple[Node[Entry], Params]:
+        """The node of these segments and the values among them; where there is none, a node without entries. A name
+        goes before a value, and there is no backtracking: below a name, values of its siblings are not tried."""
+        node, params = self.root, []
+        for part in parts:
+            after = node.names.get(part)
+            if after is None:
+                after = node.value
+                if after is None:
+                    return Node(), ()
+                params.append(part)
+            node = after
+        return node, tuple(params)
+
+
+def is_cacheable(path: str, params: Params) -> bool:
+    """Whether a route is worth caching: paths with an id in them rarely come twice."""
+    return len(params) < 2 and len(path) <= LONGEST_KNOWN
+
+
+class Spot(NamedTuple):
+    handler: Handler
+    max_body: int
+
+
+class Api:
+    """Handlers by template. ``refuse`` gives errors their shape, ``nowhere`` answers where there is no route;
+    ``options``, where given, answers every OPTIONS (else: 204 with ``allow``)."""
+
+    def __init__(self, refuse: Refuse, nowhere: Nowhere | None = None, *, options: Handler | None = None) -> None:
+        self._refuse = refuse
+        self._nowhere = nowhere or plain_nowhere
+        self._options = options
+        self.router: Router[Spot] = Router(self._make)
+        self.find = self.router.find
+
+    def add(
+        self, method: str, template: str, handler: Handler, *, max_body: int = 0, head: Handler | None = None
+    ) -> None:
+        self.router.add(method, template, Spot(handler, max_body))
+        if method == "GET":
+            self.router.add("HEAD", template, Spot(head or handler, max_body))
+
+    def _make(self, method: str, path: str) -> Route:
+        try:
+            parts = segments(path)
+        except BadInput as error:
+            return self._always(self._refuse(error))
+        node, params = self.router.match(parts)
+        if method == "OPTIONS" and self._options is not None:
+            return new_route((partial(_handle, self._options, params), 0, self._refuse, None, False, None))
+        spot = node.by_method.get(method)
+        if spot is None:
+            allow = tuple(sorted({*node.by_method, "OPTIONS"})) if node.by_method else ()
+            if method == "OPTIONS" and allow:
+                return self._always(Response(204, None, (("allow", ", ".join(allow)),)))
+            return self._always(self._nowhere(method, path, allow))
+        if len(params) > 1 and len(path) <= LONGEST_KNOWN:
+            return self._route(spot, params, stem=self._stem(path, spot, params))
+        return self._route(spot, params, is_lasting=is_cacheable(path, params))
+
+    def _route(self, spot: Spot, params: Params, *, is_lasting: bool = False, stem: Stem | None = None) -> Route:
+        handle = partial(_handle, spot.handler, params)
+        return new_route((handle, spot.max_body, self._refuse, None, is_lasting, stem))
+
+    def _stem(self, path: str, spot: Spot, params: Params) -> Stem | None:
+        """What stands around the last value of this path, if that is the last segment or the last but one, and nothing
+        but values can stand there."""
+        whole = path.split("/")
+        at = len(whole) - 1 if whole[-1] == params[-1] else len(whole) - 2
+        above, values = self.router.match(whole[1:at])
+        if "%" in path or whole[at] != params[-1] or above.names or values != params[:-1]:
+            return None
+        before, after = "/".join([*whole[:at], ""]), "/".join(["", *whole[at + 1 :]]) if whole[at + 1 :] else ""
+        return Stem(before, after, lambda value: self._route(spot, (*params[:-1], value)))
+
+    def _always(self, response: Response) -> Route:
+        """The answer, whatever the body of the request; not for a client that may not ask."""
+
+        def refuse(error: QueueError) -> Response:
+            return self._refuse(error) if isinstance(error, NotAllowed) else response
+
+        return answering(response, 0, refuse)
+
+
+def answering(response: Response, max_body: int, refuse: Refuse) -> Route:
+    """A route that always answers the same."""
+    return Route(lambda request, exchange: exchange.answer(response), max_body, refuse)
+
+
+def _handle(handler: Handler, params: Params, request: Request, exchange: Exchange) -> None:
+    handler(request, exchange, params)
+
+
+def segments(path: str) -> list[str]:
+    """The segments of a path as it was sent, decoded."""
+    parts = path.split("/")[1:]
+    return [decoded(part) for part in parts] if "%" in path else parts
+
+
+def decoded(part: str) -> str:
+    """One segment, percent-decoded."""
+    if "%" not in part:
+        return part
+    pieces = part.split("%")
+    if not all(len(piece) >= 2 and HEX.issuperset(piece[:2]) for piece in pieces[1:]):
+        raise BadInput("a percent sign must be followed by two hexadecimal digits", field="path")
+    try:
+        text = unquote_to_bytes(part).decode()
+    except UnicodeDecodeError:
+        raise BadInput("what is percent-encoded must be UTF-8", field="path") from None
+    if "\0" in text:
+        raise BadInput("must not hold a NUL", field="path")
+    return text
+
+
+def plain_nowhere(method: str, path: str, allow: tuple[str, ...]) -> Response:
+    plain = (("content-type", "text/plain; charset=utf-8"),)
+    if allow:
+        return Response(405, f"{method} is not for this path\n".encode(), (*plain, ("allow", ", ".join(allow))))
+    return Response(404, b"there is nothing here\n", plain)
+
+
+class Mounts:
+    """APIs by prefix, the longest first; ``fallback`` answers paths under none of them."""
+
+    def __init__(self, fallback: Routes) -> None:
+        self._fallback = fallback
+        self._mounts: dict[str, Routes] = {}
+        self._deepest = 0
+
+    def mount(self, prefix: str, routes: Routes) -> None:
+        """``prefix`` is whole segments: "/mq" is for "/mq" and "/mq/…", not for "/mqtt"."""
+        assert prefix.startswith("/")
+        assert not prefix.endswith("/")
+        assert prefix not in self._mounts, prefix
+        self._mounts[prefix] = routes
+        self._deepest = max(self._deepest, prefix.count("/"))
+
+    def find(self, method: str, path: str) -> Route:
+        if path == "*":
+            allow = (("allow", ", ".join(sorted(METHODS))),)
+            return answering(Response(204, None, allow), 0, _plain_refusal)
+        end, found = 0, self._fallback
+        for _ in range(self._deepest):
+            end = path.find("/", end + 1)
+            found = self._mounts.get(path if end < 0 else path[:end], found)
+            if end < 0:
+                break
+        return found.find(method, path)
+
+
+def _plain_refusal(error: QueueError) -> Response:
+    status = {"too_large": 413, "packed_body": 415, "not_allowed": 403, "misdirected": 421}.get(error.code, 400)
+    return Response(status, f"{error}\n".encode(), (("content-type", "text/plain; charset=utf-8"),))

@@ -1,0 +1,466 @@
+"""The HTTP door on asyncio: TCP, TLS and unix sockets, any number of connections, with limits that keep one client from
+hurting another. All answers of a commit go out with one write per connection.
+
+Knows: sockets, the loop, how much waits for whom. Does not know: HTTP (``connection``), routes.
+
+Requests of the same kind that come in the same turn of the loop are done as one: looked up, decided and written
+together, each with its own answer.
+
+Knows: who came when. Does not know: what is done. Requests of one connection are done in the order in which they were
+sent, whatever their kinds: one joins only what comes after all that its connection has asked for before."""
+
+import asyncio
+import select
+import ssl
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from itertools import count
+from mmap import mmap
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from yirangmq.broker.group_commit import Desk
+from yirangmq.core.errors import QueueError
+from yirangmq.core.ports import Transaction
+from yirangmq.observe.logs import log
+from yirangmq.protocols.http.auth import OriginPolicy
+from yirangmq.protocols.http.connection import Connection, Shared
+from yirangmq.protocols.http.responses import Tails, encode, plain
+from yirangmq.protocols.http.types import Limits, Request, Routes
+from yirangmq.protocols.listen import Guard, local_host, open_to_all, peer_process, prepare_tcp, tcp_server, unix_server
+
+BUFFER = 64 * 1024
+"""Bytes read at once. One buffer serves all connections: what was read is taken in before anybody else reads."""
+SMALL_WRITE = 64 * 1024
+"""Bytes up to which pieces are joined for one write; copying larger ones costs more than another write."""
+HANGS_UP = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
+
+
+class Commits(Protocol):
+    """The group commit whose requests are answered here (``broker.group_commit``)."""
+
+    @property
+    def is_answering(self) -> bool:
+        """Answers are being given, and the hooks of ``after_commit`` run before the loop goes on."""
+
+    @property
+    def after_commit(self) -> list[Callable[[], None]]: ...
+
+
+class HttpDoor:
+    """Every open connection, and those with something to send."""
+
+    def __init__(
+        self,
+        routes: Routes,
+        limits: Limits | None = None,
+        admit: Callable[[Request], None] | None = None,
+        policy: OriginPolicy | None = None,
+    ) -> None:
+        self.limits = limits or Limits()
+        self.shared = Shared(routes, self.limits, Tails(self.limits.idle_seconds), admit, policy)
+        self.connections: set[Socket] = set()
+        self.dirty: set[Socket] = set()
+        self.buffer = memoryview(mmap(-1, BUFFER))
+        self.is_stopping = False
+        self.accepted = 0
+        """Connections since the start."""
+        self.requests = 0
+        """Of connections that are closed."""
+        self.closed_for: dict[str, int] = {}
+        """Clients that were refused or sent away since the start, by reason."""
+        self._is_planned = False
+        self._commits: Commits | None = None
+
+    def flush_after(self, commits: "Commits") -> None:
+        """Answers that a commit gives leave by the flush that follows it."""
+        self._commits = commits
+        commits.after_commit.append(self.flush)
+
+    def plan_flush(self, socket: "Socket") -> None:
+        self.dirty.add(socket)
+        if not self._is_planned and (self._commits is None or not self._commits.is_answering):
+            self._is_planned = True
+            asyncio.get_running_loop().call_soon(self._flush_planned)
+
+    def _flush_planned(self) -> None:
+        self._is_planned = False
+        self.flush()
+
+    def flush(self) -> None:
+        """After a commit: one write per connection, each by itself, so that a dead one takes no other with it."""
+        dirty, self.dirty = self.dirty, set()
+        for socket in dirty:
+            socket.flush()
+
+    def count(self, reason: str) -> None:
+        self.closed_for[reason] = self.closed_for.get(reason, 0) + 1
+
+    def look_around(self, now: float) -> None:
+        """Send away who is too slow or has been silent for too long; to be called about once a second."""
+        for socket in list(self.connections):
+            socket.check(now)
+
+    def stop(self) -> None:
+        """Take in nothing more; streams of events and those who wait are ended, what is at work is answered."""
+        self.is_stopping = True
+        for socket in list(self.connections):
+            socket.stop()
+        self.flush()
+
+    def send_away(self) -> None:
+        """What is not answered by now is refused."""
+        for socket in list(self.connections):
+            socket.http.send_away()
+        self.flush()
+
+    def abort(self) -> None:
+        for socket in list(self.connections):
+            socket.abort()
+
+    @property
+    def is_idle(self) -> bool:
+        """Everybody has what was to be sent."""
+        return not self.connections
+
+    @property
+    def total_requests(self) -> int:
+        return self.requests + sum(socket.http.requests for socket in self.connections)
+
+    def describe(self) -> list[dict[str, Any]]:
+        now = asyncio.get_running_loop().time()
+        return [socket.describe(now) for socket in self.connections]
+
+
+class Socket(asyncio.BufferedProtocol):
+    """Bytes between one socket and its connection."""
+
+    __slots__ = (
+        "_door", "_is_lingering", "_is_local", "_is_reading", "_loop", "_out", "_out_size", "_peer",
+        "_progress_at", "_since", "_transport", "_unsent", "_written", "http",
+    )  # fmt: skip
+
+    http: Connection
+
+    def __init__(self, door: HttpDoor, is_local: bool) -> None:
+        self._door = door
+        self._is_local = is_local
+        self._out: list[bytes] = []
+        self._out_size = 0
+        self._written = self._unsent = 0
+        """Bytes given to the transport; how many of them it still had at ``_progress_at``, and the last ones taken."""
+        self._transport: asyncio.Transport | None = None
+        self._is_reading = True
+        self._is_lingering = False
+        self._progress_at = self._since = 0.0
+        self._peer = "unix"
+
+    # -- asyncio --------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        door = self._door
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but its type
+        self._loop = asyncio.get_running_loop()
+        self._since = self._progress_at = self._loop.time()
+        self._peer = peer_process(transport) if self._is_local else prepare_tcp(transport)
+        policy = door.shared.policy
+        if policy is not None and policy.learns_addresses and not self._is_local:
+            policy.add_address(local_host(transport))
+        self.http = Connection(door.shared, self, self._peer, self._since)
+        if door.is_stopping or len(door.connections) >= door.limits.connections:
+            self._turn_away()
+            return
+        self._transport.set_write_buffer_limits(high=door.limits.write_buffer, low=door.limits.write_buffer // 4)
+        door.accepted += 1
+        door.connections.add(self)
+
+    def _turn_away(self) -> None:
+        self._door.count("connections")
+        no = plain(503, "there are as many connections as there may be; try again later")
+        no = no._replace(headers=(*no.headers, ("retry-after", "1")))
+        self.http.lost()
+        assert self._transport is not None
+        self._transport.write(encode(no, self._door.shared.tails.tail(is_last=True), is_head=False, is_old=False))
+        self._transport.close()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._door.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._is_lingering:
+            return
+        self.http.receive(self._door.buffer[:nbytes], self._loop.time())
+        if self.http.is_full:
+            self._read_or_not()
+
+    def eof_received(self) -> bool:
+        self.http.receive_eof()
+        if self._is_lingering or self._transport is None:
+            return False
+        return self._transport.get_extra_info("sslcontext") is None
+
+    def connection_lost(self, error: Exception | None) -> None:
+        door = self._door
+        self.http.lost()
+        if self in door.connections:
+            door.connections.discard(self)
+            door.requests += self.http.requests
+        door.dirty.discard(self)
+        self._transport = None
+        self._out.clear()
+
+    def pause_writing(self) -> None:
+        self.http.clog(True)
+        self._read_or_not()
+
+    def resume_writing(self) -> None:
+        self.http.clog(False)
+        self._read_or_not()
+
+    # -- Wire -----------------------------------------------------------------------------------------------------
+
+    def send(self, data: bytes) -> bool:
+        out = self._out
+        if not out:
+            self._door.plan_flush(self)
+        out.append(data)
+        self._out_size += len(data)
+        if self._out_size > self._door.limits.client_memory:
+            self._give_up()
+            return False
+        return self._out_size < self._door.limits.write_buffer
+
+    def finish(self, is_clean: bool) -> None:
+        self.flush()
+        transport = self._transport
+        if transport is None or transport.is_closing() or self._is_lingering:
+            return
+        if is_clean or not transport.can_write_eof():
+            transport.close()
+            return
+        self._is_lingering = True
+        self._loop.call_later(self._door.limits.linger_seconds, self._stop_lingering)
+        transport.write_eof()
+        if not self._is_reading:
+            transport.resume_reading()
+
+    def _stop_lingering(self) -> None:
+        """Close, but for a client that still reads what was sent."""
+        if self._transport is not None and not self._transport.get_write_buffer_size():
+            self._transport.abort()
+        elif self._transport is not None:
+            self._loop.call_later(self._door.limits.linger_seconds, self._stop_lingering)
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    # -- ours -----------------------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        transport = self._transport
+        pieces, size = self._out, self._out_size
+        if transport is None or transport.is_closing():
+            self._out, self._out_size = [], 0
+            return
+        if pieces:
+            self._out, self._out_size = [], 0
+            self._written += size
+            if len(pieces) == 1:
+                transport.write(pieces[0])
+            elif size <= SMALL_WRITE:
+                transport.write(b"".join(pieces))
+            else:
+                transport.writelines(pieces)
+            if transport.get_write_buffer_size() > self._door.limits.client_memory:
+                self._give_up()
+            else:
+                self.http.drained()
+        if not self._is_reading:
+            self._read_or_not()
+
+    def _read_or_not(self) -> None:
+        """Read on exactly when the connection can take more; first what it has not looked at yet."""
+        transport = self._transport
+        if transport is None or transport.is_closing() or self._is_lingering:
+            return
+        if self._is_reading and self.http.is_full:
+            self._is_reading = False
+            transport.pause_reading()
+        elif not self._is_reading and self.http.read_on(self._loop.time()):
+            self._is_reading = True
+            transport.resume_reading()
+
+    def _give_up(self) -> None:
+        """Too much waits for a client that does not read, or it takes too long."""
+        self._door.count("slow reader")
+        self._out, self._out_size = [], 0
+        self.http.lost()
+        self.abort()
+
+    def stop(self) -> None:
+        self.http.stop()
+
+    def check(self, now: float) -> None:
+        transport = self._transport
+        if transport is None:
+            return
+        if not transport.is_closing() and not self._is_lingering:
+            reason = self.http.check(now)
+            if reason:
+                self._door.count(reason)
+            if not self._is_reading and self._has_hung_up():
+                self.http.lost()
+                transport.abort()
+                return
+        self._check_progress(transport, now)
+
+    def _check_progress(self, transport: asyncio.Transport, now: float) -> None:
+        """Does it take what waits for it?"""
+        unsent = transport.get_write_buffer_size()
+        taken = self._written - unsent
+        if not unsent or taken != self._unsent:
+            self._unsent, self._progress_at = taken, now
+        elif now - self._progress_at > self._door.limits.write_seconds:
+            self._give_up()
+
+    def _has_hung_up(self) -> bool:
+        """Of somebody from whom we do not read just now, and so would not hear it."""
+        socket = self._transport.get_extra_info("socket") if self._transport is not None else None
+        if socket is None:
+            return False
+        poll = select.poll()
+        poll.register(socket.fileno(), HANGS_UP)
+        return bool(poll.poll(0))
+
+    def describe(self, now: float) -> dict[str, Any]:
+        waiting = self._transport.get_write_buffer_size() if self._transport is not None else 0
+        about = {"peer": self._peer, "connectedSec": round(now - self._since, 3), "bytesHeld": waiting}
+        return {**about, "client": "http", **self.http.describe()}
+
+
+async def listen_tcp(
+    door: HttpDoor, address: tuple[str, int], tls: ssl.SSLContext | None = None, guard: Guard = open_to_all
+) -> asyncio.AbstractServer:
+    make = guard("http", lambda: Socket(door, is_local=False))
+    return await tcp_server(make, address, tls, door.limits.head_seconds, "http")
+
+
+async def listen_unix(
+    door: HttpDoor, path: Path, mode: int = 0o600, guard: Guard = open_to_all
+) -> asyncio.AbstractServer:
+    return await unix_server(guard("http+unix", lambda: Socket(door, is_local=True)), path, mode, "http")
+
+
+MOST = 500
+"""In one batch; what is done together holds up everybody else."""
+Work = Callable[[Transaction, str, Sequence[Any]], Sequence[Any]]
+"""(transaction, queue, what each asks for) → for each its answer, or the error that it gets."""
+
+
+class Asker(Protocol):
+    """One request about one queue."""
+
+    @property
+    def queue(self) -> str: ...
+
+    @property
+    def request(self) -> Request: ...
+
+    def refuse(self, error: QueueError) -> None: ...
+
+
+Reply = Callable[[Any, Any], None]
+"""(who asked, what came of it)"""
+
+
+class Batch:
+    """A ``broker.commit_jobs.Task``: many requests."""
+
+    __slots__ = ("_perform", "_together", "calls", "error", "items", "number", "queue", "reply", "requests", "value")
+
+    def __init__(self, together: "Together", number: int, queue: str, perform: Work, reply: Reply) -> None:
+        self._together = together
+        self._perform = perform
+        self.number = number
+        self.queue = queue
+        self.reply = reply
+        self.calls: list[Asker] = []
+        self.items: list[Any] = []
+        self.value: Any = None
+        self.error: QueueError | None = None
+        self.requests = 1
+
+    def like(self) -> "Batch":
+        """One of the same kind, with nobody in it."""
+        return Batch(self._together, self.number, self.queue, self._perform, self.reply)
+
+    def work(self, transaction: Transaction) -> Sequence[Any]:
+        self.requests = len(self.items)
+        return self._perform(transaction, self.queue, self.items)
+
+    def done(self, value: Any, error: QueueError | None) -> None:
+        self._together.answer(self, value, error)
+
+
+class Together:
+    """Request coalescing. A batch takes requests from ``ask`` until the desk takes its jobs for the next commit
+    (``Desk.on_taken``), whatever becomes of that commit. Used from the desk's thread."""
+
+    def __init__(self, desk: Desk) -> None:
+        desk.on_taken.append(self._close)
+        self._desk = desk
+        self._numbers = count(1)
+        self._open: dict[tuple[Work, str], Batch] = {}
+        self._latest: dict[str, int] = {}
+        """By connection, the number of what it asked for last in this turn."""
+
+    def ask(self, call: Asker, item: Any, work: Work, reply: Reply) -> None:
+        """``item`` is done with the next commit; ``reply`` is called with what came of it. ``work`` is the same object
+        for all of a kind."""
+        key = work, call.queue
+        peer = call.request.peer
+        batch = self._open.get(key)
+        if batch is None or batch.number < self._latest.get(peer, 0) or len(batch.items) >= MOST:
+            batch = self._open[key] = Batch(self, next(self._numbers), call.queue, work, reply)
+            self._desk.enlist(batch)
+        batch.calls.append(call)
+        batch.items.append(item)
+        self._latest[peer] = batch.number
+
+    def after(self, request: Request) -> None:
+        """This connection has asked for something else; what it asks for next comes after that."""
+        if self._open:
+            self._latest[request.peer] = next(self._numbers)
+
+    def _close(self) -> None:
+        """Nothing joins the batches that are enlisted by now."""
+        if self._open:
+            self._open.clear()
+            self._latest.clear()
+
+    def answer(self, batch: Batch, found: Sequence[Any], error: QueueError | None) -> None:
+        """Every request of the batch is answered here, or enlisted again by itself."""
+        if error is not None and len(batch.calls) > 1:
+            self._one_by_one(batch)
+            return
+        if error is not None or len(found) != len(batch.calls):
+            found = [error or QueueError("internal error: a request has no answer")] * len(batch.calls)
+        for call, answer in zip(batch.calls, found, strict=True):
+            try:
+                if isinstance(answer, QueueError):
+                    call.refuse(answer)
+                else:
+                    batch.reply(call, answer)
+            except Exception:
+                log.exception("an answer failed")
+                with suppress(Exception):  # the connection is beyond answering; the others are not
+                    call.refuse(QueueError("internal error"))
+
+    def _one_by_one(self, batch: Batch) -> None:
+        """The store refused them together; that need not be the fault of all."""
+        for call, item in zip(batch.calls, batch.items, strict=True):
+            single = batch.like()
+            single.calls.append(call)
+            single.items.append(item)
+            self._desk.enlist(single)

@@ -1,0 +1,167 @@
+"""The dashboard's files, as a browser asks for them: its page at ``/``, all else under ``/dashboard/``.
+
+Knows: the folder they lie in, their types, what a browser may keep. Does not know: what they do. Every file has a path
+of its own, found once by looking into the folder, so that no path from outside ever touches the disk. A file in
+``pages`` is a page: ``/dashboard/pages.js`` brings them all, so that adding one is adding a file.
+
+What every server answers, whichever APIs it has: is it there, its metrics, and that robots should stay away."""
+
+import gzip
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from hashlib import sha256
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import Any, NamedTuple
+
+from yirangmq.core.access import LOOK
+from yirangmq.core.errors import QueueError
+from yirangmq.observe.prometheus import CONTENT_TYPE
+from yirangmq.protocols.context import House
+from yirangmq.protocols.http.auth import CHALLENGE, UNKNOWN, Guard
+from yirangmq.protocols.http.router import Api, Params
+from yirangmq.protocols.http.types import Exchange, Headers, Request, Response
+
+PREFIX = "/dashboard"
+PAGE = "index.html"
+ICON = "icon.svg"
+LISTING = "pages.js"
+TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+SAFE: Headers = (
+    ("content-security-policy", "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"),
+    ("referrer-policy", "no-referrer"),
+    ("cross-origin-opener-policy", "same-origin"),
+)
+"""Nothing from elsewhere runs, loads or frames this page: it may steer every queue."""
+KEEP: Headers = (("cache-control", "no-cache"), ("vary", "accept-encoding"))
+"""Kept by the browser, and asked about each time: a new version of the server has new pages."""
+
+
+class Asset(NamedTuple):
+    """One file, ready to be sent."""
+
+    kind: str
+    plain: bytes
+    packed: bytes
+    mark: str
+    """What its ETags begin with: the same as long as its bytes are."""
+
+
+def add_dashboard(api: Api) -> None:
+    """The dashboard's routes. They need no token: the pages hold no data, and ask for a token where one is needed."""
+    for name in names():
+        api.add("GET", f"{PREFIX}/{name}", partial(_send, name))
+    api.add("GET", "/", partial(_send, PAGE))
+    api.add("GET", "/favicon.ico", partial(_send, ICON))  # where a browser looks that was shown something else of ours
+
+
+def names() -> list[str]:
+    """Paths below the folder."""
+    return sorted([*_walk(_folder(), ""), LISTING])
+
+
+def _folder() -> Traversable:
+    return files("yirangmq").joinpath("dashboard")
+
+
+def _walk(folder: Traversable, above: str) -> Iterator[str]:
+    for one in folder.iterdir():
+        if one.is_dir():
+            yield from _walk(one, f"{above}{one.name}/")
+        elif _ending(one.name) in TYPES:
+            yield above + one.name
+
+
+def _ending(name: str) -> str:
+    return name[name.rfind(".") :]
+
+
+def _send(name: str, request: Request, exchange: Exchange, params: Params) -> None:
+    asset = load(name)
+    is_packed = "gzip" in request.headers.get("accept-encoding", "")
+    tag = f'"{asset.mark}-{"z" if is_packed else "p"}"'
+    headers = (("etag", tag), *KEEP, *SAFE)
+    if tag in request.headers.get("if-none-match", ""):
+        exchange.answer(Response(304, None, headers))
+        return
+    packing: Headers = (("content-encoding", "gzip"),) if is_packed else ()
+    body = asset.packed if is_packed else asset.plain
+    exchange.answer(Response(200, body, (("content-type", asset.kind), *packing, *headers)))
+
+
+@cache
+def load(name: str) -> Asset:
+    """Read once, when it is first asked for."""
+    plain = _listing() if name == LISTING else _folder().joinpath(*name.split("/")).read_bytes()
+    return Asset(TYPES[_ending(name)], plain, gzip.compress(plain, 9, mtime=0), sha256(plain).hexdigest()[:20])
+
+
+def _listing() -> bytes:
+    """A module with every page there is."""
+    pages = [name for name in names() if name.startswith("pages/")]
+    lines = [f'import page{number} from "./{name}";\n' for number, name in enumerate(pages)]
+    every = ", ".join(f"page{number}" for number in range(len(pages)))
+    return f"{''.join(lines)}export default [{every}];\n".encode()
+
+
+TEXT: Headers = (("content-type", "text/plain; charset=utf-8"), ("cache-control", "private, no-cache"))
+METRICS: Headers = (("content-type", CONTENT_TYPE), ("cache-control", "private, no-cache"))
+ROBOTS = b"User-agent: *\nDisallow: /\n"
+STATUS = {
+    "bad_input": 400, "too_large": 413, "packed_body": 415, "not_found": 404, "not_allowed": 403,
+    "misdirected": 421,
+    "quota_exceeded": 429, "unavailable": 503,
+}  # fmt: skip
+
+
+def refuse(error: QueueError) -> Response:
+    """In plain words."""
+    headers = TEXT
+    status = STATUS.get(error.code, 500)
+    if error.code == "not_allowed" and error.field == UNKNOWN:
+        status, headers = 401, (*TEXT, CHALLENGE)
+    return Response(status, f"{error}\n".encode(), headers)
+
+
+VERBS = {"/health": None, "/robots.txt": None, "/metrics": LOOK}
+"""By path, all of them GET: the verb in the table of ``core.access``, in the server as a whole. None: for everybody,
+without a token."""
+
+
+class Pages:
+    def __init__(self, house: House, guard: Guard) -> None:
+        self._house = house
+        self._guard = guard
+
+    def routes(self) -> Api:
+        api = Api(refuse)
+        api.add("GET", "/health", self._health)
+        api.add("GET", "/robots.txt", self._robots)
+        api.add("GET", "/metrics", self._metrics)
+        return api
+
+    def _health(self, request: Request, exchange: Exchange, params: Params) -> None:
+        """Short, and for everybody: OK as long as the server can do its work."""
+
+        def told(found: dict[str, Any]) -> Response:
+            return Response(503, b"fail", TEXT) if found["status"] == "fail" else Response(200, b"OK", TEXT)
+
+        self._call("health", exchange, told)
+
+    def _robots(self, request: Request, exchange: Exchange, params: Params) -> None:
+        exchange.answer(Response(200, ROBOTS, TEXT))
+
+    def _metrics(self, request: Request, exchange: Exchange, params: Params) -> None:
+        self._guard.check(request, LOOK, None)
+        self._call("metrics", exchange, lambda page: Response(200, page.encode(), METRICS))
+
+    def _call(self, method: str, exchange: Exchange, told: Callable[[Any], Response]) -> None:
+        def done(value: Any, error: QueueError | None) -> None:
+            exchange.answer(told(value) if error is None else refuse(error))
+
+        self._house.methods.find(method)(self._house.desk, {}, done)

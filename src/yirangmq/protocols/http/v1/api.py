@@ -1,0 +1,333 @@
+"""The API's own description, OpenAPI 3.1, printed from the table of endpoints: it cannot disagree with it.
+
+From a method and a path to the endpoint they mean. ``protocols.http.types.Routes`` for everything under ``/v1``.
+
+The API put together: every endpoint there is, and the parts of it that live as long as the server."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from yirangmq.core.access import ALLOWED, ANYWHERE, SCOPES
+from yirangmq.core.active_guard import check
+from yirangmq.core.errors import BadInput, NotFound
+from yirangmq.observe.events import Feed
+from yirangmq.protocols.context import House
+from yirangmq.protocols.http.router import Params, Router, answering, decoded, is_cacheable
+from yirangmq.protocols.http.server import Together
+from yirangmq.protocols.http.types import Exchange, Request, Response, Route
+from yirangmq.protocols.http.v1 import consume, messages, publish, queues, rendering, server, topics
+from yirangmq.protocols.http.v1.consume import Leasing
+from yirangmq.protocols.http.v1.endpoint import SMALL_BODY, Ask, Endpoint, Field, Guard, Schema, let_all
+from yirangmq.protocols.http.v1.log import LogRoutes
+from yirangmq.protocols.http.v1.pipelines import BatchRoutes, PipelineRoutes
+from yirangmq.protocols.http.v1.schemas import COMPONENTS, ref
+from yirangmq.protocols.http.v1.sse import Events, TopicEvents
+
+JSON = "application/json"
+EVERYWHERE = ("bad_input", "too_large", "packed_body", "not_allowed", "timed_out", "unavailable", "internal_error")
+"""Any endpoint may answer with these: the request is malformed, the client may not, the server cannot."""
+BEFORE = {"414": "the path and the query are too long", "431": "the headers are too large"}
+"""What the protocol says of a request before it is known what it asks for."""
+TAGS = {
+    "messages": "publish, look, give up",
+    "consuming": "take messages and say what became of them",
+    "dead letters": "what was given up, and why",
+    "queues": "what there is",
+    "policies": "the numbers that govern a queue",
+    "consumers": "who is at work",
+    "topics": "records that every subscriber gets, in order",
+    "batches": "of a pipeline, each in once",
+    "pipelines": "queries on Spark, and how they do",
+    "alerts": "what is wrong, and who is told",
+    "events": "what happens, as it happens",
+    "server": "the server itself",
+}
+
+
+def document(endpoints: Iterable[Endpoint], version: str) -> dict[str, Any]:
+    paths: dict[str, dict[str, Any]] = {}
+    for endpoint in endpoints:
+        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Yi-Rang MQ",
+            "version": version,
+            "summary": "A durable message queue: lease, retry, dead letters.",
+            "license": {"name": "MIT", "identifier": "MIT"},
+        },
+        "servers": [{"url": "/"}],
+        "tags": [{"name": name, "description": about} for name, about in TAGS.items()],
+        "paths": paths,
+        "components": {
+            "schemas": COMPONENTS,
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{}, {"token": []}],
+    }
+
+
+def _operation(endpoint: Endpoint) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "operationId": operation_id(endpoint),
+        "summary": endpoint.about,
+        "tags": [endpoint.tag],
+        "x-verb": endpoint.verb,
+        "x-scopes": [scope for scope in SCOPES if scope in ALLOWED[endpoint.verb]],
+        "parameters": [
+            *(_parameter(field, "path") for field in endpoint.path_fields()),
+            *(_parameter(field, "query") for field in endpoint.query),
+            *(_parameter(field, "header") for field in endpoint.headers),
+        ],
+        "responses": _responses(endpoint),
+    }
+    body = _body(endpoint)
+    return shown if body is None else {**shown, "requestBody": body}
+
+
+def operation_id(endpoint: Endpoint) -> str:
+    """``POST /v1/queues/{queue}/messages`` is ``postQueuesMessages``; with an id at its end it is about ``One``."""
+    if endpoint.name:
+        return endpoint.name
+    parts = [part for part in endpoint.path.split("/")[2:] if not part.startswith("{")]
+    words = "".join(word.capitalize() for part in parts for word in part.replace(".", "-").split("-"))
+    return endpoint.method.lower() + words + ("One" if endpoint.path.endswith("}") else "")
+
+
+def _parameter(field: Field, place: str) -> dict[str, Any]:
+    needed = field.needed or place == "path"
+    schema = field.schema()
+    return {
+        "name": field.name,
+        "in": place,
+        "description": schema.pop("description"),
+        "schema": schema,
+        **({"required": True} if needed else {}),
+    }
+
+
+def _body(endpoint: Endpoint) -> dict[str, Any] | None:
+    if endpoint.content is not None:
+        return {
+            "description": endpoint.content.about,
+            "required": endpoint.content.needed,
+            "content": {name: {"schema": schema} for name, schema in endpoint.content.types.items()},
+        }
+    if not endpoint.body:
+        return None
+    is_needed = any(field.needed for field in endpoint.body)
+    return {"required": is_needed, "content": {JSON: {"schema": object_of(endpoint.body)}}}
+
+
+def object_of(fields: Sequence[Field]) -> Schema:
+    """The schema of a body of declared fields: these, and no others."""
+    needed = [field.name for field in fields if field.needed]
+    schema: Schema = {
+        "type": "object",
+        "properties": {field.name: field.schema() for field in fields},
+        "additionalProperties": False,
+    }
+    return {**schema, "required": needed} if needed else schema
+
+
+def _responses(endpoint: Endpoint) -> dict[str, Any]:
+    first: dict[str, Any] = {endpoint.media: {"schema": endpoint.answer}}
+    first |= {name: {"schema": schema} for name, schema in endpoint.more.items() if "/" in name}
+    answers: dict[str, Any] = {"200": {"description": "done", "content": first}}
+    codes: dict[str, list[str]] = {}
+    for code in (*EVERYWHERE, *endpoint.refusals):
+        codes.setdefault(str(rendering.STATUS_OF[code]), []).append(code)
+    for status, about in BEFORE.items():
+        answers[status] = {"description": about, "content": {"text/plain": {"schema": {"type": "string"}}}}
+    codes["401"] = ["not_allowed"]
+    for status, names in sorted(codes.items()):
+        own = endpoint.more.get(status)
+        schema = {"anyOf": [own, ref("Error")]} if own is not None else ref("Error")
+        answers[status] = {"description": ", ".join(names), "content": {JSON: {"schema": schema}}}
+    if "Results" in endpoint.answer.get("$ref", ""):
+        for status in ("404", "409"):
+            answers[status] = {
+                "description": "some could not be done; the first error, and a result for each",
+                "content": {JSON: {"schema": {"anyOf": [ref("Results"), ref("Error")]}}},
+            }
+    return answers
+
+
+WORK = ("publish", "consume")
+"""Verbs that a standby refuses at once; what an administrator asks for is refused when it comes to change
+something."""
+
+
+class Table:
+    """Names in a path are compared as they were sent, values are decoded and checked when a request is handled; an
+    empty value leads nowhere."""
+
+    def __init__(
+        self,
+        house: House,
+        endpoints: Iterable[Endpoint],
+        guard: Guard = let_all,
+        together: Together | None = None,
+    ) -> None:
+        self._house = house
+        self._guard = guard
+        self._together = together
+        self._router: Router[tuple[Endpoint, tuple[Field, ...]]] = Router(self._make)
+        self.find = self._router.find
+        self.endpoints: list[Endpoint] = []
+        for endpoint in endpoints:
+            self.add(endpoint)
+
+    def add(self, endpoint: Endpoint) -> None:
+        self._router.add(endpoint.method, endpoint.path, (endpoint, endpoint.path_fields()))
+        self.endpoints.append(endpoint)
+
+    def _make(self, method: str, path: str) -> Route:
+        node, values = self._router.match(path.split("/")[1:])
+        if not node.by_method or "" in values:
+            lost = NotFound(f"{path[:100]} is not a path of this API; /v1/openapi.json lists them", field="path")
+            return answering(rendering.refuse(lost), SMALL_BODY, rendering.refuse)
+        found = node.by_method.get("GET" if method == "HEAD" else method)
+        if found is None:
+            return _not_allowed(method, ", ".join(sorted(node.by_method)))
+        endpoint, fields = found
+        way = Way(self._house, endpoint, fields, values, self._guard, self._together)
+        return Route(way.handle, endpoint.max_body, rendering.refuse, way.admit, is_cacheable(path, values))
+
+
+def _not_allowed(method: str, known: str) -> Route:
+    allow = (("allow", known),)
+    if method == "OPTIONS":
+        return answering(Response(204, None, allow), SMALL_BODY, rendering.refuse)
+    error = BadInput(f"{method[:20]} is not for this path; it takes {known}", field="method")
+    return answering(rendering.refuse(error, 405, allow), SMALL_BODY, rendering.refuse)
+
+
+class Way:
+    """To one endpoint by one path, for any number of requests."""
+
+    __slots__ = ("_endpoint", "_fields", "_guard", "_house", "_path", "_together", "_values")
+
+    def __init__(
+        self,
+        house: House,
+        endpoint: Endpoint,
+        fields: tuple[Field, ...],
+        values: Params,
+        guard: Guard,
+        together: Together | None,
+    ) -> None:
+        self._house = house
+        self._endpoint = endpoint
+        self._fields = fields
+        self._values = values
+        self._guard = guard
+        self._together = None if endpoint.joins else together
+        self._path: dict[str, str] | None = None
+
+    def admit(self, request: Request) -> None:
+        """Before the body is read."""
+        if self._guard is not let_all:
+            path = self._path or self._checked()
+            place = path.get("queue", path.get("topic")) if not self._endpoint.is_filtered else ANYWHERE
+            self._guard(request, self._endpoint.verb, place)
+        if self._endpoint.verb in WORK and request.method not in ("GET", "HEAD"):
+            check(self._house.desk.duty)
+
+    def handle(self, request: Request, exchange: Exchange) -> None:
+        if self._together is not None:
+            self._together.after(request)
+        path = self._path or self._checked()
+        self._endpoint.act(Ask(self._house, self._endpoint, path, request, exchange, self._guard))
+
+    def _checked(self) -> dict[str, str]:
+        """What stands in the path, by name."""
+        pairs = zip(self._fields, self._values, strict=True)
+        self._path = {one.name: one.kind.check(decoded(value), one.name) for one, value in pairs}
+        return self._path
+
+
+PREFIX = "/v1/"
+MAX_BODY = 16 * 1024 * 1024
+"""Bytes of a request that brings messages."""
+
+
+class Api:
+    """``find`` is what a router asks for every path that begins with ``PREFIX``. ``feed``: the server's, if it has one
+    that hears what happens; ``together``: the door's, where other APIs use it too."""
+
+    def __init__(
+        self,
+        house: House,
+        feed: Feed | None = None,
+        *,
+        max_body: int = MAX_BODY,
+        guard: Guard = let_all,
+        together: Together | None = None,
+    ) -> None:
+        together = together or Together(house.desk)
+        self._version = house.welcome.server.rpartition(" ")[2]
+        self._leasing = Leasing(together)
+        self._events = Events(feed or house.feed or _own_feed(house), f"{house.clock.now_ms():x}")
+        self._topic_events = TopicEvents()
+        self._log = LogRoutes()
+        self.table = Table(house, (), guard, together)
+        self.find = self.table.find
+        for endpoint in (
+            *publish.Publishing(house.desk.verbs, together).endpoints(max_body),
+            *self._leasing.endpoints,
+            consume.Acking(house.desk.verbs, together).endpoint,
+            *consume.ENDPOINTS,
+            *messages.ENDPOINTS,
+            *messages.RECORD_ENDPOINTS,
+            *messages.DEAD_LETTER_ENDPOINTS,
+            *queues.ENDPOINTS,
+            *queues.DISPATCH_ENDPOINTS,
+            *queues.endpoints(max_body),
+            *server.ENDPOINTS,
+            *server.ALERT_ENDPOINTS,
+            *server.PAIR_ENDPOINTS,
+            *topics.endpoints(max_body),
+            *server.BRIDGE_ENDPOINTS,
+            *self._topic_events.endpoints,
+            *self._log.endpoints,
+            *BatchRoutes(None if house.batches is None else house.batches()).endpoints(max_body),
+            *PipelineRoutes().endpoints,
+            *self._events.endpoints,
+            Endpoint("GET", "/v1/openapi.json", "This document", self._describe, "server", "greet", {"type": "object"}),
+        ):
+            self.table.add(endpoint)
+
+    @property
+    def waiting(self) -> int:
+        """Leases that wait for a message."""
+        return self._leasing.waiting
+
+    @property
+    def following(self) -> int:
+        """Readers of events."""
+        return self._events.following + self._topic_events.following
+
+    def stop(self) -> None:
+        """The server is going: who waits is told that there is nothing."""
+        self._leasing.stop()
+        self._events.stop()
+        self._topic_events.stop()
+        self._log.stop()
+
+    def move(self) -> None:
+        """The work is another node's now: who waits for it here is told that there is nothing."""
+        self._leasing.stop()
+        self._topic_events.stop()
+
+    def _describe(self, ask: Ask) -> None:
+        ask.reply(self.document())
+
+    def document(self) -> dict[str, object]:
+        return document(self.table.endpoints, self._version)
+
+
+def _own_feed(house: House) -> Feed:
+    feed = Feed(house.clock)
+    house.desk.verbs.happened.listen(feed.hear)
+    return feed

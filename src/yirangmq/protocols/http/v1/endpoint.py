@@ -1,0 +1,387 @@
+"""One endpoint, and one request to it.
+
+Knows: declarations, requests, the way to the desk and back. Does not know: what any endpoint does.
+
+How a request says that it speaks CloudEvents.
+
+What a caller may say, declared once: a value is checked by its declaration, and the API's document shows it.
+
+Knows: kinds of values and how each is written in JSON, in a query and in a schema. Does not know: endpoints."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import parse_qsl
+
+from yirangmq.broker.settle import MOST_PER_CALL
+from yirangmq.core import validation
+from yirangmq.core.access import ANYWHERE, LOOK, Grant
+from yirangmq.core.errors import BadInput, QueueError
+from yirangmq.core.message import Reason
+from yirangmq.core.ports import Transaction
+from yirangmq.core.states import KEPT
+from yirangmq.core.validation import Fields, kind
+from yirangmq.format.json_codec import dumps, loads
+from yirangmq.protocols.context import House
+from yirangmq.protocols.http.types import Exchange, Headers, Request, Response
+from yirangmq.protocols.http.v1 import rendering
+
+EVENT_TYPE = "application/cloudevents+json"
+BATCH_TYPE = "application/cloudevents-batch+json"
+
+
+def wants_events(request: Request) -> bool:
+    """It asks for events in so many words; whoever takes anything gets our own form."""
+    return "application/cloudevents" in request.headers.get("accept", "")
+
+
+Schema = dict[str, Any]
+MOST_TEXT = 10_000
+
+
+class Kind(NamedTuple):
+    """One kind of value. ``check`` returns it, or raises ``BadInput`` naming the field; ``parse`` turns the text of a
+    query into what JSON would have said."""
+
+    schema: Schema
+    check: Callable[[object, str], Any]
+    parse: Callable[[str, str], object]
+
+
+class Field(NamedTuple):
+    """One value that an endpoint takes. ``key`` is what the verb behind it calls it."""
+
+    name: str
+    kind: Kind
+    about: str
+    default: Any = None
+    key: str = ""
+    needed: bool = False
+
+    def schema(self) -> Schema:
+        shown: Schema = {**self.kind.schema, "description": self.about}
+        return shown if self.default is None else {**shown, "default": self.default}
+
+
+def read(fields: Sequence[Field], given: object) -> dict[str, Any]:
+    """The checked values of a JSON object, by the keys of their verb; one that was not given and has no default is
+    left out."""
+    reader = Fields(given)
+    values: dict[str, Any] = {}
+    missing = object()
+    for wanted in fields:
+        value = reader.take(wanted.name, missing)
+        if value is not missing:
+            values[wanted.key or wanted.name] = wanted.kind.check(value, wanted.name)
+        elif wanted.needed:
+            raise BadInput("is needed", field=wanted.name)
+        elif wanted.default is not None:
+            values[wanted.key or wanted.name] = wanted.default
+    reader.done()
+    return values
+
+
+def parsed(fields: Sequence[Field], texts: Mapping[str, str]) -> dict[str, object]:
+    """The texts of a query as the values that JSON would have said; names that are not known stay, to be refused."""
+    kinds = {field.name: field.kind for field in fields}
+    return {name: kinds[name].parse(text, name) if name in kinds else text for name, text in texts.items()}
+
+
+# -- kinds ----------------------------------------------------------------------------------------------------------
+
+
+def _as_text(text: str, field: str) -> object:
+    return text
+
+
+def _as_number(text: str, field: str) -> object:
+    for read_number in (int, float):
+        if text.isascii() and "_" not in text and text == text.strip():
+            try:
+                return read_number(text)
+            except ValueError:
+                continue
+    raise BadInput(f"must be a number, not {text[:60]!r}", field=field)
+
+
+def _as_flag(text: str, field: str) -> object:
+    if text not in ("true", "false"):
+        raise BadInput(f"must be true or false, not {text[:60]!r}", field=field)
+    return text == "true"
+
+
+def text(most: int = MOST_TEXT, least: int = 0) -> Kind:
+    def check(value: object, field: str) -> str:
+        if not isinstance(value, str) or not least <= len(value) <= most:
+            raise BadInput(f"must be a text of {least} to {most} characters", field=field)
+        return value
+
+    return Kind({"type": "string", "minLength": least, "maxLength": most}, check, _as_text)
+
+
+def whole(least: int, most: int) -> Kind:
+    def check(value: object, field: str) -> int:
+        if isinstance(value, float) and value.is_integer():  # 1.0 is a whole number in JSON
+            value = int(value)
+        return validation.check_count(value, field, least=least, most=most)
+
+    return Kind({"type": "integer", "minimum": least, "maximum": most}, check, _as_number)
+
+
+def seconds(least: float = 0) -> Kind:
+    def check(value: object, field: str) -> float:
+        validation.check_milliseconds(value, field, least=least)
+        assert isinstance(value, int | float)
+        return value
+
+    return Kind({"type": "number", "minimum": least, "maximum": validation.MAX_SECONDS}, check, _as_number)
+
+
+def choice(*allowed: str) -> Kind:
+    def check(value: object, field: str) -> str:
+        if value not in allowed:
+            raise BadInput(f"must be one of {', '.join(allowed)}, not {str(value)[:60]!r}", field=field)
+        return str(value)
+
+    return Kind({"type": "string", "enum": list(allowed)}, check, _as_text)
+
+
+def _check_flag(value: object, field: str) -> bool:
+    if not isinstance(value, bool):
+        raise BadInput(f"must be true or false, not {kind(value)}", field=field)
+    return value
+
+
+BOOLEAN = Kind({"type": "boolean"}, _check_flag, _as_flag)
+
+
+def many(inner: Kind, least: int = 1, most: int = MOST_PER_CALL) -> Kind:
+    def check(value: object, field: str) -> list[Any]:
+        if not isinstance(value, list) or not least <= len(value) <= most:
+            raise BadInput(f"must be an array of {least} to {most}, not {_how_many(value)}", field=field)
+        return [inner.check(one, f"{field}[{number}]") for number, one in enumerate(value)]
+
+    return Kind({"type": "array", "items": inner.schema, "minItems": least, "maxItems": most}, check, _as_text)
+
+
+def _how_many(value: object) -> str:
+    return f"one of {len(value)}" if isinstance(value, list) else kind(value)
+
+
+def _named(pattern: str, check: Callable[[object, str], str]) -> Kind:
+    return Kind({"type": "string", "pattern": f"^{pattern}$"}, check, _as_text)
+
+
+QUEUE_NAME = _named(validation.QUEUE.pattern, validation.check_queue)
+MESSAGE_ID = _named(validation.IDENTIFIER.pattern, validation.check_id)
+CONSUMER_ID = _named(validation.CONSUMER.pattern, validation.check_consumer)
+LEASE_ID = text(40, 3)
+REASON = choice(*(reason.value for reason in Reason))
+
+# -- fields that several endpoints take -----------------------------------------------------------------------------
+
+QUEUE = Field("queue", QUEUE_NAME, "the name of the queue", needed=True)
+ID = Field("id", MESSAGE_ID, "the id of the message", needed=True)
+CONSUMER = Field("id", CONSUMER_ID, "the name of the consumer", needed=True)
+TOPIC = Field("topic", QUEUE_NAME, "the name of the topic", needed=True)
+SUBSCRIBER = Field("name", CONSUMER_ID, "the name of the durable subscriber", needed=True)
+BRIDGE = Field("name", CONSUMER_ID, "the name of the bridge", needed=True)
+STATE = Field("state", choice(*(state.value for state in KEPT)), "messages of this state", "ready")
+FILTER = Field("filter", text(), "which ones, in the filter language; empty: all", "")
+LIMIT = Field("limit", whole(1, MOST_PER_CALL), "at most so many; a page of large messages may have fewer", 100)
+CURSOR = Field("cursor", text(), "where the page before this one ended; empty: begin", "")
+
+
+Answer = TypeVar("Answer")
+SMALL_BODY = 1024 * 1024
+"""Bytes of a request that carries no messages."""
+LONGEST_QUERY = 16_384
+USUAL = {one.name: one for one in (QUEUE, TOPIC, SUBSCRIBER, ID)}
+"""Fields of a path by their name, unless an endpoint says otherwise."""
+MOST_REMEMBERED = 1000
+"""Names of which a filter remembers whether they are shown: a stream of events asks again and again."""
+
+
+class Ask:
+    """One request. It is answered once: by ``reply``, by ``respond``, or with the error that was raised."""
+
+    __slots__ = ("_guard", "endpoint", "exchange", "house", "path", "request")
+
+    path: Mapping[str, str]
+    """What stands in the path, by name."""
+
+    def __init__(
+        self,
+        house: House,
+        endpoint: "Endpoint",
+        path: Mapping[str, str],
+        request: Request,
+        exchange: Exchange,
+        guard: "Guard | None" = None,
+    ) -> None:
+        self.house = house
+        self.endpoint = endpoint
+        self.path = path
+        self.request = request
+        self.exchange = exchange
+        self._guard = guard
+
+    def sees(self) -> Callable[[str], bool]:
+        """For endpoints that are filtered: which queues or topics this client may hear of."""
+        grant = self._grant()
+        if grant is None:
+            return lambda name: True
+        verb = self.endpoint.verb
+        return lru_cache(MOST_REMEMBERED)(lambda name: bool(name) and grant.allows(verb, name))
+
+    def sees_all(self) -> bool:
+        """Whether this client may look at the server as a whole."""
+        grant = self._grant()
+        return grant is None or grant.allows(LOOK, None)
+
+    def listing(self) -> dict[str, Any]:
+        """``values`` for a list of queues, which leaves out those that this client may not hear of."""
+        return self.values() if self.sees_all() else {**self.values(), "sees": self.sees()}
+
+    def _grant(self) -> Grant | None:
+        return None if self._guard is None else self._guard(self.request, self.endpoint.verb, ANYWHERE)
+
+    @property
+    def queue(self) -> str:
+        return self.path["queue"]
+
+    # -- what was asked -------------------------------------------------------------------------------------------
+
+    def query(self) -> dict[str, Any]:
+        return read(self.endpoint.query, parsed(self.endpoint.query, _texts(self.request.query)))
+
+    def document(self) -> object:
+        """The body as JSON; nothing at all is an empty object, where nothing is needed."""
+        if not self.request.body:
+            if self.endpoint.content is not None:
+                raise BadInput("is needed", field="body")
+            return {}
+        try:
+            return loads(self.request.body)
+        except BadInput as error:
+            raise BadInput(str(error), field="body") from None
+
+    def values(self) -> dict[str, Any]:
+        """Path, query and body, checked, by the keys of the verb."""
+        values: dict[str, Any] = {**self.path, **self.query()}
+        if self.endpoint.body:
+            values |= read(self.endpoint.body, self.document())
+        return values
+
+    # -- the way to the desk --------------------------------------------------------------------------------------
+
+    def submit(self, work: Callable[[Transaction], Answer], reply: Callable[[Answer], None]) -> None:
+        """``work`` joins the next commit; ``reply`` is called with its value when that is on disk."""
+        self.house.desk.submit(work, self.told(reply))
+
+    def call(self, method: str, given: Mapping[str, Any], reply: Callable[[Any], None]) -> None:
+        """A method of ``admin.registry``, by name."""
+        self.house.methods.find(method)(self.house.desk, given, self.told(reply))
+
+    def told(self, reply: Callable[[Answer], None]) -> Callable[[Answer, QueueError | None], None]:
+        """What to do when work is done elsewhere: ``reply`` with its value, or refuse with its error."""
+
+        def told(value: Answer, error: QueueError | None) -> None:
+            if error is not None:
+                self.exchange.answer(rendering.refuse(error))
+                return
+            try:
+                reply(value)
+            except QueueError as problem:
+                self.exchange.answer(rendering.refuse(problem))
+            except Exception as problem:
+                self.exchange.answer(rendering.refuse(QueueError(f"{type(problem).__name__}: {problem}")))
+                raise
+
+        return told
+
+    # -- the way back ---------------------------------------------------------------------------------------------
+
+    def refuse(self, error: QueueError) -> None:
+        self.exchange.answer(rendering.refuse(error))
+
+    def reply(self, document: object, status: int = 200) -> None:
+        self.exchange.answer(Response(status, dumps(document), rendering.JSON))
+
+    def respond(self, body: bytes, headers: Headers = rendering.JSON, status: int = 200) -> None:
+        """A body that is written already."""
+        self.exchange.answer(Response(status, body, headers))
+
+
+def _texts(query: str) -> dict[str, str]:
+    """What stands behind the question mark; each name once."""
+    if not query:
+        return {}
+    try:
+        if len(query) > LONGEST_QUERY:
+            raise ValueError(f"longer than {LONGEST_QUERY} characters")
+        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True, errors="strict", max_num_fields=50)
+    except ValueError as error:
+        raise BadInput(f"cannot be read: {error}", field="query") from None
+    texts = dict(pairs)
+    if len(texts) != len(pairs):
+        raise BadInput("the same name twice", field="query")
+    return texts
+
+
+Act = Callable[[Ask], None]
+Guard = Callable[[Request, str, str | None], Grant | None]
+"""(request, verb, queue or topic or None) → the client's grant (None: it may do everything), or ``NotAllowed``."""
+
+
+def let_all(request: Request, verb: str, queue: str | None) -> None:
+    """Everybody may do everything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """A body that is no plain object of declared fields: by content type, its schema. ``needed``: there must be one."""
+
+    types: Mapping[str, Schema]
+    about: str
+    needed: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One verb of the API. The OpenAPI document is printed from these, and from nothing else.
+
+    ``verb`` is what a client must be allowed to do, by the table of ``core.access``: in the queue or topic of its path,
+    or in the server as a whole. Where ``is_filtered``, any queue will do, and the answer leaves out all others.
+    ``refusals`` are the codes of ``core.errors`` that it answers with beside those of every endpoint."""
+
+    method: str
+    path: str
+    about: str
+    act: Act
+    tag: str
+    verb: str
+    answer: Schema
+    path_kinds: Sequence[Field] = ()
+    """The fields of its path that are not the usual ones of their name (``USUAL``)."""
+    query: Sequence[Field] = ()
+    body: Sequence[Field] = ()
+    content: Content | None = None
+    headers: Sequence[Field] = ()
+    refusals: Sequence[str] = ()
+    max_body: int = SMALL_BODY
+    media: str = "application/json"
+    """The type of the answer."""
+    more: Mapping[str, Any] = field(default_factory=dict)
+    """Further answers of the document: ``{"503": …}``, and further media types of the first."""
+    name: str = ""
+    """In the document, where that of its path is another's."""
+    is_filtered: bool = False
+    joins: bool = False
+    """Requests to it are done together with others (``together``)."""
+
+    def path_fields(self) -> tuple[Field, ...]:
+        """The values in its path, in order."""
+        known = USUAL | {one.name: one for one in self.path_kinds}
+        return tuple(known[part[1:-1]] for part in self.path.split("/") if part.startswith("{"))

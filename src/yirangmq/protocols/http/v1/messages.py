@@ -1,0 +1,249 @@
+"""Messages seen without being taken, and given up: ``/v1/queues/{queue}/messages``.
+
+Dead letters: found, counted, sent round again, set aside, given up. Either name of their queue will do.
+
+Messages as record frames: ``GET /v1/queues/{queue}/records``, a page at a time, payloads to the byte.
+
+Made for pipelines, which read many. A frame's topic is the queue, its key the message id, its sequence the number in
+the store; its headers are the message's card and the envelope's members, texts all of them. The cursor of what follows
+is the header ``X-MQ-Cursor``, empty at the end."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from yirangmq.broker.dead_letters import KINDS
+from yirangmq.core.errors import BadInput, NotFound, PayloadDamaged
+from yirangmq.core.topics import NewRecord
+from yirangmq.format import cloudevents
+from yirangmq.format.delivery import Look
+from yirangmq.format.envelope import damage, header_of
+from yirangmq.format.json_codec import dumps
+from yirangmq.protocols.http.responses import ATTACHMENT, SANDBOX
+from yirangmq.protocols.http.v1 import rendering
+from yirangmq.protocols.http.v1.consume import answer_results
+from yirangmq.protocols.http.v1.endpoint import (
+    BOOLEAN,
+    CURSOR,
+    EVENT_TYPE,
+    FILTER,
+    LIMIT,
+    MESSAGE_ID,
+    STATE,
+    Act,
+    Ask,
+    Endpoint,
+    Field,
+    choice,
+    many,
+    wants_events,
+    whole,
+)
+from yirangmq.protocols.http.v1.schemas import FLAG, MESSAGE, TEXT, items, ref, thing
+from yirangmq.wire.messages import error_of
+from yirangmq.wire.records import encode_batch
+
+
+def list_messages(ask: Ask) -> None:
+    """Without a filter the page is read in one commit, with one it is searched for beside the others' work."""
+    values = ask.values()
+    method = "search" if values["filter"] else "peek"
+    if method == "peek":
+        del values["filter"]
+    ask.call(method, values, lambda page: answer_page(ask, page))
+
+
+def answer_page(ask: Ask, page: Any) -> None:
+    found, cursor = rendering.looks(page)
+    ask.respond(rendering.listing(ask.path["queue"], found, cursor))
+
+
+def show_message(ask: Ask) -> None:
+    ask.call("show", ask.values(), lambda page: _answer_one(ask, page))
+
+
+def _answer_one(ask: Ask, page: Any) -> None:
+    look = one_look(page)
+    if look.envelope is not None and wants_events(ask.request):
+        ask.respond(cloudevents.as_json(look.envelope), (("content-type", EVENT_TYPE),))
+    else:
+        ask.respond(rendering.story(look))
+
+
+def one_look(page: Any) -> Look:
+    [look], _ = rendering.looks(page)
+    return look
+
+
+def show_payload(ask: Ask) -> None:
+    def reply(page: Any) -> None:
+        sent = one_look(page).envelope
+        if sent is None:
+            raise NotFound("of this message only the id is remembered", field="id")
+        wrong = damage(sent)
+        if wrong:
+            raise PayloadDamaged(f"message {sent.id} is not handed out: {wrong}")
+        kind = cloudevents.content_type(sent) or "application/octet-stream"
+        ask.respond(sent.payload, (("content-type", kind), *SANDBOX, *ATTACHMENT))
+
+    ask.call("show", ask.values(), reply)
+
+
+def drop_message(ask: Ask) -> None:
+    values = ask.values()
+
+    def reply(errors: list[list[str] | None]) -> None:
+        if errors[0] is not None:
+            raise error_of(*errors[0])
+        ask.reply({"queue": values["queue"], "messageId": values["id"], "dropped": True})
+
+    ask.call("drop", {"queue": values["queue"], "ids": [values["id"]]}, reply)
+
+
+def drop_many(ask: Ask) -> None:
+    values = ask.values()
+
+    def reply(errors: list[list[str] | None]) -> None:
+        answer_results(ask, "messageId", values["ids"], [None if one is None else error_of(*one) for one in errors])
+
+    ask.call("drop", values, reply)
+
+
+ALL = "/v1/queues/{queue}/messages"
+ONE = f"{ALL}/{{id}}"
+PAGE = (STATE, FILTER, LIMIT, CURSOR)
+STORY = {**MESSAGE, "properties": {**MESSAGE["properties"], "history": items(ref("Step"))}}
+IDS = Field("ids", many(MESSAGE_ID), "the ids of the messages", needed=True)
+
+ENDPOINTS = (
+    Endpoint("GET", ALL, "Messages of one state, without taking them", list_messages, "messages", "look", ref("Page"),
+             query=PAGE, refusals=("bad_filter",)),
+    Endpoint("POST", "/v1/queues/{queue}/search", "The same, asked for in a body", list_messages, "messages", "look",
+             ref("Page"), body=PAGE, refusals=("bad_filter",)),
+    Endpoint("GET", ONE, "One message and its history", show_message, "messages", "look", STORY,
+             refusals=("not_found",), more={EVENT_TYPE: {"type": "object"}}),
+    Endpoint("GET", f"{ONE}/payload", "The payload's bytes, exactly as sent", show_payload, "messages", "look",
+             {}, refusals=("not_found", "payload_damaged"), media="*/*"),
+    Endpoint("DELETE", ONE, "Give a message up, in whatever state", drop_message, "messages", "admin",
+             thing(queue=TEXT, messageId=TEXT, dropped=FLAG), refusals=("not_found", "wrong_state")),
+    Endpoint("POST", "/v1/queues/{queue}/drop", "Give many up", drop_many, "messages", "admin", ref("Results"),
+             body=(IDS,), refusals=("not_found", "wrong_state")),
+)  # fmt: skip
+
+
+def find(ask: Ask) -> None:
+    ask.call("dlq_find", ask.values(), lambda page: answer_page(ask, page))
+
+
+def show(ask: Ask) -> None:
+    ask.call("dlq_show", ask.values(), lambda page: ask.respond(rendering.story(one_look(page))))
+
+
+def stats(ask: Ask) -> None:
+    ask.call("dlq_stats", ask.values(), ask.reply)
+
+
+def _moving(method: str) -> Act:
+    def act(ask: Ask) -> None:
+        values = ask.values()
+        _check_choice(values)
+
+        def reply(moved: dict[str, Any]) -> None:
+            ask.reply({"queue": values["queue"], **moved, "dryRun": values["dry_run"]})
+
+        ask.call(method, values, reply)
+
+    return act
+
+
+def _check_choice(values: dict[str, Any]) -> None:
+    """A forgotten filter must not move everything."""
+    wants_all = values.pop("all")
+    if wants_all and (values["filter"] or "ids" in values):
+        raise BadInput("together with filter or ids; give one of them", field="all")
+    if not (wants_all or values["filter"] or "ids" in values):
+        raise BadInput('say which ones: filter, ids, or "all": true', field="filter")
+
+
+DEAD_LETTERS = "/v1/queues/{queue}/dead-letters"
+DEAD_LETTER_STATE = Field("state", choice(*KINDS), "the dead ones, those set aside (parked), or all", "dead")
+WHICH = (
+    FILTER,
+    Field("ids", many(MESSAGE_ID), "these, whatever their state; all must be dead letters, or nothing moves"),
+    Field("all", BOOLEAN, "all of them", False),
+    Field("limit", whole(1, 10**9), "at most so many, the oldest first"),
+    Field("dryRun", BOOLEAN, "say what would happen and change nothing", False, key="dry_run"),
+)
+REFUSALS = ("bad_filter", "not_found", "wrong_state")
+
+DEAD_LETTER_ENDPOINTS = (
+    Endpoint("GET", DEAD_LETTERS, "Dead letters, those of each queue oldest first", find, "dead letters", "look",
+             ref("Page"), query=(FILTER, DEAD_LETTER_STATE, LIMIT, CURSOR), refusals=("bad_filter",)),
+    Endpoint("GET", f"{DEAD_LETTERS}/stats", "How many, why, and how they grew by the day", stats, "dead letters",
+             "look", ref("Stats")),
+    Endpoint("GET", f"{DEAD_LETTERS}/{{id}}", "One dead letter and its history", show, "dead letters", "look", STORY,
+             refusals=("not_found", "wrong_state")),
+    Endpoint("POST", f"{DEAD_LETTERS}/redrive", "Back in line, first arrived first, attempts reset",
+             _moving("dlq_requeue"), "dead letters", "operate", ref("Moved"), body=(*WHICH, DEAD_LETTER_STATE),
+             refusals=REFUSALS),
+    Endpoint("POST", f"{DEAD_LETTERS}/quarantine",
+             "Set aside: they stay for good and move only when named", _moving("dlq_quarantine"), "dead letters",
+             "operate", ref("Moved"), body=WHICH, refusals=REFUSALS),
+    Endpoint("POST", f"{DEAD_LETTERS}/purge",
+             "Give up for good", _moving("dlq_purge"), "dead letters", "admin", ref("Moved"),
+             body=(*WHICH, DEAD_LETTER_STATE), refusals=REFUSALS),
+)  # fmt: skip
+
+
+TYPE = "application/vnd.yirangmq.records"
+CURSOR_HEADER = "x-mq-cursor"
+
+
+def list_records(ask: Ask) -> None:
+    values = ask.values()
+    method = "search" if values["filter"] else "peek"
+    if method == "peek":
+        del values["filter"]
+    ask.call(method, values, lambda page: _answer(ask, page))
+
+
+def _answer(ask: Ask, page: Any) -> None:
+    found, cursor = rendering.looks(page)
+    ask.respond(frames(found), (("content-type", TYPE), (CURSOR_HEADER, cursor)))
+
+
+def frames(found: Iterable[Look]) -> bytes:
+    """One after another, each with its message's number."""
+    parts = []
+    for look in found:
+        record = NewRecord(look.message.queue, _payload(look), look.message.id, headers_of(look))
+        at_ns = look.message.changed_at * 1_000_000
+        parts.append(encode_batch([record], look.message.seq, at_ns, {}, synced=False).data)
+    return b"".join(parts)
+
+
+def _payload(look: Look) -> bytes:
+    return b"" if look.envelope is None else look.envelope.payload
+
+
+def headers_of(look: Look) -> dict[str, str]:
+    """Those with nothing to say are left out. A member that is no text is its JSON."""
+    told: dict[str, Any] = {name: value for name, value in look.card().items() if name not in ("messageId", "queue")}
+    if look.envelope is not None:
+        told["enqueuedAt"] = look.envelope.published_at
+        told |= {name: value for name, value in header_of(look.envelope).items() if name not in ("messageId", "queue")}
+        told["isJson"] = look.envelope.is_json
+    if look.failure is not None:
+        told["reasonMessage"] = look.failure.reason_message
+        told["failedAt"] = look.failure.failed_at
+    return {
+        name: value if isinstance(value, str) else dumps(value).decode()
+        for name, value in told.items()
+        if value is not None and value != ""
+    }
+
+
+RECORD_ENDPOINTS = (
+    Endpoint("GET", "/v1/queues/{queue}/records", "Messages of one state as record frames, without taking them",
+             list_records, "messages", "look", {"type": "string", "format": "binary"}, query=PAGE,
+             refusals=("bad_filter",), media=TYPE),
+)  # fmt: skip

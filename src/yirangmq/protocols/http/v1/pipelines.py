@@ -1,0 +1,245 @@
+"""Batches of a pipeline: stages task by task, then one commit, each batch in once (``broker.sink_batches``).
+
+Made for the Spark sink, usable by anybody who writes in batches: ``docs/http.md`` shows how.
+
+Pipelines tell of themselves: how far a query is, how fast, what failed. Kept in memory only, for the dashboard; a
+server that starts anew hears of each again within seconds.
+
+Knows: the last card of each. Does not know: Spark."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from yirangmq.broker import sink_batches
+from yirangmq.broker.sink_batch_rows import Received
+from yirangmq.broker.sink_batches import Batches
+from yirangmq.core.errors import BadInput, NotFound
+from yirangmq.core.ports import Clock
+from yirangmq.core.sink_batches import Entry, Stage, check_batch, check_query, check_stage
+from yirangmq.core.validation import IDENTIFIER, QUEUE, Fields, check_id
+from yirangmq.format.envelope import iso
+from yirangmq.protocols.http.v1.endpoint import (
+    QUEUE_NAME,
+    Ask,
+    Content,
+    Endpoint,
+    Field,
+    Kind,
+    choice,
+    many,
+    text,
+    whole,
+)
+from yirangmq.protocols.http.v1.schemas import COUNT, INSTANT, TEXT, items, ref, some, thing
+
+MOST_STAGES = 10_000
+MOST_PIECES = 1_000_000
+MOST_ROWS = 10**9
+LARGEST_CHECKSUM = 2**32 - 1
+TYPE = "application/vnd.yirangmq.records"
+"""Record frames, one after another (docs/log.md)."""
+
+
+def _digits(least: int, most: int) -> Kind:
+    """A whole number as it stands in a path."""
+
+    def check(value: object, field: str) -> int:
+        written = str(value)
+        if not (written.isascii() and written.isdecimal() and len(written) <= 16 and least <= int(written) <= most):
+            raise BadInput(f"must be a whole number from {least} to {most}, not {written[:60]!r}", field=field)
+        return int(written)
+
+    return Kind({"type": "integer", "minimum": least, "maximum": most}, check, lambda written, field: written)
+
+
+def _check_stage(value: object, field: str) -> Stage:
+    part = Fields(value, field)
+    stage = Stage(
+        check_stage(part.take("id", None)),
+        part.whole("pieces", 0, least=0, most=MOST_PIECES),
+        part.whole("rows", 0, least=0, most=MOST_ROWS),
+        part.whole("checksum", 0, least=0, most=LARGEST_CHECKSUM),
+    )
+    part.done()
+    return stage
+
+
+STAGE_SCHEMA = {
+    "type": "object",
+    "required": ["id"],
+    "properties": {
+        "id": {"type": "string", "pattern": f"^{IDENTIFIER.pattern}$"},
+        "pieces": {**COUNT, "maximum": MOST_PIECES},
+        "rows": {**COUNT, "maximum": MOST_ROWS},
+        "checksum": {**COUNT, "maximum": LARGEST_CHECKSUM},
+    },
+    "additionalProperties": False,
+}
+STAGE = Kind(STAGE_SCHEMA, _check_stage, lambda written, field: written)
+PATH = (
+    Field("query", Kind({"type": "string", "pattern": f"^{QUEUE.pattern}$"}, lambda v, f: check_query(v),
+                        lambda written, field: written), "whose batch it is", needed=True),
+    Field("batch", _digits(0, 10**15), "its number within its query", needed=True),
+    Field("stage", Kind({"type": "string", "pattern": f"^{IDENTIFIER.pattern}$"}, lambda v, f: check_stage(v),
+                        lambda written, field: written), "which task's part it is", needed=True),
+    Field("piece", _digits(0, MOST_PIECES), "its number within its stage", needed=True),
+)  # fmt: skip
+"""What stands in the paths of these endpoints."""
+
+
+class BatchRoutes:
+    """``batches`` is None where the server takes none."""
+
+    def __init__(self, batches: Batches | None) -> None:
+        self._given = batches
+
+    @property
+    def _batches(self) -> Batches:
+        if self._given is None:
+            raise NotFound("this server takes no batches", field="path")
+        return self._given
+
+    def endpoints(self, max_body: int) -> tuple[Endpoint, ...]:
+        one = "/v1/batches/{query}/{batch}"
+        return (
+            Endpoint("PUT", f"{one}/stages/{{stage}}/{{piece}}", "Lay a piece of a stage down; it is on disk when this "
+                     "answers", self._put, "batches", "admin", thing(rows=COUNT, checksum=COUNT), path_kinds=PATH,
+                     content=Content({TYPE: {"type": "string", "format": "binary"}}, "record frames", needed=False),
+                     max_body=max_body, refusals=("store_full", "store_damaged")),
+            Endpoint("POST", f"{one}/commit", "Put a batch in, once: the stages named here, in this order",
+                     self._commit, "batches", "admin", ref("Batch"), path_kinds=PATH,
+                     body=(Field("stages", many(STAGE, 0, MOST_STAGES), "the parts it is made of", needed=True),
+                           Field("badRowQueue", QUEUE_NAME, "bury rows that cannot be taken, in the dead letters of "
+                                 "their own queue or else of this one; without it such a row refuses the batch")),
+                     refusals=("not_found", "wrong_state", "too_large", "quota_exceeded", "store_full", "unavailable")),
+            Endpoint("GET", "/v1/batches", "What the ledger remembers", self._list, "batches", "look",
+                     thing(batches=items(ref("Batch"))), query=(OF_QUERY,)),
+        )  # fmt: skip
+
+    def _put(self, ask: Ask) -> None:
+        ask.house.check_room()
+        place: Mapping[str, Any] = ask.path
+
+        def reply(got: Received) -> None:
+            ask.reply({"rows": got.rows, "checksum": got.checksum})
+
+        done = ask.told(reply)
+        self._batches.put(place["query"], place["batch"], place["stage"], place["piece"], ask.request.body, done)
+
+    def _commit(self, ask: Ask) -> None:
+        ask.house.check_room()
+        values = ask.values()
+
+        def reply(result: tuple[Entry, bool]) -> None:
+            entry, is_first = result
+            ask.reply({**_shown_batch(entry), "first": is_first})
+
+        done = ask.told(reply)
+        batch, bad_queue = check_batch(values["batch"]), values.get("badRowQueue") or ""
+        self._batches.commit(values["query"], batch, values["stages"], done, bad_queue)
+
+    def _list(self, ask: Ask) -> None:
+        query = ask.query().get("query", "")
+        ask.submit(
+            partial(sink_batches.entries, query=query),
+            lambda found: ask.reply({"batches": [{**_shown_batch(entry), "first": False} for entry in found]}),
+        )
+
+
+OF_QUERY = Field("query", text(200), "of this query alone")
+
+
+def _shown_batch(entry: Entry) -> dict[str, Any]:
+    return {
+        "query": entry.query,
+        "batch": entry.batch,
+        "step": entry.step.value,
+        "queueRows": entry.queue_rows,
+        "deadRows": entry.dead_rows,
+        "topicRows": entry.topic_rows,
+        "refused": entry.refused,
+        "at": iso(entry.at),
+    }
+
+
+LARGEST = 2**53
+SILENT_MS = 60_000
+"""A query that runs tells of itself at least every ten seconds; after this long it is lost."""
+FORGOTTEN_MS = 7 * 86_400_000
+MOST = 1000
+"""Cards kept; the one that was silent longest makes room."""
+NUMBER = whole(0, LARGEST)
+STATES = ("starting", "running", "done", "stopped", "failed")
+NAME = Field("id", Kind({"type": "string", "pattern": f"^{IDENTIFIER.pattern}$"}, check_id, lambda text, _: text),
+             "the name of the pipeline", needed=True)  # fmt: skip
+CARD = (
+    Field("state", choice(*STATES), "what it does", needed=True),
+    Field("kind", text(40), "process, or pipeline", "process"),
+    Field("source", text(500), "what it reads", ""),
+    Field("target", text(500), "what it writes", ""),
+    Field("startedAt", text(40), "when it began", ""),
+    Field("rows", NUMBER, "rows since it began", 0),
+    Field("dead", NUMBER, "of these, to the dead letters", 0),
+    Field("late", NUMBER, "rows that came too late for a window", 0),
+    Field("batch", NUMBER, "the number of the last micro-batch"),
+    Field("batchMs", NUMBER, "how long it took"),
+    Field("rowsPerSecond", NUMBER, "how fast it was"),
+    Field("position", NUMBER, "everything up to this sequence is in"),
+    Field("lag", NUMBER, "sequences of the log after that"),
+    Field("error", text(1000), "why it failed"),
+)
+SHOWN = thing(
+    pipeline=TEXT,
+    state={"type": "string", "enum": [*STATES, "lost"]},
+    kind=TEXT,
+    source=TEXT,
+    target=TEXT,
+    startedAt=TEXT,
+    seenAt=INSTANT,
+    rows=COUNT,
+    dead=COUNT,
+    late=COUNT,
+    batch=some(COUNT),
+    batchMs=some(COUNT),
+    rowsPerSecond=some(COUNT),
+    position=some(COUNT),
+    lag=some(COUNT),
+    error=some(TEXT),
+)
+
+
+class PipelineRoutes:
+    def __init__(self) -> None:
+        self._cards: dict[str, tuple[int, dict[str, Any]]] = {}
+        """By name: when it was heard of, and its card; in the order of hearing."""
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        return (
+            Endpoint("GET", "/v1/pipelines", "The pipelines that told of themselves within a week", self._list,
+                     "pipelines", "look", thing(pipelines=items(SHOWN))),
+            Endpoint("PUT", "/v1/pipelines/{id}", "A pipeline tells of itself, at least every ten seconds", self._put,
+                     "pipelines", "admin", SHOWN, path_kinds=(NAME,), body=CARD),
+        )  # fmt: skip
+
+    def _put(self, ask: Ask) -> None:
+        values = ask.values()
+        name, now = values.pop("id"), ask.house.clock.now_ms()
+        self._cards.pop(name, None)
+        self._cards[name] = now, values
+        while len(self._cards) > MOST:
+            self._cards.pop(next(iter(self._cards)))
+        ask.reply(_shown(ask.house.clock, name, now, values))
+
+    def _list(self, ask: Ask) -> None:
+        now = ask.house.clock.now_ms()
+        self._cards = {name: card for name, card in self._cards.items() if now - card[0] < FORGOTTEN_MS}
+        found = [_shown(ask.house.clock, name, at, values) for name, (at, values) in sorted(self._cards.items())]
+        ask.reply({"pipelines": found})
+
+
+def _shown(clock: Clock, name: str, at: int, values: dict[str, Any]) -> dict[str, Any]:
+    is_lost = values["state"] in ("starting", "running") and clock.now_ms() - at > SILENT_MS
+    card = {field.name: values.get(field.name) for field in CARD}
+    return {"pipeline": name, **card, "seenAt": iso(at + clock.ahead_ms()), **({"state": "lost"} if is_lost else {})}

@@ -1,0 +1,289 @@
+"""From the body of a request to the envelopes it brings: one of ours or many, a bare payload, events, or any bytes.
+
+Knows: content types, headers, the forms of a message. Does not know: the desk.
+
+Putting messages in: ``POST /v1/queues/{queue}/messages``, one or many, in one commit."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+import msgspec
+
+from yirangmq.broker.operations import Verbs
+from yirangmq.broker.settle import MOST_PER_CALL
+from yirangmq.core.errors import BadInput, QueueError, StoreError
+from yirangmq.core.message import Envelope
+from yirangmq.core.ports import Ids, Stored, Transaction
+from yirangmq.format import cloudevents
+from yirangmq.format.envelope import JSON_TYPE, NewMessage, build, members_of, read_members
+from yirangmq.format.json_codec import dumps, loads
+from yirangmq.protocols.http.server import Together
+from yirangmq.protocols.http.types import Request
+from yirangmq.protocols.http.v1.endpoint import (
+    BATCH_TYPE,
+    CONSUMER_ID,
+    EVENT_TYPE,
+    MESSAGE_ID,
+    Ask,
+    Content,
+    Endpoint,
+    Field,
+    parsed,
+    read,
+    seconds,
+    text,
+    whole,
+)
+from yirangmq.protocols.http.v1.schemas import COUNT, TEXT, items, ref, thing
+
+LINES = ("application/x-ndjson", "application/ndjson", "application/jsonl")
+FORM = "application/x-www-form-urlencoded"
+"""What curl says of ``--data`` if it is told nothing else."""
+TIME_MEMBERS = frozenset({"delaySec", "ttlSec"})
+_elements = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+SHORT = text(255, 1)
+HEADERS = (
+    Field("X-MQ-Message-Id", MESSAGE_ID, "its id", key="id"),
+    Field("X-MQ-Priority", whole(0, 2**53 - 1), "0 goes first, larger later, none last", key="priority"),
+    Field("X-MQ-Delay", seconds(), "seconds until it may be taken", key="delay"),
+    Field("X-MQ-Ttl", seconds(0.001), "seconds after which it is given up if nobody took it", key="ttl"),
+    Field("X-MQ-Type", SHORT, "its type", key="type"),
+    Field("X-MQ-Version", whole(0, 2**53 - 1), "the version of its type", key="version"),
+    Field("X-MQ-Attributes", text(), "its attributes: a JSON object", key="attributes"),
+    Field("X-MQ-Trace-Id", SHORT, "its trace", key="trace_id"),
+    Field("X-MQ-Deduplication-Key", SHORT, "a second message with this key is not stored", key="deduplication_key"),
+    Field("X-MQ-Group-Id", SHORT, "messages of one group are handed out one at a time, in order", key="group"),
+    Field("X-MQ-Target-Consumer-Id", CONSUMER_ID, "only this consumer may have it", key="target"),
+)
+"""With any of these, the body is the payload of one message, whatever its type."""
+_names = {field.name.lower(): field.name for field in HEADERS}
+
+
+class Intake(NamedTuple):
+    """What all messages of a request have in common. ``delay`` and ``ttl`` are seconds."""
+
+    queue: str
+    now: int
+    ids: Ids
+    delay: float
+    ttl: float | None
+
+    def envelopes(self, request: Request) -> list[Envelope]:
+        """Checked, in order; ``BadInput`` names what is wrong, and in which of them."""
+        headers = request.headers
+        given = headers.get("content-type", "")
+        base = given.partition(";")[0].strip().lower()
+        if not _names.keys().isdisjoint(headers):
+            return [self._described(request.body, given, base, headers)]
+        if base == JSON_TYPE or (base == FORM and request.body[:1] in (b"{", b"[")):
+            return self._documents(request.body)
+        if base in LINES:
+            return self._each([line for line in request.body.splitlines() if line.strip()], self._document)
+        if base == EVENT_TYPE:
+            return [self._event(request.body, "")]
+        if base == BATCH_TYPE:
+            return self._each(elements(request.body), self._event)
+        if "ce-specversion" in headers:
+            return [self._binary_event(request.body, given, headers)]
+        if not given and not request.body:
+            raise BadInput("is empty: send a message", field="body")
+        return [self._described(request.body, given, base, {})]
+
+    # -- JSON -----------------------------------------------------------------------------------------------------
+
+    def _documents(self, body: bytes) -> list[Envelope]:
+        if body.lstrip()[:1] != b"[":
+            return [self._document(body, self.ids.new(1)[0])]
+        return self._each(elements(body), self._document)
+
+    def _each(self, texts: list[bytes], make: Callable[[bytes, str], Envelope]) -> list[Envelope]:
+        if not 0 < len(texts) <= MOST_PER_CALL:
+            raise BadInput(f"from 1 to {MOST_PER_CALL} in one call, not {len(texts)}", field="messages")
+        made: list[Envelope] = []
+        try:
+            for one, id in zip(texts, self.ids.new(len(texts)), strict=True):
+                made.append(make(one, id))
+        except QueueError as error:
+            raise _in_place(error, len(made)) from None
+        return made
+
+    def _document(self, one: bytes, id: str) -> Envelope:
+        """An envelope, or a bare payload. Beside the members of an envelope ``delaySec`` and ``ttlSec`` may stand; they
+        are about publishing, and not kept."""
+        parts = members_of(one)
+        delay, ttl = self.delay, self.ttl
+        if parts is not None and ("payload" in parts or "payloadBase64" in parts):
+            if not TIME_MEMBERS.isdisjoint(parts):
+                parts.setdefault("messageId", dumps(id))  # they make an envelope of it, as its own members do
+            delay = _seconds(parts.pop("delaySec", None), "delaySec", delay) or 0
+            ttl = _seconds(parts.pop("ttlSec", None), "ttlSec", ttl)
+        return read_members(self.queue, one, parts, id, self.now, delay, ttl)
+
+    # -- any bytes ------------------------------------------------------------------------------------------------
+
+    def _described(self, body: bytes, given: str, base: str, headers: Mapping[str, str]) -> Envelope:
+        """One message, its envelope told by headers."""
+        texts = {_names[name]: value for name, value in headers.items() if name in _names}
+        values = read(HEADERS, parsed(HEADERS, texts))
+        attributes = values.pop("attributes", None)
+        if attributes is not None:
+            values["attributes"] = _attributes(attributes)
+        values.setdefault("delay", self.delay)
+        values.setdefault("ttl", self.ttl)
+        content_type = JSON_TYPE if base == JSON_TYPE else given or None
+        new = NewMessage(payload=body, content_type=content_type, **values)
+        return build(self.queue, new, self.ids.new(1)[0], self.now)
+
+    # -- events ---------------------------------------------------------------------------------------------------
+
+    def _event(self, one: bytes, id: str) -> Envelope:
+        return cloudevents.read(self.queue, one, self.now, self.delay, self.ttl)
+
+    def _binary_event(self, body: bytes, given: str, headers: Mapping[str, str]) -> Envelope:
+        told = {name[3:]: unquote(value) for name, value in headers.items() if name.startswith("ce-")}
+        return cloudevents.read_binary(self.queue, told, given or None, body, self.now, self.delay, self.ttl)
+
+
+def elements(body: bytes) -> list[bytes]:
+    """The elements of a JSON array, each with its own text."""
+    try:
+        body.decode()  # raw elements are skipped over, not looked into
+        return [bytes(one) for one in _elements(body)]
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise BadInput(f"must be a JSON array: {error}", field="body") from None
+
+
+def _seconds(raw: bytes | None, field: str, default: float | None) -> float | None:
+    if raw is None:
+        return default
+    value: float = seconds().check(loads(raw), field)
+    return value
+
+
+def _attributes(given: str) -> dict[str, Any]:
+    try:
+        value = loads(given.encode())
+    except BadInput:
+        value = None
+    if not isinstance(value, dict):
+        raise BadInput("must be a JSON object", field="X-MQ-Attributes")
+    return value
+
+
+def _in_place(error: QueueError, number: int) -> QueueError:
+    where = f"messages[{number}]"
+    words = str(error).removeprefix(f"{error.field}: ") if error.field else str(error)
+    return type(error)(words, field=f"{where}.{error.field}" if error.field else where)
+
+
+class Publishing:
+    """Calls that come at the same time are stored as one, as far as nobody can tell."""
+
+    def __init__(self, verbs: Verbs, together: Together) -> None:
+        self._verbs = verbs
+        self._together = together
+        self._work = self._store_all
+
+    def publish(self, ask: Ask) -> None:
+        """One bad message refuses all of its call, and nothing is stored."""
+        house = ask.house
+        house.check_room()
+        times = ask.query() if ask.request.query else {}
+        intake = Intake(ask.path["queue"], house.clock.now_ms(), house.ids, times.get("delay", 0), times.get("ttl"))
+        self._together.ask(ask, intake.envelopes(ask.request), self._work, answer)
+
+    def _store_all(
+        self, transaction: Transaction, queue: str, calls: Sequence[list[Envelope]]
+    ) -> Sequence[list[Stored] | QueueError]:
+        if len(calls) > 1:
+            self._verbs.gate.clear(transaction, queue, [one for call in calls for one in call])
+        if len(calls) > 1 and not transaction.policy(queue).quota.is_set:  # a quota may take some and refuse others
+            try:
+                stored = iter(self._verbs.publish(transaction, queue, [one for call in calls for one in call]))
+                return [list(islice(stored, len(call))) for call in calls]
+            except StoreError:
+                raise
+            except QueueError:
+                pass  # of one of them
+        return list(self._store_each(transaction, queue, calls))
+
+    def _store_each(
+        self, transaction: Transaction, queue: str, calls: Sequence[list[Envelope]]
+    ) -> Iterator[list[Stored] | QueueError]:
+        for call in calls:
+            try:
+                yield self._verbs.publish(transaction, queue, call)
+            except StoreError:
+                raise
+            except QueueError as error:
+                yield error
+
+    def endpoints(self, max_body: int) -> tuple[Endpoint, ...]:
+        return (
+            Endpoint("POST", "/v1/queues/{queue}/messages", "Publish one message or many", self.publish, "messages",
+                     "publish", ANSWER, query=TIMES, content=BODY, headers=HEADERS, max_body=max_body, joins=True,
+                     refusals=("quota_exceeded", "store_full")),
+        )  # fmt: skip
+
+
+def answer(ask: Ask, stored: list[Stored]) -> None:
+    """What became of each, in order."""
+    if len(stored) == 1 and not stored[0].duplicate and not stored[0].refused:
+        ask.respond(ONE_STORED % (dumps(ask.path["queue"]), dumps(stored[0].id)))
+        return
+    receipts = [_receipt(id, is_duplicate, refused) for _, id, is_duplicate, refused in stored]
+    duplicates = sum(one["duplicate"] for one in receipts)
+    refused = sum("refused" in one for one in receipts)
+    counted = {"stored": len(stored) - duplicates - refused, "duplicates": duplicates, "refused": refused}
+    ask.reply({"queue": ask.path["queue"], **counted, "messages": receipts})
+
+
+def _receipt(id: str, is_duplicate: bool, refused: str) -> dict[str, Any]:
+    receipt: dict[str, Any] = {"messageId": id, "duplicate": is_duplicate}
+    return {**receipt, "refused": refused} if refused else receipt
+
+
+ONE_STORED = b'{"queue":%b,"stored":1,"duplicates":0,"refused":0,"messages":[{"messageId":%b,"duplicate":false}]}'
+TIMES = (
+    Field("delaySec", seconds(), "until they may be taken", key="delay"),
+    Field("ttlSec", seconds(0.001), "after which they are given up if nobody took them", key="ttl"),
+)
+EVENT = {
+    "type": "object",
+    "required": ["specversion", "id", "source", "type"],
+    "properties": {
+        "specversion": {"const": "1.0"},
+        "id": {"type": "string", "minLength": 1, "maxLength": cloudevents.MAX_TEXT},
+        "source": {"type": "string", "minLength": 1, "maxLength": cloudevents.MAX_TEXT},
+        "type": {"type": "string", "minLength": 1, "maxLength": 255},
+        "time": {"type": "string", "format": "date-time"},
+        "subject": {"type": "string", "minLength": 1},
+        "dataschema": {"type": "string", "minLength": 1},
+        "datacontenttype": {"type": "string", "minLength": 1, "maxLength": 255},
+        "data": {},
+        "data_base64": {"type": "string", "contentEncoding": "base64", "pattern": "^[A-Za-z0-9+/]*={0,2}$"},
+    },
+    "propertyNames": {"pattern": "^([a-z0-9]{1,20}|data_base64)$"},
+    "additionalProperties": {"type": ["string", "boolean", "integer", "null"]},
+}
+"""Further members are extension attributes."""
+BODY = Content(
+    {
+        "application/json": {
+            "description": "an envelope, a bare payload, or an array of them",
+            "anyOf": [
+                {"type": "array", "minItems": 1, "maxItems": MOST_PER_CALL},
+                {"type": ["object", "string", "number", "boolean", "null"]},
+            ],
+        },
+        "application/x-ndjson": {"type": "string", "description": "an envelope or a bare payload a line"},
+        EVENT_TYPE: {**EVENT, "description": "a CloudEvent"},
+        BATCH_TYPE: {**items(EVENT), "description": "CloudEvents"},
+        "*/*": {"description": "any bytes: the payload of one message"},
+    },
+    "what to publish",
+)
+ANSWER = thing(queue=TEXT, stored=COUNT, duplicates=COUNT, refused=COUNT, messages=items(ref("Receipt")))

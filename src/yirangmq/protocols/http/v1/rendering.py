@@ -1,0 +1,223 @@
+"""The one table from an error's code to the status of its answer, and the one shape that errors have here.
+
+Records as this API shows them: a payload that is JSON stands in them untouched, any other as base64.
+
+Messages as this API shows them, written to bytes: a payload's own text stands in them untouched."""
+
+import base64
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from yirangmq.core.errors import BadInput, NotActive, QueueError, QuotaExceeded, Retired, StoreBusy
+from yirangmq.format.delivery import Delivery, Look, failure_document
+from yirangmq.format.envelope import as_json, iso
+from yirangmq.format.json_codec import dumps, loads
+from yirangmq.protocols.http.auth import CHALLENGE, UNKNOWN
+from yirangmq.protocols.http.types import Headers, Response
+from yirangmq.wire.messages import failed, unpack
+
+JSON: Headers = (("content-type", "application/json"),)
+
+STATUS_OF: dict[str, int] = {
+    "internal_error": 500,
+    "bad_input": 400,
+    "too_large": 413,
+    "packed_body": 415,
+    "bad_policy": 400,
+    "bad_filter": 400,
+    "unfit": 400,
+    "hook_failed": 503,
+    "payload_damaged": 500,
+    "not_found": 404,
+    "retired": 410,
+    "wrong_state": 409,
+    "lease_lost": 409,
+    "lease_expired": 409,
+    "lease_mismatch": 409,
+    "not_allowed": 403,
+    "tls_failed": 502,
+    "misdirected": 421,
+    "unavailable": 503,
+    "cannot_listen": 503,
+    "replaced": 409,
+    "not_active": 503,
+    "unreachable": 502,
+    "timed_out": 408,
+    "quota_exceeded": 429,
+    "store_error": 503,
+    "store_full": 507,
+    "store_read_only": 503,
+    "store_damaged": 500,
+    "store_too_new": 500,
+    "store_busy": 503,
+    "wrong_epoch": 409,
+    "missing_extra": 501,
+}
+"""From ``QueueError.code``; a test sees that every error has its line."""
+
+ERROR_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["code", "message"],
+            "properties": {
+                "code": {"type": "string", "enum": sorted(STATUS_OF)},
+                "message": {"type": "string"},
+                "field": {"type": "string", "description": "which part of the request is at fault"},
+                "retryAfterSec": {"type": "number", "description": "asking again after so long may help"},
+                "asked": {"type": "integer", "description": "of a record that is no longer kept: its sequence …"},
+                "first": {"type": "integer", "description": "… and the one that the log begins with now"},
+                "active": {
+                    "type": "object",
+                    "description": "of a standby: the active node of the pair, and where clients reach it",
+                    "required": ["node", "addresses"],
+                    "properties": {
+                        "node": {"type": "string"},
+                        "addresses": {"type": "array", "items": {"type": "string"}},
+                    },
+                },
+            },
+        }
+    },
+}
+
+
+def document(error: QueueError) -> dict[str, Any]:
+    """``{"code", "message", "field"?, "retryAfterSec"?, "asked"?, "first"?}``, the field not repeated."""
+    code, text, field = (told := failed(error)).code, told.text, told.field
+    about: dict[str, Any] = {"code": code, "message": text}
+    if field is not None:
+        about["field"] = field
+    after = retry_after(error)
+    if after is not None:
+        about["retryAfterSec"] = after
+    if isinstance(error, NotActive) and error.active:
+        about["active"] = {"node": error.active, "addresses": error.addresses}
+    if isinstance(error, Retired):
+        about |= {"asked": error.asked, "first": error.first}
+    return about
+
+
+def retry_after(error: QueueError) -> float | None:
+    return error.retry_after if isinstance(error, QuotaExceeded | StoreBusy) else None
+
+
+def refuse(error: QueueError, status: int | None = None, headers: Headers = ()) -> Response:
+    """``status``, where HTTP has one that says more than the code's."""
+    after = retry_after(error)
+    if after is not None:
+        headers += (("retry-after", str(max(1, round(after + 0.5)))),)
+    if error.code == "not_allowed" and error.field == UNKNOWN:
+        status, headers = 401, (*headers, CHALLENGE)
+    chosen = STATUS_OF.get(error.code, 500) if status is None else status
+    return Response(chosen, dumps({"error": document(error)}), JSON + headers)
+
+
+SECOND = 1_000_000_000
+
+
+def shown_record(record: Sequence[Any]) -> bytes:
+    """One record, its members in the order of ``core.topics.Record``."""
+    sequence, topic_sequence, at_ns, topic, key, headers, payload = record
+    about = {
+        "sequence": sequence,
+        "topicSequence": topic_sequence,
+        "at": iso_ns(at_ns),
+        "topic": topic,
+        "key": key,
+        "headers": dict(headers),
+    }
+    return b"%s,%s}" % (dumps(about)[:-1], _payload(payload))
+
+
+def _payload(payload: bytes) -> bytes:
+    try:
+        loads(payload)
+    except BadInput:
+        return b'"payloadBase64":"%s"' % base64.b64encode(payload)
+    return b'"payload":%s' % payload
+
+
+def on_one_line(text: bytes) -> bytes:
+    """The same JSON: a line's end in it can only stand between values."""
+    return text.replace(b"\r", b" ").replace(b"\n", b" ")
+
+
+def iso_ns(at_ns: int) -> str:
+    """To the nanosecond."""
+    seconds, rest = divmod(at_ns, SECOND)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:09d}+00:00"
+
+
+def delivery(one: Delivery, ahead: int) -> bytes:
+    """A message in a consumer's hands; the wall clock is ``ahead`` of store time."""
+    message = one.message
+    lease = {
+        "leaseId": one.lease_id,
+        "leaseUntil": iso(message.due_at + ahead),
+        "consumerId": message.consumer,
+        "attempt": message.attempt,
+    }
+    return b'{"lease":%s,"message":%s}' % (dumps(lease), as_json(one.envelope))
+
+
+def looks(page: Any) -> tuple[list[Look], str]:
+    """What a named method found, and the cursor of what follows."""
+    parts, cursor = unpack(page)
+    return [Look(*one) for one in parts], cursor
+
+
+def listing(queue: str, found: Iterable[Look], cursor: str) -> bytes:
+    """A page of messages."""
+    messages = b",".join(map(shown, found))
+    end = dumps(cursor or None)
+    return b'{"queue":%s,"messages":[%s],"cursor":%s}' % (dumps(queue), messages, end)
+
+
+def shown(look: Look) -> bytes:
+    """Where a message stands, why it failed last, and what was sent."""
+    return _written(_card(look), look)
+
+
+def story(look: Look) -> bytes:
+    """The same, and what happened to it so far, as much as is remembered."""
+    return _written({**_card(look), "history": _history(look)}, look)
+
+
+def _written(card: dict[str, Any], look: Look) -> bytes:
+    sent = b"null" if look.envelope is None else as_json(look.envelope)
+    return b'%s,"message":%s}' % (dumps(card)[:-1], sent)
+
+
+def _card(look: Look) -> dict[str, Any]:
+    message, sent = look.message, look.envelope
+    return look.card() | {
+        "leases": message.leases,
+        "publishedAt": None if sent is None else iso(sent.published_at),
+        "availableAt": None if sent is None else iso(sent.available_at),
+        "expiresAt": iso(message.expires_at) if message.expires_at else None,
+        "bytes": None if sent is None else len(sent.payload),
+        "dlqQueue": look.rules.dlq.queue,
+        "failure": None if look.failure is None else failure_document(look.failure),
+    }
+
+
+def _history(look: Look) -> list[dict[str, Any]]:
+    """In order of time. A store remembers the first step, the latest failure and the latest change."""
+    message, sent = look.message, look.envelope
+    steps: list[dict[str, Any]] = []
+    if sent is not None:
+        steps.append({"at": iso(sent.published_at), "what": "published"})
+        if sent.available_at > sent.published_at:
+            steps.append({"at": iso(sent.available_at), "what": "available"})
+    if look.failure is not None:
+        failed = failure_document(look.failure)
+        steps.append({"at": failed.pop("failedAt"), "what": "failed", **failed})
+    now = {"at": iso(message.changed_at), "what": message.state.value, "attempt": message.attempt}
+    if message.consumer:
+        now["consumerId"] = message.consumer
+    steps.append(now)
+    return sorted(steps, key=lambda step: str(step["at"]))

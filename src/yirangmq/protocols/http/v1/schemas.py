@@ -1,0 +1,227 @@
+"""What answers look like, as JSON Schema: the ``components`` of the API's document. The fuzzer holds every answer to
+these."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from yirangmq.broker.queries import STATES, TOTALS
+from yirangmq.core.alerts import Level
+from yirangmq.core.states import KEPT
+from yirangmq.protocols.http.v1.endpoint import Schema
+from yirangmq.protocols.http.v1.rendering import ERROR_SCHEMA
+
+TEXT: Schema = {"type": "string"}
+COUNT: Schema = {"type": "integer", "minimum": 0}
+FLAG: Schema = {"type": "boolean"}
+NUMBER: Schema = {"type": "number"}
+INSTANT: Schema = {"type": "string", "format": "date-time"}
+ANY: Schema = {}
+STATE: Schema = {"type": "string", "enum": [*(state.value for state in KEPT), "dropped"]}
+
+
+def some(schema: Schema) -> Schema:
+    """That, or null."""
+    return {"anyOf": [schema, {"type": "null"}]}
+
+
+def items(schema: Schema) -> Schema:
+    return {"type": "array", "items": schema}
+
+
+def table(schema: Schema) -> Schema:
+    """An object with members of any name."""
+    return {"type": "object", "additionalProperties": schema}
+
+
+def thing(_optional: Sequence[str] = (), /, **members: Schema) -> Schema:
+    """An object with these members; further ones may come in later versions."""
+    needed = [name for name in members if name not in _optional]
+    return {"type": "object", "required": needed, "properties": members}
+
+
+def ref(name: str) -> Schema:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+ENVELOPE: Schema = {
+    "type": "object",
+    "description": "docs/envelope.md; members not listed here are kept and given back as they came",
+    "properties": {
+        "messageId": TEXT,
+        "timestamp": TEXT,
+        "queue": TEXT,
+        "type": TEXT,
+        "version": COUNT,
+        "attributes": {"type": "object"},
+        "traceId": TEXT,
+        "deduplicationKey": TEXT,
+        "contentType": TEXT,
+        "groupId": TEXT,
+        "targetConsumerId": TEXT,
+        "payload": ANY,
+        "payloadBase64": TEXT,
+    },
+}
+FAILURE = thing(reasonCode=TEXT, reasonMessage=TEXT, failedAt=INSTANT, attempt=COUNT, consumerId=some(TEXT))
+STEP = thing(("attempt", "consumerId", "reasonCode", "reasonMessage"), at=INSTANT, what=TEXT)
+MESSAGE = thing(
+    messageId=TEXT,
+    queue=TEXT,
+    state=STATE,
+    priority=some(COUNT),
+    attempt=COUNT,
+    leases=COUNT,
+    publishedAt=some(INSTANT),
+    availableAt=some(INSTANT),
+    expiresAt=some(INSTANT),
+    changedAt=INSTANT,
+    dueAt=some(INSTANT),
+    consumerId=some(TEXT),
+    reasonCode=some(TEXT),
+    seq=COUNT,
+    bytes=some(COUNT),
+    dlqQueue=TEXT,
+    failure=some(ref("Failure")),
+    message=some(ref("Envelope")),
+)
+QUEUE = thing(
+    ("counts", "policy", "set"),
+    queue=TEXT,
+    exists=FLAG,
+    backlog=COUNT,
+    **dict.fromkeys(STATES, COUNT),
+    headAgeSec=some(NUMBER),
+    paused=FLAG,
+    strategy=some(TEXT),
+    dlqQueue=TEXT,
+    policyError=some(TEXT),
+    totals=thing((), **dict.fromkeys(TOTALS, COUNT)),
+    rates=ANY,
+    counts=table(COUNT),
+)
+LEASE = thing(leaseId=TEXT, leaseUntil=INSTANT, consumerId=TEXT, attempt=COUNT)
+DELIVERY = thing(lease=ref("Lease"), message=ref("Envelope"))
+RESULT = thing(("error", "leaseId", "messageId"), ok=FLAG, error=ref("Problem"), leaseId=TEXT, messageId=TEXT)
+RECEIPT = thing(("refused",), messageId=TEXT, duplicate=FLAG, refused=TEXT)
+CONSUMER = thing(
+    consumerId=TEXT,
+    state=TEXT,
+    queues=items(TEXT),
+    inWork=COUNT,
+    done=COUNT,
+    failed=COUNT,
+    lost=COUNT,
+    stuck=COUNT,
+    host=TEXT,
+    pid=COUNT,
+    startedAt=INSTANT,
+    seenAt=INSTANT,
+    silentSec=NUMBER,
+    wish=some(TEXT),
+)
+SCHEDULE = thing(
+    queue=TEXT, name=TEXT, cron=TEXT, timezone=TEXT, nextAt=some(INSTANT), nextLocal=some(TEXT), error=some(TEXT)
+)
+
+WEBHOOK = thing(
+    queue=TEXT,
+    url=TEXT,
+    inFlight=COUNT,
+    delivered=COUNT,
+    rejected=COUNT,
+    failed=COUNT,
+    lastStatus=some(COUNT),
+    lastError=some(TEXT),
+    lastAt=some(INSTANT),
+    heldSec=NUMBER,
+)
+BATCH: Schema = thing(
+    query=TEXT,
+    batch=COUNT,
+    step=TEXT,
+    first=FLAG,
+    queueRows=COUNT,
+    deadRows=COUNT,
+    topicRows=COUNT,
+    refused=COUNT,
+    at=INSTANT,
+)
+LOG: Schema = thing(
+    epoch=TEXT, first=COUNT, last=COUNT, state=TEXT, gaps=items({"type": "array", "items": COUNT, "minItems": 2})
+)
+CURSOR: Schema = thing(name=TEXT, epoch=TEXT, sequence=COUNT, filter=TEXT, at=INSTANT)
+TOPIC: Schema = thing(
+    topic=TEXT, topicSequence=COUNT, sequence=COUNT, at=INSTANT, records=COUNT, bytes=COUNT, publishedPerSec=NUMBER
+)
+RECORD: Schema = thing(
+    ("payload", "payloadBase64"),
+    sequence=COUNT,
+    topicSequence=COUNT,
+    at=INSTANT,
+    topic=TEXT,
+    key=some(TEXT),
+    headers=table(TEXT),
+    payload=ANY,
+    payloadBase64=TEXT,
+)
+LEVEL: Schema = {"type": "string", "enum": [*Level]}
+ALERT: Schema = thing(
+    id=TEXT,
+    rule=TEXT,
+    subject=some(TEXT),
+    level=LEVEL,
+    state={"type": "string", "enum": ["open", "settling", "over"]},
+    text=TEXT,
+    openedAt=INSTANT,
+    seenAt=INSTANT,
+    closedAt=some(INSTANT),
+    returns=COUNT,
+    notices=COUNT,
+    withheld=FLAG,
+    acknowledgedAt=some(INSTANT),
+    acknowledgedBy=some(TEXT),
+    note=some(TEXT),
+)
+COMPONENTS: dict[str, Schema] = {
+    "Alert": ALERT,
+    "Batch": BATCH,
+    "Cursor": CURSOR,
+    "Log": LOG,
+    "Record": RECORD,
+    "Topic": TOPIC,
+    "Error": ERROR_SCHEMA,
+    "Problem": ERROR_SCHEMA["properties"]["error"],
+    "Envelope": ENVELOPE,
+    "Failure": FAILURE,
+    "Step": STEP,
+    "Message": MESSAGE,
+    "Queue": QUEUE,
+    "Lease": LEASE,
+    "Delivery": DELIVERY,
+    "Result": RESULT,
+    "Receipt": RECEIPT,
+    "Consumer": CONSUMER,
+    "Schedule": SCHEDULE,
+    "Webhook": WEBHOOK,
+    "Policy": {"type": "object", "description": "docs/policy.md; every member is optional"},
+    "Page": thing(queue=TEXT, messages=items(ref("Message")), cursor=some(TEXT)),
+    "Results": thing(("error",), error=ref("Problem"), failed=COUNT, results=items(ref("Result"))),
+    "Moved": thing(queue=TEXT, count=COUNT, ids=items(TEXT), dryRun=FLAG),
+    "PolicyInForce": thing(queue=TEXT, policy=ref("Policy"), set=some(ref("Policy"))),
+    "Stats": thing(
+        queue=TEXT,
+        sources=items(TEXT),
+        total=COUNT,
+        parked=COUNT,
+        byReason=table(COUNT),
+        byDay=items(thing(day=TEXT, total=COUNT, byReason=table(COUNT))),
+        oldest=some(INSTANT),
+        newest=some(INSTANT),
+    ),
+}
+
+
+def members_of(schema: Schema) -> dict[str, Any]:
+    """The properties of a component, for documents and tests."""
+    found: dict[str, Any] = schema["properties"]
+    return found

@@ -1,0 +1,406 @@
+"""Following topics over HTTP: Server-Sent Events, each a record, its id the epoch and the sequence. Whoever comes back
+with ``Last-Event-ID`` goes on after it, however long it was away: what it missed is in the log.
+
+Nothing is kept for a reader but a sequence. Records are read aside, a page at a time, when the reader can take them and
+there are some. Knows: the log, the form of the stream. Does not know: sockets.
+
+What happens, as it happens: Server-Sent Events of all queues or of one, resumed where the reader left off.
+
+Nothing is kept for a reader but the number of the last event it was sent. One that reads slowly, or comes back late, is
+given what is still known and told how much is not: a ``gap``, never silence. Knows: the feed, the form of the stream.
+Does not know: sockets."""
+
+from collections.abc import Callable, Collection
+from contextlib import closing
+from functools import partial
+from typing import Any
+
+from yirangmq.broker.group_commit import Desk
+from yirangmq.core.errors import BadInput, QueueError, Retired
+from yirangmq.core.topic_filter import Filter, make_filter
+from yirangmq.core.topics import MOST_SEQUENCE, Log, Record
+from yirangmq.format.json_codec import dumps
+from yirangmq.observe.events import KEPT, NAMES, Feed
+from yirangmq.protocols.http.types import Outlet, Response
+from yirangmq.protocols.http.v1.endpoint import Ask, Endpoint, Field, text
+from yirangmq.protocols.http.v1.log import check_start, log_of, topics_of
+from yirangmq.protocols.http.v1.rendering import on_one_line, shown_record
+from yirangmq.protocols.http.v1.topics import FROM_SEQUENCE, FROM_TIME, TOPICS, place_of
+from yirangmq.topics.adapters import FOLLOW_SPAN, PageLimits, RecordPage, page_after
+from yirangmq.topics.cursors import check_epoch
+from yirangmq.topics.live import Live
+from yirangmq.topics.publisher import Publisher
+
+STREAM = "text/event-stream"
+HEADERS = (("content-type", STREAM), ("cache-control", "no-store"), ("x-accel-buffering", "no"))
+PAUSE_SECONDS = 0.05
+"""Between two pieces: what happens within it travels together, so that a busy server is not busy with telling."""
+RETRY_MS = 2_000
+"""After which a browser that lost us comes back."""
+MARK_EVERY = KEPT // 4
+"""Events passed over after which a reader is told where it stands, so that it can resume from there."""
+
+
+class Events:
+    """``epoch`` tells the numbers of this server from those of the one before it."""
+
+    def __init__(self, feed: Feed, epoch: str) -> None:
+        self._feed = feed
+        self._epoch = epoch
+        self._following: set[Following] = set()
+
+    @property
+    def following(self) -> int:
+        return len(self._following)
+
+    def follow(self, ask: Ask) -> None:
+        query = ask.query()
+        kinds = _kinds(query.get("kind"))
+        given = ask.request.headers.get("last-event-id") or query.get("after")
+        last = self._feed.begin()
+        seen = self._number(given) if given else last
+        follower = Following(self._feed, ask.house.desk, self._epoch, ask.path.get("queue"), kinds, self._following)
+        follower.seen = seen
+        if not ask.sees_all():
+            follower.sees = ask.sees()
+        ask.exchange.answer(Response(200, b"", HEADERS, follower))
+
+    def _number(self, given: str) -> int | None:
+        """None: it is not a number of ours, so what was missed is not known."""
+        epoch, _, number = given.partition("-")
+        if epoch != self._epoch or not (number.isascii() and number.isdigit() and len(number) < 20):
+            return None
+        return int(number) if int(number) <= self._feed.last else None
+
+    def stop(self) -> None:
+        """The server is going: readers are told, and come back to the next one."""
+        for one in list(self._following):
+            one.bye()
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        return (
+            Endpoint("GET", "/v1/events", "What happens in all queues, as it happens", self.follow, "events", "look",
+                     ANSWER, query=QUERY, headers=(RESUME,), media=STREAM, is_filtered=True),
+            Endpoint("GET", "/v1/queues/{queue}/events", "What happens in one queue", self.follow, "events", "look",
+                     ANSWER, query=QUERY, headers=(RESUME,), media=STREAM),
+        )  # fmt: skip
+
+
+class Following:
+    """``exchange.Stream``: one reader. ``seen`` is the last event it need not be told; None: that is not known."""
+
+    def __init__(
+        self,
+        feed: Feed,
+        desk: Desk,
+        epoch: str,
+        queue: str | None,
+        kinds: Collection[str],
+        among: set["Following"],
+    ) -> None:
+        self._feed = feed
+        self._desk = desk
+        self._epoch = epoch
+        self._queue = queue
+        self._kinds = kinds
+        self._among = among
+        self._outlet: Outlet | None = None
+        self._alarm: Any = None
+        self._is_clogged = False
+        self._told = 0
+        """The number that the reader knows."""
+        self.seen: int | None = 0
+        self.sees: Callable[[str], bool] | None = None
+        """Which queues the reader may hear of; None: all, and what concerns no queue."""
+
+    # -- exchange.Stream ------------------------------------------------------------------------------------------
+
+    def start(self, outlet: Outlet) -> None:
+        self._outlet = outlet
+        self._among.add(self)
+        pieces = [b"retry: %d\n\n" % RETRY_MS]
+        if self.seen is None:
+            self.seen = self._feed.last
+            pieces.append(self._gap(None))
+        pieces.append(self._piece(self.seen, {"last": self._feed.last}, "hello"))
+        self._write(pieces)
+
+    def drained(self) -> None:
+        self._is_clogged = False
+        if self._alarm is None:
+            self._tell()
+
+    def gone(self) -> None:
+        self._outlet = None
+        self._among.discard(self)
+        self._feed.leave(self._wake)
+        if self._alarm is not None:
+            self._alarm.cancel()
+
+    # -- ours -----------------------------------------------------------------------------------------------------
+
+    def bye(self) -> None:
+        outlet = self._outlet
+        self.gone()
+        if outlet is not None:
+            outlet.write(self._piece(None, {}, "bye"))
+            outlet.end()
+
+    def _wake(self) -> None:
+        if self._alarm is None and not self._is_clogged:
+            self._tell()
+
+    def _tell(self) -> None:
+        """All there is, in one piece; then a rest, and then again, until there is nothing."""
+        if self._outlet is None or self.seen is None:
+            return
+        missed, steps = self._feed.steps(self.seen)
+        self.seen = self._feed.last
+        pieces = [self._gap(missed)] if missed else []
+        pieces += [self._piece(number, part) for number, part in steps if self._wants(part)]
+        if not pieces and self.seen - self._told >= MARK_EVERY:
+            pieces = [b"id: %s\n\n" % self._id(self.seen)]
+            self._told = self.seen
+        if pieces:
+            self._write(pieces)
+        else:
+            self._feed.wait(self._wake)
+
+    def _wants(self, part: dict[str, Any]) -> bool:
+        if self.sees is not None and not self.sees(part["queue"]):
+            return False
+        return self._queue in (None, part["queue"]) and (not self._kinds or part["event"] in self._kinds)
+
+    def _write(self, pieces: list[bytes]) -> None:
+        assert self._outlet is not None
+        self._alarm = self._desk.later(PAUSE_SECONDS, self._rested)
+        self._is_clogged = not self._outlet.write(b"".join(pieces))
+
+    def _rested(self) -> None:
+        self._alarm = None
+        if not self._is_clogged:
+            self._tell()
+
+    def _gap(self, missed: int | None) -> bytes:
+        """So many events are not known any more; null: nobody can tell how many."""
+        return self._piece(None, {"missed": missed}, "gap")
+
+    def _piece(self, number: int | None, about: dict[str, Any], name: str = "") -> bytes:
+        head = b"event: %s\n" % name.encode() if name else b""
+        if number is not None:
+            self._told = number
+            head += b"id: %s\n" % self._id(number)
+        return b"%sdata: %s\n\n" % (head, dumps(about))
+
+    def _id(self, number: int) -> bytes:
+        return f"{self._epoch}-{number}".encode()
+
+
+def _kinds(given: str | None) -> frozenset[str]:
+    kinds = frozenset(name.strip() for name in given.split(",")) if given else frozenset()
+    for name in sorted(kinds - set(NAMES)):
+        raise BadInput(f"{name[:60]!r} is not one of {', '.join(NAMES)}", field="kind")
+    return kinds
+
+
+QUERY = (
+    Field("kind", text(1_000), f"only these, separated by commas: {', '.join(NAMES)}"),
+    Field("after", text(100), "for readers that cannot set Last-Event-ID"),
+)
+RESUME = Field("Last-Event-ID", text(100), "the id of the last event that was read")
+ANSWER = {"type": "string", "description": "events as docs/http.md has them"}
+
+
+PAGE_BYTES = 256 * 1024
+PAGE_LIMITS = PageLimits(records=1000, size=PAGE_BYTES, span=FOLLOW_SPAN)
+MARK_EVERY_SEQUENCES = 1000
+"""Sequences passed over after which a reader is told where it stands, so that it can resume from there."""
+
+
+class TopicEvents:
+    """All who follow over HTTP."""
+
+    def __init__(self) -> None:
+        self._following: set[TopicFollowing] = set()
+        self._is_hearing = False
+
+    def follow(self, ask: Ask) -> None:
+        query = ask.query()
+        filter = _filter(ask.path.get("topic"), query.get("topics"))
+        log = log_of(ask)
+        given = ask.request.headers.get("last-event-id") or query.get("after")
+        self._hear(topics_of(ask))
+        if given:
+            self._begin(ask, log, filter, _number(given, log) + 1)
+            return
+        place = place_of(query)
+        if "at_ns" in place:
+            topics_of(ask).aside.run(
+                partial(_sequence_at, log, place["at_ns"]), ask.told(partial(self._begin, ask, log, filter))
+            )
+        else:
+            self._begin(ask, log, filter, place.get("start", log.last + 1))
+
+    def _begin(self, ask: Ask, log: Log, filter: Filter, start: int) -> None:
+        follower = TopicFollowing(ask, log, filter, check_start(log, start) - 1, self._following)
+        ask.exchange.answer(Response(200, b"", HEADERS, follower))
+
+    def _hear(self, topics: Publisher) -> None:
+        if not self._is_hearing:
+            self._is_hearing = True
+            topics.hearers.append(self._wake)
+
+    def _wake(self, live: Live) -> None:
+        for one in list(self._following):
+            one.wake()
+
+    @property
+    def following(self) -> int:
+        return len(self._following)
+
+    def stop(self) -> None:
+        """The server is going: readers are told, and come back to the next one."""
+        for one in list(self._following):
+            one.bye()
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        refusals = ("not_found", "retired", "wrong_epoch", "store_error", "store_damaged")
+        return (
+            Endpoint("GET", "/v1/topics/events", "Records of all topics or some, as they are published", self.follow,
+                     "topics", "follow", ANSWER, query=(TOPICS, *TOPIC_QUERY), headers=(RESUME,), refusals=refusals,
+                     media=STREAM),
+            Endpoint("GET", "/v1/topics/{topic}/events", "Records of one topic, as they are published", self.follow,
+                     "topics", "follow", ANSWER, query=TOPIC_QUERY, headers=(RESUME,), refusals=refusals, media=STREAM,
+                     name="getTopicsEventsOfOne"),
+        )  # fmt: skip
+
+
+class TopicFollowing:
+    """``exchange.Stream``: one reader. ``seen``: everything up to there it has, or does not want."""
+
+    def __init__(self, ask: Ask, log: Log, filter: Filter, seen: int, among: set["TopicFollowing"]) -> None:
+        self._topics = topics_of(ask)
+        self._desk = ask.house.desk
+        self._log = log
+        self._filter = filter
+        self._among = among
+        self._outlet: Outlet | None = None
+        self._is_reading = self._is_clogged = False
+        self._alarm: Any = None
+        self._told = seen
+        self.seen = seen
+
+    # -- exchange.Stream ----------------------------------------------------------------------------------------------
+
+    def start(self, outlet: Outlet) -> None:
+        self._outlet = outlet
+        self._among.add(self)
+        about = {"epoch": self._log.epoch, "next": self.seen + 1, "last": self._log.last}
+        hello = b"retry: %d\n\nevent: hello\nid: %s\ndata: %s\n\n"
+        self._is_clogged = not outlet.write(hello % (RETRY_MS, _id(self._log, self.seen), dumps(about)))
+        self.wake()
+
+    def drained(self) -> None:
+        self._is_clogged = False
+        self.wake()
+
+    def gone(self) -> None:
+        self._outlet = None
+        self._among.discard(self)
+        if self._alarm is not None:
+            self._alarm.cancel()
+
+    # -- ours ---------------------------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """There may be something to read, and room for it."""
+        is_busy = self._is_reading or self._is_clogged or self._alarm is not None
+        if self._outlet is None or is_busy or self._log.last <= self.seen:
+            return
+        self._is_reading = True
+        self._topics.aside.run(partial(_page, self._log, self._filter, self.seen), self._read)
+
+    def _read(self, page: RecordPage | None, error: QueueError | None) -> None:
+        self._is_reading = False
+        outlet = self._outlet
+        if outlet is None:
+            return
+        if page is None:
+            self._end(outlet, error)
+            return
+        self.seen = page.last
+        data = page.rendered
+        if not data and self.seen - self._told >= MARK_EVERY_SEQUENCES:
+            data = b"id: %s\n\n" % _id(self._log, self.seen)
+        if data:
+            self._told = self.seen
+            self._is_clogged = not outlet.write(data)
+        if len(data) < PAGE_BYTES and self.seen >= self._log.last:
+            self._alarm = self._desk.later(PAUSE_SECONDS, self._rested)
+        else:
+            self.wake()
+
+    def _rested(self) -> None:
+        self._alarm = None
+        self.wake()
+
+    def _end(self, outlet: Outlet, error: QueueError | None) -> None:
+        """What comes next cannot be sent: said, so that nobody thinks that nothing was published."""
+        about: dict[str, Any] = {"code": "internal_error" if error is None else error.code, "message": str(error)}
+        if isinstance(error, Retired):
+            about |= {"asked": error.asked, "first": error.first}
+        self.gone()
+        outlet.write(b"event: error\ndata: %s\n\n" % dumps(about))
+        outlet.end()
+
+    def bye(self) -> None:
+        outlet = self._outlet
+        self.gone()
+        if outlet is not None:
+            outlet.write(b"event: bye\ndata: {}\n\n")
+            outlet.end()
+
+
+def _page(log: Log, filter: Filter, seen: int) -> RecordPage:
+    """The next page as events; blocks on the disk."""
+    epoch = log.epoch.encode()
+
+    def event(record: Record) -> bytes:
+        return b"id: %s-%d\ndata: %s\n\n" % (epoch, record.sequence, on_one_line(shown_record(record)))
+
+    return page_after(log, filter, seen, PAGE_LIMITS, event)
+
+
+def _sequence_at(log: Log, at_ns: int) -> int:
+    with closing(log.reader()) as reader:
+        return max(reader.sequence_at(at_ns), reader.first)
+
+
+def _id(log: Log, sequence: int) -> bytes:
+    return f"{log.epoch}-{sequence}".encode()
+
+
+def _number(given: str, log: Log) -> int:
+    """The sequence of an id of ours. One of another epoch is of another feed."""
+    epoch, _, number = given.rpartition("-")
+    if not (number.isascii() and number.isdecimal() and len(number) <= 20 and int(number) <= MOST_SEQUENCE):
+        raise BadInput(f"{given[:60]!r} is no id of an event of this stream", field="Last-Event-ID")
+    check_epoch(log, epoch, "the last event that you know")
+    if int(number) > log.last:
+        raise BadInput(f"is past the end of the log, which is {log.last}", field="Last-Event-ID")
+    return int(number)
+
+
+def _filter(topic: str | None, given: str | None) -> Filter:
+    if topic is not None:
+        return make_filter([topic])
+    return make_filter([one.strip() for one in given.split(",")] if given else [])
+
+
+TOPIC_QUERY = (
+    FROM_SEQUENCE,
+    FROM_TIME,
+    Field("after", text(100), "for readers that cannot set Last-Event-ID"),
+)

@@ -1,0 +1,299 @@
+"""Topics: publishing records, what there is, and reading by range. ``/v1/topics`` and below.
+
+From the body of a request to the records it brings to a topic: one or many, bare payloads, frames, or any bytes.
+
+Knows: content types, headers, the forms of a record. Does not know: the feed."""
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+
+from yirangmq.core.errors import BadInput, NotFound, QueueError
+from yirangmq.core.topic_filter import MOST_PATTERNS
+from yirangmq.core.topics import MOST_SEQUENCE, NO_HEADERS, NewRecord
+from yirangmq.format.envelope import JSON_TYPE
+from yirangmq.format.json_codec import dumps, loads, members
+from yirangmq.format.topic_record import from_base64
+from yirangmq.protocols.http.types import Request
+from yirangmq.protocols.http.v1.endpoint import LIMIT, Ask, Content, Endpoint, Field, Kind, text, whole
+from yirangmq.protocols.http.v1.log import check_start, log_of, topics_of
+from yirangmq.protocols.http.v1.publish import FORM, LINES, elements
+from yirangmq.protocols.http.v1.rendering import iso_ns, shown_record
+from yirangmq.protocols.http.v1.schemas import COUNT, INSTANT, TEXT, items, ref, some, thing
+from yirangmq.topics.live import Stored
+from yirangmq.topics.ports import MOST_PER_PUBLISH
+from yirangmq.wire.records import MOST_PART, RecordReader, check_record
+
+FRAMES = "application/vnd.yirangmq.records"
+BYTES = "application/octet-stream"
+TYPE_HEADER = "content-type"
+"""The header of a record whose payload is neither JSON nor plain bytes."""
+HEADERS = (
+    Field("X-MQ-Key", text(MOST_PART), "the key of the one record that the body is the payload of"),
+    Field("X-MQ-Headers", text(MOST_PART), "its headers: a JSON object of strings"),
+)
+_named = frozenset(field.name.lower() for field in HEADERS)
+_known = frozenset({"payload", "payloadBase64", "key", "headers"})
+
+
+def read_records(topic: str, request: Request) -> list[NewRecord]:
+    """Checked, in order; ``BadInput`` names what is wrong, and in which of them."""
+    headers, body = request.headers, request.body
+    given = headers.get("content-type", "")
+    base = given.partition(";")[0].strip().lower()
+    if base == FRAMES:
+        return _frames(topic, body)
+    if not _named.isdisjoint(headers):
+        return [_described(topic, body, given, base, headers)]
+    if base == JSON_TYPE or (base == FORM and body[:1] in (b"{", b"[")):
+        if body.lstrip()[:1] == b"[":
+            return _each(topic, elements(body), _document)
+        return [_document(topic, body)]
+    if base in LINES:
+        return _each(topic, [line for line in body.splitlines() if line.strip()], _document)
+    if not given and not body:
+        raise BadInput("is empty: send a record", field="body")
+    return [_described(topic, body, given, base, {})]
+
+
+def _each(topic: str, texts: list[bytes], make: Callable[[str, bytes], NewRecord]) -> list[NewRecord]:
+    _check_count(len(texts))
+    made: list[NewRecord] = []
+    try:
+        for one in texts:
+            made.append(make(topic, one))
+    except QueueError as error:
+        where = f"records[{len(made)}]"
+        words = str(error).removeprefix(f"{error.field}: ") if error.field else str(error)
+        raise type(error)(words, field=f"{where}.{error.field}" if error.field else where) from None
+    return made
+
+
+def _check_count(count: int) -> None:
+    if not 0 < count <= MOST_PER_PUBLISH:
+        raise BadInput(f"from 1 to {MOST_PER_PUBLISH} in one call, not {count}", field="records")
+
+
+def _document(topic: str, one: bytes) -> NewRecord:
+    """An object with a payload is a record, whose payload is stored with the very bytes it has; anything else is a
+    bare payload."""
+    try:
+        parts = members(one)
+        if parts is None or ("payload" not in parts and "payloadBase64" not in parts):
+            loads(one)
+            return _checked(NewRecord(topic, one.strip()))
+    except BadInput as error:
+        raise BadInput(str(error), field="body") from None
+    for name in sorted(parts.keys() - _known):
+        raise BadInput(f"is not a member of a record; known: {', '.join(sorted(_known))}", field=name)
+    key = loads(parts["key"]) if "key" in parts else None
+    headers = loads(parts["headers"]) if "headers" in parts else None
+    return _checked(NewRecord(topic, _payload(parts), key, NO_HEADERS if headers is None else headers))
+
+
+def _payload(parts: Mapping[str, bytes]) -> bytes:
+    if "payload" in parts and "payloadBase64" in parts:
+        raise BadInput("stands beside payload; give one of them", field="payloadBase64")
+    if "payload" in parts:
+        loads(parts["payload"])
+        return parts["payload"]
+    return from_base64(parts["payloadBase64"])
+
+
+def _described(topic: str, body: bytes, given: str, base: str, headers: Mapping[str, str]) -> NewRecord:
+    """One record, told by headers; its payload is the body."""
+    told: dict[str, str] = {}
+    if "x-mq-headers" in headers:
+        told = _header_object(headers["x-mq-headers"])
+    if given and base not in (JSON_TYPE, BYTES, FORM):
+        told.setdefault(TYPE_HEADER, given)
+    return _checked(NewRecord(topic, body, headers.get("x-mq-key"), told or NO_HEADERS))
+
+
+def _header_object(given: str) -> dict[str, str]:
+    try:
+        value = loads(given.encode("latin-1"))
+    except (BadInput, UnicodeEncodeError):
+        value = None
+    if not isinstance(value, dict):
+        raise BadInput("must be a JSON object of strings", field="X-MQ-Headers")
+    return value
+
+
+def _frames(topic: str, body: bytes) -> list[NewRecord]:
+    """Their numbers and times are not kept: the log gives its own."""
+    reader = RecordReader()
+    found = [NewRecord(one.topic, one.payload, one.key, one.headers) for one in reader.feed(body)]
+    if reader.held:
+        raise BadInput(f"the last {reader.held} bytes are no whole record", field="body")
+    _check_count(len(found))
+    for number, one in enumerate(found):
+        if one.topic != topic:
+            raise BadInput(f"is {one.topic!r}, the path says {topic!r}", field=f"records[{number}].topic")
+    return found
+
+
+def _checked(record: NewRecord) -> NewRecord:
+    check_record(record)
+    return record
+
+
+MILLISECOND = 1_000_000
+
+
+def publish(ask: Ask) -> None:
+    """All of them or none; they are on disk when this answers."""
+    topics = topics_of(ask)
+    ask.house.check_room()
+    topic = ask.path["topic"]
+    records = read_records(topic, ask.request)
+    topics.publish(records, ask.told(partial(_stored, ask, topic, len(records))))
+
+
+def _stored(ask: Ask, topic: str, count: int, stored: Stored | None) -> None:
+    assert stored is not None
+    ask.reply(
+        {
+            "topic": topic,
+            "epoch": stored.epoch,
+            "first": stored.first,
+            "last": stored.last,
+            "topicSequence": stored.topics[topic],
+            "stored": count,
+            "at": iso_ns(stored.at_ns),
+        }
+    )
+
+
+# -- looking ----------------------------------------------------------------------------------------------------------
+
+
+def list_topics(ask: Ask) -> None:
+    topics_of(ask)
+    sees = ask.sees()
+    ask.call("topics", {}, lambda found: ask.reply(_without_log(found, sees)))
+
+
+def _without_log(found: dict[str, Any], sees: Callable[[str], bool]) -> dict[str, Any]:
+    return {
+        "state": found["state"],
+        "epoch": found.get("epoch"),
+        "first": found.get("first", 1),
+        "last": found.get("last", 0),
+        "gaps": found.get("gaps", []),
+        "topics": [row for row in found["topics"] if sees(row["topic"])],
+    }
+
+
+def list_subscribers(ask: Ask) -> None:
+    topics_of(ask)
+    ask.call("topic_subscribers", {}, lambda rows: ask.reply({"subscribers": rows}))
+
+
+def show_topic(ask: Ask) -> None:
+    topics_of(ask)
+    topic = ask.path["topic"]
+
+    def reply(found: dict[str, Any]) -> None:
+        for row in found["topics"]:
+            if row["topic"] == topic:
+                ask.reply(row)
+                return
+        raise NotFound(f"there is no topic {topic!r}", field="topic")
+
+    ask.call("topics", {}, reply)
+
+
+def read_page(ask: Ask) -> None:
+    """Records of one topic, from a sequence or a time on. ``next`` is where the next page begins."""
+    query = ask.query()
+    topic, place = ask.path["topic"], place_of(query)
+    log = log_of(ask)
+    if "start" in place:
+        check_start(log, place["start"])
+    given = {"topics": [topic], "limit": query["limit"]} | place
+
+    def reply(page: dict[str, Any]) -> None:
+        about = {"topic": topic, **{name: page[name] for name in ("epoch", "first", "last", "next")}}
+        records = b",".join(shown_record(one) for one in page["records"])
+        ask.respond(b'%s,"records":[%s]}' % (dumps(about)[:-1], records))
+
+    ask.call("topic_read", given, reply)
+
+
+def place_of(query: dict[str, Any]) -> dict[str, int]:
+    """Where to begin, as the named methods have it."""
+    if "fromSeq" in query and "fromTime" in query:
+        raise BadInput("stands beside fromSeq; give one of them", field="fromTime")
+    if "fromTime" in query:
+        return {"at_ns": query["fromTime"]}
+    return {"start": query["fromSeq"]} if "fromSeq" in query else {}
+
+
+# -- declarations -----------------------------------------------------------------------------------------------------
+
+
+def _check_instant(value: object, field: str) -> int:
+    """Nanoseconds since 1970, of milliseconds or of a time as ISO 8601 has it; one without a zone is UTC."""
+    if isinstance(value, int):
+        return whole(0, MOST_SEQUENCE // MILLISECOND).check(value, field) * MILLISECOND  # type: ignore[no-any-return]
+    try:
+        at = datetime.fromisoformat(str(value))
+    except ValueError:
+        raise BadInput(f"must be a time such as 2026-01-13T09:21:00Z, not {str(value)[:60]!r}", field=field) from None
+    since = (at if at.tzinfo else at.replace(tzinfo=UTC)) - datetime.fromtimestamp(0, UTC)
+    return max(0, since // timedelta(microseconds=1)) * 1000
+
+
+def _parse_instant(written: str, field: str) -> object:
+    return int(written) if written.isascii() and written.isdecimal() and len(written) < 20 else written
+
+
+INSTANT_KIND = Kind(
+    {"anyOf": [{"type": "integer", "minimum": 0, "maximum": MOST_SEQUENCE // MILLISECOND},
+               {"type": "string", "format": "date-time"}]}, _check_instant, _parse_instant,
+)  # fmt: skip
+FROM_SEQUENCE = Field("fromSeq", whole(1, MOST_SEQUENCE), "begin with this sequence of the log")
+FROM_TIME = Field("fromTime", INSTANT_KIND, "begin with the first record from this time on, in milliseconds since 1970 "
+                  "or as ISO 8601 has it")  # fmt: skip
+TOPICS = Field("topics", text(16_000), f"names and patterns, split by commas; up to {MOST_PATTERNS} patterns")
+BODY = Content(
+    {
+        "application/json": {
+            "description": "a record, a bare payload, or an array of them",
+            "anyOf": [
+                {"type": "array", "minItems": 1, "maxItems": MOST_PER_PUBLISH},
+                {"type": ["object", "string", "number", "boolean", "null"]},
+            ],
+        },
+        "application/x-ndjson": {"type": "string", "description": "a record or a bare payload a line"},
+        FRAMES: {"type": "string", "format": "binary", "description": "record frames (docs/log.md)"},
+        "*/*": {"description": "any bytes: the payload of one record"},
+    },
+    "what to publish",
+)
+ONE = "/v1/topics/{topic}"
+REFUSALS = ("not_found", "store_error", "store_damaged")
+SUBSCRIBER = thing(
+    ("confirmed", "sent", "recoveries", "peer", "heardAt", "epoch"),
+    subscriber=TEXT, name=TEXT, state=TEXT, filter=TEXT, sequence=COUNT, confirmed=some(COUNT), lag=COUNT, sent=COUNT,
+    recoveries=COUNT, peer=TEXT, heardAt=INSTANT, epoch=TEXT,
+)  # fmt: skip
+PUBLISHED = thing(topic=TEXT, epoch=TEXT, first=COUNT, last=COUNT, topicSequence=COUNT, stored=COUNT, at=INSTANT)
+PAGE = thing(topic=TEXT, epoch=TEXT, first=COUNT, last=COUNT, next=COUNT, records=items(ref("Record")))
+
+
+def endpoints(max_body: int) -> tuple[Endpoint, ...]:
+    return (
+        Endpoint("GET", "/v1/topics", "Every topic with its numbers", list_topics, "topics", "list",
+                 thing(("epoch",), state=TEXT, first=COUNT, last=COUNT, gaps=items(items(COUNT)),
+                       topics=items(ref("Topic"))), refusals=REFUSALS, is_filtered=True),
+        Endpoint("GET", "/v1/subscribers", "Who follows topics, and durable subscribers that are away",
+                 list_subscribers, "topics", "look", thing(subscribers=items(SUBSCRIBER)), refusals=("not_found",)),
+        Endpoint("GET", ONE, "One topic", show_topic, "topics", "list", ref("Topic"), refusals=REFUSALS),
+        Endpoint("POST", f"{ONE}/records", "Publish one record or many", publish, "topics", "publish", PUBLISHED,
+                 content=BODY, headers=HEADERS, max_body=max_body, refusals=(*REFUSALS, "store_full")),
+        Endpoint("GET", f"{ONE}/records", "Records of a topic, by range", read_page, "topics", "follow", PAGE,
+                 query=(FROM_SEQUENCE, FROM_TIME, LIMIT), refusals=(*REFUSALS, "retired")),
+    )  # fmt: skip

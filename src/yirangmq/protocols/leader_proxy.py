@@ -1,0 +1,281 @@
+"""Doors of a node that does not lead: what is said at them is passed on, byte for byte, to the node that does. Knows:
+sockets, who leads (it is told). Does not know: what is said.
+
+A connection is given to this node's own door while it leads, and to the leader's otherwise; if nobody leads it waits a
+while, and is then given to our own door, which says in its own words that there is nobody. The leader takes such
+connections at one address for all doors; the first line names the door and shows the secret that the leader keeps in
+etcd. A connection that was passed on ends with the reign of the one it was passed on to: clients come again, and are
+passed on to the next."""
+
+import asyncio
+import contextlib
+import hashlib
+import hmac
+import json
+import ssl
+from typing import Any, NamedTuple, Protocol, cast
+
+from yirangmq.protocols.listen import Make, prepare_tcp, shown, sockets_of, tcp_server
+
+PATIENCE_SECONDS = 10.0
+"""How long a client waits for somebody to lead: a lease, and a moment more."""
+STEP_SECONDS = 0.1
+CONNECT_SECONDS = 2.0
+FIRST_SECONDS = 10.0
+LONGEST_LINE = 1024
+MOST_HELD = 256 * 1024
+
+
+class Target(NamedTuple):
+    """Where the leader takes what is passed on; ``pin``: the SHA-256 of its certificate, "" without TLS."""
+
+    host: str
+    port: int
+    secret: str
+    pin: str = ""
+
+
+class Lead(Protocol):
+    @property
+    def is_on(self) -> bool:
+        """We lead."""
+
+    def target(self) -> Target | None:
+        """Somebody else does, and can be reached here."""
+
+
+class Gate:
+    """Before every door of a node. ``guard`` each of them before they listen."""
+
+    def __init__(self, lead: Lead, secret: str) -> None:
+        self.lead = lead
+        self._secret = secret
+        self._doors: dict[str, Make] = {}
+        self.passages: set[Passage] = set()
+        self._server: asyncio.AbstractServer | None = None
+
+    def guard(self, name: str, make: Make) -> Make:
+        self._doors[name] = make
+        return lambda: make() if self.lead.is_on else Passage(self, name, make)
+
+    async def listen(self, address: tuple[str, int], tls: ssl.SSLContext | None) -> str:
+        """Where other nodes pass on to us, as ``HOST:PORT``."""
+        self._server = await tcp_server(lambda: Intake(self), address, tls, CONNECT_SECONDS, "cluster_listen")
+        return shown(next(iter(sockets_of(self._server))).getsockname())
+
+    def opened(self, line: bytes) -> Make | None:
+        """The door that this first line asks for; None if it may not."""
+        try:
+            given = json.loads(line)
+            is_right = hmac.compare_digest(str(given["secret"]).encode(), self._secret.encode())
+            return self._doors.get(given["door"]) if is_right and self.lead.is_on else None
+        except (ValueError, TypeError, KeyError):
+            return None
+
+    def changed(self) -> None:
+        """Somebody else leads, or nobody: what was passed on to the former one ends."""
+        target = self.lead.target()
+        for passage in [one for one in self.passages if one.target not in (None, target)]:
+            passage.end()
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for passage in list(self.passages):
+            passage.end()
+
+
+class Passage(asyncio.Protocol):
+    """One connection of a client, until it is known whose it is, and on."""
+
+    def __init__(self, gate: Gate, name: str, make: Make) -> None:
+        self._gate = gate
+        self._name = name
+        self._make = make
+        self._near: asyncio.Transport | None = None
+        self._far: asyncio.Transport | None = None
+        self._held = bytearray()
+        self._search: asyncio.Task[None] | None = None
+        self.target: Target | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._near = cast("asyncio.Transport", transport)
+        self._gate.passages.add(self)
+        self._search = asyncio.get_running_loop().create_task(self._find())
+
+    def data_received(self, data: bytes) -> None:
+        if self._far is not None:
+            self._far.write(data)
+            return
+        self._held += data
+        if len(self._held) > MOST_HELD and self._near is not None:
+            self._near.pause_reading()
+
+    def eof_received(self) -> bool:
+        if self._far is not None and self._far.can_write_eof():
+            self._far.write_eof()
+            return self._near is not None and self._near.get_extra_info("sslcontext") is None
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._near = None
+        self._gate.passages.discard(self)
+        if self._search is not None:
+            self._search.cancel()
+        if self._far is not None:
+            self._far.close()
+
+    def pause_writing(self) -> None:
+        if self._far is not None:
+            self._far.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self._far is not None:
+            _resume(self._far)
+
+    def end(self) -> None:
+        for transport in (self._near, self._far):
+            if transport is not None:
+                transport.close()
+
+    # -- whose it is --------------------------------------------------------------------------------------------------
+
+    async def _find(self) -> None:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + PATIENCE_SECONDS
+        while not self._gate.lead.is_on and loop.time() < until:
+            target = self._gate.lead.target()
+            if target is not None and await self._reach(target):
+                return
+            await asyncio.sleep(STEP_SECONDS)
+        if self._near is not None:
+            self._gate.passages.discard(self)
+            hand_over(self._near, self._make(), bytes(self._held))
+
+    async def _reach(self, target: Target) -> bool:
+        """Connected to the leader, which knows whom we want."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                far, _ = await loop.create_connection(
+                    lambda: _Far(self), target.host, target.port, ssl=_unchecked() if target.pin else None
+                )
+        except (OSError, TimeoutError, ssl.SSLError):
+            return False
+        if self._near is None or not _is_pinned(far, target.pin):
+            far.abort()
+            return False
+        prepare_tcp(far)
+        self.target, self._far = target, far
+        far.write(json.dumps({"door": self._name, "secret": target.secret}).encode() + b"\n" + self._held)
+        self._held.clear()
+        _resume(self._near)
+        return True
+
+    # -- what comes back ----------------------------------------------------------------------------------------------
+
+    def answer(self, data: bytes) -> None:
+        if self._near is not None:
+            self._near.write(data)
+
+    def far_is_full(self) -> None:
+        if self._near is not None:
+            self._near.pause_reading()
+
+    def far_has_room(self) -> None:
+        if self._near is not None:
+            _resume(self._near)
+
+    def far_ended(self) -> None:
+        if self._near is not None:
+            self._near.close()
+
+
+class _Far(asyncio.Protocol):
+    """The leader's end of a passage."""
+
+    def __init__(self, passage: Passage) -> None:
+        self._passage = passage
+
+    def data_received(self, data: bytes) -> None:
+        self._passage.answer(data)
+
+    def pause_writing(self) -> None:
+        self._passage.far_is_full()
+
+    def resume_writing(self) -> None:
+        self._passage.far_has_room()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._passage.far_ended()
+
+
+class Intake(asyncio.Protocol):
+    """A connection that another node passes on to us; after its first line it is a door's."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+        self._transport: asyncio.Transport | None = None
+        self._held = bytearray()
+        self._alarm: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._alarm = asyncio.get_running_loop().call_later(FIRST_SECONDS, self._transport.abort)
+
+    def data_received(self, data: bytes) -> None:
+        assert self._transport is not None
+        self._held += data
+        line, newline, rest = bytes(self._held).partition(b"\n")
+        if not newline and len(self._held) <= LONGEST_LINE:
+            return
+        if self._alarm is not None:
+            self._alarm.cancel()
+        make = self._gate.opened(line) if newline else None
+        if make is None:
+            self._transport.abort()
+            return
+        hand_over(self._transport, make(), rest)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+
+
+def hand_over(transport: asyncio.Transport, protocol: asyncio.BaseProtocol, held: bytes) -> None:
+    """This connection is that protocol's from now on, with what was read of it already."""
+    transport.set_protocol(protocol)
+    protocol.connection_made(transport)
+    if isinstance(protocol, asyncio.BufferedProtocol):
+        while held and not transport.is_closing():
+            room: Any = protocol.get_buffer(len(held))
+            count = min(len(room), len(held))
+            room[:count] = held[:count]
+            protocol.buffer_updated(count)
+            held = held[count:]
+    elif held:
+        cast("asyncio.Protocol", protocol).data_received(held)
+    _resume(transport)
+
+
+def _resume(transport: asyncio.Transport) -> None:
+    with contextlib.suppress(RuntimeError):  # it was not paused
+        if not transport.is_closing() and not transport.is_reading():
+            transport.resume_reading()
+
+
+def _unchecked() -> ssl.SSLContext:
+    """The certificate is compared with the one that the leader named in etcd, not with authorities."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _is_pinned(transport: asyncio.Transport, pin: str) -> bool:
+    if not pin:
+        return True
+    tls = transport.get_extra_info("ssl_object")
+    shown_to_us = tls.getpeercert(binary_form=True) if tls is not None else b""
+    return hmac.compare_digest(hashlib.sha256(shown_to_us or b"").hexdigest(), pin)

@@ -1,0 +1,175 @@
+"""Where clients come in: unix sockets and TCP, for every door that listens.
+
+Knows: sockets, their files and options. Does not know: what is spoken on them."""
+
+import asyncio
+import contextlib
+import os
+import socket
+import ssl
+import stat
+import struct
+from collections.abc import Callable
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from yirangmq.core.access import subject_of
+from yirangmq.core.errors import BadInput, CannotListen
+from yirangmq.observe.port_in_use import CREDENTIALS, cannot_listen, in_use, who_listens
+from yirangmq.protocols.context import CertifiedPeer
+
+UNIX_ROOM = 1024 * 1024
+"""Bytes that wait in a unix socket for its reader. (TCP finds its own size.)"""
+TCP_OPTIONS = (
+    (socket.IPPROTO_TCP, "TCP_NODELAY", 1),
+    (socket.SOL_SOCKET, "SO_KEEPALIVE", 1),
+    (socket.IPPROTO_TCP, "TCP_KEEPIDLE", 60),
+    (socket.IPPROTO_TCP, "TCP_KEEPINTVL", 15),
+    (socket.IPPROTO_TCP, "TCP_KEEPCNT", 4),
+)
+"""Answers go out at once; a peer that vanished is noticed within two minutes. Systems lack some of them."""
+LONGEST_UNIX_PATH = 107
+"""What the system has room for."""
+BACKLOG = 512
+"""Connections the system holds for us until we take them."""
+
+Make = Callable[[], asyncio.BaseProtocol]
+Guard = Callable[[str, Make], Make]
+"""Stands before a door, which has this name: who comes may be sent elsewhere."""
+
+
+class WayIn(NamedTuple):
+    """What stands between a client and a door."""
+
+    tls: ssl.SSLContext | None
+    guard: Guard
+
+
+def open_to_all(name: str, make: Make) -> Make:
+    return make
+
+
+def peer_process(transport: asyncio.BaseTransport) -> str:
+    """Which process is at the other end of a unix socket, where the system tells."""
+    try:
+        raw = transport.get_extra_info("socket")
+        pid, _, _ = CREDENTIALS.unpack(raw.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size))
+    except (OSError, AttributeError, struct.error):
+        return "unix"
+    return f"unix:{pid}"
+
+
+def give_room(transport: asyncio.BaseTransport) -> None:
+    """A unix socket that holds what one commit brings a consumer: it has something to read during the next one."""
+    with contextlib.suppress(OSError, AttributeError):
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNIX_ROOM)
+
+
+def prepare_tcp(transport: asyncio.BaseTransport) -> str:
+    """Sets the options of a TCP connection; returns the peer's address, a ``CertifiedPeer`` if it showed a
+    certificate."""
+    raw = transport.get_extra_info("socket")
+    for level, name, value in TCP_OPTIONS:
+        with contextlib.suppress(OSError, AttributeError):
+            raw.setsockopt(level, getattr(socket, name), value)
+    peer = transport.get_extra_info("peername")
+    address = shown(peer) if isinstance(peer, tuple) else "tcp"
+    certificate = transport.get_extra_info("peercert")
+    return CertifiedPeer(address, subject_of(certificate)) if certificate else address
+
+
+def local_host(transport: asyncio.BaseTransport) -> str:
+    """The address of this machine that a TCP client connected to; "" where the system does not tell."""
+    name = transport.get_extra_info("sockname")
+    return str(name[0]) if isinstance(name, tuple) else ""
+
+
+async def unix_server(make: Make, path: Path, mode: int, field: str = "socket") -> asyncio.AbstractServer:
+    """A unix socket; whoever may write the file may use it. A socket left behind by a dead server is replaced, one at
+    which somebody listens is not."""
+    if len(os.fsencode(path)) > LONGEST_UNIX_PATH:
+        raise BadInput(f"{path} is longer than the {LONGEST_UNIX_PATH} bytes a socket path may have", field=field)
+    who = who_listens(path)
+    if who is not None:
+        raise in_use(field, str(path), who, "unix:PATH" if field == "http" else "PATH")
+    clear_socket(path, field)
+    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        _bind_unix(bound, path, mode)
+        return await asyncio.get_running_loop().create_unix_server(make, sock=bound, backlog=BACKLOG)
+    except OSError as error:
+        bound.close()
+        raise CannotListen(f"{path} cannot be made: {error.strerror or error}", field=field) from None
+
+
+def _bind_unix(bound: socket.socket, path: Path, mode: int) -> None:
+    """The file has its mode before anybody can connect: nobody listens yet. On Linux it has it from the first moment,
+    because bind takes the mode of the socket itself. The umask is not touched: it belongs to all threads."""
+    with contextlib.suppress(OSError):  # elsewhere a socket has no mode
+        os.fchmod(bound.fileno(), mode)
+    bound.bind(str(path))
+    if stat.S_IMODE(path.stat().st_mode) != mode:  # the umask took something away
+        path.chmod(mode)
+
+
+async def tcp_server(
+    make: Make, address: tuple[str, int], tls: ssl.SSLContext | None, handshake_seconds: float, field: str = "tcp"
+) -> asyncio.AbstractServer:
+    host, port = address
+    handshake = None if tls is None else handshake_seconds
+    loop = asyncio.get_running_loop()
+    bound = None
+    try:
+        bound = _bound(host, port)
+        if bound is not None:
+            return await loop.create_server(make, sock=bound, ssl=tls, backlog=BACKLOG, ssl_handshake_timeout=handshake)
+        return await loop.create_server(
+            make, host, port, ssl=tls, backlog=BACKLOG, reuse_address=True, ssl_handshake_timeout=handshake
+        )
+    except OSError as error:
+        if bound is not None:
+            bound.close()
+        raise cannot_listen(field, address, error) from None
+
+
+def _bound(host: str, port: int) -> socket.socket | None:
+    """A socket at an address that is written in numbers: there is nothing to look up, and no threads are begun for it.
+    None: it is a name."""
+    try:
+        version = ip_address(host).version
+    except ValueError:
+        return None
+    made = socket.socket(socket.AF_INET if version == 4 else socket.AF_INET6, socket.SOCK_STREAM)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if version == 6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        made.bind((host, port))
+    except OSError:
+        made.close()
+        raise
+    return made
+
+
+def clear_socket(path: Path, field: str = "socket") -> None:
+    """Remove a socket; anything else in its place stays, and is an error."""
+    with contextlib.suppress(FileNotFoundError):
+        try:
+            if not stat.S_ISSOCK(path.lstat().st_mode):
+                raise BadInput(f"{path} is there and is no socket", field=field)
+            path.unlink()
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise CannotListen(f"{path} cannot be looked at or removed: {error.strerror}", field=field) from error
+
+
+def sockets_of(server: asyncio.AbstractServer) -> Any:
+    return getattr(server, "sockets", ())
+
+
+def shown(name: tuple[Any, ...]) -> str:
+    """The address of a TCP socket as people write it."""
+    host, port = name[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,1 @@
+"""The framed protocol of the unix and TCP sockets (docs/wire.md)."""

@@ -1,0 +1,399 @@
+"""One client of the socket door: its frames in, its answers out. Sans-IO: the socket hands bytes in and takes bytes.
+
+Requests are answered when they are on disk, in whatever order that happens; each answer names its request.
+
+A request of the socket door from being taken in to its answer.
+
+Knows: whom to answer. Does not know: what is asked, when it is done."""
+
+import hmac
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+
+from yirangmq.admin.registry import verb_of
+from yirangmq.broker.settle import MOST_PER_CALL, Leases
+from yirangmq.core import validation
+from yirangmq.core.access import ANYWHERE, CONSUME, GREET, PUBLISH, Grant
+from yirangmq.core.active_guard import check
+from yirangmq.core.errors import BadInput, NotAllowed, QueueError, Stranger
+from yirangmq.core.ports import Transaction
+from yirangmq.protocols import context
+from yirangmq.protocols.context import House
+from yirangmq.protocols.native import codec
+from yirangmq.protocols.native.consumers import Consuming
+from yirangmq.protocols.native.topics import Following
+from yirangmq.wire import messages
+from yirangmq.wire.frames import Frame, FrameReader, Kind
+
+if TYPE_CHECKING:
+    from yirangmq.topics.ports import Line
+
+
+class Asker(Protocol):
+    """The session it came from."""
+
+    pending: int
+
+    def answer(self, kind: Kind, request: int, body: Any) -> None: ...
+
+
+class Asked:
+    """``work`` is for the desk's next commit, ``reply`` for what came of it. It is pending from here on until it is
+    ``done``. (A task of the desk, ``broker.commit_jobs.Task``: one value for each request instead of three.)"""
+
+    __slots__ = ("_asker", "_reply", "_request", "_weight", "error", "requests", "value", "work")
+
+    def __init__(
+        self,
+        asker: Asker,
+        request: int,
+        work: Callable[[Transaction], Any],
+        reply: Callable[[Any], None],
+        weight: int,
+    ) -> None:
+        self._asker = asker
+        self._request = request
+        self._reply = reply
+        self._weight = weight
+        self.work = work
+        self.value: Any = None
+        self.error: QueueError | None = None
+        self.requests = 1
+        asker.pending += weight
+
+    def done(self, value: Any, error: QueueError | None) -> None:
+        self._asker.pending -= self._weight
+        if error is not None:
+            self._asker.answer(Kind.ERROR, self._request, messages.failed(error))
+        else:
+            self._reply(value)
+
+
+def elsewhere(transaction: Transaction) -> NoReturn:
+    """Work that is not the desk's."""
+    raise AssertionError
+
+
+MOST_PENDING = 256
+LARGEST_GREETING = 8192
+"""Bytes of the first frame of somebody who has not shown the token yet."""
+NOT_OURS = "this is not the token of this server"
+NO_TOKEN = "this server wants one; show it behind the address: ?token=TOKEN"
+CALL_WEIGHT = 16
+"""Of a call among requests not yet answered: its answer may be so much larger than that to a publish."""
+
+
+class Session:
+    """``send`` takes bytes to the client; ``close`` ends the connection once they are sent. ``line``: for records of
+    topics, where the connection can carry them."""
+
+    def __init__(
+        self,
+        house: House,
+        trusted: bool,
+        send: Callable[[bytes | bytearray], None],
+        close: Callable[[], None],
+        line: "Line | None" = None,
+        peer: Callable[[], str] = str,
+    ) -> None:
+        self._house = house
+        self._peer = peer
+        self.grant: Grant | None = None
+        """What it may do, if it is one of the programs; None: everything."""
+        self._desk = house.desk
+        self._send = send
+        self._close = close
+        self.is_greeted = trusted or not (house.token or not house.gate.is_open)
+        self._was_delayed = False
+        """It may ask for things: it has shown its token, or needs none."""
+        self._reader = FrameReader(house.welcome.max_frame if self.is_greeted else LARGEST_GREETING)
+        self.consuming: Consuming = Consuming(self, house.desk, house.clock, house.consumers)
+        self.following: Following = Following(self, house.topics, line)
+        self.client = ""
+        self.closed = False
+        self.frames = 0
+        self.pending = 0
+        """The weight of requests taken in and not yet answered; reading stops when there are too many."""
+        self.most_pending = MOST_PENDING
+        self.is_clogged = False
+        """It does not read what it was sent: nothing is pushed to it, and nothing more is read from it."""
+
+    # -- bytes in -------------------------------------------------------------------------------------------------
+
+    def room(self) -> memoryview | None:
+        """Where the next bytes from the client are to be put; None: anywhere."""
+        return self._reader.room()
+
+    def filled(self, count: int) -> None:
+        """So many were put there."""
+        if not self.closed:
+            self._take(self._reader.filled(count))
+
+    def receive(self, data: bytes | memoryview) -> None:
+        """Bytes from the client. (While its connection is being closed, TLS may bring more.)"""
+        if not self.closed:
+            self._take(self._reader.feed(data))
+
+    def _take(self, frames: Generator[Frame, None, None]) -> None:
+        """A broken stream is answered once and closed."""
+        try:
+            for frame in frames:
+                self.frames += 1
+                self._handle(frame)
+                if self.closed or self.is_full:
+                    break
+        except QueueError as error:
+            if isinstance(error, NotAllowed):
+                self._count(error)
+            self.refuse(error)
+        finally:
+            frames.close()  # what was not looked at stays in the reader
+
+    @property
+    def is_full(self) -> bool:
+        return self.pending >= self.most_pending or self.is_clogged
+
+    @property
+    def held(self) -> int:
+        """Bytes taken in and not yet understood."""
+        return self._reader.held
+
+    @property
+    def is_waiting(self) -> bool:
+        """It has asked for messages, or for anything else, and may well be silent."""
+        return self.consuming.is_waiting or self.following.is_waiting or self.pending > 0
+
+    def refuse(self, error: QueueError, request: int = 0) -> None:
+        """Say why, and close."""
+        self.answer(Kind.ERROR, request, messages.failed(error))
+        self.end()
+        self._close()
+
+    def _handle(self, frame: Frame) -> None:
+        if not self.is_greeted and (self._was_delayed or frame.kind != Kind.HELLO):
+            raise NotAllowed("the first frame must be HELLO with the token", field="token")
+        try:
+            act = _ACTS.get(frame.kind)
+            if act is None:
+                raise BadInput(f"a client does not send frames of kind {frame.kind}", field="kind")
+            if frame.kind in _WORK:
+                check(self._desk.duty)
+            if self.grant is not None:
+                context.check(self.grant, FRAMES[frame.kind], None if frame.kind in OF_TOPICS else ANYWHERE, "kind")
+            act(self, frame.request, messages.read(frame.kind, frame.body))
+        except NotAllowed as error:
+            self._count(error)
+            self.refuse(error, frame.request)
+        except QueueError as error:
+            self.answer(Kind.ERROR, frame.request, messages.failed(error))
+
+    def _count(self, error: NotAllowed) -> None:
+        if self._house.refusing is not None:
+            self._house.refusing.add("socket", self._peer(), error, "" if self.grant is None else self.grant.name)
+
+    def allow(self, verb: str, name: str) -> None:
+        """``NotAllowed``, unless it may do this there."""
+        context.check(self.grant, verb, name, "queue")
+
+    def allow_leases(self, transaction: Transaction, leases: Leases) -> None:
+        """A program settles what it may take, wherever it has the number of a lease from."""
+        if self.grant is None:
+            return
+        for message in transaction.by_seq([seq for seq, _ in leases.keys]):
+            if message is not None:
+                try:
+                    self.allow(CONSUME, message.queue)
+                except NotAllowed as error:
+                    self._count(error)
+                    raise
+
+    def stop(self) -> None:
+        """The server is going: who waits is told that there is nothing, and nothing more is pushed."""
+        self.consuming.stop()
+
+    def move(self, why: QueueError) -> None:
+        """The work is another node's now; this one can still be looked at."""
+        self.consuming.move(why)
+
+    def say_bye(self) -> None:
+        """The last frame of a server that stops: everything asked for is answered."""
+        self.answer(Kind.BYE, 0, messages.Empty())
+
+    def end(self) -> None:
+        """The client is gone: it waits for nothing any more."""
+        self.closed = True
+        self.consuming.end()
+        self.following.end()
+
+    def unclog(self) -> None:
+        """It reads again."""
+        self.is_clogged = False
+        self.consuming.wake()
+
+    def describe(self) -> dict[str, Any]:
+        """For an operator."""
+        about = {"client": self.client, "pending": self.pending, "clogged": self.is_clogged}
+        return about | self.consuming.describe() | self.following.describe()
+
+    # -- bytes out ------------------------------------------------------------------------------------------------
+
+    def answer(self, kind: Kind, request: int, body: Any) -> None:
+        if not self.closed:
+            self._send(messages.frame(kind, request, body))
+
+    def deliver(self, request: int, body: messages.Deliver) -> None:
+        if not self.closed:
+            self._send(messages.large_frame(Kind.DELIVER, request, body, codec.size_of(body)))
+
+    def submit(self, request: int, work: Callable[[Any], Any], reply: Callable[[Any], None], weight: int = 1) -> None:
+        self._desk.enlist(Asked(self, request, work, reply, weight))
+
+    def answering(
+        self, request: int, reply: Callable[[Any], None], weight: int
+    ) -> Callable[[Any, QueueError | None], None]:
+        """The same for work that somebody else does: to be called when it is done."""
+        return Asked(self, request, elsewhere, reply, weight).done
+
+    def check_room(self) -> None:
+        self._house.check_room()
+
+    # -- frames: producing ----------------------------------------------------------------------------------------
+
+    def _hello(self, request: int, body: messages.Hello) -> None:
+        if not self.is_greeted:
+            delay = 0.0 if self._was_delayed else self._house.gate.delay(body.token, self._peer())
+            if delay:
+                self._was_delayed = True
+                self._house.gate.wait(delay, lambda: self._hello_late(request, body))
+                return
+            self._identify(body.token)
+        self.is_greeted = True
+        self._reader.max_frame = self._house.welcome.max_frame
+        self.client = body.client[:64]
+        greet, welcome = self._house.greet, self._house.welcome
+        self.answer(Kind.WELCOME, request, messages.Welcome(*(welcome if greet is None else greet(welcome))))
+
+    def _hello_late(self, request: int, body: messages.Hello) -> None:
+        """Too many wrong tokens came from its address: its HELLO had to wait."""
+        if self.closed:
+            return
+        try:
+            self._hello(request, body)
+        except NotAllowed as error:
+            self._count(error)
+            self.refuse(error, request)
+
+    def _identify(self, token: str) -> None:
+        """``Stranger``, unless it is the server's token, or a program's."""
+        gate, peer = self._house.gate, self._peer()
+        if self._house.token and _same(token, self._house.token):
+            gate.tried(token, peer, is_right=True)
+            return
+        self.grant = gate.find(token, peer)
+        if self.grant is None:
+            raise Stranger(NOT_OURS if token else NO_TOKEN, field="token")
+
+    def _publish(self, request: int, body: messages.Publish) -> None:
+        queue = validation.check_queue(body.queue)
+        if self.grant is not None:
+            self.allow(PUBLISH, queue)
+        if not 0 < len(body.messages) <= MOST_PER_CALL:
+            raise BadInput(f"from 1 to {MOST_PER_CALL} in one frame, not {len(body.messages)}", field="messages")
+        self._house.check_room()
+        now = self._house.clock.now_ms()
+        envelopes = codec.envelopes(queue, body.messages, self._house.ids, now)
+        self.submit(
+            request,
+            lambda transaction: self._desk.verbs.publish(transaction, queue, envelopes),
+            lambda stored: self.answer(Kind.STORED, request, codec.stored(stored)),
+        )
+
+    # -- frames: the rest -----------------------------------------------------------------------------------------
+
+    def _call(self, request: int, body: messages.Call) -> None:
+        if self.grant is not None and not self.grant.allows(*verb_of(body.method, body.values)):
+            raise NotAllowed(f"program {self.grant.name!r} may not call {body.method[:60]!r}", field="method")
+        begin = self._house.methods.find(body.method)
+        done = self.answering(
+            request, lambda value: self.answer(Kind.RESULT, request, messages.Result(value)), CALL_WEIGHT
+        )
+        try:
+            begin(self._desk, body.values, done)
+        except QueueError as error:
+            done(None, error)
+
+    def _ping(self, request: int, body: messages.Empty) -> None:
+        self.answer(Kind.PONG, request, body)
+
+    def _bye(self, request: int, body: messages.Empty) -> None:
+        self.end()
+        self._close()
+
+
+_ACTS: dict[int, Callable[[Session, int, Any], None]] = {
+    Kind.HELLO: Session._hello,
+    Kind.PUBLISH: Session._publish,
+    Kind.LEASE: lambda session, request, body: session.consuming.lease(request, body),
+    Kind.SUBSCRIBE: lambda session, request, body: session.consuming.subscribe(request, body),
+    Kind.CANCEL: lambda session, request, body: session.consuming.cancel(request, body),
+    Kind.ACK: lambda session, request, body: session.consuming.ack(request, body),
+    Kind.NACK: lambda session, request, body: session.consuming.nack(request, body),
+    Kind.EXTEND: lambda session, request, body: session.consuming.extend(request, body),
+    Kind.RELEASE: lambda session, request, body: session.consuming.release(request, body),
+    Kind.TOPIC_PUBLISH: lambda session, request, body: session.following.publish(request, body),
+    Kind.TOPIC_SUBSCRIBE: lambda session, request, body: session.following.subscribe(request, body),
+    Kind.RECOVERY_REQUEST: lambda session, request, body: session.following.recover(request, body),
+    Kind.CONFIRM: lambda session, request, body: session.following.confirm(request, body),
+    Kind.UNSUBSCRIBE: lambda session, request, body: session.following.unsubscribe(request, body),
+    Kind.CALL: Session._call,
+    Kind.PING: Session._ping,
+    Kind.BYE: Session._bye,
+}
+
+
+_WORK = frozenset(
+    {
+        Kind.PUBLISH,
+        Kind.LEASE,
+        Kind.SUBSCRIBE,
+        Kind.ACK,
+        Kind.NACK,
+        Kind.EXTEND,
+        Kind.RELEASE,
+        Kind.TOPIC_PUBLISH,
+        Kind.TOPIC_SUBSCRIBE,
+        Kind.RECOVERY_REQUEST,
+        Kind.CONFIRM,
+    }
+)
+"""What a standby refuses at once; a call is refused when it comes to change something."""
+
+
+FRAMES: dict[int, str] = {
+    Kind.HELLO: GREET,
+    Kind.PUBLISH: PUBLISH,
+    Kind.LEASE: CONSUME,
+    Kind.SUBSCRIBE: CONSUME,
+    Kind.CANCEL: GREET,
+    Kind.ACK: CONSUME,
+    Kind.NACK: CONSUME,
+    Kind.EXTEND: CONSUME,
+    Kind.RELEASE: CONSUME,
+    Kind.TOPIC_PUBLISH: PUBLISH,
+    Kind.TOPIC_SUBSCRIBE: CONSUME,
+    Kind.RECOVERY_REQUEST: CONSUME,
+    Kind.CONFIRM: CONSUME,
+    Kind.UNSUBSCRIBE: CONSUME,
+    Kind.CALL: GREET,
+    Kind.PING: GREET,
+    Kind.BYE: GREET,
+}
+"""The verb of every frame in the table of ``core.access``. That of a CALL is its method's (``method_verbs``); a CANCEL
+ends what the same connection has begun."""
+OF_TOPICS = frozenset({Kind.TOPIC_PUBLISH, Kind.TOPIC_SUBSCRIBE, Kind.RECOVERY_REQUEST, Kind.CONFIRM, Kind.UNSUBSCRIBE})
+"""Frames that concern the log of all topics: they need their verb on the whole server."""
+
+
+def _same(given: str, wanted: str) -> bool:
+    """Compared in constant time."""
+    return hmac.compare_digest(given.encode(), wanted.encode())

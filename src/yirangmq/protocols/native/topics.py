@@ -1,0 +1,170 @@
+"""Frames of topics to calls of the publisher, and its answers to frames: one client of the socket door, as
+``protocols.native.consumers`` is for queues.
+
+Our own protocol: a stored frame is sent as it is, everything else as ``wire.messages`` says."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from yirangmq.core.errors import BadInput, QueueError, WrongState
+from yirangmq.core.topic_filter import make_filter
+from yirangmq.core.topics import Gap, NewRecord
+from yirangmq.topics.cursors import MOST_PROGRESS_SECONDS, Ask, read_start
+from yirangmq.topics.ports import Batch, Recovering, Subscribed
+from yirangmq.topics.publisher import Publisher
+from yirangmq.wire import messages
+from yirangmq.wire.frames import Kind
+from yirangmq.wire.messages import MOST_GAPS, frame
+
+if TYPE_CHECKING:
+    from yirangmq.topics.live import Stored, Subscriber
+    from yirangmq.topics.ports import Line
+
+_new_record: Callable[[tuple[str, bytes, str | None, dict[str, str]]], NewRecord] = partial(tuple.__new__, NewRecord)
+LONGEST_EPOCH = 64
+
+
+class Answering(Protocol):
+    """What it needs of the session."""
+
+    def answer(self, kind: Kind, request: int, body: Any) -> None: ...
+
+    def answering(
+        self, request: int, reply: Callable[[Any], None], weight: int
+    ) -> Callable[[Any, QueueError | None], None]: ...
+
+    def check_room(self) -> None:
+        """Raises what a publisher is told while the disk is low."""
+
+
+class Following:
+    """``topics`` is None where the server has none; ``line``: where no records can be sent."""
+
+    def __init__(self, session: Answering, topics: Publisher | None, line: "Line | None") -> None:
+        self._session = session
+        self._topics = topics
+        self._line = line
+        self._subscriber: Subscriber | None = None
+
+    @property
+    def is_waiting(self) -> bool:
+        return self._subscriber is not None and self._subscriber.is_following
+
+    def _publisher(self) -> Publisher:
+        if self._topics is None:
+            raise BadInput("this server has no topics", field="kind")
+        return self._topics
+
+    # -- publishing -----------------------------------------------------------------------------------------------
+
+    def publish(self, request: int, body: messages.TopicPublish) -> None:
+        topics = self._publisher()
+        self._session.check_room()
+        records = [_new_record((one.topic, one.payload, one.key, one.headers)) for one in body.records]
+        done = self._session.answering(request, partial(self._stored, request), 1)
+        try:
+            topics.publish(records, done)
+        except QueueError as error:
+            done(None, error)
+
+    def _stored(self, request: int, stored: "Stored") -> None:
+        self._session.answer(Kind.TOPIC_STORED, request, messages.TopicStored(*stored))
+
+    # -- following --------------------------------------------------------------------------------------------------
+
+    def subscribe(self, request: int, body: messages.TopicSubscribe) -> None:
+        topics = self._publisher()
+        if self._line is None:
+            raise BadInput("records cannot be sent over this connection", field="kind")
+        if not 0 <= body.progress_ms <= MOST_PROGRESS_SECONDS * 1000:
+            raise BadInput(f"must be from 0 to {MOST_PROGRESS_SECONDS * 1000:.0f}", field="progress_ms")
+        ask = Ask(
+            make_filter(body.topics, body.mask, topics.settings.masked),
+            body.name,
+            read_start(body.start),
+            body.at,
+            body.epoch[:LONGEST_EPOCH],
+            body.resume,
+            body.progress_ms / 1000,
+        )
+        if self._subscriber is None:
+            self._subscriber = topics.connect(self._line, NATIVE)
+        done = self._session.answering(request, _said, 1)
+        try:
+            topics.subscribe(self._subscriber, ask, request, partial(done, None))
+        except QueueError as error:
+            done(None, error)
+
+    def recover(self, request: int, body: messages.RecoveryRequest) -> None:
+        self._publisher().recover(self._following(), body.after, body.epoch[:LONGEST_EPOCH], request)
+
+    def confirm(self, request: int, body: messages.Confirm) -> None:
+        subscriber = self._following()
+        done = self._session.answering(request, partial(self._confirmed, request), 1)
+        try:
+            self._publisher().confirm(subscriber, body.sequence, done)
+        except QueueError as error:
+            done(None, error)
+
+    def _confirmed(self, request: int, sequence: int) -> None:
+        self._session.answer(Kind.CONFIRMED, request, messages.Confirmed(sequence))
+
+    def unsubscribe(self, request: int, body: messages.Unsubscribe) -> None:
+        subscriber = self._subscriber
+        over = partial(self._session.answer, Kind.RESULT, request, messages.Result(True))
+        if subscriber is None or not self._publisher().unsubscribe(subscriber, over):
+            self._session.answer(Kind.RESULT, request, messages.Result(False))
+
+    def _following(self) -> "Subscriber":
+        if self._subscriber is None or not self._subscriber.is_following:
+            raise WrongState("this connection follows nothing; send TOPIC_SUBSCRIBE first")
+        return self._subscriber
+
+    # -- the end --------------------------------------------------------------------------------------------------
+
+    def end(self) -> None:
+        subscriber, self._subscriber = self._subscriber, None
+        if subscriber is not None and self._topics is not None:
+            self._topics.leave(subscriber)
+
+    def describe(self) -> dict[str, Any]:
+        subscriber = self._subscriber
+        if subscriber is None:
+            return {}
+        return {"topics": {"state": str(subscriber.state), "name": subscriber.name, "sequence": subscriber.reached}}
+
+
+def _said(value: object) -> None:
+    """The subscriber was told by the feed itself."""
+
+
+class Native:
+    sends_stored = True
+    needs_count = False
+
+    def subscribed(self, request: int, about: Subscribed) -> bytes:
+        body = messages.TopicSubscribed(
+            about.epoch, about.next, about.first, about.last, _pairs(about.gaps), about.resumed
+        )
+        return frame(Kind.TOPIC_SUBSCRIBED, request, body)
+
+    def recovering(self, request: int, about: Recovering) -> bytes:
+        body = messages.RecoveryResponse(about.start, about.end, about.total, _pairs(about.gaps))
+        return frame(Kind.RECOVERY_RESPONSE, request, body)
+
+    def complete(self, request: int, sequence: int, sent: int, at_ns: int) -> bytes:
+        return frame(Kind.RECOVERY_COMPLETE, request, messages.RecoveryComplete(sequence, sent, at_ns))
+
+    def progress(self, sequence: int, sent: int, last: int, at_ns: int) -> bytes:
+        return frame(Kind.PROGRESS, 0, messages.Progress(sequence, sent, last, at_ns))
+
+    def records(self, batch: Batch) -> bytes:
+        return batch.data
+
+
+NATIVE = Native()
+
+
+def _pairs(gaps: Sequence[Gap]) -> list[tuple[int, int]]:
+    return [(gap.first, gap.last) for gap in gaps[-MOST_GAPS:]]

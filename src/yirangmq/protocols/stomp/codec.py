@@ -1,0 +1,330 @@
+"""Between frames and messages: headers to envelopes and back. Values in, values out; the payload is never looked into,
+but for one that says it is JSON.
+
+STOMP's priority is larger first, from 0 to 9; ours is 0 first. So 9 is our 0, and 0 our 9.
+
+Signs of life in both directions: what was agreed on, when one is due, when the other side is given up.
+
+Knows: intervals, and how often it is called. Does not know: clocks, frames, sockets.
+
+Where a frame wants to go: ``/queue/x``, ``/topic/x``, ``/temp-queue/x``; a bare ``x`` is a queue.
+
+Knows: names. Does not know: sessions, but for the number that makes a temporary queue one's own."""
+
+import re
+from collections.abc import Callable, Mapping
+from enum import Enum
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from yirangmq.core import validation
+from yirangmq.core.errors import BadInput, TooLarge
+from yirangmq.core.message import RANK_LAST, Envelope, new_envelope
+from yirangmq.core.topic_filter import Filter, make_filter
+from yirangmq.core.topics import NewRecord, Record
+from yirangmq.core.validation import MAX_SECONDS
+from yirangmq.format.delivery import Delivery
+from yirangmq.format.envelope import JSON_TYPE, MAX_HEADER, MAX_TEXT, Facts, check_header, is_plain_json, says_json
+from yirangmq.format.json_codec import dumps, loads
+from yirangmq.wire.stomp import V10, V12, escape
+
+HIGHEST = 9
+USUAL = 4
+"""The priority of a message that has none, as JMS has it."""
+LATEST_MS = 2**53
+DELAY, GROUP, KEY = "AMQ_SCHEDULED_DELAY", "JMSXGroupID", "_AMQ_DUPL_ID"
+SCHEDULES = ("AMQ_SCHEDULED_CRON", "AMQ_SCHEDULED_PERIOD", "AMQ_SCHEDULED_REPEAT")
+NOT_KEPT = frozenset(
+    {
+        *("destination", "content-length", "receipt", "transaction", "expires", DELAY),
+        *("message-id", "timestamp", "subscription", "ack", "redelivered", "JMSXDeliveryCount", "receipt-id"),
+    }
+)
+"""Headers of SEND that are about sending, or that are ours to say of a message."""
+KNOWN = {"type": "type", GROUP: "groupId", KEY: "deduplicationKey", "content-type": "contentType"}
+"""Headers that are members of an envelope; all others are attributes."""
+
+
+# -- in ---------------------------------------------------------------------------------------------------------------
+
+
+class Header(NamedTuple):
+    """What the headers of a SEND say of its envelope."""
+
+    text: str
+    facts: Facts
+
+
+def envelope(queue: str, id: str, headers: Mapping[str, str], body: bytes, now: int) -> Envelope:
+    """A SEND to a queue, checked."""
+    kept = tuple(one for one in headers.items() if one[0] not in NOT_KEPT)
+    is_json = False
+    if "content-type" in headers:
+        is_json = says_json(headers["content-type"]) and is_plain_json(body)
+    text, (rank, key, group, target) = _header(kept, is_json) if kept else NOTHING
+    available = now + _whole(headers, DELAY, MAX_SECONDS * 1000)
+    expires = _whole(headers, "expires", LATEST_MS)
+    _refuse_schedules(headers)
+    return new_envelope((queue, id, rank, now, available, expires, key, text, body, is_json, group, target))
+
+
+NOTHING = Header("", Facts())
+
+
+@lru_cache(maxsize=1024)
+def _header(kept: tuple[tuple[str, str], ...], is_json: bool) -> Header:
+    """Programs send the same headers again and again, so this is remembered."""
+    header: dict[str, Any] = {}
+    attributes: dict[str, Any] = {}
+    for name, value in kept:
+        member = KNOWN.get(name)
+        if name == "priority":
+            attributes[name] = HIGHEST - _priority(value)
+        elif member is None or len(value) > MAX_TEXT:
+            attributes[name] = value
+        elif value and not (is_json and member == "contentType" and value == JSON_TYPE):
+            header[member] = value
+    if attributes:
+        header["attributes"] = attributes
+    if not header:
+        return NOTHING
+    for name in (GROUP, KEY):
+        if name in attributes:
+            raise BadInput(f"has more than {MAX_TEXT} characters", field=name)
+    facts = check_header(header)
+    text = dumps(header)
+    if len(text) > MAX_HEADER:
+        raise TooLarge(f"{len(text)} bytes as JSON, at most {MAX_HEADER}", field="headers")
+    return Header(text.decode(), facts)
+
+
+def _priority(text: str) -> int:
+    if text.isascii() and text.isdecimal() and len(text) <= 3 and int(text) <= HIGHEST:
+        return int(text)
+    raise BadInput(f"must be from 0 to {HIGHEST}, not {text[:40]!r}", field="priority")
+
+
+def _whole(headers: Mapping[str, str], name: str, most: int) -> int:
+    text = headers.get(name)
+    if text is None:
+        return 0
+    if not (text.isascii() and text.isdecimal() and len(text) <= 18 and int(text) <= most):
+        raise BadInput(f"must be milliseconds, at most {most}, not {text[:40]!r}", field=name)
+    return int(text)
+
+
+def _refuse_schedules(headers: Mapping[str, str]) -> None:
+    for name in SCHEDULES:
+        if name in headers:
+            raise BadInput("is not known here: give the queue a schedule in its policy", field=name)
+
+
+def record(topic: str, headers: Mapping[str, str], body: bytes) -> NewRecord:
+    """A SEND to a topic. Records have no priority and no end of their own; those headers are kept as they are."""
+    if DELAY in headers:
+        raise BadInput("is for queues: a record of a topic is there at once", field=DELAY)
+    _refuse_schedules(headers)
+    kept = {name: value for name, value in headers.items() if name == "expires" or name not in NOT_KEPT}
+    return NewRecord(topic, body, kept.get(GROUP), kept)
+
+
+# -- out --------------------------------------------------------------------------------------------------------------
+
+
+class Address(NamedTuple):
+    """What every frame of a subscription begins with."""
+
+    version: str
+    subscription: str | None
+    has_ack: bool
+    """The client is to say what became of it."""
+
+    def head(self, destination: str, id: str, ack: str) -> str:
+        lines = f"MESSAGE\ndestination:{destination}\nmessage-id:{id}\n"
+        if self.subscription is not None:
+            lines += f"subscription:{escape(self.subscription, self.version)}\n"
+        return f"{lines}ack:{ack}\n" if self.has_ack and self.version == V12 else lines
+
+
+def message(address: Address, destination: str, delivery: Delivery) -> bytes:
+    """A MESSAGE frame; ``destination`` is escaped already."""
+    card, sent, _ = delivery
+    head = address.head(destination, sent[1], f"{card[0]}-{card[7]}")
+    if card[7] > 1:
+        head += f"redelivered:true\nJMSXDeliveryCount:{card[7]}\n"
+    told = _told(sent[7], sent[9], card[4], address.version)
+    payload = sent[8]
+    text = f"{head}timestamp:{sent[3]}\nexpires:{sent[5]}\n{told}content-length:{len(payload)}\n\n"
+    return b"%s%s\0" % (text.encode(), payload)
+
+
+def record_message(address: Address, id: str, found: Record) -> bytes:
+    """The same of a record of a topic."""
+    head = address.head(escape(f"/topic/{found.topic}", address.version), id, id)
+    lines = [f"timestamp:{found.at_ns // 1_000_000}\n"]
+    told = {"expires": "0", "priority": str(USUAL), **found.headers}
+    if found.key is not None:
+        told.setdefault(GROUP, found.key)
+    kept = [one for one in told.items() if one[0] == "expires" or one[0] not in NOT_KEPT]
+    lines += [_line(name, value, address.version) for name, value in kept]
+    text = f"{head}{''.join(lines)}content-length:{len(found.payload)}\n\n"
+    return b"%s%s\0" % (text.encode(), found.payload)
+
+
+@lru_cache(maxsize=4096)
+def _told(header: str, is_json: bool, rank: int, version: str) -> str:
+    """The lines of what was sent along, whichever door it came by."""
+    known: dict[str, Any] = loads(header.encode()) if header else {}
+    attributes = known.get("attributes") or {}
+    priority = USUAL if rank == RANK_LAST else max(0, HIGHEST - rank)
+    lines = [f"priority:{priority}\n"]
+    if is_json and "contentType" not in known:
+        lines.append(f"content-type:{JSON_TYPE}\n")
+    lines += [_line(name, str(known[member]), version) for name, member in KNOWN.items() if known.get(member)]
+    for name, value in attributes.items():
+        if name != "priority" and name not in NOT_KEPT and name not in KNOWN and value is not None:
+            lines.append(_line(name, _text(value), version))
+    return "".join(lines)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else dumps(value).decode()
+
+
+def _line(name: str, value: str, version: str) -> str:
+    if not name or (version == V10 and ":" in name):
+        return ""  # nobody could read it
+    return f"{escape(name, version)}:{escape(value, version)}\n"
+
+
+LEAST_MS = 500
+"""What we promise to send, and ask for, at most so often."""
+MOST_MS = 86_400_000
+PATIENCE = 2
+"""Intervals without a sound after which a client is gone: packets may be late."""
+
+
+def read(text: str | None) -> tuple[int, int]:
+    """What a client can send, and what it wants, in milliseconds; 0 is not at all."""
+    if text is None:
+        return 0, 0
+    sends, comma, wants = text.partition(",")
+    numbers = [one.strip() for one in (sends, wants)]
+    if not comma or not all(one.isascii() and one.isdecimal() and len(one) <= 12 for one in numbers):
+        raise BadInput(
+            f"must be two numbers of milliseconds, such as 10000,10000, not {text[:40]!r}", field="heart-beat"
+        )
+    return min(int(numbers[0]), MOST_MS), min(int(numbers[1]), MOST_MS)
+
+
+def shown(asked: tuple[int, int]) -> str:
+    """What we can send, and want: only of a client that speaks of it."""
+    sends, wants = asked
+    return f"{LEAST_MS if wants else 0},{LEAST_MS if sends else 0}"
+
+
+class Beats:
+    """``has_sent`` and ``has_heard`` are set by whoever sends and hears. ``later`` calls back after some seconds.
+    ``lost`` says whether the client was given up; if not, it is listened for on."""
+
+    def __init__(
+        self,
+        asked: tuple[int, int],
+        later: Callable[[float, Callable[[], None]], Any],
+        beat: Callable[[], None],
+        lost: Callable[[int], bool],
+    ) -> None:
+        sends, wants = asked
+        self.hears_ms = max(sends, LEAST_MS) if sends else 0
+        self.sends_ms = max(wants, LEAST_MS) if wants else 0
+        self.has_sent = self.has_heard = True
+        self._silent = 0
+        self._later = later
+        self._beat = beat
+        self._lost = lost
+        self._is_over = False
+        self._plan()
+
+    def _plan(self) -> None:
+        if self.sends_ms:
+            self._later(self.sends_ms / 2000, self._send)
+        if self.hears_ms:
+            self._later(self.hears_ms / 1000, self._listen)
+
+    def _send(self) -> None:
+        """Twice in each interval, so that never a whole one passes."""
+        if self._is_over:
+            return
+        if not self.has_sent:
+            self._beat()
+        self.has_sent = False
+        self._later(self.sends_ms / 2000, self._send)
+
+    def _listen(self) -> None:
+        if self._is_over:
+            return
+        self._silent = 0 if self.has_heard else self._silent + 1
+        self.has_heard = False
+        if self._silent < PATIENCE or not self._lost(self.hears_ms * PATIENCE):
+            self._later(self.hears_ms / 1000, self._listen)
+
+    def stop(self) -> None:
+        self._is_over = True
+
+
+FIELD = "destination"
+TEMPORARY = "stomp-temp."
+"""How the name of a queue begins that goes with its connection."""
+WILD = re.compile(r"[*>]")
+
+
+class Kind(Enum):
+    QUEUE = "/queue/"
+    TOPIC = "/topic/"
+    TEMPORARY = "/temp-queue/"
+
+
+class Destination(NamedTuple):
+    kind: Kind
+    name: str
+    """Of a topic it may hold ``*`` and ``>``, where it is subscribed to."""
+
+
+@lru_cache(maxsize=1024)
+def parse(text: str | None) -> Destination:
+    if text is None:
+        raise BadInput("is missing: /queue/NAME or /topic/NAME", field=FIELD)
+    for kind in Kind:
+        if text.startswith(kind.value):
+            return Destination(kind, text[len(kind.value) :])
+    if text and "/" not in text:  # as ActiveMQ has it
+        return Destination(Kind.QUEUE, text)
+    raise BadInput(f"{text[:60]!r} must begin with /queue/, /topic/ or /temp-queue/", field=FIELD)
+
+
+@lru_cache(maxsize=1024)
+def checked(name: str) -> str:
+    """The name of a queue or topic of ours."""
+    if "," in name:
+        raise BadInput("names several: send a frame to each", field=FIELD)
+    return validation.check_queue(name, FIELD)
+
+
+def temporary(session: str, name: str) -> str:
+    """The queue that stands for a temporary one of this session."""
+    return checked(f"{TEMPORARY}{session}.{name}")
+
+
+def topic_filter(name: str) -> Filter:
+    """``*`` is one level, ``>`` all that follow, as ActiveMQ has it; ``a.>`` is also ``a``."""
+    if not WILD.search(name):
+        return make_filter([checked(name)])
+    head, levels, rest = name.partition(">")
+    if rest:
+        raise BadInput(f"{name[:60]!r}: '>' stands at the end", field=FIELD)
+    pattern = head.replace("*", "+")
+    if not levels:
+        return make_filter([pattern])
+    if head and not head.endswith("."):
+        raise BadInput(f"{name[:60]!r}: '>' is a level of its own", field=FIELD)
+    return make_filter([pattern + "*", *([pattern[:-1]] if pattern else [])])

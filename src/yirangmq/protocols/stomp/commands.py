@@ -1,0 +1,425 @@
+"""What each frame of a STOMP client does. A frame that is refused raises; the session says so and closes.
+
+Knows: headers and their meaning. Does not know: bytes.
+
+What a STOMP client may do, by the token it shows as ``passcode``, and its address: the same tokens, programs, scopes
+and queues as over HTTP.
+
+Knows: grants. Does not know: frames. A server without tokens is open to everybody who can reach it.
+
+STOMP clients as operators see them: on the roster of consumers, and in the list of connections.
+
+Knows: cards and wishes. Does not know: where the roster is kept."""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from yirangmq.core import validation
+from yirangmq.core.access import CONSUME, GREET, PUBLISH, Grant
+from yirangmq.core.consumer_registry import ConsumerState
+from yirangmq.core.errors import BadInput, NotFound, QueueError, Stranger
+from yirangmq.core.message import Reason
+from yirangmq.core.transitions import Cause
+from yirangmq.protocols import context
+from yirangmq.protocols.context import Attempts
+from yirangmq.protocols.stomp import codec
+from yirangmq.protocols.stomp.codec import Destination, Kind
+from yirangmq.protocols.stomp.queue_subscriptions import CONSUMERS, MOST_PREFETCH, PREFETCH, AckMode, QueueTaker
+from yirangmq.protocols.stomp.topic_hub import Client, Terms
+from yirangmq.protocols.stomp.transactions import Receipt
+from yirangmq.topics.publisher import Publisher
+from yirangmq.wire.stomp import V10, V12, VERSIONS, escape
+
+if TYPE_CHECKING:
+    from yirangmq.protocols.stomp.session import StompSession
+
+
+class Access:
+    def __init__(self, grants: Iterable[Grant] = (), attempts: Attempts | None = None) -> None:
+        self._gate = context.Gate(grants, attempts)
+
+    @property
+    def is_open(self) -> bool:
+        return self._gate.is_open
+
+    def delay(self, login: str, passcode: str, address: str) -> float:
+        """Seconds to wait before they are looked at."""
+        return self._gate.delay(passcode or login, address)
+
+    def wait(self, seconds: float, act: Callable[[], None]) -> None:
+        self._gate.wait(seconds, act)
+
+    def grant(self, login: str, passcode: str, address: str = "") -> Grant | None:
+        """None: everything is allowed. One secret is looked at, the same as in ``delay``: a client that knows a token
+        could guess others with the second one, and would never be delayed."""
+        if self._gate.is_open:
+            return None
+        found = self._gate.find(passcode or login, address)
+        if found is None:
+            raise Stranger("CONNECT with a token of this server as the header passcode", field="passcode")
+        return found
+
+
+COMMANDS: dict[str, str] = {
+    "CONNECT": GREET,
+    "STOMP": GREET,
+    "SEND": PUBLISH,
+    "SUBSCRIBE": CONSUME,
+    "UNSUBSCRIBE": GREET,
+    "ACK": CONSUME,
+    "NACK": CONSUME,
+    "BEGIN": GREET,
+    "COMMIT": GREET,
+    "ABORT": GREET,
+    "DISCONNECT": GREET,
+}
+"""The verb of every command in the table of ``core.access``. UNSUBSCRIBE ends what the same connection has begun; what
+a transaction holds was checked frame by frame."""
+
+
+def check(grant: Grant | None, command: str, name: str) -> None:
+    context.check(grant, COMMANDS[command], name, "passcode")
+
+
+TELL_SECONDS = 2.0
+
+
+def begin_presence(session: "StompSession") -> None:
+    """It has subscribed for the first time: from now on the roster hears of it."""
+    session.started_at = session.house.clock.now_ms()
+    _tell(session)
+
+
+def _tell(session: "StompSession") -> None:
+    if session.closed:
+        return
+    state = ConsumerState.PAUSED if session.is_paused else ConsumerState.RUNNING
+    _beat(session, session.wish if session.wish == ConsumerState.DRAINING else state)
+    for following in session.followings.values():
+        following.look()
+    session.house.desk.later(TELL_SECONDS, lambda: _tell(session))
+
+
+def ended(session: "StompSession") -> None:
+    if session.started_at:
+        _beat(session, ConsumerState.STOPPED)
+
+
+def _beat(session: "StompSession", state: str) -> None:
+    holdings = session.holdings
+    card = {
+        "consumerId": session.roster_name,
+        "host": session.peer(),
+        "pid": 0,
+        "queues": sorted({taker.window.queue for taker in holdings.takers.values()}),
+        "startedAt": session.started_at,
+        "state": str(state),
+        "inWork": holdings.unsettled,
+        "done": session.settled["ack"],
+        "failed": session.settled["nack"],
+    }
+    try:
+        beat = session.house.methods.find("consumer_beat")
+    except QueueError:  # a server that keeps no roster
+        return
+    beat(session.house.desk, card, lambda wish, error: _follow_wish(session, wish or ""))
+
+
+def _follow_wish(session: "StompSession", wish: str) -> None:
+    """Pause and drain: nothing more is pushed. Drain cannot be taken back, and its client goes when it wants."""
+    if wish == "drain":
+        session.wish = str(ConsumerState.DRAINING)
+        session.is_paused = True
+    elif wish == "pause":
+        session.is_paused = True
+    elif wish == "resume" and session.wish != ConsumerState.DRAINING:
+        session.is_paused = False
+        session.wake()
+
+
+def subscriptions(session: "StompSession") -> list[dict[str, Any]]:
+    queues = [{**one.window.describe(), "credit": one.credit} for one in session.holdings.takers.values()]
+    topics = [
+        {"topic": one.terms.filter.text, "name": one.terms.name, "credit": one.terms.credit, "unsettled": one.unsettled}
+        for one in session.followings.values()
+    ]
+    return queues + topics
+
+
+Headers = dict[str, str]
+GREETINGS = ("CONNECT", "STOMP")
+MOST_SUBSCRIPTIONS = 64
+REFUSED = {
+    "selector": "is not known here: give what is wanted apart a queue of its own",
+    "activemq.exclusive": "is not known here: JMSXGroupID keeps messages of a group in order",
+    "activemq.retroactive": "is not known here: a durable subscription hears what it missed",
+    "activemq.noLocal": "is not known here: subscribe to what others send to",
+    "no-local": "is not known here: subscribe to what others send to",
+}
+"""Headers of SUBSCRIBE that would change what is delivered; to pass over them would be to lie."""
+DURABLE_NAMES = ("activemq.subscriptionName", "durable-subscription-name")
+NACKED = Cause(Reason.HANDLER_ERROR, "nacked over STOMP")
+
+
+# -- coming and going -------------------------------------------------------------------------------------------------
+
+
+def connect(session: "StompSession", headers: Headers, body: bytes) -> None:
+    if session.is_greeted:
+        raise BadInput("this connection is connected already", field="command")
+    offered = [one.strip() for one in headers.get("accept-version", V10).split(",")]
+    known = [version for version in VERSIONS if version in offered]
+    if not known:
+        error = BadInput(
+            f"none of {', '.join(offered)[:60]} is spoken here; offer 1.0, 1.1 or 1.2", field="accept-version"
+        )
+        session.fail(error, version=",".join(VERSIONS))
+        return
+    asked = codec.read(headers.get("heart-beat"))
+    shown = headers.get("login", ""), headers.get("passcode", ""), session.peer()
+    delay = session.parlour.access.delay(*shown)
+    if delay and not session.was_delayed:
+        session.delay_greeting(delay, lambda: connect(session, headers, body))
+        return
+    session.grant = session.parlour.access.grant(*shown)
+    client = headers.get("client-id", "")
+    session.client = client[:64]
+    plain = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "._-") else "-" for letter in client)
+    session.holdings.consumer = f"{CONSUMERS}{plain[:40] or session.number}"
+    session.roster_name = f"{session.holdings.consumer}:{session.number}" if plain else session.holdings.consumer
+    session.greeted(known[-1], asked)
+    told = {"version": known[-1], "session": session.name, "server": session.parlour.server}
+    session.say("CONNECTED", {**told, "heart-beat": codec.shown(asked)})
+
+
+def disconnect(session: "StompSession", headers: Headers, body: bytes) -> None:
+    _done(session, headers)
+    session.leave()
+
+
+# -- sending ----------------------------------------------------------------------------------------------------------
+
+
+def send(session: "StompSession", headers: Headers, body: bytes) -> None:
+    kind, name = codec.parse(headers.get("destination"))
+    receipt, transaction = headers.get("receipt"), headers.get("transaction")
+    session.house.check_room()
+    if headers.get("reply-to", "").startswith(Kind.TEMPORARY.value):
+        reply = headers["reply-to"].removeprefix(Kind.TEMPORARY.value)
+        headers = {**headers, "reply-to": f"/queue/{codec.temporary(session.name, reply)}"}
+    if kind is Kind.TOPIC:
+        _send_record(session, codec.checked(name), headers, body)
+        return
+    queue = _queue(session, kind, name)
+    check(session.grant, "SEND", queue)
+    envelope = codec.envelope(queue, session.fresh_id(), headers, body, session.house.clock.now_ms())
+    if transaction is None:
+        session.errand.send(envelope, receipt)
+    else:
+        session.transactions.add(transaction, envelope)
+        _confirm(session, receipt)
+
+
+def _send_record(session: "StompSession", topic: str, headers: Headers, body: bytes) -> None:
+    topics_of(session)
+    check(session.grant, "SEND", topic)
+    record = codec.record(topic, headers, body)
+    transaction = headers.get("transaction")
+    if transaction is None:
+        session.records.append((record, headers.get("receipt")))
+    else:
+        session.transactions.add(transaction, record)
+        _done(session, headers)
+
+
+def topics_of(session: "StompSession") -> Publisher:
+    topics = session.parlour.hub.topics
+    if topics is None:
+        raise BadInput("this server has no topics", field="destination")
+    return topics
+
+
+def _queue(session: "StompSession", kind: Kind, name: str) -> str:
+    if kind is Kind.TEMPORARY:
+        return codec.temporary(session.name, name)
+    return codec.checked(name)
+
+
+def _done(session: "StompSession", headers: Headers) -> None:
+    _confirm(session, headers.get("receipt"))
+
+
+def _confirm(session: "StompSession", receipt: Receipt) -> None:
+    if receipt is not None:
+        session.errand.receipts.append(receipt)
+
+
+# -- taking -----------------------------------------------------------------------------------------------------------
+
+
+def subscribe(session: "StompSession", headers: Headers, body: bytes) -> None:
+    destination = codec.parse(headers.get("destination"))
+    id = headers.get("id")
+    if id is None and session.version != V10:
+        raise BadInput("is missing: a SUBSCRIBE names itself", field="id")
+    name = headers["destination"] if id is None else id
+    if name in session.holdings.takers or name in session.followings:
+        raise BadInput(f"{name[:60]!r} is subscribed already", field="id")
+    if len(session.holdings.takers) + len(session.followings) >= MOST_SUBSCRIPTIONS:
+        raise BadInput(f"{MOST_SUBSCRIPTIONS} subscriptions in one connection; open another one", field="id")
+    for header, says in REFUSED.items():
+        if headers.get(header, "false") not in ("false", ""):
+            raise BadInput(says, field=header)
+    mode, credit = _mode(headers), _prefetch(headers)
+    address = codec.Address(session.version, id, mode is not AckMode.AUTO)
+    if destination.kind is Kind.TOPIC:
+        _follow(session, name, destination, Terms(_NOTHING, mode, credit, address, _durable(session, headers)), headers)
+    else:
+        queue = _queue(session, *destination)
+        check(session.grant, "SUBSCRIBE", queue)
+        if destination.kind is Kind.TEMPORARY:
+            session.temporary.add(queue)
+        shown = escape(destination.kind.value + destination.name, session.version)
+        session.holdings.subscribe(name, QueueTaker(queue, shown, mode, credit, address, session.holdings))
+        _done(session, headers)
+    if not session.started_at:
+        begin_presence(session)
+
+
+_NOTHING = codec.topic_filter("none")
+
+
+def _follow(session: "StompSession", name: str, destination: Destination, terms: Terms, headers: Headers) -> None:
+    from yirangmq.protocols.stomp.topic_subscriptions import Following  # loaded for the first one who follows
+
+    topics = topics_of(session)
+    check(session.grant, "SUBSCRIBE", destination.name)
+    terms = terms._replace(filter=codec.topic_filter(destination.name))
+    client = Client(session.push, session.has_room, session.fail)
+    following = Following(topics, terms, client)
+    session.followings[name] = following
+    receipt = headers.get("receipt")
+    session.waiting([] if receipt is None else [receipt], following.begin)
+    session.parlour.hub.add(following)
+
+
+def _durable(session: "StompSession", headers: Headers) -> str:
+    given = next((headers[name] for name in DURABLE_NAMES if headers.get(name)), "")
+    if not given:
+        return ""
+    if not session.client:
+        raise BadInput("is missing: CONNECT with the one that a durable subscription belongs to", field="client-id")
+    return validation.check_consumer(f"{session.client}:{given}", DURABLE_NAMES[0])
+
+
+def _mode(headers: Headers) -> AckMode:
+    try:
+        return AckMode(headers.get("ack", "auto"))
+    except ValueError:
+        raise BadInput(f"{headers['ack'][:40]!r} is not one of {', '.join(AckMode)}", field="ack") from None
+
+
+def _prefetch(headers: Headers) -> int:
+    text = headers.get("activemq.prefetchSize", str(PREFETCH))
+    if not (text.isascii() and text.isdecimal() and len(text) <= 9 and int(text) >= 1):
+        raise BadInput(f"must be a whole number from 1, not {text[:40]!r}", field="activemq.prefetchSize")
+    return min(int(text), MOST_PREFETCH)
+
+
+def unsubscribe(session: "StompSession", headers: Headers, body: bytes) -> None:
+    name = headers.get("id", headers.get("destination") if session.version == V10 else None)
+    if name is None:
+        raise BadInput("is missing: the one that SUBSCRIBE had", field="id")
+    following = session.followings.pop(name, None)
+    if following is not None:
+        following.end()
+        session.parlour.hub.remove(following)
+        receipt = headers.get("receipt")
+        if following.terms.name and any(headers.get(one) for one in DURABLE_NAMES):
+            session.waiting([] if receipt is None else [receipt], following.forget)
+            return
+    elif not session.holdings.unsubscribe(name):
+        raise NotFound(f"there is no subscription {name[:60]!r}", field="id")
+    _done(session, headers)
+
+
+def ack(session: "StompSession", headers: Headers, body: bytes) -> None:
+    _settle(session, headers, None)
+
+
+def nack(session: "StompSession", headers: Headers, body: bytes) -> None:
+    if session.version == V10:
+        raise BadInput("NACK is not in STOMP 1.0", field="command")
+    _settle(session, headers, NACKED)
+
+
+def _settle(session: "StompSession", headers: Headers, cause: Cause | None) -> None:
+    header = "id" if session.version == V12 else "message-id"
+    id = headers.get(header)
+    if id is None:
+        raise BadInput("is missing: what MESSAGE has as " + ("ack" if header == "id" else header), field=header)
+    receipt, transaction = headers.get("receipt"), headers.get("transaction")
+    if transaction is not None:
+        session.transactions.find(transaction)
+    for following in session.followings.values():
+        if following.holds(id):
+            session.waiting([] if receipt is None else [receipt], partial(following.settle, id))
+            return
+    taken = session.holdings.taken(id, headers.get("subscription") if session.version != V12 else None)
+    if taken is None:
+        raise NotFound(f"{id[:60]!r} is not held: it was settled before, or never sent here", field=header)
+    session.settled["ack" if cause is None else "nack"] += len(taken.leases)
+    if transaction is None:
+        session.errand.settle([*taken.leases.values()], cause, receipt)
+    else:
+        session.transactions.settle(transaction, taken, cause)
+        _confirm(session, receipt)
+
+
+# -- together or not at all -------------------------------------------------------------------------------------------
+
+
+def begin(session: "StompSession", headers: Headers, body: bytes) -> None:
+    session.transactions.begin(_transaction(headers))
+    _done(session, headers)
+
+
+def commit(session: "StompSession", headers: Headers, body: bytes) -> None:
+    found = session.transactions.take(_transaction(headers))
+    receipt = headers.get("receipt")
+    if found.records:
+        session.publish(found.records, [] if receipt is None else [receipt])
+    elif found.bundle.size:
+        session.errand.commit(found.bundle, receipt)
+    else:
+        _confirm(session, receipt)
+
+
+def abort(session: "StompSession", headers: Headers, body: bytes) -> None:
+    found = session.transactions.take(_transaction(headers))
+    for taken in reversed(found.taken):
+        session.holdings.untake(taken)
+    _done(session, headers)
+
+
+def _transaction(headers: Headers) -> str:
+    name = headers.get("transaction")
+    if not name:
+        raise BadInput("is missing: the name of the transaction", field="transaction")
+    return name
+
+
+ACTS: dict[str, Callable[["StompSession", Headers, bytes], None]] = {
+    "CONNECT": connect,
+    "STOMP": connect,
+    "SEND": send,
+    "SUBSCRIBE": subscribe,
+    "UNSUBSCRIBE": unsubscribe,
+    "ACK": ack,
+    "NACK": nack,
+    "BEGIN": begin,
+    "COMMIT": commit,
+    "ABORT": abort,
+    "DISCONNECT": disconnect,
+}

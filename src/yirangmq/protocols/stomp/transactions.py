@@ -1,0 +1,240 @@
+"""What the frames of one read want of the store: steps in their order, done in one commit, and their receipts.
+
+Knows: the verbs. Does not know: frames, sessions. The first step that is refused ends the errand: what stands before it
+is done and confirmed, what follows is not, and the client is told so.
+
+Transactions of one client between BEGIN and COMMIT: sends and acks, gathered and not done yet.
+
+Knows: bundles and records. Does not know: frames. One transaction is of queues or of topics: they are kept in two
+places, and no commit spans both."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from yirangmq.broker.operations import Bundle, Verbs
+from yirangmq.broker.settle import MOST_PER_CALL, Leases
+from yirangmq.core import transitions
+from yirangmq.core.errors import BadInput, QueueError, StoreError, TooLarge
+from yirangmq.core.message import Envelope
+from yirangmq.core.ports import Transaction
+from yirangmq.core.topics import NewRecord
+from yirangmq.core.transitions import Cause
+from yirangmq.protocols.stomp.queue_subscriptions import Taken
+from yirangmq.topics.ports import MOST_PER_PUBLISH
+
+Receipt = str | None
+BYTES_PER_WEIGHT = 64 * 1024
+
+
+class Outcome(NamedTuple):
+    """``receipts`` of what was done; ``refused`` is the receipt of the one that was not, if it asked for one."""
+
+    receipts: list[str]
+    error: QueueError | None = None
+    refused: Receipt = None
+
+
+@dataclass(slots=True)
+class Send:
+    """Messages to one queue, each with a receipt or none."""
+
+    queue: str
+    envelopes: list[Envelope]
+    receipts: list[Receipt]
+
+    def perform(self, verbs: Verbs, transaction: Transaction, now: int) -> tuple[int, QueueError | None]:
+        """How many frames were done, and why not the next one."""
+        try:
+            verbs.publish(transaction, self.queue, self.envelopes)
+        except StoreError:
+            raise
+        except QueueError as error:
+            if len(self.envelopes) == 1:
+                return 0, error
+            return self._one_by_one(verbs, transaction)
+        return len(self.receipts), None
+
+    def _one_by_one(self, verbs: Verbs, transaction: Transaction) -> tuple[int, QueueError | None]:
+        """What is wrong with one is no fault of those before it."""
+        for done, envelope in enumerate(self.envelopes):
+            try:
+                verbs.publish(transaction, self.queue, [envelope])
+            except StoreError:
+                raise
+            except QueueError as error:
+                return done, error
+        return len(self.envelopes), None
+
+
+@dataclass(slots=True)
+class Settle:
+    """Leases to ack, or to nack for a cause: for each frame how many of them are its own."""
+
+    cause: transitions.Cause | None
+    leases: list[str]
+    counts: list[int]
+    receipts: list[Receipt]
+
+    def perform(self, verbs: Verbs, transaction: Transaction, now: int) -> tuple[int, QueueError | None]:
+        leases = Leases(self.leases)
+        if self.cause is None:
+            results = verbs.ack(transaction, leases, None)
+        else:
+            results = verbs.nack(transaction, leases, None, self.cause)
+        first = next((place for place, error in enumerate(results) if error is not None), None)
+        if first is None:
+            return len(self.receipts), None
+        done = 0
+        while first >= self.counts[done]:
+            first -= self.counts[done]
+            done += 1
+        return done, next(error for error in results if error is not None)
+
+
+@dataclass(slots=True)
+class Commit:
+    bundle: Bundle
+    receipts: list[Receipt]
+
+    def perform(self, verbs: Verbs, transaction: Transaction, now: int) -> tuple[int, QueueError | None]:
+        try:
+            self.bundle.perform(verbs, transaction, now)
+        except StoreError:
+            raise
+        except QueueError as error:
+            return 0, error
+        return 1, None
+
+
+@dataclass(slots=True)
+class Errand:
+    """Gathered while a read is looked at; then handed to the desk."""
+
+    steps: list[Send | Settle | Commit] = field(default_factory=list)
+    receipts: list[str] = field(default_factory=list)
+    """Of frames that want nothing of the store: they are confirmed after what came before them."""
+    size: int = 0
+
+    @property
+    def weight(self) -> int:
+        """Among what is not yet answered."""
+        return 1 + self.size // BYTES_PER_WEIGHT
+
+    @property
+    def leases(self) -> list[str]:
+        """All that it settles."""
+        found: list[str] = []
+        for step in self.steps:
+            if isinstance(step, Settle):
+                found += step.leases
+            elif isinstance(step, Commit):
+                found += step.bundle.acked + step.bundle.nacked
+        return found
+
+    def send(self, envelope: Envelope, receipt: Receipt) -> None:
+        self.size += len(envelope.payload)
+        last = self.steps[-1] if self.steps else None
+        if isinstance(last, Send) and last.queue == envelope.queue and len(last.envelopes) < MOST_PER_CALL:
+            last.envelopes.append(envelope)
+            last.receipts.append(receipt)
+        else:
+            self.steps.append(Send(envelope.queue, [envelope], [receipt]))
+
+    def settle(self, leases: Sequence[str], cause: transitions.Cause | None, receipt: Receipt) -> None:
+        last = self.steps[-1] if self.steps else None
+        fits = isinstance(last, Settle) and len(last.leases) + len(leases) <= MOST_PER_CALL
+        if isinstance(last, Settle) and fits and last.cause == cause:
+            last.leases += leases
+            last.counts.append(len(leases))
+            last.receipts.append(receipt)
+        else:
+            self.steps.append(Settle(cause, [*leases], [len(leases)], [receipt]))
+
+    def commit(self, bundle: Bundle, receipt: Receipt) -> None:
+        self.size += sum(len(envelope.payload) for envelope in bundle.envelopes)
+        self.steps.append(Commit(bundle, [receipt]))
+
+    def perform(self, verbs: Verbs, transaction: Transaction, now: int) -> Outcome:
+        receipts: list[str] = []
+        if len(self.steps) > 1:
+            self._clear(verbs, transaction)
+        for step in self.steps:
+            done, error = step.perform(verbs, transaction, now)
+            receipts += [receipt for receipt in step.receipts[:done] if receipt is not None]
+            if error is not None:
+                return Outcome(receipts, error, step.receipts[done])
+        return Outcome([*receipts, *self.receipts])
+
+    def _clear(self, verbs: Verbs, transaction: Transaction) -> None:
+        """What processors want looked at outside of the transaction is known before the first step is done."""
+        for step in self.steps:
+            if isinstance(step, Send):
+                verbs.gate.clear(transaction, step.queue, step.envelopes)
+            elif isinstance(step, Commit):
+                for queue, envelopes in step.bundle.queues().items():
+                    verbs.gate.clear(transaction, queue, envelopes)
+
+
+MOST_OPEN = 64
+
+
+@dataclass(slots=True)
+class Open:
+    bundle: Bundle = field(default_factory=Bundle)
+    records: list[NewRecord] = field(default_factory=list)
+    taken: list[Taken] = field(default_factory=list)
+    size: int = 0
+
+
+class Transactions:
+    """``most_bytes``: of the payloads of all that are open."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most = most_bytes
+        self._open: dict[str, Open] = {}
+
+    def begin(self, name: str) -> None:
+        if name in self._open:
+            raise BadInput(f"{name[:60]!r} is begun already", field="transaction")
+        if len(self._open) >= MOST_OPEN:
+            raise BadInput(f"{MOST_OPEN} are open already; commit or abort one", field="transaction")
+        self._open[name] = Open()
+
+    def find(self, name: str) -> Open:
+        if name not in self._open:
+            raise BadInput(f"{name[:60]!r} was not begun", field="transaction")
+        return self._open[name]
+
+    def take(self, name: str) -> Open:
+        """It is committed or aborted now."""
+        found = self.find(name)
+        del self._open[name]
+        return found
+
+    def forget(self) -> None:
+        self._open.clear()
+
+    def add(self, name: str, new: Envelope | NewRecord) -> None:
+        found = self.find(name)
+        found.size += len(new.payload)
+        if sum(one.size for one in self._open.values()) > self._most:
+            raise TooLarge(f"open transactions hold more than {self._most} bytes; commit earlier", field="transaction")
+        if isinstance(new, Envelope):
+            found.bundle.add(new)
+        elif len(found.records) >= MOST_PER_PUBLISH:
+            raise TooLarge(f"more than {MOST_PER_PUBLISH} records; commit earlier", field="transaction")
+        else:
+            found.records.append(new)
+        _check(found)
+
+    def settle(self, name: str, taken: Taken, cause: Cause | None) -> None:
+        found = self.find(name)
+        found.bundle.settle([*taken.leases.values()], cause)
+        found.taken.append(taken)
+        _check(found)
+
+
+def _check(found: Open) -> None:
+    if found.records and found.bundle.size:
+        raise BadInput("is of queues or of topics, not of both", field="transaction")

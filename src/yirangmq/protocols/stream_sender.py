@@ -1,0 +1,297 @@
+"""The sending side of one connection: what waits goes out in order, with one write a turn; and it can be lent to a
+recovery worker, which then writes to the socket itself.
+
+Knows: a transport, its socket. Does not know: what the bytes mean. A worker gets a descriptor of its own, and only when
+nothing is left in the transport; it gives it back where a frame ends. So bytes of the two never mix.
+
+A connection of the socket door as a feed sees it: ``topics.ports.Line``."""
+
+import asyncio
+import errno
+import os
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any, Protocol
+
+from yirangmq.core.errors import QueueError
+from yirangmq.topics.ports import Outlet, Take
+from yirangmq.topics.publisher import Publisher
+
+RELAYED = 256 * 1024
+"""Bytes handed to the loop at once where a worker cannot write to the socket itself."""
+NO_SENDFILE = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)
+
+
+class Sender:
+    """``dirty``: something waits to be flushed. ``give_up``: too much waits for a client that does not read. Used from
+    the loop's thread, but for ``owed``."""
+
+    def __init__(
+        self, write_buffer: int, client_memory: int, dirty: Callable[[], None], give_up: Callable[[str], None]
+    ) -> None:
+        self._write_buffer = write_buffer
+        self._client_memory = client_memory
+        self._dirty = dirty
+        self._give_up = give_up
+        self._transport: asyncio.Transport | None = None
+        self._out: list[bytes | bytearray] = []
+        self._out_size = 0
+        self._is_paused = False
+        self._take: Take | None = None
+        self._wake: Callable[[], None] = _nothing
+        self._relay: Relay | None = None
+        self._is_lent = False
+        self._owed: deque[bytes | bytearray] = deque()
+        self._owed_size = 0
+        self._owed_taken = 0
+
+    def begin(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._set_limits()
+
+    def end(self) -> None:
+        """The connection is lost."""
+        self._transport = None
+        self._take = None
+        self.drop()
+
+    def drop(self) -> None:
+        """What waits is not sent."""
+        self._out, self._out_size = [], 0
+        self._owed.clear()
+
+    @property
+    def waiting(self) -> int:
+        """Bytes that wait for the client, here and in the transport."""
+        held = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        return self._out_size + self._owed_size - self._owed_taken + held
+
+    @property
+    def is_lent(self) -> bool:
+        return self._is_lent
+
+    # -- sending --------------------------------------------------------------------------------------------------
+
+    def send(self, data: bytes | bytearray) -> None:
+        if self._transport is None:
+            return
+        if self._is_lent:
+            self._owed.append(data)
+            self._owed_size += len(data)
+            is_much = self._owed_size - self._owed_taken > self._client_memory
+        else:
+            self._out.append(data)
+            self._out_size += len(data)
+            is_much = self._out_size > self._client_memory
+        if is_much:
+            self._give_up("slow")
+        else:
+            self._dirty()
+
+    def has_room(self, size: int, most: int) -> bool:
+        transport = self._transport
+        if transport is None or self._is_lent or transport.is_closing():
+            return False
+        return self._out_size + transport.get_write_buffer_size() + size <= most
+
+    def flush(self) -> None:
+        transport = self._transport
+        data, self._out, self._out_size = self._out, [], 0
+        if not data or transport is None or transport.is_closing():
+            return
+        transport.write(b"".join(data) if len(data) > 1 else data[0])
+        if transport.get_write_buffer_size() > self._client_memory:
+            self._give_up("slow")
+        elif self._take is not None:
+            self._lend_if_empty()  # a write that went out at once is followed by no other word
+
+    def paused(self) -> None:
+        self._is_paused = True
+
+    def resumed(self) -> None:
+        self._is_paused = False
+        if self._relay is not None:
+            self._relay.free()
+        self._lend_if_empty()
+
+    # -- lending --------------------------------------------------------------------------------------------------
+
+    def lend(self, take: Take, wake: Callable[[], None]) -> None:
+        """Call ``take`` once everything sent is out; never, if the connection is lost before."""
+        self.flush()
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        self._take, self._wake = take, wake
+        if not self._is_veiled:
+            transport.set_write_buffer_limits(high=0)  # we are told when it is empty
+        self._lend_if_empty()
+
+    @property
+    def _is_veiled(self) -> bool:
+        """What is written is not what goes over the socket: TLS."""
+        return self._transport is not None and self._transport.get_extra_info("ssl_object") is not None
+
+    def _lend_if_empty(self) -> None:
+        transport = self._transport
+        if self._take is None or transport is None or transport.is_closing() or self._out or self._is_paused:
+            return
+        if transport.get_write_buffer_size() and not self._is_veiled:
+            return
+        take, self._take = self._take, None
+        try:
+            outlet = self._made_outlet(transport)
+        except OSError:
+            self._give_up("descriptors")
+            return
+        self._is_lent = True
+        take(outlet)
+
+    def _made_outlet(self, transport: asyncio.Transport) -> Outlet:
+        if self._is_veiled:
+            loop = asyncio.get_running_loop()
+            self._relay = Relay(loop.call_soon_threadsafe, self._pass_on, self._wake)
+            return self._relay
+        return SocketOutlet(transport.get_extra_info("socket").fileno())
+
+    def _pass_on(self, data: bytes) -> None:
+        """From a relay, on the loop's thread."""
+        transport = self._transport
+        if transport is not None and not transport.is_closing():
+            transport.write(data)
+            if not self._is_paused and self._relay is not None:
+                self._relay.free()
+
+    def owed(self) -> bytes:
+        """What was to be sent while this is lent; by the one who has it, on any thread."""
+        parts = []
+        with suppress(IndexError):
+            while True:
+                parts.append(self._owed.popleft())
+        data = b"".join(parts)
+        self._owed_taken += len(data)
+        return data
+
+    def give_back(self) -> None:
+        self._is_lent = False
+        self._relay = None
+        if self._transport is None or self._transport.is_closing():
+            return
+        self._set_limits()
+        left = self.owed()
+        if left:
+            self.send(left)
+
+    def _set_limits(self) -> None:
+        if self._transport is not None:
+            self._transport.set_write_buffer_limits(high=self._write_buffer, low=self._write_buffer // 4)
+
+
+class SocketOutlet:
+    """A descriptor of its own for somebody else's socket. Nobody else can close it or get its number."""
+
+    def __init__(self, socket: int) -> None:
+        self._fd = os.dup(socket)
+        self._can_sendfile = True
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def send(self, data: memoryview) -> int:
+        return os.write(self._fd, data)
+
+    def send_file(self, file: int, offset: int, count: int) -> int:
+        if self._can_sendfile:
+            try:
+                return os.sendfile(self._fd, file, offset, count)
+            except OSError as error:
+                if error.errno not in NO_SENDFILE:
+                    raise
+                self._can_sendfile = False
+        data = os.pread(file, min(count, RELAYED), offset)
+        return os.write(self._fd, data) if data else 0
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class Relay:
+    """From a worker to the loop, which writes; one part at a time, so that no more than one waits there."""
+
+    def __init__(self, call: Callable[..., Any], pass_on: Callable[[bytes], None], wake: Callable[[], None]) -> None:
+        self._call = call
+        self._pass_on = pass_on
+        self._wake = wake
+        self._is_free = True
+
+    def fileno(self) -> int:
+        return -1
+
+    def send(self, data: memoryview) -> int:
+        if not self._is_free:
+            raise BlockingIOError
+        self._is_free = False
+        part = bytes(data[:RELAYED])
+        try:
+            self._call(partial(self._pass_on, part))
+        except RuntimeError:  # the loop has ended
+            raise ConnectionResetError from None
+        return len(part)
+
+    def send_file(self, file: int, offset: int, count: int) -> int:
+        if not self._is_free:
+            raise BlockingIOError
+        data = os.pread(file, min(count, RELAYED), offset)
+        return self.send(memoryview(data)) if data else 0
+
+    def free(self) -> None:
+        """The part is out, or nearly: the next one may come."""
+        self._is_free = True
+        self._wake()
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+def _nothing() -> None:
+    """Until somebody waits."""
+
+
+class Client(Protocol):
+    """What it needs of the connection."""
+
+    peer: str
+
+    def refuse(self, error: QueueError) -> None: ...
+
+    def cut(self, reason: str) -> None: ...
+
+
+class SessionLine:
+    def __init__(self, sender: Sender, client: Client, topics: Publisher | None) -> None:
+        self._sender = sender
+        self._client = client
+        self._topics = topics
+        self.send = sender.send
+        self.owed = sender.owed
+        self.give_back = sender.give_back
+
+    @property
+    def peer(self) -> str:
+        return self._client.peer
+
+    def has_room(self, size: int) -> bool:
+        return self._topics is not None and self._sender.has_room(size, self._topics.settings.buffer_bytes)
+
+    def lend(self, take: Take, wake: Callable[[], None]) -> None:
+        self._sender.lend(take, wake)
+
+    def fail(self, error: QueueError) -> None:
+        self._client.refuse(error)
+
+    def cut(self, reason: str) -> None:
+        self._client.cut(reason)
