@@ -10,9 +10,9 @@ import pytest
 from yirangmq.alerts.monitor import AlertFile
 from yirangmq.cli.main import run
 from yirangmq.client.cursors import CursorFile, Place
+from yirangmq.failover.state_file import Memory
 from yirangmq.fsio.atomic_file import replace_file
 from yirangmq.fsio.permissions import GROUP
-from yirangmq.pair.memory import Memory
 from yirangmq.stores.staging import StageFiles
 
 

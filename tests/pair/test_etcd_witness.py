@@ -16,7 +16,7 @@ from tests.support.pair import pair
 from tests.support.server_process import until
 from yirangmq.core.errors import BadInput
 from yirangmq.core.failover import Pace, Watching, Wish, Witness
-from yirangmq.pair.etcd_key import EtcdKey
+from yirangmq.failover.witness_etcd import EtcdKey
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 PACE = Pace(interval=20_000, misses=3, has_witness=True)

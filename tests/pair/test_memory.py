@@ -7,8 +7,8 @@ import pytest
 from tests.support.clock import MillisecondClock
 from yirangmq.core.errors import StoreDamaged
 from yirangmq.core.failover import Watching, Wish, Witness
-from yirangmq.pair.memory import Memory
-from yirangmq.pair.shared_file import SharedFile
+from yirangmq.failover.state_file import Memory
+from yirangmq.failover.witness import SharedFile
 
 
 def test_the_term_is_there_again(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from yirangmq.cli.command import Command
 from yirangmq.cli.screen import Screen
 from yirangmq.cli.values import span
 from yirangmq.core.errors import Unavailable, WrongState
-from yirangmq.pair.memory import read_history
+from yirangmq.failover.state_file import read_history
 
 SWITCH_SECONDS = 60
 SHOWN = 20

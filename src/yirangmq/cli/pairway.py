@@ -16,10 +16,9 @@ from yirangmq.core.errors import NotActive, QueueError, WrongState
 from yirangmq.core.failover import Pace, Role, Status
 from yirangmq.core.health import HealthReason, health_reason
 from yirangmq.core.ports import Clock, Transaction
+from yirangmq.failover.node import Node, Settings
+from yirangmq.failover.state_file import Memory
 from yirangmq.observe.logs import log, values
-from yirangmq.pair.memory import Memory
-from yirangmq.pair.node import Node
-from yirangmq.pair.ports import Settings
 from yirangmq.protocols.context import Introduction
 from yirangmq.topics.publisher import Publisher
 from yirangmq.wire.heartbeat import LONGEST_TEXT
@@ -53,7 +52,7 @@ class Parts(NamedTuple):
 
 
 class PairWay:
-    """``pair.node.Work``. To be made on the loop's thread; from ``open`` to ``close``."""
+    """``failover.node.Work``. To be made on the loop's thread; from ``open`` to ``close``."""
 
     def __init__(self, config: Config, key: str, parts: Parts) -> None:
         self._config = config

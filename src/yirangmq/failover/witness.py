@@ -1,14 +1,19 @@
 """A witness on storage that both nodes can reach: one small file, changed under a lock.
 
 Knows: the file. Does not know: what follows (``core.failover``). It blocks, as disks and networks do: run it in a
-thread."""
+thread.
+
+Which witness the settings name. What is not named is not loaded.
+
+Knows: the two kinds. Does not know: how either works."""
 
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 from yirangmq.core.errors import BadInput
-from yirangmq.core.failover import Record, Watching, Wish, Witness
+from yirangmq.core.failover import Pace, Record, Watching, Wish, Witness
 from yirangmq.format.json_codec import dumps, loads
 from yirangmq.fsio.lock import lock_within
 from yirangmq.fsio.permissions import open_file
@@ -58,3 +63,23 @@ def _read(text: bytes) -> Record | None:
         return None
     document = loads(text)
     return Record(str(document["holder"]), int(document["term"]), int(document["renewal"]))
+
+
+FILE = "file:"
+
+
+class ThirdParty(Protocol):
+    """It may block: used from one thread that is not the loop's."""
+
+    def exchange(self, wish: Wish, term: int) -> tuple[Witness, int, int]:
+        """Read, and renew, take or give back as wished: what it says, when this began, the highest term of another."""
+
+    def close(self) -> None: ...
+
+
+def opened(url: str, watching: Watching, pace: Pace, now: Callable[[], int]) -> ThirdParty:
+    if url.startswith(FILE):
+        return SharedFile(Path(url.removeprefix(FILE)), watching, now)
+    from yirangmq.failover.witness_etcd import EtcdKey
+
+    return EtcdKey(url, watching, pace, now)

@@ -1,7 +1,15 @@
 """One node of a pair as it runs: heartbeats out and in, a look now and then, and what follows from it.
 
 Knows: the clock, the link, the witness, its memory; opens and shuts the work of the server it belongs to. Every choice
-is made in ``core.failover``. Does not know: doors, stores."""
+is made in ``core.failover``. Does not know: doors, stores.
+
+What a node of a pair is given: its settings, the server whose work it opens and shuts, the clocks it goes by.
+
+A switch by order of an operator: which node is to be active, and waiting until it is.
+
+Knows: the node, what it heard of the other. Does not know: how the work is handed over (``failover.node``), who asks.
+
+Both nodes of a pair in plain values, for people and programs, as one of them knows them."""
 
 import asyncio
 import time
@@ -9,21 +17,162 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 from uuid import uuid4
 
 from yirangmq.core.alert_rules import Turn
-from yirangmq.core.errors import NotActive
-from yirangmq.core.failover import Beat, Decision, Load, Probe, Role, Status, Step, Verdict, Watching, Wish
+from yirangmq.core.errors import BadInput, NotActive, Unavailable, WrongState
+from yirangmq.core.failover import Beat, Decision, Load, Pace, Probe, Role, Status, Step, Verdict, Watching, Wish
 from yirangmq.core.failover_node import Conduct, Heard, Partner
+from yirangmq.failover.link import Link
+from yirangmq.failover.state_file import Memory
+from yirangmq.failover.witness import opened
 from yirangmq.observe.logs import log, values
 from yirangmq.observe.metrics import resident_bytes
-from yirangmq.pair.link import Link
-from yirangmq.pair.memory import Memory
-from yirangmq.pair.ports import Settings, Work, boot_clock, wall_clock
-from yirangmq.pair.switching import switch
-from yirangmq.pair.telling import described
-from yirangmq.pair.witnesses import opened
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    node: str
+    listen: tuple[str, int]
+    peer: tuple[str, int]
+    key: bytes
+    pace: Pace
+    witness: str = ""
+    """``file:/PATH``, ``etcd://…``, or none."""
+    drain_seconds: float = 10.0
+
+
+class Work(Protocol):
+    """The server, as far as the pair steers it."""
+
+    def begin(self) -> None:
+        """Work is taken from now on."""
+
+    def end(self, refusal: NotActive) -> None:
+        """No more: those who are connected are told."""
+
+    async def drain(self, seconds: float) -> dict[str, int]:
+        """Publishing is refused already: hand out what is there and take what is settled, at most so long; then leases
+        are treated as at a stop. What is left, by queue."""
+
+    def depth(self) -> int: ...
+
+    def addresses(self) -> str:
+        """Where clients reach it."""
+
+    def overlapped(self, since_ms: int, term: int) -> None:
+        """Both nodes were active since this moment: report what was taken in here."""
+
+
+def boot_clock() -> int:
+    """Milliseconds that go on while the machine sleeps."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+
+
+def wall_clock() -> int:
+    return time.time_ns() // 1_000_000
+
+
+LOOK_SECONDS = 0.02
+
+
+async def switch(node: "Node", to: str, seconds: float) -> dict[str, Any]:
+    """Node ``to`` becomes active: this one hands over, or takes over. Asked again it finds that it is done."""
+    own, peer = node.partner.own, node.partner.peer
+    if to not in (own.node, peer.node if peer is not None else ""):
+        raise BadInput(f"{to!r} is not one of this pair", field="to")
+    was = Role.STANDBY if to == own.node else Role.ACTIVE
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    if not _is_switched(node, was):
+        _order(node, was)
+    while not _is_switched(node, was):
+        if loop.time() > begun + seconds:
+            node.partner.order(False)
+            raise Unavailable(f"not done within {seconds:g} s: {_why(node)}", field="switch")
+        await asyncio.sleep(LOOK_SECONDS)
+    left = node.left if was is Role.ACTIVE else {}
+    return {**node.describe(), "seconds": round(loop.time() - begun, 3), "left": left}
+
+
+def _order(node: "Node", was: Role) -> None:
+    if was is Role.ACTIVE:
+        _check_peer(node)
+        term = max(node.partner.own.term, node.partner.own.granted) + 1
+        steps = (Step("order", "by an operator"),)
+        node.conduct.hand_over(Decision(Verdict.HAND_OVER, term, steps), node.now())
+    else:
+        node.partner.order(True)
+        node.conduct.look(node.now())
+        node.say()
+
+
+def _check_peer(node: "Node") -> None:
+    peer, silence = node.partner.peer, node.partner.silence(node.now())
+    if peer is None or silence > node.partner.pace.timeout or peer.status is not Status.RUNNING:
+        found = "was never heard" if peer is None else f"is {peer.status}, last heard {silence / 1000:.1f} s ago"
+        raise WrongState(f"the peer {found}: there is nobody to hand over to", field="switch")
+
+
+def _is_switched(node: "Node", was: Role) -> bool:
+    if was is Role.STANDBY:
+        return node.partner.own.role is Role.ACTIVE
+    peer = node.partner.peer
+    return node.partner.own.role is Role.STANDBY and peer is not None and peer.role is Role.ACTIVE
+
+
+def _why(node: "Node") -> str:
+    latest = node.conduct.latest
+    return "; ".join(f"{step.step}: {step.found}" for step in latest.steps) if latest is not None else "unknown"
+
+
+def described(conduct: Conduct, link: Link, load: Load, now: int) -> dict[str, Any]:
+    partner, decision = conduct.partner, conduct.latest
+    own = partner.own
+    return {
+        "node": own.node,
+        "role": own.role,
+        "status": own.status,
+        "term": own.term,
+        "runningSec": (now - own.started_at) / 1000,
+        "activeSec": (now - own.active_since) / 1000 if own.role is Role.ACTIVE else 0,
+        "switches": partner.switches,
+        "witness": conduct.witness,
+        "linkDelayMs": partner.delay,
+        "longestGapSec": partner.longest_gap / 1000,
+        "intervalSec": partner.pace.interval / 1000,
+        "timeoutSec": partner.pace.timeout / 1000,
+        "heartbeats": {"sent": link.sent, "heard": link.heard, "refused": link.refused},
+        "load": _load(load),
+        "evidence": [list(step) for step in decision.steps] if decision is not None else [],
+        "peer": _peer(partner, now),
+    }
+
+
+def _peer(partner: Partner, now: int) -> dict[str, Any] | None:
+    beat = partner.latest
+    if beat is None:
+        return None
+    silence = partner.silence(now)
+    return {
+        "node": beat.node,
+        "role": beat.role,
+        "status": beat.status,
+        "term": beat.term,
+        "heardSec": silence / 1000,
+        "silent": silence > partner.pace.timeout,
+        "runningSec": beat.running / 1000,
+        "clockAheadSec": partner.skew / 1000,
+        "addresses": beat.address.split(", ") if beat.address else [],
+        "load": _load(beat.load),
+    }
+
+
+def _load(load: Load) -> dict[str, Any]:
+    return {"cpu": round(load.cpu, 3), "memory": load.memory, "depth": load.depth}
+
 
 LOOKS = 5
 """In each interval."""
@@ -241,7 +390,7 @@ class Node:
         task.add_done_callback(self._tasks.discard)
 
     async def switch(self, to: str, seconds: float) -> dict[str, Any]:
-        """By order (``pair.switching``)."""
+        """By order (``failover.node``)."""
         return await switch(self, to, seconds)
 
     # -- for people ---------------------------------------------------------------------------------------------------
