@@ -34,9 +34,9 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from spark_parts import PER_SECOND, Others, Patience, Server, Trickle
 
 from yirangmq.core.topics import NewRecord
-from yirangmq.pipeline.cluster import LocalCluster
+from yirangmq.pipeline.local_cluster import LocalCluster
 from yirangmq.pipeline.session import session
-from yirangmq.pipeline.source.columns import TOPIC_COLUMNS
+from yirangmq.pipeline.source.options import TOPIC_COLUMNS
 from yirangmq.pipeline.steps import parse_envelope, validate
 from yirangmq.stores.log.log import LogSettings, SegmentLog
 
@@ -144,8 +144,8 @@ class RowReader(DataSourceReader):
         """A record at a time: what ``format("yirangmq")`` gives, and with the same care."""
         import struct
 
-        from yirangmq.pipeline.source.checksum import crc32
-        from yirangmq.pipeline.source.texts import read_map
+        from yirangmq.pipeline.source.frames import crc32
+        from yirangmq.pipeline.source.msgpack import read_map
 
         unpack, sign = struct.Struct(">I8sIQQQHHHH").unpack_from, bytes((1, 20, 0, 0, 0, 0, 0, 0))
         at = struct.unpack_from(">Q", data, 64)[0]

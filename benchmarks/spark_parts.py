@@ -7,7 +7,7 @@ import threading
 import time
 from pathlib import Path
 
-from yirangmq.pipeline.source.broker import HttpBroker
+from yirangmq.pipeline.source.http_client import HttpBroker
 
 PER_SECOND = 50
 

@@ -16,8 +16,8 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from yirangmq.pipeline.cluster import LocalCluster
-from yirangmq.pipeline.source.broker import HttpBroker
+from yirangmq.pipeline.local_cluster import LocalCluster
+from yirangmq.pipeline.source.http_client import HttpBroker
 
 PER_CALL = 1000
 TARGET = "case when payload.amount >= 900 then 'queue:large' else 'topic:orders.checked' end target"

@@ -3,9 +3,8 @@ writes it, a test sees that it is current."""
 
 from pathlib import Path
 
-from yirangmq.pipeline.source.columns import FILES_COLUMNS, QUEUE_COLUMNS, TOPIC_COLUMNS
-from yirangmq.pipeline.source.options import OPTIONS, USES, Option
-from yirangmq.pipeline.source.rows import KNOWN, MEMBERS, PASSED_OVER
+from yirangmq.pipeline.source.options import FILES_COLUMNS, OPTIONS, QUEUE_COLUMNS, TOPIC_COLUMNS, USES, Option
+from yirangmq.pipeline.source.sink import KNOWN, MEMBERS, PASSED_OVER
 
 PAGE = Path(__file__).parents[1] / "docs" / "spark-options.md"
 INTRO = """# Options and columns of `format("yirangmq")`

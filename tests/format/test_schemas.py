@@ -12,7 +12,7 @@ from yirangmq.consumer.routes import Validation
 from yirangmq.core.errors import BadInput, BadPolicy, QuotaExceeded
 from yirangmq.format import json_schema
 from yirangmq.format.json_schema import compiled, first_complaint
-from yirangmq.pipeline.source.complaints import Complaints
+from yirangmq.pipeline.source.errors import Complaints
 
 KEYWORDS = ("$ref", "$dynamicRef", "$recursiveRef")
 POSITIONS: dict[str, Callable[[Any], Any]] = {

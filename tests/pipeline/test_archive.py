@@ -15,8 +15,7 @@ from tests.pipeline.made_data import MESSAGES, NOW, RECORDS
 from yirangmq.core.errors import BadInput, NotFound, StoreBusy, StoreDamaged
 from yirangmq.pipeline.jobs import archive as archives
 from yirangmq.pipeline.jobs import manifest
-from yirangmq.pipeline.jobs.archive import archive, read_archive
-from yirangmq.pipeline.jobs.compact import compact, housekeep
+from yirangmq.pipeline.jobs.archive import archive, compact, housekeep, read_archive
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 TODAY = NOW.date()

@@ -15,8 +15,8 @@ from tests.pipeline.commands import bury
 from tests.pipeline.killing import ROOT, Driver, Producer, judge, tell, wait_for_batches
 from tests.pipeline.under_way import call
 from tests.support.pipeline_server import Served
-from yirangmq.pipeline import project
-from yirangmq.pipeline.cluster import LocalCluster
+from yirangmq.pipeline import project_template
+from yirangmq.pipeline.local_cluster import LocalCluster
 from yirangmq.pipeline.session import source_archive
 
 pytestmark = [
@@ -67,9 +67,9 @@ def test_a_stream_by_command_on_executors_that_have_nothing_of_ours(served: Serv
 @pytest.mark.slow
 @pytest.mark.timeout(6000)
 def test_every_job_and_a_project_by_command_on_a_cluster(own: Served, tmp_path: Path) -> None:
-    orders = project.sample_orders()
+    orders = project_template.sample_orders()
     good = [json.loads(line) for line in orders if "amount" in line]
-    project.init("shop", tmp_path)
+    project_template.init("shop", tmp_path)
     bury(own, "c.dead", *({"n": n} for n in (1, 1, 2)))
     with LocalCluster(tmp_path / "cluster", environment=without_yirangmq(tmp_path / "executors")) as cluster:
 

@@ -12,13 +12,12 @@ from tests.pipeline import commands
 from tests.support.pipeline_server import Served
 from yirangmq import NewMessage
 from yirangmq.broker.queues import Queues
-from yirangmq.pipeline import places
-from yirangmq.pipeline.jobs.archive import archive, read_archive
-from yirangmq.pipeline.jobs.compact import compact, housekeep
-from yirangmq.pipeline.jobs.dayfiles import settled
+from yirangmq.pipeline import run_registry
+from yirangmq.pipeline.jobs.analysis import settled
+from yirangmq.pipeline.jobs.archive import archive, compact, housekeep, read_archive
 from yirangmq.pipeline.jobs.report import report
-from yirangmq.pipeline.places import Place, Reach
-from yirangmq.pipeline.source.columns import QUEUE_COLUMNS
+from yirangmq.pipeline.run_registry import Place, Reach
+from yirangmq.pipeline.source.options import QUEUE_COLUMNS
 from yirangmq.stores.journal.files import DayFiles, files
 from yirangmq.stores.journal.store import JournaledStore
 from yirangmq.stores.memory import MemoryStore
@@ -76,7 +75,7 @@ def test_each_record_is_a_row_and_each_message_is_a_row(spark: SparkSession, wee
         ("outcome", "dead"): 3,
         ("queue_deleted", "dropped"): 1,
     }
-    found = rows(places.read(spark, Place("files", str(week.folder)), Reach()))
+    found = rows(run_registry.read(spark, Place("files", str(week.folder)), Reach()))
     assert len({(one["queue"], one["message_id"]) for one in found}) == len(found) == 13
     assert {one["status"] for one in found if one["queue"] == "gone"} == {"dropped"}
     binary = next(one for one in found if one["message_id"] == "m-2")
@@ -95,7 +94,7 @@ def test_each_record_is_a_row_and_each_message_is_a_row(spark: SparkSession, wee
 def test_jobs_work_on_them(spark: SparkSession, week: Week, tmp_path: Path) -> None:
     place, reach = Place("files", str(week.folder)), Reach()
     now = datetime.fromtimestamp(week.clock.now_ms() / 1000, UTC)
-    told = report(places.read(spark, place, reach), now)
+    told = report(run_registry.read(spark, place, reach), now)
     weeks = {(row["queue"], str(row["week"])): row["published"] for row in told["weeks"].collect()}
     assert weeks == {
         ("gone", "2026-01-12"): 1,
@@ -109,7 +108,7 @@ def test_jobs_work_on_them(spark: SparkSession, week: Week, tmp_path: Path) -> N
     assert [row["p95"] for row in waits] == [1.0]
 
     def added() -> int:
-        return archive(settled(places.read_day_files(spark, place)), tmp_path, str(place)).sums.rows
+        return archive(settled(run_registry.read_day_files(spark, place)), tmp_path, str(place)).sums.rows
 
     assert (added(), added()) == (7, 0)
     kept = read_archive(spark, tmp_path)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.pipeline.killing import Driver, Producer, judge, tell, wait_for_batches
 from tests.support.pipeline_server import Served
-from yirangmq.pipeline.cluster import free_port
+from yirangmq.pipeline.local_cluster import free_port
 
 KILLS = int(os.environ.get("YIRANGMQ_SPARK_KILLS", "2"))
 pytestmark = [

@@ -9,8 +9,7 @@ from types import ModuleType
 import pytest
 
 from yirangmq.core.errors import MissingExtra
-from yirangmq.pipeline.java import find_java
-from yirangmq.pipeline.pythons import quick_python
+from yirangmq.pipeline.environment import find_java, quick_python
 
 
 def made(folder: Path, version: str) -> Path:

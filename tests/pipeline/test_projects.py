@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.pipeline_server import Served
-from yirangmq.pipeline import project
+from yirangmq.pipeline import project_template
 
 pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]
 PATIENCE = 500
@@ -23,8 +23,8 @@ def yirangmq(served: Served, folder: Path, *words: str) -> "subprocess.Completed
 
 @pytest.mark.slow
 def test_a_project_runs_and_goes_on_where_it_ended(own: Served, tmp_path: Path) -> None:
-    project.init("shop", tmp_path)
-    orders = project.sample_orders()
+    project_template.init("shop", tmp_path)
+    orders = project_template.sample_orders()
     own.append("orders", *orders)
     done = yirangmq(own, tmp_path, "pipeline", "run", "shop")
     assert done.returncode == 0, done.stderr
@@ -49,8 +49,8 @@ def test_a_project_runs_and_goes_on_where_it_ended(own: Served, tmp_path: Path) 
 
 
 def test_a_mistake_in_a_definition_is_told_by_its_place_and_nothing_moves(own: Served, tmp_path: Path) -> None:
-    project.init("shop", tmp_path)
-    own.append("orders", *project.sample_orders())
+    project_template.init("shop", tmp_path)
+    own.append("orders", *project_template.sample_orders())
     path = tmp_path / "shop" / "transformations" / "two_step.py"
     path.write_text(path.read_text().replace('"queue:small-orders",', '"small-orders",'))
     done = yirangmq(own, tmp_path, "pipeline", "dry-run", "shop", "--json")
@@ -73,7 +73,7 @@ def test_a_mistake_in_a_definition_is_told_by_its_place_and_nothing_moves(own: S
 def test_a_mistake_in_sql_is_told_by_its_file_and_line(
     own: Served, tmp_path: Path, right: str, wrong: str, place: str, words: str
 ) -> None:
-    project.init("shop", tmp_path)
+    project_template.init("shop", tmp_path)
     path = tmp_path / "shop" / "transformations" / "totals.sql"
     path.write_text(path.read_text().replace(right, wrong))
     done = yirangmq(own, tmp_path, "pipeline", "dry-run", "shop", "--json")

@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from tests.pipeline import commands
 from tests.support.pipeline_server import Served
-from yirangmq.pipeline import doctor, warmup
+from yirangmq.pipeline import environment
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 
@@ -24,9 +24,9 @@ def test_the_doctor_finds_everything_here(spark: SparkSession, served: Served, c
 
 
 def test_a_package_that_is_missing_or_of_a_wrong_version_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(doctor.PACKAGES, "no-such-package", ())
-    monkeypatch.setitem(doctor.BELOW, "pyspark", (4,))
-    wrong = {one.what: one.found for one in doctor.look() if not one.is_well and one.is_needed}
+    monkeypatch.setitem(environment.PACKAGES, "no-such-package", ())
+    monkeypatch.setitem(environment.BELOW, "pyspark", (4,))
+    wrong = {one.what: one.found for one in environment.look() if not one.is_well and one.is_needed}
     assert wrong.keys() == {"no-such-package", "pyspark"}
     assert "pip install 'yirangmq[spark]'" in wrong["no-such-package"]
     assert "is wanted" in wrong["pyspark"]
@@ -45,4 +45,4 @@ def test_a_warm_start_is_made_used_and_removed(
     assert made["bytes"] == Path(made["file"]).stat().st_size > 1 << 20
     assert made["file"] in quick_start()["spark.driver.extraJavaOptions"]
     assert command("spark warmup --remove --json").json["removed"] == 1
-    assert warmup.remove() == 0
+    assert environment.remove() == 0

@@ -12,9 +12,8 @@ from pyspark.sql import SparkSession
 from tests.pipeline import made_data
 from tests.pipeline.made_data import MESSAGES, NOW, RECORDS
 from yirangmq.core.errors import BadInput
-from yirangmq.pipeline.jobs import page
-from yirangmq.pipeline.jobs.audit import audit, gaps, repeats
-from yirangmq.pipeline.jobs.poison import NO_SHAPE, poison_messages, poison_shapes
+from yirangmq.pipeline.jobs import report as page
+from yirangmq.pipeline.jobs.analysis import NO_SHAPE, audit, gaps, poison_messages, poison_shapes, repeats
 from yirangmq.pipeline.jobs.report import report
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]

@@ -12,8 +12,8 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from tests.support.pipeline_server import Served
 from tests.support.wait import PATIENCE
-from yirangmq.pipeline.cluster import free_port
-from yirangmq.pipeline.source import broker
+from yirangmq.pipeline.local_cluster import free_port
+from yirangmq.pipeline.source import http_client
 from yirangmq.pipeline.source.errors import SourceError
 from yirangmq.pipeline.source.options import Options
 from yirangmq.pipeline.source.sink import Stager
@@ -212,7 +212,7 @@ def test_a_commit_waits_for_a_server_that_is_started_anew(tmp_path: Path, monkey
     """Spark makes the writer anew to commit: that one has had no answer yet."""
     import pyarrow as pa
 
-    monkeypatch.setattr(broker, "FIRST_PATIENCE", 0)
+    monkeypatch.setattr(http_client, "FIRST_PATIENCE", 0)
     own = Served(tmp_path / "server", "--http", f"127.0.0.1:{free_port()}")
     schema = StructType([StructField("value", StringType())])
     options = {"broker": own.url, "topic": "w.anew", "timeoutsec": str(PATIENCE)}

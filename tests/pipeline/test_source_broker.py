@@ -8,7 +8,7 @@ from http.client import HTTPException, HTTPResponse
 import pytest
 
 from yirangmq.core.topics import NewRecord
-from yirangmq.pipeline.source import broker
+from yirangmq.pipeline.source import http_client
 from yirangmq.pipeline.source.errors import SourceError
 from yirangmq.pipeline.source.frames import Frames
 from yirangmq.wire.records import encode_batch
@@ -32,7 +32,7 @@ def received(data: bytes, chance: random.Random, length: int | None = None) -> l
     try:
         with here, HTTPResponse(here) as response:
             response.begin()
-            return [body for run in broker.runs_of(response) for body in Frames(run).payloads().to_pylist()]
+            return [body for run in http_client.runs_of(response) for body in Frames(run).payloads().to_pylist()]
     finally:
         sender.join()
 
@@ -44,7 +44,7 @@ def made(bodies: list[bytes]) -> bytes:
 @pytest.mark.parametrize("largest", [50, 3000, 200_000])
 def test_whatever_the_cuts_every_record_comes_once(largest: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also those that are longer than what is read at once."""
-    monkeypatch.setattr(broker, "BATCH_BYTES", 4096)
+    monkeypatch.setattr(http_client, "BATCH_BYTES", 4096)
     chance = random.Random(largest)
     bodies = [chance.randbytes(chance.randrange(largest)) for _ in range(60)]
     assert received(made(bodies), chance) == bodies

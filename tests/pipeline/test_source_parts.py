@@ -15,16 +15,14 @@ from hypothesis import strategies as st
 
 from yirangmq.core.topic_filter import make_filter
 from yirangmq.core.topics import NewRecord, Record
-from yirangmq.pipeline.source import rows
-from yirangmq.pipeline.source.access import Place
-from yirangmq.pipeline.source.choice import matches
+from yirangmq.pipeline.source import sink
 from yirangmq.pipeline.source.errors import Retired, SourceError
 from yirangmq.pipeline.source.frames import MOST_RECORD, Frames, walk
+from yirangmq.pipeline.source.local_log import Place, SegmentFiles
 from yirangmq.pipeline.source.options import OPTIONS, SOURCES, Options
-from yirangmq.pipeline.source.ranges import split
-from yirangmq.pipeline.source.rows import RowEncoder
+from yirangmq.pipeline.source.planning import matches, split
 from yirangmq.pipeline.source.segment_file import MARK_EVERY, Head, Scan
-from yirangmq.pipeline.source.segments import SegmentFiles
+from yirangmq.pipeline.source.sink import RowEncoder
 from yirangmq.pipeline.source.source import READERS
 from yirangmq.pipeline.source.topics import TopicReader
 from yirangmq.stores.log.log import LogSettings, SegmentLog
@@ -402,7 +400,7 @@ def test_values_alone_become_the_same_frames_as_rows_one_by_one(values: list[byt
     made = RowEncoder(Options({"topic": "t"}, "w"), {"value": "binary"})
     batch = pa.RecordBatch.from_pydict({"value": pa.array(values, pa.binary())}).slice(cut)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rows, "BLOCK_BYTES", room)
+        patch.setattr(sink, "BLOCK_BYTES", room)
         blocks = list(made.blocks(batch))
     kinds = {"value": "binary", "key": "string"}
     one_by_one = encoded({"value": values[cut:], "key": [None] * len(values[cut:])}, kinds, topic="t")

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from yirangmq.core.topics import NewRecord
 from yirangmq.pipeline.source.errors import SourceError
-from yirangmq.pipeline.source.even_sums import AT_ONCE, LONGEST, WORTH_IT, EvenSums
-from yirangmq.pipeline.source.frames import Frames, walk
+from yirangmq.pipeline.source.frames import AT_ONCE, LONGEST, WORTH_IT, EvenSums, Frames, walk
 from yirangmq.wire.records import encode_batch
 
 

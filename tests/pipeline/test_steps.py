@@ -10,7 +10,7 @@ from pyspark.testing import assertDataFrameEqual
 
 from yirangmq.core.errors import BadInput
 from yirangmq.pipeline import steps
-from yirangmq.pipeline.source.complaints import NOT_JSON, NULL
+from yirangmq.pipeline.source.errors import NOT_JSON, NULL
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 

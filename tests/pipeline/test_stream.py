@@ -22,11 +22,11 @@ from tests.support.server_process import until
 from tests.support.wait import PATIENCE
 from yirangmq.clock import SteadyClock
 from yirangmq.core.topics import NewRecord, Retention, Trimmed
-from yirangmq.pipeline.source.broker import HttpBroker
 from yirangmq.pipeline.source.checkpoints import NAME, owner_of
 from yirangmq.pipeline.source.errors import SourceError
+from yirangmq.pipeline.source.http_client import HttpBroker
 from yirangmq.pipeline.source.options import Options
-from yirangmq.pipeline.source.stream import TopicStream
+from yirangmq.pipeline.source.topics import TopicStream
 from yirangmq.stores.log.log import LogSettings, SegmentLog
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.topics.ports import Settings

@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 from yirangmq.core.errors import BadInput, NotFound, QueueError, Retired, Unavailable, WrongState
-from yirangmq.pipeline import faults, project, running
-from yirangmq.pipeline.elements import Element, InSql, noting, place_of
-from yirangmq.pipeline.flows import Flows, Unresolved, unresolved_of
-from yirangmq.pipeline.seen import seen_of
-from yirangmq.pipeline.sparklog import SparkLog
+from yirangmq.pipeline import project_template, run_registry, spark_errors
+from yirangmq.pipeline.declarative import Element, InSql, noting, place_of
+from yirangmq.pipeline.declarative_events import Flows, Unresolved, seen_of, unresolved_of
+from yirangmq.pipeline.spark_errors import SparkLog
 
 PROGRESS: dict[str, Any] = {
     "name": "spark_catalog.default.orders",
@@ -83,26 +82,26 @@ def test_an_error_in_sql_is_told_by_its_file_and_line(tmp_path: Path) -> None:
     ids=["option", "silent", "retired"],
 )
 def test_an_error_of_the_source_is_found_in_sparks_text(text: str, kind: type[QueueError]) -> None:
-    made = faults.as_queue_error(RuntimeError(text))
+    made = spark_errors.as_queue_error(RuntimeError(text))
     assert type(made) is kind
     assert "\n" not in str(made)
 
 
 def test_a_stream_that_failed_is_no_bad_input() -> None:
     text = "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: Python worker failed. SQLSTATE: XXKST"
-    assert faults.words_of(text) == "Python worker failed. SQLSTATE: XXKST"
-    assert not faults.is_of_the_input(text)
-    assert faults.words_of(f"{text}\n[DIVIDE_BY_ZERO] Division by zero.") == "Division by zero."
+    assert spark_errors.words_of(text) == "Python worker failed. SQLSTATE: XXKST"
+    assert not spark_errors.is_of_the_input(text)
+    assert spark_errors.words_of(f"{text}\n[DIVIDE_BY_ZERO] Division by zero.") == "Division by zero."
     worker = "[UDF_ERROR] An exception was thrown from the Python worker: Traceback (most recent call last):"
-    assert faults.words_of(f"{worker}\n  File x\nModuleNotFoundError: No module named 'y'") == (
+    assert spark_errors.words_of(f"{worker}\n  File x\nModuleNotFoundError: No module named 'y'") == (
         "ModuleNotFoundError: No module named 'y'"
     )
-    assert faults.is_of_the_input("[PARSE_SYNTAX_ERROR] Syntax error at or near end of input.")
+    assert spark_errors.is_of_the_input("[PARSE_SYNTAX_ERROR] Syntax error at or near end of input.")
 
 
 def test_what_is_not_sparks_is_left_as_it_is() -> None:
-    assert faults.as_queue_error(ValueError("x")) is None
-    with pytest.raises(ValueError, match="x"), faults.plain():
+    assert spark_errors.as_queue_error(ValueError("x")) is None
+    with pytest.raises(ValueError, match="x"), spark_errors.plain():
         raise ValueError("x")
 
 
@@ -118,34 +117,37 @@ def test_what_java_prints_goes_to_a_file_and_our_lines_come_back(tmp_path: Path,
 
 
 def test_pipelines_of_a_folder(tmp_path: Path) -> None:
-    folder = running.folder_of(tmp_path, "a")
+    folder = run_registry.folder_of(tmp_path, "a")
     with pytest.raises(NotFound, match="no pipeline 'a'"):
-        running.load(folder)
-    running.save(folder, running.begun("a", "process", "process", os.getpid()))
-    assert [one.state for one in running.every(tmp_path)] == ["starting"]
+        run_registry.load(folder)
+    run_registry.save(folder, run_registry.begun("a", "process", "process", os.getpid()))
+    assert [one.state for one in run_registry.every(tmp_path)] == ["starting"]
     with pytest.raises(WrongState, match="is not running"):
-        running.ask_to_stop(folder)
+        run_registry.ask_to_stop(folder)
     gone = subprocess.Popen(["true"])
     gone.wait()
-    status = running.begun("b", "process", "process", gone.pid)
-    running.save(running.folder_of(tmp_path, "b"), running.Status(**{**running.document(status), "state": "running"}))
-    assert running.load(tmp_path / "b").state == "lost"
+    status = run_registry.begun("b", "process", "process", gone.pid)
+    run_registry.save(
+        run_registry.folder_of(tmp_path, "b"),
+        run_registry.Status(**{**run_registry.document(status), "state": "running"}),
+    )
+    assert run_registry.load(tmp_path / "b").state == "lost"
     with pytest.raises(BadInput, match="name"):
-        running.folder_of(tmp_path, "../x")
+        run_registry.folder_of(tmp_path, "../x")
 
 
 def test_a_project_is_laid_out_once(tmp_path: Path) -> None:
-    made = project.init("shop", tmp_path)
+    made = project_template.init("shop", tmp_path)
     assert all(path.exists() for path in made)
     for path in made:
         if path.suffix == ".py":
             compile(path.read_text(), str(path), "exec")
     lines = (tmp_path / "shop" / "sample" / "orders.jsonl").read_text().splitlines()
-    assert (len(lines), lines.count("{broken")) == (project.SAMPLES, 5)
+    assert (len(lines), lines.count("{broken")) == (project_template.SAMPLES, 5)
     with pytest.raises(WrongState, match="is there already"):
-        project.init("shop", tmp_path)
+        project_template.init("shop", tmp_path)
     with pytest.raises(BadInput, match="name"):
-        project.init("a/b", tmp_path)
+        project_template.init("a/b", tmp_path)
 
 
 COLD = """

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from tests.support.server_process import Daemon
 from yirangmq.core.topics import NewRecord
-from yirangmq.pipeline.source.broker import HttpBroker
+from yirangmq.pipeline.source.http_client import HttpBroker
 from yirangmq.wire.records import RecordReader, encode_batch
 
 FRAMES = "application/vnd.yirangmq.records"

@@ -10,7 +10,7 @@ from yirangmq.cli import exits, options, sparkwork
 from yirangmq.cli.command import Command
 from yirangmq.cli.pipeline_common import common, source
 from yirangmq.cli.screen import Screen
-from yirangmq.pipeline.places import read_place
+from yirangmq.pipeline.run_registry import read_place
 
 
 def _today() -> Any:
@@ -30,12 +30,14 @@ def run_archive(args: argparse.Namespace, screen: Screen) -> int:
     place = read_place(args.source, kinds=("topic", "done", "dlq", "files"))
     reach = sparkwork.reach_of(args)
     with sparkwork.working(args, screen, "archive") as spark:
-        from yirangmq.pipeline import places
+        from yirangmq.pipeline import run_registry
+        from yirangmq.pipeline.jobs.analysis import settled
         from yirangmq.pipeline.jobs.archive import archive
-        from yirangmq.pipeline.jobs.dayfiles import settled
 
         is_files = place.kind == "files"
-        rows = settled(places.read_day_files(spark, place)) if is_files else places.read(spark, place, reach)
+        rows = (
+            settled(run_registry.read_day_files(spark, place)) if is_files else run_registry.read(spark, place, reach)
+        )
         made = archive(rows, Path(args.to).absolute(), str(place))
     value = {"from": str(place), "to": args.to, **asdict(made.sums), "archivedUpTo": made.last, "files": made.files}
     days = f" in {made.files} files of {', '.join(made.days)}" if made.days else ""
@@ -65,7 +67,7 @@ def run_compact(args: argparse.Namespace, screen: Screen) -> int:
         screen.answer(value, f"{args.day}: {len(files)} files with {sums.rows:,} rows would be written anew")
         return exits.OK
     with sparkwork.working(args, screen, "compact") as spark:
-        from yirangmq.pipeline.jobs.compact import compact
+        from yirangmq.pipeline.jobs.archive import compact
 
         made = compact(spark, folder, args.day, _today())
     value = {"day": made.day, "before": made.before, "after": made.after, "dryRun": False, **asdict(made.sums)}
@@ -82,7 +84,7 @@ def housekeep_options(parser: argparse.ArgumentParser) -> None:
 
 def run_housekeep(args: argparse.Namespace, screen: Screen) -> int:
     with sparkwork.working(args, screen, "housekeep") as spark:
-        from yirangmq.pipeline.jobs.compact import housekeep
+        from yirangmq.pipeline.jobs.archive import housekeep
 
         made = housekeep(spark, Path(args.archive).absolute(), _today(), args.keep_days, dry_run=args.dry_run)
     value = {

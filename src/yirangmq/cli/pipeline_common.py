@@ -24,7 +24,7 @@ def source(parser: argparse.ArgumentParser, about: str, *, needed: bool = True, 
 
 
 def values(frame: "DataFrame") -> list[dict[str, Any]]:
-    from yirangmq.pipeline.jobs.page import values
+    from yirangmq.pipeline.jobs.report import values
 
     return values({"": frame})[""]
 

@@ -9,7 +9,7 @@ from yirangmq.cli.command import Command
 from yirangmq.cli.pipeline_common import common, source, table, values
 from yirangmq.cli.screen import Screen
 from yirangmq.core.errors import BadInput
-from yirangmq.pipeline.places import read_place
+from yirangmq.pipeline.run_registry import read_place
 
 
 def report_options(parser: argparse.ArgumentParser) -> None:
@@ -24,11 +24,11 @@ def run_report(args: argparse.Namespace, screen: Screen) -> int:
     reach = sparkwork.reach_of(args)
     now = datetime.now(UTC)
     with sparkwork.working(args, screen, "report") as spark:
-        from yirangmq.pipeline import places
-        from yirangmq.pipeline.jobs import page
+        from yirangmq.pipeline import run_registry
+        from yirangmq.pipeline.jobs import report as page
         from yirangmq.pipeline.jobs.report import report
 
-        rows = places.read_states(spark, place, reach).cache()
+        rows = run_registry.read_states(spark, place, reach).cache()
         found = page.values(report(rows, now))
         rows.unpersist()
     if args.html:
@@ -55,10 +55,10 @@ def run_audit(args: argparse.Namespace, screen: Screen) -> int:
     place = read_place(args.source, kinds=("topic", "archive"))
     reach = sparkwork.reach_of(args)
     with sparkwork.working(args, screen, "audit") as spark:
-        from yirangmq.pipeline import places
-        from yirangmq.pipeline.jobs.audit import audit, gaps, repeats
+        from yirangmq.pipeline import run_registry
+        from yirangmq.pipeline.jobs.analysis import audit, gaps, repeats
 
-        rows = places.read(spark, place, reach)
+        rows = run_registry.read(spark, place, reach)
         if "offset" not in rows.columns:
             raise BadInput("is an archive of messages; only records of topics have a sequence to audit", field="from")
         found = {"topics": values(audit(rows)), "gaps": values(gaps(rows)), "repeats": values(repeats(rows))}
@@ -85,10 +85,10 @@ def run_poison(args: argparse.Namespace, screen: Screen) -> int:
     place = read_place(args.source, kinds=("dlq", "queue", "archive", "files"))
     reach = sparkwork.reach_of(args)
     with sparkwork.working(args, screen, "poison") as spark:
-        from yirangmq.pipeline import places
-        from yirangmq.pipeline.jobs.poison import poison_messages, poison_shapes
+        from yirangmq.pipeline import run_registry
+        from yirangmq.pipeline.jobs.analysis import poison_messages, poison_shapes
 
-        rows = places.read_states(spark, place, reach)
+        rows = run_registry.read_states(spark, place, reach)
         found = {
             "payloads": values(poison_messages(rows, args.least)),
             "shapes": values(poison_shapes(rows, args.least)),

@@ -14,12 +14,12 @@ from yirangmq.cli import exits, sparkwork
 from yirangmq.cli.command import Command
 from yirangmq.cli.screen import Screen
 from yirangmq.cli.table import Column
-from yirangmq.pipeline import project, running
-from yirangmq.pipeline.flows import Flow
-from yirangmq.pipeline.sparklog import SparkLog
+from yirangmq.pipeline import project_template, run_registry
+from yirangmq.pipeline.declarative_events import Flow
+from yirangmq.pipeline.spark_errors import SparkLog
 
 if TYPE_CHECKING:
-    from yirangmq.pipeline.declared import Runner
+    from yirangmq.pipeline.declarative import Runner
 
 
 def init_options(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +28,7 @@ def init_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_init(args: argparse.Namespace, screen: Screen) -> int:
-    made = project.init(args.name, Path(args.parent))
+    made = project_template.init(args.name, Path(args.parent))
     folder = Path(args.parent) / args.name
     lines = [f"made {folder} with {len(made)} files; next:"]
     lines.append(
@@ -58,11 +58,11 @@ def run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--home", metavar="FOLDER", help=HOME_HELP)
 
 
-HOME_HELP = f"where the state of pipelines is kept (default: $YIRANGMQ_PIPELINES or ./{running.FOLDER})"
+HOME_HELP = f"where the state of pipelines is kept (default: $YIRANGMQ_PIPELINES or ./{run_registry.FOLDER})"
 
 
 def run_dry(args: argparse.Namespace, screen: Screen) -> int:
-    from yirangmq.pipeline.declared import alone, find_spec
+    from yirangmq.pipeline.declarative import alone, find_spec
 
     args.refresh, args.afresh = [], []
     runner = _runner(args, screen, is_dry=True)
@@ -78,10 +78,10 @@ def run_dry(args: argparse.Namespace, screen: Screen) -> int:
 
 
 def run_run(args: argparse.Namespace, screen: Screen) -> int:
-    from yirangmq.pipeline.declared import alone, find_spec
+    from yirangmq.pipeline.declarative import alone, find_spec
 
     place = find_spec(args.project).parent
-    folder = running.folder_of(running.home(args.home), place.name)
+    folder = run_registry.folder_of(run_registry.home(args.home), place.name)
     runner = _runner(args, screen, is_dry=False)
     with alone(place):  # before a word about this run: the one that is going on has its own
         return _run(args, screen, folder, runner)
@@ -89,8 +89,10 @@ def run_run(args: argparse.Namespace, screen: Screen) -> int:
 
 def _run(args: argparse.Namespace, screen: Screen, folder: Path, runner: "Runner") -> int:
     name = folder.name
-    standing = _Standing(folder, running.begun(name, "pipeline", " ".join(sys.argv[1:]), os.getpid()), runner, args)
-    running.forget_stop(folder)
+    standing = _Standing(
+        folder, run_registry.begun(name, "pipeline", " ".join(sys.argv[1:]), os.getpid()), runner, args
+    )
+    run_registry.forget_stop(folder)
     standing.say("running", at_once=True)
     try:
         with _told_to_go():
@@ -128,8 +130,8 @@ def _told_to_go() -> Iterator[None]:
 class _Standing:
     """How a run does: in the running folder, and at the broker."""
 
-    def __init__(self, folder: Path, status: "running.Status", runner: "Runner", args: argparse.Namespace) -> None:
-        from yirangmq.pipeline.telling import Teller
+    def __init__(self, folder: Path, status: "run_registry.Status", runner: "Runner", args: argparse.Namespace) -> None:
+        from yirangmq.pipeline.query_monitor import Teller
 
         reach = sparkwork.reach_of(args)
         self._folder, self._status, self._runner = folder, status, runner
@@ -142,13 +144,13 @@ class _Standing:
     def look(self) -> None:
         """Now and then, on a thread of the runner's."""
         self._tell(at_once=False)
-        if running.is_asked_to_stop(self._folder):
-            running.forget_stop(self._folder)
+        if run_registry.is_asked_to_stop(self._folder):
+            run_registry.forget_stop(self._folder)
             os.kill(os.getpid(), signal.SIGTERM)
 
     def say(self, state: str, error: str | None = None, *, at_once: bool) -> None:
         self._status = replace(self._status, state=state, error=error, rows=self.rows)
-        running.save(self._folder, self._status)
+        run_registry.save(self._folder, self._status)
         self._tell(at_once=at_once)
 
     def _tell(self, *, at_once: bool) -> None:
@@ -167,7 +169,7 @@ class _Standing:
 
 
 def _runner(args: argparse.Namespace, screen: Screen, *, is_dry: bool) -> "Runner":
-    from yirangmq.pipeline.declared import STATE, Plan, Runner, find_spec
+    from yirangmq.pipeline.declarative import STATE, Plan, Runner, find_spec
 
     spec = find_spec(args.project)
     sparkwork.need(pipelines=True)

@@ -10,7 +10,7 @@ from yirangmq.cli.command import Command
 from yirangmq.cli.pipeline_common import common, source
 from yirangmq.cli.screen import Screen
 from yirangmq.core.errors import BadInput
-from yirangmq.pipeline.places import read_place
+from yirangmq.pipeline.run_registry import read_place
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -39,10 +39,10 @@ def run_replay(args: argparse.Namespace, screen: Screen) -> int:
     place, name = read_place(args.source), _name(args)
     reach = sparkwork.reach_of(args)
     with sparkwork.working(args, screen, "replay") as spark:
-        from yirangmq.pipeline import places
+        from yirangmq.pipeline import run_registry
         from yirangmq.pipeline.jobs import replay
 
-        frame = places.read(spark, place, reach)
+        frame = run_registry.read(spark, place, reach)
         found = replay.chosen(frame, args.where, args.since, args.until, args.first, args.last)
         rows = replay.for_replay(found, args.to)
         count = None if args.dry_run else _known(args, name)
@@ -92,10 +92,10 @@ def run_redrive(args: argparse.Namespace, screen: Screen) -> int:
     place = read_place(args.source, kinds=("dlq",))
     reach = sparkwork.reach_of(args)
     with sparkwork.working(args, screen, "redrive") as spark:
-        from yirangmq.pipeline import places
+        from yirangmq.pipeline import run_registry
         from yirangmq.pipeline.jobs import replay
 
-        letters = places.read(spark, place, reach)
+        letters = run_registry.read(spark, place, reach)
         if args.dry_run:
             count = replay.where(letters, args.where).count()
         else:
@@ -123,7 +123,7 @@ def _name(args: argparse.Namespace) -> str:
 
 
 def _broker(args: argparse.Namespace) -> Any:
-    from yirangmq.pipeline.source.broker import HttpBroker
+    from yirangmq.pipeline.source.http_client import HttpBroker
 
     reach = sparkwork.reach_of(args)
     return HttpBroker(reach.broker or "", reach.token, 60)

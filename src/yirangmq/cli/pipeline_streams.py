@@ -13,13 +13,13 @@ from yirangmq.cli.pipeline_projects import HOME_HELP
 from yirangmq.cli.screen import Screen
 from yirangmq.cli.table import Column
 from yirangmq.core.validation import check_count
-from yirangmq.pipeline import running
-from yirangmq.pipeline.places import read_place
-from yirangmq.pipeline.seen import Seen
-from yirangmq.pipeline.sparklog import SparkLog
+from yirangmq.pipeline import run_registry
+from yirangmq.pipeline.declarative_events import Seen
+from yirangmq.pipeline.run_registry import read_place
+from yirangmq.pipeline.spark_errors import SparkLog
 
 if TYPE_CHECKING:
-    from yirangmq.pipeline.process import Work
+    from yirangmq.pipeline.stream_job import Work
 
 UNFIT = re.compile(r"[^A-Za-z0-9._-]+")
 
@@ -49,31 +49,29 @@ def stream_options(parser: argparse.ArgumentParser) -> None:
 def run_process(args: argparse.Namespace, screen: Screen) -> int:
     sparkwork.need()
     name = args.name or _named(args)
-    folder = running.folder_of(running.home(args.home), name)
+    folder = run_registry.folder_of(run_registry.home(args.home), name)
     work = _work(args, folder)
-    from yirangmq.pipeline import faults, process
-    from yirangmq.pipeline.keeping import Keeper
-    from yirangmq.pipeline.listener import ProgressListener
-    from yirangmq.pipeline.telling import Teller
+    from yirangmq.pipeline import spark_errors, stream_job
+    from yirangmq.pipeline.query_monitor import Keeper, ProgressListener, Teller
 
-    through = process.load_steps(args.steps, Path.cwd(), args.master)
+    through = stream_job.load_steps(args.steps, Path.cwd(), args.master)
     log = SparkLog(folder / "spark.log")
     show = _Show(screen, log)
-    with process.held(work.checkpoint), sparkwork.session_of(args, name, log) as spark, faults.plain():
-        running.forget_stop(folder)
-        rows = process.build(spark, work, through)
-        begins = process.beginning(work)
+    with stream_job.held(work.checkpoint), sparkwork.session_of(args, name, log) as spark, spark_errors.plain():
+        run_registry.forget_stop(folder)
+        rows = stream_job.build(spark, work, through)
+        begins = stream_job.beginning(work)
         if args.ui and spark.sparkContext.uiWebUrl:
             screen.note(f"Spark's own page: {spark.sparkContext.uiWebUrl}")
         listener = ProgressListener(folder, show.progress)
         screen.note(f"{name}: {begins}")
-        status = running.begun(name, "process", " ".join(sys.argv[1:]), os.getpid())
+        status = run_registry.begun(name, "process", " ".join(sys.argv[1:]), os.getpid())
         teller = Teller(name, work.reach.broker, work.reach.token)
         keeper = Keeper(folder, status, listener, teller, show.notes, str(work.source), work.target)
-        running.save(folder, status)
+        run_registry.save(folder, status)
         spark.streams.addListener(listener)
         try:
-            ended = keeper.keep(lambda: process.begin(rows, work, name))
+            ended = keeper.keep(lambda: stream_job.begin(rows, work, name))
         finally:
             spark.streams.removeListener(listener)
     value = {**keeper.card(), "name": name, "resumedAt": begins.sequence, "batches": listener.batches}
@@ -105,8 +103,8 @@ def _named(args: argparse.Namespace) -> str:
 
 
 def _work(args: argparse.Namespace, folder: Path) -> "Work":
-    from yirangmq.pipeline.process import Work
     from yirangmq.pipeline.steps import check_target
+    from yirangmq.pipeline.stream_job import Work
 
     if args.most is not None:
         check_count(args.most, "most", most=10**9)
@@ -126,17 +124,17 @@ def _work(args: argparse.Namespace, folder: Path) -> "Work":
 def run_explain(args: argparse.Namespace, screen: Screen) -> int:
     sparkwork.need()
     name = args.name or _named(args)
-    work = _work(args, running.folder_of(running.home(args.home), name))
-    from yirangmq.pipeline import process
+    work = _work(args, run_registry.folder_of(run_registry.home(args.home), name))
+    from yirangmq.pipeline import stream_job
 
-    through = process.load_steps(args.steps, Path.cwd(), args.master)
+    through = stream_job.load_steps(args.steps, Path.cwd(), args.master)
     with sparkwork.working(args, screen, "explain") as spark:
-        rows = process.build(spark, work, through)
+        rows = stream_job.build(spark, work, through)
         plan = (
             rows._jdf.queryExecution().analyzed().toString().rstrip()
         )  # what the steps come to, before Spark turns it
         columns = [{"name": field.name, "type": field.dataType.simpleString()} for field in rows.schema.fields]
-    begins = process.beginning(work)
+    begins = stream_job.beginning(work)
     if screen.json:
         told = {"name": name, "from": str(work.source), "to": work.target, "columns": columns, "plan": plan}
         screen.document({"ok": True, **told, "checkpoint": str(work.checkpoint), "resumesAt": begins.sequence})
@@ -163,8 +161,8 @@ def one_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_list(args: argparse.Namespace, screen: Screen) -> int:
-    home = running.home(args.home)
-    cards = [_card(home, one.name) for one in running.every(home)]
+    home = run_registry.home(args.home)
+    cards = [_card(home, one.name) for one in run_registry.every(home)]
     if screen.json:
         for card in cards:
             screen.document(card)
@@ -179,7 +177,7 @@ def run_list(args: argparse.Namespace, screen: Screen) -> int:
 
 
 def run_status(args: argparse.Namespace, screen: Screen) -> int:
-    card = _card(running.home(args.home), args.name)
+    card = _card(run_registry.home(args.home), args.name)
     if screen.json:
         screen.document({"ok": True, **card})
         return exits.OK
@@ -189,17 +187,17 @@ def run_status(args: argparse.Namespace, screen: Screen) -> int:
 
 
 def run_stop(args: argparse.Namespace, screen: Screen) -> int:
-    found = running.ask_to_stop(running.folder_of(running.home(args.home), args.name))
+    found = run_registry.ask_to_stop(run_registry.folder_of(run_registry.home(args.home), args.name))
     screen.answer({"name": found.name, "pid": found.pid}, f"{found.name} (process {found.pid}) is asked to stop")
     return exits.OK
 
 
 def _card(home: Path, name: str) -> dict[str, Any]:
-    folder = running.folder_of(home, name)
-    status = running.load(folder)
-    last = running.last_progress(folder) or {}
+    folder = run_registry.folder_of(home, name)
+    status = run_registry.load(folder)
+    last = run_registry.last_progress(folder) or {}
     told = {key: last.get(key) for key in ("batch", "batch_ms", "rows_per_second", "position", "lag")}
-    return {**running.document(status), **told}
+    return {**run_registry.document(status), **told}
 
 
 VERBS = {

@@ -15,12 +15,12 @@ def doctor_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_doctor(args: argparse.Namespace, screen: Screen) -> int:
-    from yirangmq.pipeline import doctor
+    from yirangmq.pipeline import environment
 
-    found = doctor.look(args.broker)
+    found = environment.look(args.broker)
     if not args.quick and all(one.is_well for one in found if one.is_needed):
         with sparkwork.session_of(args, "doctor") as spark:
-            found += doctor.try_out(spark)
+            found += environment.try_out(spark)
     is_well = all(one.is_well for one in found if one.is_needed)
     if screen.json:
         screen.document({"ok": is_well, "checks": [one._asdict() for one in found]})
@@ -37,13 +37,13 @@ def warmup_options(parser: argparse.ArgumentParser) -> None:
 
 def run_warmup(args: argparse.Namespace, screen: Screen) -> int:
     sparkwork.need()
-    from yirangmq.pipeline import warmup
+    from yirangmq.pipeline import environment
 
     if args.remove:
-        gone = warmup.remove()
+        gone = environment.remove()
         screen.answer({"removed": gone}, f"removed {gone} files" if gone else "there was nothing to remove")
         return exits.OK
-    made = warmup.make()
+    made = environment.make()
     screen.answer(
         {"file": str(made.path), "bytes": made.size},
         f"made {made.path} ({made.size >> 20} MB); every session of yirangmq's own starts with it from now on",

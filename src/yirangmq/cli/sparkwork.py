@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from yirangmq.cli.screen import Screen
 from yirangmq.core.errors import BadInput, MissingExtra
 from yirangmq.observe.progress import Progress
-from yirangmq.pipeline.places import Reach
-from yirangmq.pipeline.sparklog import SparkLog
+from yirangmq.pipeline.run_registry import Reach
+from yirangmq.pipeline.spark_errors import SparkLog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -76,8 +76,8 @@ def settings_of(args: argparse.Namespace) -> dict[str, str]:
 
 def quick_start() -> dict[str, str]:
     """The archive of classes that ``spark warmup`` made, if it is there and of these versions."""
+    from yirangmq.pipeline.environment import archive_path
     from yirangmq.pipeline.session import SETTINGS
-    from yirangmq.pipeline.warmup import archive_path
 
     path = archive_path()
     if path is None or not path.exists():
@@ -122,12 +122,16 @@ def working(args: argparse.Namespace, screen: Screen, name: str) -> Iterator["Sp
     with tempfile.TemporaryDirectory(prefix="yirangmq-") as folder:
         log = SparkLog(Path(folder) / "spark.log")
         with session_of(args, name, log) as spark:
-            from yirangmq.pipeline import faults
+            from yirangmq.pipeline import spark_errors
 
             if args.ui and spark.sparkContext.uiWebUrl:
                 screen.note(f"Spark's own page: {spark.sparkContext.uiWebUrl}")
             try:
-                with faults.plain(), Progress(name, None, shown=screen.shows_progress) as show, _tasks(spark, show):
+                with (
+                    spark_errors.plain(),
+                    Progress(name, None, shown=screen.shows_progress) as show,
+                    _tasks(spark, show),
+                ):
                     yield spark
             finally:
                 for line in log.notes():

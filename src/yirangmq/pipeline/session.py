@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING
 from zipfile import ZipFile
 
 from yirangmq.core.errors import BadInput, MissingExtra, Unavailable
-from yirangmq.pipeline.java import find_java
-from yirangmq.pipeline.pythons import quick_python
-from yirangmq.pipeline.warmup import cache
+from yirangmq.pipeline.environment import cache, find_java, quick_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -24,7 +24,7 @@ from pyspark.sql.types import ArrayType, StringType, StructType
 
 from yirangmq.core.errors import BadInput, MissingExtra
 from yirangmq.format.json_schema import check_limits
-from yirangmq.pipeline.source.complaints import MAX_REASON, NOT_JSON, NULL, Complaints
+from yirangmq.pipeline.source.errors import MAX_REASON, NOT_JSON, NULL, Complaints
 
 Made = TypeVar("Made")
 ENVELOPE = (

@@ -2,12 +2,19 @@
 
 Reads messages as the data source gives them (states together, or from an archive). Records of a topic are taken for
 messages that were published and nothing more. How long a message waited is known of those that are leased right now;
-where rows have a column ``leased_at``, of all, and then how long the work took as well."""
+where rows have a column ``leased_at``, of all, and then how long the work took as well.
 
-from collections.abc import Mapping
-from datetime import datetime, timedelta
+A report as values for JSON, and as one HTML page with its charts drawn in it: no scripts, nothing from elsewhere.
 
-from pyspark.sql import Column, DataFrame
+Knows: the frames of ``report`` by their names. Does not know: where the messages came from."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from html import escape
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from yirangmq.core.errors import BadInput
@@ -153,3 +160,158 @@ def _is_dead() -> Column:
 
 def _seconds(begin: str, end: str) -> Column:
     return F.col(end).cast("double") - F.col(begin).cast("double")
+
+
+Rows = list[dict[str, Any]]
+TITLES = {
+    "totals": "Queues",
+    "rates": "Messages a minute",
+    "times": "How long it took, in seconds",
+    "dead_letters": "Dead letters by reason",
+    "retries": "Attempts",
+    "weeks": "Volume by week",
+}
+WIDTH, HEIGHT, PAD = 720, 200, 40
+COLORS = {"published": "#2563eb", "done": "#16a34a", "dead": "#dc2626"}
+MOST_ROWS = 200
+MOST_QUEUES = 20
+STYLE = """
+body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:60rem;padding:0 1rem;color:#1f2937;background:#fff}
+h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2.2rem}h3{font-size:1rem;margin:1rem 0 .2rem}
+table{border-collapse:collapse;width:100%}th,td{padding:.25rem .6rem;text-align:left;border-bottom:1px solid #e5e7eb}
+td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}figcaption,p.note{color:#6b7280}figure{margin:0}
+svg{max-width:100%;height:auto}text{font-size:11px;fill:#6b7280}
+@media(prefers-color-scheme:dark){body{background:#111827;color:#e5e7eb}th,td{border-color:#374151}}
+"""
+
+
+def values(frames: Mapping[str, DataFrame]) -> dict[str, Rows]:
+    """Everything as JSON can say it."""
+    return {name: [_document(row) for row in frame.collect()] for name, frame in frames.items()}
+
+
+def _document(row: Row) -> dict[str, Any]:
+    return {name: _plain(value) for name, value in zip(row.__fields__, row, strict=True)}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")  # Spark's are in the zone of this machine
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
+    if isinstance(value, bytes | bytearray):
+        return bytes(value).decode("utf-8", "replace")
+    return [_plain(one) for one in value] if isinstance(value, list) else value
+
+
+def page(found: Mapping[str, Rows], title: str, made_at: str) -> str:
+    parts = [
+        f"<!doctype html><html lang=en><meta charset=utf-8><title>{escape(title)}</title><style>{STYLE}</style>",
+        f"<meta name=viewport content='width=device-width'><h1>{escape(title)}</h1>",
+        f"<p class=note>Made {escape(made_at)}; times are in UTC.</p>",
+    ]
+    for name, rows in found.items():
+        parts.append(f"<h2>{escape(TITLES.get(name, name))}</h2>")
+        parts += CHARTS[name](rows) if name in CHARTS and rows else ()
+        parts.append(_table(rows))
+    return "\n".join(parts) + "\n"
+
+
+def _table(rows: Rows) -> str:
+    if not rows:
+        return "<p class=note>Nothing to show.</p>"
+    numeric = {name for name in rows[0] if all(isinstance(row[name], int | float | None) for row in rows)}
+    kind = {name: " class=n" if name in numeric else "" for name in rows[0]}
+    head = "".join(f"<th{kind[name]}>{escape(name.replace('_', ' '))}</th>" for name in rows[0])
+    body = "".join(
+        "<tr>" + "".join(f"<td{kind[name]}>{_cell(value)}</td>" for name, value in row.items()) + "</tr>"
+        for row in rows[:MOST_ROWS]
+    )
+    more = f"<p class=note>{len(rows) - MOST_ROWS:,} more rows are in the JSON.</p>" if len(rows) > MOST_ROWS else ""
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, float):
+        return f"{value:,.3f}".rstrip("0").rstrip(".")
+    return f"{value:,}" if isinstance(value, int) else escape(str(value))
+
+
+def _by_queue(rows: Rows) -> Iterable[tuple[str, Rows]]:
+    names = sorted({row["queue"] for row in rows})
+    for name in names[:MOST_QUEUES]:
+        yield name, [row for row in rows if row["queue"] == name]
+
+
+def _rate_charts(rows: Rows) -> list[str]:
+    return [_lines(name, [row["minute"] for row in found], found) for name, found in _by_queue(rows)]
+
+
+def _lines(name: str, labels: Sequence[str], rows: Rows) -> str:
+    """A line for each thing counted. Minutes without any are not in the rows; the line leaps over them at 0."""
+    at = [datetime.fromisoformat(label).timestamp() / 60 for label in labels]
+    most = max(max(row[what] for what in COLORS) for row in rows) or 1
+    wide = max(at[-1] - at[0], 1)
+    drawn = []
+    for what, color in COLORS.items():
+        points: list[tuple[float, float]] = []
+        for n, minute in enumerate(at):
+            if n and minute - at[n - 1] > 1:
+                points += [(at[n - 1] + 1, 0), (minute - 1, 0)]
+            points.append((minute, rows[n][what]))
+        path = " ".join(f"{_x((x - at[0]) / wide):.1f},{_y(y / most):.1f}" for x, y in points)
+        if len(points) == 1:
+            path += f" {WIDTH - PAD},{_y(points[0][1] / most):.1f}"
+        drawn.append(f"<polyline fill=none stroke='{color}' stroke-width=1.5 points='{path}'/>")
+    legend = ", ".join(f"<span style='color:{color}'>{what}</span>" for what, color in COLORS.items())
+    return _figure(name, f"{legend}; at most {most:,} a minute", drawn, labels[0], labels[-1], most)
+
+
+def _bar_charts(rows: Rows, label: str, value: str) -> list[str]:
+    return [_bars(name, [(str(row[label]), row[value]) for row in found]) for name, found in _by_queue(rows)]
+
+
+def _bars(name: str, found: Sequence[tuple[str, int]]) -> str:
+    most = max(value for _, value in found) or 1
+    step = (WIDTH - 2 * PAD) / len(found)
+    drawn = [
+        f"<rect x={PAD + n * step + 1:.1f} y={_y(value / most):.1f} width={max(step - 2, 1):.1f} "
+        f"height={_y(0) - _y(value / most):.1f} fill='#2563eb'><title>{escape(label)}: {value:,}</title></rect>"
+        for n, (label, value) in enumerate(found)
+    ]
+    return _figure(
+        name, f"from {escape(found[0][0])} to {escape(found[-1][0])}", drawn, found[0][0], found[-1][0], most
+    )
+
+
+def _figure(name: str, caption: str, drawn: Iterable[str], first: str, last: str, most: int) -> str:
+    axis = (
+        f"<line x1={PAD} x2={WIDTH - PAD} y1={_y(0)} y2={_y(0)} stroke='#9ca3af'/>"
+        f"<text x={PAD} y={HEIGHT - 8}>{escape(first)}</text>"
+        f"<text x={WIDTH - PAD} y={HEIGHT - 8} text-anchor=end>{escape(last)}</text>"
+        f"<text x={PAD - 6} y={_y(1) + 4} text-anchor=end>{most:,}</text>"
+    )
+    return (
+        f"<figure><h3>{escape(name)}</h3><svg viewBox='0 0 {WIDTH} {HEIGHT}' role=img aria-label='{escape(name)}'>"
+        f"{axis}{''.join(drawn)}</svg><figcaption>{caption}</figcaption></figure>"
+    )
+
+
+def _x(share: float) -> float:
+    return PAD + share * (WIDTH - 2 * PAD)
+
+
+def _y(share: float) -> float:
+    return HEIGHT - PAD - share * (HEIGHT - 2 * PAD)
+
+
+CHARTS: dict[str, Callable[[Rows], list[str]]] = {
+    "rates": _rate_charts,
+    "dead_letters": lambda rows: _bar_charts(rows, "reason", "dead"),
+    "retries": lambda rows: _bar_charts(rows, "attempt", "messages"),
+    "weeks": lambda rows: _bar_charts(rows, "week", "published"),
+}

@@ -1,7 +1,12 @@
-"""What the data source says when something is wrong, and how it says a line in passing."""
+"""What the data source says when something is wrong, and how it says a line in passing.
 
+What a JSON Schema has to say of values, as ``steps.validate`` asks it on the executors. It lies here because what
+lies here can be sent to executors that have no yirangmq; jsonschema-rs they must have."""
+
+import json
 import re
 import sys
+from typing import Any, Never
 
 
 class SourceError(ValueError):
@@ -41,3 +46,52 @@ def retired_of(text: str) -> Retired | None:
 def say(text: str) -> None:
     """One line for whoever watches the driver."""
     print(f"yirangmq: {text}", file=sys.stderr, flush=True)
+
+
+NULL, NOT_JSON = "the value is null", "the value is not JSON"
+MAX_ERRORS = 5
+MAX_REASON = 1000
+BACKTRACK_STEPS = 100_000
+"""As ``format.json_schema`` has it, which executors may not have."""
+
+
+class Complaints:
+    """Called with the bytes of a value. It travels as the text of its schema; who uses it makes its own validator."""
+
+    def __init__(self, schema: str) -> None:
+        self._schema = schema
+        self._validator: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_schema": self._schema, "_validator": None}
+
+    def ready(self) -> Any:
+        """``ImportError`` without jsonschema-rs, ``ValueError`` for what is no JSON Schema."""
+        if self._validator is None:
+            import jsonschema_rs
+
+            patterns = jsonschema_rs.FancyRegexOptions(backtrack_limit=BACKTRACK_STEPS)
+            self._validator = jsonschema_rs.validator_for(
+                json.loads(self._schema), retriever=_refuse, pattern_options=patterns
+            )
+        return self._validator
+
+    def __call__(self, text: bytes | None) -> list[str]:
+        if text is None:
+            return [NULL]
+        try:
+            value = json.loads(text.decode())
+        except ValueError:
+            return [NOT_JSON]
+        found = []
+        for error in self.ready().iter_errors(value):
+            where = "/".join(str(step) for step in error.instance_path)
+            found.append(f"{where or 'value'}: {error.message}"[:MAX_REASON])
+            if len(found) == MAX_ERRORS:
+                break
+        return found
+
+
+def _refuse(uri: str) -> Never:
+    """Instead of the library's own retriever, which reads files and calls URLs."""
+    raise ValueError("only references inside the schema are resolved")

@@ -21,11 +21,10 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from yirangmq.pipeline.source.columns import MAP, arrow_schema, arrow_type, columns_of
 from yirangmq.pipeline.source.errors import SourceError
 from yirangmq.pipeline.source.frames import Frames, walk
-from yirangmq.pipeline.source.options import STATES, Options
-from yirangmq.pipeline.source.ways import broker_of
+from yirangmq.pipeline.source.http_client import broker_of
+from yirangmq.pipeline.source.options import MAP, STATES, Options, arrow_schema, arrow_type, columns_of
 
 if TYPE_CHECKING:
     import pyarrow

@@ -23,7 +23,7 @@ from yirangmq.pipeline.source.frames import (
     walk,
     walk_far,
 )
-from yirangmq.pipeline.source.texts import read_count, read_text, read_whole
+from yirangmq.pipeline.source.msgpack import read_count, read_text, read_whole
 
 BATCH_BYTES = 2 << 20
 """Bytes of frames that become one Arrow batch: enough that what is done once for each hardly counts."""

@@ -1,30 +1,315 @@
 """DataFrames into queues and topics: every task lays its rows down at the broker, where nobody sees them, and one
 commit puts all of them in, once, however often anything of it is repeated.
 
-Knows: stages and commits of the broker (docs/http.md). Does not know: what is in a row."""
+Knows: stages and commits of the broker (docs/http.md). Does not know: what is in a row.
+
+Rows of a DataFrame as record frames: the topic says where a row goes (``queue:mail``, ``topic:trades``,
+``dlq:mail``), the headers are members of its envelope. The numbers of such a frame mean nothing; the broker gives them.
+
+Knows: columns, frames. Does not know: servers, stages, Spark's writers."""
 
 import gc
 import json
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from difflib import get_close_matches
+from itertools import pairwise
+from struct import calcsize, pack
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from yirangmq.pipeline.source.checksum import crc32
 from yirangmq.pipeline.source.errors import Refused, SourceError, say
+from yirangmq.pipeline.source.frames import HAS_KEY, MOST_RECORD, SIGN, crc32
+from yirangmq.pipeline.source.http_client import broker_of
+from yirangmq.pipeline.source.msgpack import MOST_PART, write_map
 from yirangmq.pipeline.source.options import Options
-from yirangmq.pipeline.source.rows import RowEncoder
-from yirangmq.pipeline.source.ways import broker_of
 
 if TYPE_CHECKING:
     import pyarrow
+
+    from yirangmq.pipeline.source.frames import Numbers
+
+MEMBERS = {
+    "message_id": "messageId",
+    "type": "type",
+    "version": "version",
+    "priority": "priority",
+    "delay": "delaySec",
+    "ttl": "ttlSec",
+    "group": "groupId",
+    "target_consumer": "targetConsumerId",
+    "deduplication_key": "deduplicationKey",
+    "trace_id": "traceId",
+    "content_type": "contentType",
+    "reason": "reason",
+}
+"""Columns of a row that are members of its envelope."""
+PLACES = ("target", "queue", "topic")
+KNOWN = frozenset({"value", "key", "headers", *PLACES, *MEMBERS})
+PASSED_OVER = frozenset({"partition", "offset", "global_seq", "timestamp"})
+"""Columns that reading has and writing gives anew."""
+TARGETS = ("queue:", "topic:", "dlq:")
+IS_JSON = "isJson"
+"""A header for the broker: ``yes``, or ``maybe`` where it should look for itself."""
+KEPT_PREFIXES = 1000
+OUTER = ">I8sI"
+"""Length, sign, checksum."""
+OUTER_SIZE = calcsize(OUTER)
+BLOCK_BYTES = 1 << 20
+"""Bytes of rows that are looked at together."""
+
+
+class Block(NamedTuple):
+    """Frames in a row, in parts that are to be joined; how many they are, and their bytes."""
+
+    parts: "Sequence[bytes | memoryview]"
+    rows: int
+    size: int
+
+
+class Bad(Exception):
+    """This row cannot be written; the text says why."""
+
+
+class Prefix:
+    """What stands before the value of a frame; the same for rows that differ in their values only."""
+
+    __slots__ = ("crc", "data", "room")
+
+    def __init__(self, target: str, key: str | None, headers: Mapping[str, str]) -> None:
+        name, told = target.encode(), write_map(headers)
+        spelt = b"" if key is None else key.encode()
+        for what, part in (("target", name), ("key", spelt), ("headers", told)):
+            if len(part) > MOST_PART:
+                raise Bad(f"the {what} of the row has {len(part)} bytes, at most {MOST_PART}")
+        marks = 0 if key is None else HAS_KEY
+        inner = pack(">QQQHHHH", 1, 1, 0, marks, len(name), len(spelt), len(told))
+        self.data = b"".join((inner, name, spelt, told))
+        self.crc = crc32(self.data)
+        self.room = MOST_RECORD - 16 - len(self.data)
+
+    def frame(self, value: bytes) -> bytes:
+        if len(value) > self.room:
+            raise Bad(f"a value of {len(value)} bytes, there is room for {self.room}")
+        size = len(self.data) + len(value) + 4
+        return b"".join((pack(OUTER, size, SIGN, crc32(value, self.crc)), self.data, value))
+
+    def heads(self, values: list[memoryview], sizes: "Numbers") -> bytes:
+        """What stands before each of these, one after the other."""
+        import numpy as np
+
+        crc = self.crc
+        made = np.empty((len(values), OUTER_SIZE + len(self.data)), np.uint8)
+        made[:] = np.frombuffer(pack(OUTER, 0, SIGN, 0) + self.data, np.uint8)
+        made[:, :4] = (sizes + (len(self.data) + 4)).astype(">u4").view(np.uint8).reshape(-1, 4)
+        sums = np.array([crc32(value, crc) for value in values])
+        made[:, OUTER_SIZE - 4 : OUTER_SIZE] = sums.astype(">u4").view(np.uint8).reshape(-1, 4)
+        return made.tobytes()
+
+
+class RowEncoder:
+    """Holds plain values only, so that it can be sent to a task. ``columns``: name to type, as Spark spells it."""
+
+    def __init__(self, options: Options, columns: Mapping[str, str]) -> None:
+        self._options = options
+        self._columns = dict(columns)
+        self._default = _place_by_option(options)
+        self._buries = options.text("onBadRow") == "dlq"
+        self._last_place = options.needed("badRowQueue")
+        self._check()
+        kind = options.needed("valueFormat")
+        is_text = columns["value"] == "string"
+        self._is_json = {"json": "yes", "bytes": "", "auto": "maybe" if is_text else ""}[kind]
+        self._prefixes: dict[Any, Prefix] = {}
+
+    def _check(self) -> None:
+        """Before any data moves."""
+        columns = self._columns
+        if "value" not in columns:
+            close = get_close_matches("value", columns, 1, 0.3)
+            hint = f"; rename {close[0]!r}?" if close else ""
+            raise SourceError(f"a column value is needed (string or binary), there are {', '.join(columns)}{hint}")
+        for name, kinds in (("value", ("string", "binary")), ("target", ("string",)), ("queue", ("string",)),
+                            ("topic", ("string",)), ("key", ("string", "binary", "int", "bigint"))):  # fmt: skip
+            if columns.get(name, kinds[0]) not in kinds:
+                hint = "; try to_json(struct(*))" if name == "value" else ""
+                raise SourceError(f"the column {name} must be {' or '.join(kinds)}, not {columns[name]}{hint}")
+        if not columns.get("headers", "map<").startswith("map<"):
+            raise SourceError(f"the column headers must be map<string,string>, not {columns['headers']}")
+        if self._default is None and not any(name in columns for name in PLACES):
+            raise SourceError(
+                "say where rows go: the option topic or queue, or a column target (queue:x, topic:y, dlq:z)"
+            )
+        unknown = [name for name in columns if name not in KNOWN and name not in PASSED_OVER]
+        if unknown and not self._options.flag("ignoreUnknownColumns"):
+            close = get_close_matches(unknown[0], sorted(KNOWN), 1, 0.6)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise SourceError(
+                f"the sink does not know the column {unknown[0]!r}{hint}; leave it out, put it into value or headers, "
+                "or set ignoreUnknownColumns=true"
+            )
+
+    def blocks(self, found: "pyarrow.RecordBatch") -> Iterator[Block]:
+        """The rows in their order; a block has at most ``BLOCK_BYTES``, or one row."""
+        names = [name for name in found.schema.names if name in KNOWN]
+        if names == ["value"] and self._default is not None:
+            yield from self._plain_blocks(found.column("value"), self._default)
+        else:
+            yield from _gathered(self._frames(found, names))
+
+    def _frames(self, found: "pyarrow.RecordBatch", names: list[str]) -> Iterator[bytes]:
+        columns = {name: found.column(name).to_pylist() for name in names}
+        for number, value in enumerate(columns.pop("value")):
+            yield self._frame({name: cells[number] for name, cells in columns.items()}, value)
+
+    def _plain_blocks(self, values: "pyarrow.Array[Any]", target: str) -> Iterator[Block]:
+        """Rows that are a value and nothing else, all for one place: what stands before the values is written at one
+        go, and the values are taken as they lie there."""
+        is_told = self._is_json and not target.startswith("topic:")
+        prefix = Prefix(target, None, {IS_JSON: self._is_json} if is_told else {})
+        found = edges_of(values)
+        if found is None or (found[1:] - found[:-1]).max(initial=0) > prefix.room:
+            yield from _gathered(self._frame({}, value) for value in values.to_pylist())
+            return
+        data = memoryview(values.buffers()[2] or b"")
+        size = OUTER_SIZE + len(prefix.data)
+        for edges in _cut(found, BLOCK_BYTES):
+            raw = [data[begin:end] for begin, end in pairwise(edges.tolist())]
+            heads = prefix.heads(raw, edges[1:] - edges[:-1])
+            parts: list[bytes | memoryview] = [b""] * (2 * len(raw))
+            parts[0::2] = [heads[at : at + size] for at in range(0, len(heads), size)]
+            parts[1::2] = raw
+            yield Block(parts, len(raw), len(heads) + int(edges[-1] - edges[0]))
+
+    def _frame(self, row: dict[str, Any], value: Any) -> bytes:
+        target = ""
+        try:
+            target = self._place(row)
+            if value is None:
+                raise Bad("the value is null")
+            headers = _headers(row)
+            if self._is_json and not target.startswith("topic:") and "contentType" not in headers:
+                headers[IS_JSON] = self._is_json
+            return self._prefix(target, _key(row.get("key")), headers).frame(_raw(value))
+        except (Bad, UnicodeEncodeError, SourceError) as error:
+            if not self._buries:
+                raise SourceError(
+                    f"{error}; leave such rows out, or set onBadRow=dlq ({_shown(target, value)})"
+                ) from None
+            return self._buried(target, value, str(error))
+
+    def _prefix(self, target: str, key: str | None, headers: dict[str, str]) -> Prefix:
+        mark = (target, key, *headers.items())
+        found = self._prefixes.get(mark)
+        if found is None:
+            found = Prefix(target, key, headers)
+            if len(self._prefixes) >= KEPT_PREFIXES:
+                self._prefixes.clear()
+            self._prefixes[mark] = found
+        return found
+
+    def _buried(self, target: str, value: Any, why: str) -> bytes:
+        """In the dead letters of where it should have gone, with the reason and as much of it as fits."""
+        queue = target.partition(":")[2] if target else self._last_place
+        prefix = self._prefix(f"dlq:{queue}", None, {"reason": why[:500]})
+        raw = b"" if value is None else _raw(value)
+        return prefix.frame(raw[: prefix.room])
+
+    def _place(self, row: dict[str, Any]) -> str:
+        target = row.get("target")
+        if target:
+            if not str(target).startswith(TARGETS):
+                raise Bad(f"the target {str(target)[:60]!r} is not queue:NAME, topic:NAME or dlq:NAME")
+            return str(target)
+        for name in ("queue", "topic"):
+            if row.get(name):
+                return f"{name}:{row[name]}"
+        if self._default is None:
+            raise Bad("the row has no target: the columns target, queue and topic are null, and no option says it")
+        return self._default
+
+
+def edges_of(values: "pyarrow.Array[Any]") -> "Numbers | None":
+    """Where each value begins in the bytes of a column, and where the last one ends; None: some are null, or it is a
+    column of another kind."""
+    import numpy as np
+    import pyarrow as pa
+
+    if values.null_count or not (pa.types.is_binary(values.type) or pa.types.is_string(values.type)):
+        return None
+    if not len(values):
+        return np.zeros(1, np.int32)
+    return np.frombuffer(values.buffers()[1], np.int32)[values.offset : values.offset + len(values) + 1]
+
+
+def _cut(edges: "Numbers", most: int) -> "Iterator[Numbers]":
+    """Parts of so many bytes at most, or of one value."""
+    begin = 0
+    while begin < len(edges) - 1:
+        end = max(begin + 1, int(edges.searchsorted(int(edges[begin]) + most, "right")) - 1)
+        yield edges[begin : end + 1]
+        begin = end
+
+
+def _gathered(frames: Iterable[bytes]) -> Iterator[Block]:
+    parts: list[bytes] = []
+    size = 0
+    for frame in frames:
+        if parts and size + len(frame) > BLOCK_BYTES:
+            yield Block(parts, len(parts), size)
+            parts, size = [], 0
+        parts.append(frame)
+        size += len(frame)
+    if parts:
+        yield Block(parts, len(parts), size)
+
+
+def _place_by_option(options: Options) -> str | None:
+    topic, queue = options.text("topic"), options.text("queue")
+    if topic and queue:
+        raise SourceError("give topic or queue, not both; a column target says it for each row")
+    return f"topic:{topic}" if topic else f"queue:{queue}" if queue else None
+
+
+def _raw(value: Any) -> bytes:
+    return value.encode() if isinstance(value, str) else bytes(value)
+
+
+def _key(key: Any) -> str | None:
+    if key is None or isinstance(key, str):
+        return key
+    try:
+        return key.decode() if isinstance(key, bytes) else str(key)
+    except UnicodeDecodeError:
+        raise Bad("the key is no text") from None
+
+
+def _headers(row: Mapping[str, Any]) -> dict[str, str]:
+    """The row's own, and the columns that are members of an envelope."""
+    found: dict[str, str] = {}
+    if row:
+        given = row.get("headers") or ()
+        for name, value in given.items() if isinstance(given, dict) else given:
+            if value is not None:
+                found[str(name)] = str(value)
+        for column, member in MEMBERS.items():
+            value = row.get(column)
+            if value is not None:
+                found[member] = value if isinstance(value, str) else json.dumps(value, default=str)
+    return found
+
+
+def _shown(target: str, value: Any) -> str:
+    about = "null" if value is None else f"{len(value)} characters" if isinstance(value, str) else f"{len(value)} bytes"
+    return f"a row for {target or 'nobody'}, value: {about}"
+
 
 PIECE_BYTES = 8 << 20
 """Bytes of rows a task sends at once, if it is not a single row; each is synced by itself."""

@@ -4,14 +4,12 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from yirangmq.pipeline.source.checkpoints import claim
-from yirangmq.pipeline.source.columns import columns_of
-from yirangmq.pipeline.source.dayfiles import DayFilesReader, PushingDayFilesReader
 from yirangmq.pipeline.source.errors import SourceError
-from yirangmq.pipeline.source.options import Options
+from yirangmq.pipeline.source.journal import DayFilesReader, PushingDayFilesReader
+from yirangmq.pipeline.source.options import Options, columns_of
 from yirangmq.pipeline.source.queues import PushingQueueReader, QueueReader
 from yirangmq.pipeline.source.sink import BatchWriter, StreamWriter
-from yirangmq.pipeline.source.stream import TopicStream
-from yirangmq.pipeline.source.topics import PushingTopicReader, TopicReader
+from yirangmq.pipeline.source.topics import PushingTopicReader, TopicReader, TopicStream
 
 READERS: dict[str, tuple[type[DataSourceReader], type[DataSourceReader]]] = {
     "topic": (TopicReader, PushingTopicReader),

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pyspark.sql.datasource import DataSourceReader, EqualTo, Filter, In, InputPartition
 
-from yirangmq.pipeline.source.columns import arrow_schema, arrow_type, columns_of
 from yirangmq.pipeline.source.errors import SourceError
-from yirangmq.pipeline.source.options import Options
+from yirangmq.pipeline.source.options import Options, arrow_schema, arrow_type, columns_of
 
 if TYPE_CHECKING:
     import pyarrow

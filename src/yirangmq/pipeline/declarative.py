@@ -3,7 +3,11 @@
 Spark runs such a pipeline behind a server in its own Java process; the session here is a client of that. Tables are
 kept under the project's folder, and so is the list of them, so that a second run goes on where the first one ended.
 
-Knows: ``spark-pipeline.yml`` and how Spark is asked to run it. Does not know: the command line."""
+Knows: ``spark-pipeline.yml`` and how Spark is asked to run it. Does not know: the command line.
+
+What a declarative pipeline consists of, and where each part of it is defined.
+
+Knows: Spark's registry of parts. Does not know: runs."""
 
 import os
 import re
@@ -19,11 +23,82 @@ from typing import Any
 
 from yirangmq.core.errors import BadInput, NotFound, StoreBusy
 from yirangmq.fsio.lock import try_lock
-from yirangmq.pipeline import faults
-from yirangmq.pipeline.elements import Element, InSql, noting, place_of
-from yirangmq.pipeline.flows import Flow, Flows, Unresolved, unresolved_of
-from yirangmq.pipeline.session import ON_THIS_MACHINE, SETTINGS, is_here, is_local
-from yirangmq.pipeline.sparklog import SparkLog
+from yirangmq.pipeline import spark_errors
+from yirangmq.pipeline.declarative_events import Flow, Flows, Unresolved, short, unresolved_of
+from yirangmq.pipeline.session import ON_THIS_MACHINE, SETTINGS, is_here, is_local, send_modules_of
+from yirangmq.pipeline.spark_errors import SparkLog
+
+KINDS = {
+    "MaterializedView": "materialized view",
+    "StreamingTable": "streaming table",
+    "TemporaryView": "temporary view",
+    "Sink": "sink",
+}
+
+
+LINE = re.compile(r"\(line ([0-9]+), pos [0-9]+\)")
+
+
+class InSql(Exception):
+    """Of a file in SQL."""
+
+    def __init__(self, place: str, words: str) -> None:
+        super().__init__(words)
+        self.place = place
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """Of a pipeline: a table, a view, a sink, or a flow into one of them; ``place`` is where it is defined."""
+
+    kind: str
+    name: str
+    place: str
+
+
+def noting(base: Any, elements: list[Element], folder: Path) -> Any:
+    """Spark's registry, that also remembers what was registered and where."""
+
+    def place(thing: Any) -> str:
+        at = thing.source_code_location
+        path = Path(at.filename)
+        shown = path.relative_to(folder) if path.is_relative_to(folder) else path
+        return f"{shown}:{at.line_number}" if at.line_number else str(shown)
+
+    class Noting(base):  # type: ignore[misc]
+        def register_output(self, output: Any) -> None:
+            elements.append(Element(KINDS.get(type(output).__name__, "output"), output.name, place(output)))
+            super().register_output(output)
+
+        def register_flow(self, flow: Any) -> None:
+            elements.append(Element("flow", f"{short(flow.name)} → {short(flow.target)}", place(flow)))
+            send_modules_of(folder)  # its function is called now, and what it defines is sent
+            super().register_flow(flow)
+
+        def register_sql(self, sql_text: str, file_path: Path) -> None:
+            elements.append(Element("sql", file_path.stem, str(file_path)))
+            try:
+                super().register_sql(sql_text, file_path)
+            except Exception as error:
+                at = LINE.search(str(error))
+                raise InSql(
+                    f"{file_path}:{at[1]}" if at else str(file_path), spark_errors.words_of(str(error))
+                ) from None
+
+    return Noting
+
+
+def place_of(flow: str, elements: list[Element], folder: Path) -> str | None:
+    """Of a flow by its name: a flow in SQL is known by the file that speaks of it."""
+    for one in elements:
+        if one.kind == "flow" and one.name.partition(" → ")[0] == flow:
+            return one.place
+    word = re.compile(rf"\b(?:VIEW|TABLE|FLOW)\s+(?:IF\s+NOT\s+EXISTS\s+)?[`\w.]*{re.escape(flow)}\b", re.IGNORECASE)
+    for one in elements:
+        if one.kind == "sql" and (found := word.search(text := (folder / one.place).read_text())):
+            return f"{one.place}:{text.count(chr(10), 0, found.start()) + 1}"
+    return None
+
 
 SPECS = ("spark-pipeline.yml", "spark-pipeline.yaml")
 STATE = ".yirangmq"
@@ -107,7 +182,7 @@ class Runner:
         self._look = look
         from pyspark.pipelines import cli
 
-        with faults.plain("spec"):
+        with spark_errors.plain("spec"):
             spec = cli.load_pipeline_spec(self._plan.spec)
         with tempfile.TemporaryDirectory(prefix="yirangmq-") as folder:
             self._run(spec, Path(folder))
@@ -170,7 +245,7 @@ class Runner:
         watcher = threading.Thread(target=self._watch, args=(is_over,), daemon=True)
         watcher.start()
         try:
-            with faults.plain("definitions"), self._pointing():
+            with spark_errors.plain("definitions"), self._pointing():
                 for event in events:
                     if "pipeline_event_result" in event:
                         self._hear(event["pipeline_event_result"].event.message)
@@ -270,7 +345,7 @@ def _at_place(folder: Path) -> Iterator[None]:
         raise BadInput(str(error), field=error.place) from None
     except Exception as error:
         place = _place_of(error, folder)
-        made = faults.as_queue_error(error)
+        made = spark_errors.as_queue_error(error)
         words = str(made) if made is not None else f"{type(error).__name__}: {error}"
         raise BadInput(words, field=place or "definitions") from None
 

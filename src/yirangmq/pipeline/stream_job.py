@@ -20,9 +20,9 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from yirangmq.core.errors import BadInput, StoreBusy
 from yirangmq.fsio.lock import try_lock
-from yirangmq.pipeline import faults, places, steps
-from yirangmq.pipeline.places import Place, Reach
-from yirangmq.pipeline.seen import QUALITY
+from yirangmq.pipeline import run_registry, spark_errors, steps
+from yirangmq.pipeline.declarative_events import QUALITY
+from yirangmq.pipeline.run_registry import Place, Reach
 from yirangmq.pipeline.session import LOCAL, is_local, send_modules_of
 from yirangmq.pipeline.source.checkpoints import release
 
@@ -87,13 +87,13 @@ def load_steps(text: str | None, folder: Path, master: str = LOCAL) -> Steps:
 def build(spark: SparkSession, work: Work, through: Steps) -> DataFrame:
     """The rows for the sink; an error points at the place, and no data was read."""
     steps.check_target(work.target)
-    options = {**places.source_options(work.source, work.reach), "startingOffsets": work.start}
+    options = {**run_registry.source_options(work.source, work.reach), "startingOffsets": work.start}
     if work.most is not None:
         options["maxOffsetsPerTrigger"] = str(work.most)
     if work.skip_lost:
         options["failOnDataLoss"] = "false"
     name = getattr(through, "__qualname__", "steps")
-    with faults.plain("from"):
+    with spark_errors.plain("from"):
         frame = spark.readStream.format("yirangmq").options(**options).load()
     try:
         made: Any = through(frame)  # what a user's function returns is not known

@@ -1,7 +1,9 @@
 """A server, asked over HTTP: one connection, made when it is needed and again when it was lost.
 
 Knows: HTTP, patience, the paths of the log. Does not know: options, Spark. Everything asked for here may be asked for
-again after a lost answer."""
+again after a lost answer.
+
+From options to a way to the data."""
 
 import json
 import ssl
@@ -12,9 +14,10 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnec
 from typing import Any, cast
 from urllib.parse import urlsplit
 
-from yirangmq.pipeline.source.access import Info, Place
 from yirangmq.pipeline.source.errors import Refused, SourceError, retired_of
 from yirangmq.pipeline.source.frames import CRC_FROM, MOST_RECORD, Run, walk
+from yirangmq.pipeline.source.local_log import Info, LogAccess, Place, SegmentFiles
+from yirangmq.pipeline.source.options import Options
 from yirangmq.pipeline.source.segment_file import BATCH_BYTES
 
 FIRST_PATIENCE = 4.0
@@ -230,3 +233,19 @@ def runs_of(response: HTTPResponse) -> Iterator[Run]:
     if have:
         number = struct.unpack_from(">Q", memory, CRC_FROM)[0] if have >= CRC_FROM + 8 else 0
         raise HTTPException(f"it ended in the middle of record {number}")
+
+
+def log_of(options: Options) -> LogAccess:
+    """Files where there is a path, the broker else."""
+    if "path" in options:
+        return SegmentFiles(options.needed("path"))
+    return BrokerLog(broker_of(options))
+
+
+def broker_of(options: Options) -> HttpBroker:
+    if "broker" not in options:
+        more = "only topics can be read by path" if "path" in options else "for topics also path, the data folder"
+        raise SourceError(f"say where the data is: the option broker, such as http://127.0.0.1:8080 ({more})")
+    return HttpBroker(
+        options.needed("broker"), options.text("token"), options.whole("timeoutSec"), options.text("caFile")
+    )

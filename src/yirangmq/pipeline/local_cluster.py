@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 
 from yirangmq.core.errors import MissingExtra, Unavailable
-from yirangmq.pipeline.java import find_java
+from yirangmq.pipeline.environment import find_java
 
 PATIENCE = 300.0
 SETTINGS = {

