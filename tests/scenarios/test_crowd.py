@@ -14,8 +14,8 @@ import yirangmq
 from tests.support.wait import PATIENCE
 from tests.support.worker_processes import LONG, crew
 from yirangmq.core.states import State
+from yirangmq.crashtest.workload import miscounts, take
 from yirangmq.stores.open import open_store
-from yirangmq.torture.snapshot import miscounts, take
 
 pytestmark = pytest.mark.process
 SECONDS = float(os.environ.get("YIRANGMQ_SOAK_SECONDS", "3"))

@@ -9,8 +9,8 @@ from tests.scenarios.disks import DISKS, KINDS, PretendedDisk, TightDisk, preten
 from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import StoreError, StoreFull, StoreReadOnly
 from yirangmq.core.ports import Store
+from yirangmq.crashtest.workload import miscounts, take
 from yirangmq.testing import CountingIds, ManualClock
-from yirangmq.torture.snapshot import miscounts, take
 
 MOST = 4000
 """Publishes after which a disk of a few megabytes must be full."""

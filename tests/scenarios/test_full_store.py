@@ -17,9 +17,9 @@ from yirangmq.broker.queues import Queues
 from yirangmq.client.connect import connect
 from yirangmq.core.errors import StoreFull
 from yirangmq.core.ports import Store
+from yirangmq.crashtest.workload import miscounts, take
 from yirangmq.stores.open import open_store
 from yirangmq.testing import CountingIds, ManualClock
-from yirangmq.torture.snapshot import miscounts, take
 
 SIZE = 20_000
 """Bytes of a message: a small disk is full after some hundred."""

@@ -11,9 +11,9 @@ from tests.support.worker_processes import Crew, Fact, consume, crew, produce
 from yirangmq.broker.queues import Queues
 from yirangmq.clock import SystemClock
 from yirangmq.core.states import State
+from yirangmq.crashtest.workload import LIVING, Snapshot, miscounts, take
 from yirangmq.stores.open import open_store
 from yirangmq.testing import CountingIds, ManualClock
-from yirangmq.torture.snapshot import LIVING, Snapshot, miscounts, take
 
 pytestmark = pytest.mark.process
 KILLS = 100

@@ -16,11 +16,11 @@ import pytest
 from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import StoreError, StoreFull
 from yirangmq.core.ports import Store
+from yirangmq.crashtest.workload import Snapshot, miscounts, take
 from yirangmq.fsio.disk import Disk
 from yirangmq.stores.sqlite.server_store import ServedSqliteStore
 from yirangmq.stores.sqlite.store import SqliteStore
 from yirangmq.testing import CountingIds, ManualClock
-from yirangmq.torture.snapshot import Snapshot, miscounts, take
 
 MOST_CALLS = 200
 

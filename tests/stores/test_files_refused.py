@@ -12,9 +12,8 @@ from yirangmq.core.errors import StoreError, StoreFull, StoreReadOnly
 from yirangmq.core.message import Message
 from yirangmq.core.ports import Change, Transaction
 from yirangmq.core.states import State
+from yirangmq.crashtest.faults.injector import Injector, SystemCalls
 from yirangmq.stores.files.store import FilesStore
-from yirangmq.torture.faults.injector import Injector
-from yirangmq.torture.faults.system_calls import SystemCalls
 
 Work = Callable[[Transaction, list[Message]], None]
 MOST_CALLS = 200

@@ -19,10 +19,10 @@ from yirangmq.core.errors import QueueError
 from yirangmq.core.message import lease_id
 from yirangmq.core.ports import Change, Transaction
 from yirangmq.core.states import State
+from yirangmq.crashtest.workload import Snapshot, mistotals, take
 from yirangmq.format.envelope import NewMessage
 from yirangmq.stores.files.store import FilesStore
 from yirangmq.testing import ManualClock, open_for_test
-from yirangmq.torture.snapshot import Snapshot, mistotals, take
 
 START = 1_768_296_060_000
 LATER = START + 10 * 86_400_000

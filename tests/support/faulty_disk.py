@@ -5,8 +5,8 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from yirangmq.crashtest.backends import RecordingDisk
 from yirangmq.fsio.disk import Disk
-from yirangmq.torture.recording_disk import RecordingDisk
 
 CHANGES = (
     "open_write",

@@ -8,17 +8,13 @@ from typing import Any
 import pytest
 
 from tests.support.sqlite import OrderedIds, ids
+from yirangmq.crashtest.backends import STORE, RecordingDisk, RecordingVfs
+from yirangmq.crashtest.disk_model import Event, Journal, Shadow, lay_out
+from yirangmq.crashtest.power_cuts import wrecks
 from yirangmq.stores.sqlite.redo_log import Mark, RedoFile
 from yirangmq.stores.sqlite.server_store import ServedSqliteStore
 from yirangmq.stores.sqlite.store import SqliteStore
 from yirangmq.testing import open_for_test
-from yirangmq.torture.backends import STORE
-from yirangmq.torture.cuts import wrecks
-from yirangmq.torture.journal import Event, Journal
-from yirangmq.torture.recording_disk import RecordingDisk
-from yirangmq.torture.recording_vfs import RecordingVfs
-from yirangmq.torture.shadow import Shadow
-from yirangmq.torture.tree import lay_out
 
 RING = 8192
 ROOM = 2000

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from yirangmq.core.errors import BadInput
+from yirangmq.crashtest import backends
+from yirangmq.crashtest.backends import STORE, SqliteBackend
 from yirangmq.stores.sqlite.store import SqliteStore
-from yirangmq.torture import backends
-from yirangmq.torture.backends import STORE, SqliteBackend
 from yirangmq.torture.command import power_cut_arguments, run_power_cuts
 
 

@@ -5,13 +5,10 @@ from pathlib import Path
 from random import Random
 
 from yirangmq.core.topics import Cursor
+from yirangmq.crashtest.backends import SHARED, STORE, RecordingVfs
+from yirangmq.crashtest.disk_model import Called, Journal, Returned, Shadow, lay_out
+from yirangmq.crashtest.power_cuts import wrecks
 from yirangmq.stores.cursors import SqliteCursors
-from yirangmq.torture.backends import SHARED, STORE
-from yirangmq.torture.cuts import wrecks
-from yirangmq.torture.journal import Called, Journal, Returned
-from yirangmq.torture.recording_vfs import RecordingVfs
-from yirangmq.torture.shadow import Shadow
-from yirangmq.torture.tree import lay_out
 
 EPOCH = "e" * 32
 PUTS = 6

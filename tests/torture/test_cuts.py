@@ -3,10 +3,8 @@
 from pathlib import Path
 from random import Random
 
-from yirangmq.torture.cuts import wrecks
-from yirangmq.torture.journal import Journal, SyncFile, Write
-from yirangmq.torture.shadow import Shadow
-from yirangmq.torture.tree import digest, lay_out, read_tree
+from yirangmq.crashtest.disk_model import Journal, Shadow, SyncFile, Write, digest, lay_out, read_tree
+from yirangmq.crashtest.power_cuts import wrecks
 
 TOP = Path("/disk")
 

@@ -18,17 +18,15 @@ import pytest
 from yirangmq.cli.fault_server import FaultServer
 from yirangmq.core.errors import StoreBusy
 from yirangmq.core.ports import Transaction
+from yirangmq.crashtest.faults import protocols, targets
+from yirangmq.crashtest.faults.injector import APPLIES, FaultingVfs, Injector, SystemCalls
+from yirangmq.crashtest.faults.runner import Plan, Report, inject
+from yirangmq.crashtest.faults.targets import NAMES
 from yirangmq.protocols.http import server
 from yirangmq.stores.files.store import RootLock
 from yirangmq.stores.files.undo_log import Deeds
 from yirangmq.torture.command import power_cut_arguments
-from yirangmq.torture.faults import protocols, targets
 from yirangmq.torture.faults.command import fault_arguments, run_faults
-from yirangmq.torture.faults.injector import APPLIES, Injector
-from yirangmq.torture.faults.run import Plan, Report, inject
-from yirangmq.torture.faults.sqlite_vfs import FaultingVfs
-from yirangmq.torture.faults.system_calls import SystemCalls
-from yirangmq.torture.faults.targets import NAMES
 
 SAMPLES = {"sqlite": 60, "served": 40, "fs": 30, "log": 30, "served-server": 15, "fs-server": 10, "log-server": 6}
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

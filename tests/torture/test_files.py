@@ -3,11 +3,10 @@
 import pytest
 
 from tests.support.faulty_disk import ForgetsContents, ForgetsFolders
+from yirangmq.crashtest.backends import FilesBackend, RecordingDisk
+from yirangmq.crashtest.disk_model import Journal, SyncFile
+from yirangmq.crashtest.runner import Plan, torture
 from yirangmq.fsio.disk import Disk
-from yirangmq.torture.backends import FilesBackend
-from yirangmq.torture.journal import Journal, SyncFile
-from yirangmq.torture.recording_disk import RecordingDisk
-from yirangmq.torture.run import Plan, torture
 
 
 @pytest.mark.long

@@ -6,11 +6,9 @@ from pathlib import Path
 import pytest
 
 from yirangmq.broker.queues import Queues
+from yirangmq.crashtest.verify import Expected, differences, judge
+from yirangmq.crashtest.workload import NOTHING, START_MS, Ledger, NumberedIds, Snapshot, StillClock, take
 from yirangmq.stores.sqlite.store import SqliteStore
-from yirangmq.torture.judge import Expected, differences, judge
-from yirangmq.torture.ledger import Ledger
-from yirangmq.torture.snapshot import NOTHING, Snapshot, take
-from yirangmq.torture.workload import START_MS, NumberedIds, StillClock
 
 
 @pytest.fixture

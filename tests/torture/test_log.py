@@ -4,13 +4,12 @@ import pytest
 
 from tests.support.faulty_disk import ForgetsContents, ForgetsFolders
 from yirangmq.core.topics import NO_HEADERS, Cursor, Record
+from yirangmq.crashtest.backends import LogBackend, RecordingDisk
+from yirangmq.crashtest.disk_model import Journal
+from yirangmq.crashtest.log_workload import LogSnapshot
+from yirangmq.crashtest.runner import Plan, torture
+from yirangmq.crashtest.verify import ExpectedLog, log_differences
 from yirangmq.fsio.disk import Disk
-from yirangmq.torture.backends import LogBackend
-from yirangmq.torture.journal import Journal
-from yirangmq.torture.log_judge import ExpectedLog, log_differences
-from yirangmq.torture.log_workload import LogSnapshot
-from yirangmq.torture.recording_disk import RecordingDisk
-from yirangmq.torture.run import Plan, torture
 
 
 @pytest.mark.parametrize("seed", [1, 2])

@@ -4,11 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from yirangmq.torture.backends import BACKENDS
-from yirangmq.torture.games import game_of
-from yirangmq.torture.journal import Journal
-from yirangmq.torture.shadow import Shadow, apply_all
-from yirangmq.torture.tree import Tree, read_tree
+from yirangmq.crashtest.backends import BACKENDS
+from yirangmq.crashtest.disk_model import Journal, Shadow, Tree, apply_all, read_tree
+from yirangmq.crashtest.runner import game_of
 
 
 def all_kept(journal: Journal) -> Tree:

@@ -4,9 +4,8 @@ from collections.abc import Iterable
 from itertools import product
 from pathlib import Path
 
-from yirangmq.torture.journal import Journal, SyncAll, SyncFile, SyncFolder, Truncate, Write
-from yirangmq.torture.keep import Hollow, Kept, Lost, Scattered, Torn
-from yirangmq.torture.shadow import Shadow
+from yirangmq.crashtest.disk_model import Journal, Shadow, SyncAll, SyncFile, SyncFolder, Truncate, Write
+from yirangmq.crashtest.power_cuts import Hollow, Kept, Lost, Scattered, Torn
 
 TOP = Path("/disk")
 

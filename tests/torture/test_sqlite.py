@@ -8,12 +8,11 @@ import apsw
 import pytest
 
 from yirangmq.core.ports import Store
+from yirangmq.crashtest.backends import STORE, RecordingDisk, ServedBackend, SqliteBackend
+from yirangmq.crashtest.disk_model import SyncFolder
+from yirangmq.crashtest.runner import Plan, torture
+from yirangmq.crashtest.workload import tell
 from yirangmq.stores.sqlite.store import SqliteStore
-from yirangmq.torture.backends import STORE, ServedBackend, SqliteBackend
-from yirangmq.torture.journal import SyncFolder
-from yirangmq.torture.recording_disk import RecordingDisk
-from yirangmq.torture.run import Plan, torture
-from yirangmq.torture.workload import tell
 
 
 class CarelessSqlite(SqliteBackend):

@@ -11,7 +11,7 @@ from yirangmq.cli.daemon import Daemon, Secrets
 from yirangmq.config.config import load
 from yirangmq.core.errors import QueueError
 from yirangmq.core.ports import Store
-from yirangmq.torture.faults.protocols import Addresses
+from yirangmq.crashtest.faults.protocols import Addresses
 
 PATIENCE = 30.0
 SETTINGS: dict[str, Any] = {

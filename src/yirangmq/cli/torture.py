@@ -1,4 +1,4 @@
-"""``torture``: named here, made in ``yirangmq.torture``."""
+"""``torture``: named here, made in ``yirangmq.crashtest``."""
 
 import argparse
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from yirangmq.core import validation
 from yirangmq.core.errors import BadInput
+from yirangmq.crashtest.backends import BACKENDS
+from yirangmq.crashtest.runner import Loss, Plan, Report, torture
 from yirangmq.observe.progress import Progress
-from yirangmq.torture.backends import BACKENDS
-from yirangmq.torture.run import Loss, Plan, Report, torture
 
 STEPS, SEED, STATES = 60, 1, 8
 SURVIVED, LOST = 0, 1

@@ -8,9 +8,9 @@ import time
 from typing import Any
 
 from yirangmq.core import validation
+from yirangmq.crashtest.faults import runner as fault_run
+from yirangmq.crashtest.faults.targets import TARGETS, StartServer
 from yirangmq.observe.progress import Progress
-from yirangmq.torture.faults import run as fault_run
-from yirangmq.torture.faults.targets import TARGETS, StartServer
 
 PASSED, FAILED = 0, 1
 MOST = 1_000_000

@@ -14,7 +14,7 @@ from yirangmq.client.connect import connect
 from yirangmq.client.sync_client import Client
 from yirangmq.core.errors import QueueError, TimedOut, Unavailable
 from yirangmq.core.ports import Store
-from yirangmq.torture.workload import NumberedIds, StillClock
+from yirangmq.crashtest.workload import NumberedIds, StillClock
 
 DEADLINE = 10.0
 """Seconds within which everything must be answered."""

@@ -7,10 +7,9 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import NamedTuple
 
-from yirangmq.torture.faults.case import ONCE, WAITS, WHILE, Bench, Case
-from yirangmq.torture.faults.injector import LOCKED
-from yirangmq.torture.faults.operations import LIFE
-from yirangmq.torture.faults.targets import StartServer
+from yirangmq.crashtest.faults.case import LIFE, ONCE, WAITS, WHILE, Bench, Case
+from yirangmq.crashtest.faults.injector import LOCKED
+from yirangmq.crashtest.faults.targets import StartServer
 
 ONCE_ONLY = frozenset(("CORRUPT",))
 """Errors of one call. SQLite reads pages back while it rolls back, and does not expect SQLITE_CORRUPT there."""

@@ -1,7 +1,12 @@
 """A busy little day, the same for the same seed: every verb on a few queues, through two openings of one store, with
-closing and opening in between. Knows: the broker. Does not know: disks; it only tells the journal when it calls."""
+closing and opening in between. Knows: the broker. Does not know: disks; it only tells the journal when it calls.
 
-from collections.abc import Callable
+Everything a store knows, as one value that can be compared. Knows: the port. Does not know: which store.
+
+What the callers were told, kept apart from the store: the store's word is not taken for its own honesty.
+Knows: ids, payloads, replies. Does not know: disks, cuts."""
+
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from random import Random
@@ -10,15 +15,175 @@ from typing import Any, NamedTuple
 from yirangmq.broker import selection
 from yirangmq.broker.queues import Queues
 from yirangmq.core import transitions
-from yirangmq.core.message import Envelope
-from yirangmq.core.ports import Change, Store
-from yirangmq.core.states import State
+from yirangmq.core.message import Counts, Envelope, Failure, Message
+from yirangmq.core.ports import Change, Store, Transaction
+from yirangmq.core.states import WAITING, State
+from yirangmq.crashtest.backends import Backend, OpenStore
+from yirangmq.crashtest.disk_model import Called, Journal, Returned
 from yirangmq.format.delivery import Delivery
 from yirangmq.format.envelope import NewMessage
-from yirangmq.torture.backends import Backend, OpenStore
-from yirangmq.torture.journal import Called, Journal, Returned
-from yirangmq.torture.ledger import Ledger
-from yirangmq.torture.snapshot import NOTHING, take
+
+PAGE = 500
+LIVING = WAITING | {State.DRAFT, State.DEAD, State.PARKED}
+"""States in which a message is still owed to somebody."""
+
+Key = tuple[str, str]
+"""Queue and id."""
+
+
+class Card(NamedTuple):
+    """One message: where it stands, what was sent, why it failed last."""
+
+    message: Message
+    envelope: Envelope | None
+    failure: Failure | None
+
+    @property
+    def state(self) -> State:
+        return self.message.state
+
+
+class Snapshot(NamedTuple):
+    cards: dict[Key, Card]
+    counts: dict[str, Counts]
+    policies: dict[str, str | None]
+    twice: tuple[Key, ...] = ()
+    """Messages found in more than one state."""
+
+    def living(self) -> set[Key]:
+        return {key for key, card in self.cards.items() if card.state in LIVING}
+
+
+TOTALS = ("published", "acked", "failed", "dropped", "redriven")
+
+NOTHING = Snapshot({}, {}, {})
+
+
+def take(store: Store) -> Snapshot:
+    with store.transaction(write=False) as transaction:
+        cards: dict[Key, Card] = {}
+        twice: list[Key] = []
+        queues = transaction.queues()
+        for queue in queues:
+            for card in _cards(transaction, queue):
+                key = (queue, card.message.id)
+                if key in cards:
+                    twice.append(key)
+                cards[key] = card
+        counts = {queue: transaction.counts(queue) for queue in queues}
+        policies = {queue: transaction.policy_text(queue) for queue in queues}
+        return Snapshot(cards, counts, policies, tuple(twice))
+
+
+def _cards(transaction: Transaction, queue: str) -> Iterator[Card]:
+    for state in State:
+        cursor = ""
+        while True:
+            page = transaction.scan(queue, state, PAGE, cursor)
+            sent, failures = transaction.envelopes(page.messages), transaction.failures(page.messages)
+            yield from (Card(*parts) for parts in zip(page.messages, sent, failures, strict=True))
+            cursor = page.cursor
+            if not cursor:
+                break
+
+
+def recount(snapshot: Snapshot, queue: str) -> dict[str, int]:
+    """How many the queue has in each state, and bytes that wait, counted one by one; history without content is not
+    counted."""
+    found = dict.fromkeys([*(state.value for state in State if state is not State.DROPPED), "bytes"], 0)
+    for (owner, _), card in snapshot.cards.items():
+        if owner == queue and card.state in WAITING:
+            found["bytes"] += card.message.size
+        if owner == queue and card.state is not State.DROPPED and (card.state is not State.DONE or card.message.body):
+            found[card.state.value] += 1
+    return found
+
+
+def miscounts(snapshot: Snapshot) -> list[str]:
+    wrong = []
+    for queue, counts in snapshot.counts.items():
+        for state, found in recount(snapshot, queue).items():
+            kept = getattr(counts, state)
+            if kept != found:
+                wrong.append(f"queue {queue} says {kept} {state}, there are {found}")
+    return wrong
+
+
+def mistotals(found: Snapshot, before: Snapshot, after: Snapshot) -> list[str]:
+    """Totals that are not those of the messages found: as before the call that was cut off, and one more for each
+    message of that call that did move. Where only the store can know (a message failed twice in the call, or is
+    forgotten) and half of the call is there, totals must lie between those before and after it."""
+    wrong = []
+    for queue, counts in found.counts.items():
+        old = before.counts.get(queue, Counts())
+        new = after.counts.get(queue, old)  # a deleted queue goes as a whole
+        cards, had, would_have = (
+            {key: card for key, card in one.cards.items() if key[0] == queue} for one in (found, before, after)
+        )
+        steps = [_steps(had.get(key), card) for key, card in cards.items() if card != had.get(key)]
+        is_plain = had.keys() <= would_have.keys()
+        for total in TOTALS:
+            kept, least, most = getattr(counts, total), getattr(old, total), getattr(new, total)
+            counted = least + sum(step[total] for step in steps)
+            if cards == had:
+                is_right = kept == least
+            elif cards == would_have:
+                is_right = kept == most
+            else:
+                is_right = kept == counted or ((total == "failed" or not is_plain) and least <= kept <= most)
+            if not is_right:
+                said = f"{least} before the call, {most} after it, {counted} by its messages"
+                wrong.append(f"queue {queue} says {kept} {total}: {said}")
+    return wrong
+
+
+def _steps(old: Card | None, new: Card) -> dict[str, int]:
+    """What one call adds to the totals when it brings a message from here to there."""
+    was = old.state if old is not None else None
+    is_failed = new.failure is not None and (old is None or new.failure != old.failure)
+    return {
+        "published": (was in (None, State.DRAFT) and new.state not in (State.DRAFT, State.DROPPED)) + 0,
+        "acked": (new.state is State.DONE and was is not State.DONE) + 0,
+        "failed": is_failed + 0,
+        "dropped": (new.state is State.DROPPED and was is not State.DROPPED) + 0,
+        "redriven": (new.state is State.READY and was in (State.DEAD, State.PARKED)) + 0,
+    }
+
+
+class Ledger:
+    """Messages the store has confirmed and still owes, and those it must never deliver again."""
+
+    def __init__(self) -> None:
+        self.owed: dict[Key, bytes] = {}
+        self.finished: set[Key] = set()
+
+    def published(self, key: Key, payload: bytes) -> None:
+        self.owed[key] = payload
+        self.finished.discard(key)
+
+    def done(self, key: Key) -> None:
+        self.owed.pop(key, None)
+        self.finished.add(key)
+
+    def forget_queue(self, queue: str) -> None:
+        self.owed = {key: payload for key, payload in self.owed.items() if key[0] != queue}
+        self.finished = {key for key in self.finished if key[0] != queue}
+
+    def complaints(self, snapshot: Snapshot) -> list[str]:
+        """Where a store that was not even cut off differs from what it told its callers."""
+        found = [f"{queue}/{id} is in two states" for queue, id in snapshot.twice]
+        for key, payload in self.owed.items():
+            card = snapshot.cards.get(key)
+            if card is None or card.state not in LIVING:
+                found.append(f"{'/'.join(key)} was confirmed and is {card.state if card else 'gone'}")
+            elif card.envelope is None or card.envelope.payload != payload:
+                found.append(f"{'/'.join(key)} has not the content that was sent")
+        for key in self.finished:
+            card = snapshot.cards.get(key)
+            if card is not None and card.state not in (State.DONE, State.DROPPED):
+                found.append(f"{'/'.join(key)} was finished and is {card.state}")
+        return found
+
 
 START_MS = 1_768_296_060_000
 """2026-01-13T09:21:00Z: any instant will do, if it is always the same."""

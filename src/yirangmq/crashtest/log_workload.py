@@ -8,12 +8,12 @@ from random import Random
 from typing import NamedTuple
 
 from yirangmq.core.topics import Cursor, NewRecord, Record, Retention
+from yirangmq.crashtest.backends import STORE, LogBackend
+from yirangmq.crashtest.disk_model import Called, Journal, Returned
+from yirangmq.crashtest.workload import START_MS, Call, Story
 from yirangmq.fsio.disk import Disk
 from yirangmq.stores.cursors import FileCursors
 from yirangmq.stores.log.log import LogSettings, SegmentLog
-from yirangmq.torture.backends import STORE, LogBackend
-from yirangmq.torture.journal import Called, Journal, Returned
-from yirangmq.torture.workload import START_MS, Call, Story
 
 TOPICS = ("trades", "quotes", "rare")
 NAMES = ("billing", "audit")

@@ -16,6 +16,9 @@ from yirangmq.core.errors import NotFound, StoreBusy
 from yirangmq.core.ports import Finding, Store
 from yirangmq.core.states import State
 from yirangmq.core.topics import Cursor, NewRecord
+from yirangmq.crashtest.faults.injector import SQLITE_ERRORS, SYSTEM_ERRORS, FaultingVfs, Injector
+from yirangmq.crashtest.faults.protocols import SERVED, Addresses, Embedded, Protocols, translated
+from yirangmq.crashtest.workload import Snapshot, miscounts, take
 from yirangmq.stores.cursors import FileCursors
 from yirangmq.stores.files.store import FilesStore
 from yirangmq.stores.log.check import check as check_log
@@ -23,10 +26,6 @@ from yirangmq.stores.log.log import LogSettings, SegmentLog
 from yirangmq.stores.log.readonly import SegmentView
 from yirangmq.stores.sqlite.server_store import ServedSqliteStore
 from yirangmq.stores.sqlite.store import SqliteStore
-from yirangmq.torture.faults.injector import SQLITE_ERRORS, SYSTEM_ERRORS, Injector
-from yirangmq.torture.faults.protocols import SERVED, Addresses, Embedded, Protocols, translated
-from yirangmq.torture.faults.sqlite_vfs import FaultingVfs
-from yirangmq.torture.snapshot import Snapshot, miscounts, take
 
 BUSY_SECONDS = 0.05
 """How long a store waits for another process's lock: short, because here nothing else holds it."""

@@ -3,26 +3,193 @@
 Syncing a file makes its content safe, not its name. Syncing a folder makes the names in it safe. Until then a file
 may hold any part of what was written since its last sync, and a name may stand for anything it stood for since its
 folder's. A rename is never lost from both sides: old name, new name, or both.
-Does not know: which possibility to pick."""
+Does not know: which possibility to pick.
 
+A disk's content as a value: which names there are, and what is in them. Knows: how to lay it out in a folder.
+Does not know: how it came about.
+
+What a store asked of the disk, in order. Knows: names, files, bytes; it follows which name stands for which file.
+Does not know: what of it is safe (disk_model.py), who asks (backends.py, backends.py)."""
+
+import hashlib
+import os
 from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path, PurePath
 from typing import NamedTuple
 
-from yirangmq.torture.journal import (
-    TOP,
-    Bind,
-    Event,
-    Move,
-    Name,
-    SyncAll,
-    SyncFile,
-    SyncFolder,
-    Truncate,
-    Unbind,
-    Write,
-    number,
-)
-from yirangmq.torture.tree import Tree
+Tree = Mapping[str, bytes | None]
+"""Paths below one folder, parents first, to a file's bytes; None is a folder."""
+
+
+def lay_out(tree: Tree, folder: Path) -> None:
+    """Make these files and folders, and nothing else, in an empty folder."""
+    for path, content in tree.items():
+        place = f"{folder}/{path}"
+        if content is None:
+            os.mkdir(place)  # noqa: PTH102 — thousands of trees are laid out, and paths as text take half the time
+        else:
+            with open(place, "xb", buffering=0) as file:  # noqa: PTH123
+                file.write(content)
+
+
+def read_tree(folder: Path) -> dict[str, bytes | None]:
+    """What ``lay_out`` would need to make this folder again."""
+    found: dict[str, bytes | None] = {}
+    for place in sorted(folder.rglob("*")):
+        found[place.relative_to(folder).as_posix()] = None if place.is_dir() else place.read_bytes()
+    return found
+
+
+def digest(tree: Tree) -> bytes:
+    """The same for the same names and contents, and practically never else."""
+    total = hashlib.blake2b(digest_size=16)
+    for path in sorted(tree):
+        content = tree[path]
+        size = -1 if content is None else len(content)
+        total.update(f"{path}\0{size}\0".encode(errors="surrogateescape"))
+        total.update(content or b"")
+    return total.digest()
+
+
+TOP = 0
+"""The number of the folder that holds everything."""
+
+
+class Name(NamedTuple):
+    """A name in a folder; the folder by its number, so that moving it does not matter."""
+
+    folder: int
+    text: str
+
+
+class Write(NamedTuple):
+    node: int
+    offset: int
+    data: bytes
+
+
+class Truncate(NamedTuple):
+    node: int
+    size: int
+
+
+class SyncFile(NamedTuple):
+    node: int
+
+
+class SyncFolder(NamedTuple):
+    node: int
+
+
+class SyncAll(NamedTuple):
+    pass
+
+
+class Bind(NamedTuple):
+    """The name stands for this file or folder from now on."""
+
+    name: Name
+    node: int
+    is_folder: bool = False
+
+
+class Unbind(NamedTuple):
+    name: Name
+
+
+class Move(NamedTuple):
+    """A rename: ``new`` stands for what ``old`` stood for."""
+
+    old: Name
+    new: Name
+
+
+class Called(NamedTuple):
+    """The workload made its call of this number."""
+
+    call: int
+
+
+class Returned(NamedTuple):
+    """The call came back: what it did is confirmed."""
+
+    call: int
+
+
+Event = Write | Truncate | SyncFile | SyncFolder | SyncAll | Bind | Unbind | Move | Called | Returned
+
+
+class Journal:
+    """The list of events, and the names as a running system sees them."""
+
+    def __init__(self, top: Path, start: Tree | None = None) -> None:
+        self._top = top
+        self.start: Tree = start or {}
+        self.names, _ = number(self.start)
+        self._next = len(self.names) + 1
+        self.events: list[Event] = []
+
+    def add(self, event: Event) -> None:
+        self.events.append(event)
+
+    # -- names ----------------------------------------------------------------------------------------------------
+
+    def holds(self, path: PurePath | str) -> bool:
+        """Whether the path lies below the folder this journal is about."""
+        return PurePath(path).is_relative_to(self._top)
+
+    def name(self, path: PurePath | str) -> Name:
+        *folders, last = PurePath(path).relative_to(self._top).parts
+        folder = TOP
+        for part in folders:
+            folder = self.names[Name(folder, part)]
+        return Name(folder, last)
+
+    def node(self, path: PurePath | str) -> int | None:
+        """What the path stands for; None: nothing."""
+        if PurePath(path) == self._top:
+            return TOP
+        return self.names.get(self.name(path))
+
+    def create(self, path: PurePath | str, *, is_folder: bool = False) -> int:
+        node = self._next
+        self._next += 1
+        name = self.name(path)
+        self.names[name] = node
+        self.add(Bind(name, node, is_folder))
+        return node
+
+    def link(self, old: PurePath | str, new: PurePath | str) -> None:
+        name = self.name(new)
+        self.names[name] = self.names[self.name(old)]
+        self.add(Bind(name, self.names[name]))
+
+    def remove(self, path: PurePath | str) -> None:
+        name = self.name(path)
+        del self.names[name]
+        self.add(Unbind(name))
+
+    def rename(self, old: PurePath | str, new: PurePath | str) -> None:
+        before, after = self.name(old), self.name(new)
+        if before == after or self.names.get(after) == self.names[before]:
+            return
+        self.names[after] = self.names.pop(before)
+        self.add(Move(before, after))
+
+
+def number(tree: Tree) -> tuple[dict[Name, int], dict[int, bytes | None]]:
+    """Give every file and folder of a tree its number; names to numbers, numbers to contents."""
+    nodes: dict[str, int] = {".": TOP}
+    names: dict[Name, int] = {}
+    contents: dict[int, bytes | None] = {TOP: None}
+    for count, (path, content) in enumerate(tree.items(), 1):
+        place = PurePath(path)
+        nodes[path] = count
+        names[Name(nodes[str(place.parent)], place.name)] = count
+        contents[count] = content
+    return names, contents
+
 
 DataChange = Write | Truncate
 

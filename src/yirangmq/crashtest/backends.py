@@ -1,0 +1,338 @@
+"""The stores that can be tortured: how to open each with a recorder under it, and how to open what is left.
+Knows: the stores by name. Does not know: workloads, cuts.
+
+The files store's and the log's way to the disk, with everything it asks written down. Knows: ``fsio.disk.Disk``.
+Does not know: what the files mean.
+
+SQLite's own way to the disk, with everything it asks written down. Knows: apsw's VFS, and two habits of SQLite's
+unix VFS: the shared-memory file is not meant to survive, and the first sync of a journal or WAL that was opened with
+leave to create it also syncs its folder (tests/torture proves the latter). Does not know: what the database means."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any, Protocol
+
+import apsw
+
+from yirangmq.core.ports import Store
+from yirangmq.crashtest.disk_model import Journal, SyncAll, SyncFile, SyncFolder, Tree, Truncate, Write, read_tree
+from yirangmq.fsio.disk import Disk
+from yirangmq.stores.files.store import FilesStore
+from yirangmq.stores.sqlite.server_store import ServedSqliteStore
+from yirangmq.stores.sqlite.store import SqliteStore
+
+
+class RecordingDisk(Disk):
+    """Does what it is asked, then notes it. What the journal's folder does not hold is done and not noted."""
+
+    def __init__(self, journal: Journal, *, use_syncfs: bool) -> None:
+        super().__init__()
+        self._journal = journal
+        self._use_syncfs = use_syncfs
+        self._nodes: dict[int, int] = {}
+
+    @property
+    def has_syncfs(self) -> bool:
+        return self._use_syncfs and super().has_syncfs
+
+    # -- contents -------------------------------------------------------------------------------------------------
+
+    def open_write(self, path: str, *, append: bool = False) -> int:
+        is_new = not os.path.lexists(path)
+        fd = super().open_write(path, append=append)
+        if self._journal.holds(path):
+            self._nodes[fd] = self._journal.create(path) if is_new else self._known(path)
+        return fd
+
+    def write(self, fd: int, data: bytes) -> None:
+        offset = os.fstat(fd).st_size  # new files and appended ones alike are written at their end
+        super().write(fd, data)
+        if fd in self._nodes:
+            self._journal.add(Write(self._nodes[fd], offset, bytes(data)))
+
+    def open_update(self, path: str) -> int:
+        fd = super().open_update(path)
+        if self._journal.holds(path):
+            self._nodes[fd] = self._known(path)
+        return fd
+
+    def write_at(self, fd: int, data: bytes, offset: int) -> None:
+        super().write_at(fd, data, offset)
+        if fd in self._nodes:
+            self._journal.add(Write(self._nodes[fd], offset, bytes(data)))
+
+    def truncate(self, path: str, size: int) -> None:
+        super().truncate(path, size)
+        if self._journal.holds(path):
+            self._journal.add(Truncate(self._known(path), size))
+
+    def close(self, fd: int) -> None:
+        self._nodes.pop(fd, None)
+        super().close(fd)
+
+    # -- syncs ----------------------------------------------------------------------------------------------------
+
+    def fsync(self, fd: int) -> None:
+        super().fsync(fd)
+        if fd in self._nodes:
+            self._journal.add(SyncFile(self._nodes[fd]))
+
+    def fdatasync(self, fd: int) -> None:
+        super().fdatasync(fd)
+        if fd in self._nodes:
+            self._journal.add(SyncFile(self._nodes[fd]))
+
+    def fsync_file(self, path: str) -> None:
+        super().fsync_file(path)
+        if self._journal.holds(path):
+            self._journal.add(SyncFile(self._known(path)))
+
+    def fsync_folder(self, path: str) -> None:
+        super().fsync_folder(path)
+        if self._journal.holds(path):
+            self._journal.add(SyncFolder(self._known(path)))
+
+    def syncfs(self, path: str) -> None:
+        super().syncfs(path)
+        if self._journal.holds(path):
+            self._journal.add(SyncAll())
+
+    # -- names ----------------------------------------------------------------------------------------------------
+
+    def rename(self, source: str, target: str) -> None:
+        super().rename(source, target)
+        if self._journal.holds(source):
+            self._journal.rename(source, target)
+
+    def unlink(self, path: str) -> None:
+        super().unlink(path)
+        if self._journal.holds(path):
+            self._journal.remove(path)
+
+    def mkdir(self, path: str) -> None:
+        super().mkdir(path)
+        if self._journal.holds(path):
+            self._journal.create(path, is_folder=True)
+
+    def rmdir(self, path: str) -> None:
+        super().rmdir(path)
+        if self._journal.holds(path):
+            self._journal.remove(path)
+
+    def _known(self, path: str) -> int:
+        node = self._journal.node(path)
+        if node is None:
+            raise ValueError(f"{path} was made behind the recorder's back")
+        return node
+
+
+BASE = "unix"
+JOURNALS = apsw.SQLITE_OPEN_MAIN_JOURNAL | apsw.SQLITE_OPEN_WAL
+
+
+class RecordingVfs(apsw.VFS):
+    """Register it under a name, open connections with that name, read ``journal`` afterwards."""
+
+    def __init__(self, name: str, journal: Journal) -> None:
+        super().__init__(name, BASE)
+        self.journal = journal
+
+    def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> "RecordingFile":
+        path = name.filename() if isinstance(name, apsw.URIFilename) else name
+        is_new = path is not None and not os.path.lexists(path)
+        opened = RecordingFile(name, flags)
+        if path is not None and self.journal.holds(path):
+            node = self.journal.create(path) if is_new else self.journal.node(path)
+            may_create = bool(flags[0] & apsw.SQLITE_OPEN_CREATE and flags[0] & JOURNALS)
+            opened.record(self.journal, Path(path), node, sync_folder=may_create)
+        return opened
+
+    def xDelete(self, filename: str, syncdir: bool) -> None:
+        super().xDelete(filename, syncdir)
+        if self.journal.holds(filename):
+            self.journal.remove(filename)
+            if syncdir:
+                sync_folder_of(self.journal, Path(filename))
+
+
+class RecordingFile(apsw.VFSFile):
+    def __init__(self, name: str | apsw.URIFilename | None, flags: list[int]) -> None:
+        super().__init__(BASE, name, flags)
+        self._journal: Journal | None = None
+        self._node = -1
+        self._path = Path()
+        self._sync_folder = False
+
+    def record(self, journal: Journal, path: Path, node: int | None, *, sync_folder: bool) -> None:
+        if node is None:
+            raise ValueError(f"{path} was made behind the recorder's back")
+        self._journal, self._path, self._node, self._sync_folder = journal, path, node, sync_folder
+
+    def xWrite(self, data: Any, offset: int) -> None:
+        super().xWrite(data, offset)
+        if self._journal is not None:
+            self._journal.add(Write(self._node, offset, bytes(data)))
+
+    def xTruncate(self, newsize: int) -> None:
+        super().xTruncate(newsize)
+        if self._journal is not None:
+            self._journal.add(Truncate(self._node, newsize))
+
+    def xSync(self, flags: int) -> None:
+        super().xSync(flags)
+        if self._journal is None:
+            return
+        self._journal.add(SyncFile(self._node))
+        if self._sync_folder:
+            self._sync_folder = False
+            sync_folder_of(self._journal, self._path)
+
+
+def sync_folder_of(journal: Journal, path: Path) -> None:
+    node = journal.node(path.parent)
+    if node is not None:
+        journal.add(SyncFolder(node))
+
+
+OpenStore = Callable[[], Store]
+STORE = "store"
+"""The name of the store's file or folder."""
+REDO_BYTES = 16384
+SHARED = f"{STORE}-shm"
+"""SQLite's index of the WAL, shared by processes."""
+
+
+class Backend(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def is_atomic(self) -> bool:
+        """A call cut off half-way is there wholly or not at all; where not, each message is."""
+
+    def recorded(self, top: Path, journal: Journal) -> AbstractContextManager[OpenStore]:
+        """Ways to open the store below ``top``, as often as wanted, with everything it does in the journal."""
+
+    def plain(self, top: Path) -> Store:
+        """The store as users open it."""
+
+    def is_recorded(self, path: str) -> bool:
+        """False: the store never syncs this file, and makes it anew after a power cut."""
+
+    def debris(self, day: Path) -> Tree:
+        """Such files as may still lie there, with any content. ``day``: where the recorded store was."""
+
+    def half_written(self, top: Path) -> list[str]:
+        """Files of unfinished messages that lie where they were being written."""
+
+    def set_aside(self, top: Path) -> int:
+        """How many files the store has put where they can do no harm, for a person to see."""
+
+
+class SqliteBackend:
+    """``yirangmq torture --backend sqlite``."""
+
+    name = "sqlite"
+    is_atomic = True
+    _numbers = count()
+
+    @contextmanager
+    def recorded(self, top: Path, journal: Journal) -> Iterator[OpenStore]:
+        name = f"yirangmq-torture-{next(self._numbers)}"
+        vfs = RecordingVfs(name, journal)
+        try:
+            yield lambda: self._open(top, name)
+        finally:
+            vfs.unregister()
+
+    def plain(self, top: Path) -> Store:
+        return self._open(top, None)
+
+    def is_recorded(self, path: str) -> bool:
+        return path != SHARED
+
+    def debris(self, day: Path) -> Tree:
+        return {SHARED: bytes(range(256)) * 128}
+
+    def half_written(self, top: Path) -> list[str]:
+        return []  # what a transaction left unfinished is no part of the file
+
+    def set_aside(self, top: Path) -> int:
+        return 0
+
+    def _open(self, top: Path, vfs: str | None) -> Store:
+        return SqliteStore(top / STORE, vfs=vfs)
+
+
+class ServedBackend(SqliteBackend):
+    """``yirangmq torture --backend served``: SQLite as a server has it, once in its process. Without threads, whose
+    work could not be told apart, and with little room beside the file, so that all there is happens."""
+
+    name = "served"
+
+    @contextmanager
+    def recorded(self, top: Path, journal: Journal) -> Iterator[OpenStore]:
+        name = f"yirangmq-torture-{next(self._numbers)}"
+        vfs, disk = RecordingVfs(name, journal), RecordingDisk(journal, use_syncfs=False)
+        store: ServedSqliteStore | None = None
+
+        def open_once() -> Store:
+            nonlocal store
+            if store is None or store.is_closed:
+                store = ServedSqliteStore(top / STORE, vfs=name, disk=disk, redo_bytes=REDO_BYTES, seconds=None)
+            return store
+
+        try:
+            yield open_once
+        finally:
+            vfs.unregister()
+
+
+class FilesBackend:
+    """``yirangmq torture --backend fs``. Every second opening does without ``syncfs``, as on other systems."""
+
+    name = "fs"
+    is_atomic = False
+
+    @contextmanager
+    def recorded(self, top: Path, journal: Journal) -> Iterator[OpenStore]:
+        numbers = count()
+        yield lambda: FilesStore(top / STORE, disk=self._disk(journal, use_syncfs=next(numbers) % 2 == 0))
+
+    def _disk(self, journal: Journal, *, use_syncfs: bool) -> Disk:
+        return RecordingDisk(journal, use_syncfs=use_syncfs)
+
+    def plain(self, top: Path) -> Store:
+        return FilesStore(top / STORE)
+
+    def is_recorded(self, path: str) -> bool:
+        return not path.startswith((f"{STORE}/.index", f"{STORE}/.lock"))
+
+    def debris(self, day: Path) -> Tree:
+        return {path: content for path, content in read_tree(day).items() if not self.is_recorded(path)}
+
+    def half_written(self, top: Path) -> list[str]:
+        return sorted(str(path.relative_to(top)) for path in (top / STORE).glob("*/meta/temp/*"))
+
+    def set_aside(self, top: Path) -> int:
+        return sum(1 for path in (top / STORE).glob("*/quarantine/*.tmp"))
+
+
+class LogBackend:
+    """``yirangmq torture --backend log``: a log of topics and its cursors; no store of queues (log_workload.py)."""
+
+    name = "log"
+
+    def disk(self, journal: Journal) -> Disk:
+        return RecordingDisk(journal, use_syncfs=False)
+
+
+BACKENDS: dict[str, Callable[[], Backend | LogBackend]] = {
+    "fs": FilesBackend,
+    "log": LogBackend,
+    "served": ServedBackend,
+    "sqlite": SqliteBackend,
+}

@@ -1,0 +1,195 @@
+"""Which of the possible disks to look at: all where they are few, the corners and a seeded draw where they are many.
+Knows: a shadow, a budget, chance. Does not know: stores.
+
+How much of what was written to a file since its last sync a power cut leaves. Knows: bytes and blocks.
+Does not know: files, names. Each kind takes the safe content and the changes after it, and gives one content."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice, pairwise, product
+from math import prod
+from random import Random
+from typing import NamedTuple, Protocol
+
+from yirangmq.crashtest.disk_model import (
+    DataChange,
+    Name,
+    Shadow,
+    Tree,
+    Truncate,
+    Write,
+    apply_all,
+    apply_one,
+    digest,
+    put,
+)
+
+SECTORS = (512, 4096)
+"""What disks of both kinds write at once; a write may be torn between these, at places that are multiples of them."""
+
+
+class Keep(Protocol):
+    def left(self, safe: bytes, changes: list[DataChange]) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Nothing reached the disk."""
+
+    def left(self, safe: bytes, changes: list[DataChange]) -> bytes:
+        return safe
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """All of it did, although nobody asked."""
+
+    def left(self, safe: bytes, changes: list[DataChange]) -> bytes:
+        return apply_all(safe, changes)
+
+
+@dataclass(frozen=True, slots=True)
+class Hollow:
+    """The file grew, and the new part is zeros: the size was written, the data was not."""
+
+    def left(self, safe: bytes, changes: list[DataChange]) -> bytes:
+        size = len(apply_all(safe, changes))
+        return safe + bytes(max(0, size - len(safe)))
+
+
+@dataclass(frozen=True, slots=True)
+class Torn:
+    """The first ``whole`` changes, and ``part`` bytes of the next."""
+
+    whole: int
+    part: int
+
+    def left(self, safe: bytes, changes: list[DataChange]) -> bytes:
+        image = bytearray(apply_all(safe, changes[: self.whole]))
+        if self.whole < len(changes):
+            change = changes[self.whole]
+            if isinstance(change, Write):
+                put(image, change.offset, change.data[: self.part])
+        return bytes(image)
+
+
+@dataclass(frozen=True, slots=True)
+class Scattered:
+    """Each sector of each write kept or not, in no order; ``junk``: a hole in new ground holds rubbish, not zeros."""
+
+    seed: int
+    sector: int
+    junk: bool
+
+    def left(self, safe: bytes, changes: list[DataChange]) -> bytes:
+        chance = Random(self.seed)
+        image = bytearray(safe)
+        for change in changes:
+            if isinstance(change, Truncate):
+                if chance.random() < 0.5:
+                    apply_one(image, change)
+                continue
+            for start, end in _sectors(change, self.sector):
+                if chance.random() < 0.5:
+                    if self.junk and start > len(image):
+                        image.extend(chance.randbytes(start - len(image)))
+                    put(image, start, change.data[start - change.offset : end - change.offset])
+        return bytes(image)
+
+
+def any_keep(chance: Random, changes: list[DataChange]) -> Keep:
+    """One of the kinds, with numbers that fit these changes."""
+    kind = chance.randrange(8)
+    if kind == 0:
+        return Lost()
+    if kind == 1:
+        return Kept()
+    if kind == 2:
+        return Hollow()
+    if kind <= 4:
+        whole = chance.randrange(len(changes))
+        change = changes[whole]
+        return Torn(whole, chance.randint(0, len(change.data)) if isinstance(change, Write) else 0)
+    return Scattered(chance.getrandbits(32), chance.choice(SECTORS), chance.random() < 0.3)
+
+
+def _sectors(write: Write, size: int) -> list[tuple[int, int]]:
+    """The parts of a write that lie in different sectors of the disk."""
+    end = write.offset + len(write.data)
+    edges = [write.offset, *range((write.offset // size + 1) * size, end, size), end]
+    return list(pairwise(edges))
+
+
+TRIES = 4
+"""Different choices often make the same disk; so many choices per wanted disk, then it is enough."""
+
+
+class Wreck(NamedTuple):
+    """One disk a power cut could leave. ``story`` says which names are not the latest, and what files hold."""
+
+    tree: Tree
+    digest: bytes
+    story: str
+
+
+def wrecks(shadow: Shadow, budget: int, chance: Random) -> Iterator[Wreck]:
+    """Up to ``budget`` different disks, the same ones for the same chance."""
+    seen: set[bytes] = set()
+    for picks, keeps in islice(_candidates(shadow, budget, chance), TRIES * budget):
+        wreck = _build(shadow, picks, keeps)
+        if wreck.digest in seen:
+            continue
+        seen.add(wreck.digest)
+        yield wreck
+        if len(seen) == budget:
+            return
+
+
+def _build(shadow: Shadow, picks: dict[Name, int], keeps: dict[int, Keep]) -> Wreck:
+    picks = shadow.closed(picks)
+    contents = {node: keep.left(shadow.contents[node] or b"", shadow.changes[node]) for node, keep in keeps.items()}
+    tree = shadow.rebuild(picks, contents)
+    late = [name.text for name, pick in sorted(picks.items()) if pick < len(shadow.versions[name]) - 1]
+    held = [f"#{node} {keep}" for node, keep in sorted(keeps.items())]
+    story = f"late names: {', '.join(late) or 'none'}; unsynced contents: {', '.join(held) or 'none'}"
+    return Wreck(tree, digest(tree), story)
+
+
+def _candidates(shadow: Shadow, budget: int, chance: Random) -> Iterator[tuple[dict[Name, int], dict[int, Keep]]]:
+    names, nodes = sorted(shadow.open_names), sorted(shadow.changes)
+    ranges = {name: range(shadow.least[name], len(shadow.versions[name])) for name in names}
+    oldest = {name: span[0] for name, span in ranges.items()}
+    newest = {name: span[-1] for name, span in ranges.items()}
+    lost: dict[int, Keep] = dict.fromkeys(nodes, Lost())
+    kept: dict[int, Keep] = dict.fromkeys(nodes, Kept())
+    yield oldest, lost
+    yield newest, kept
+    if not shadow.is_open():
+        return
+    yield newest, lost
+    yield oldest, kept
+    if prod(len(span) for span in ranges.values()) * 2 ** len(nodes) <= budget // 2:
+        for picks in product(*ranges.values()):
+            for choice in product(*([lost[node], kept[node]] for node in nodes)):
+                yield dict(zip(names, picks, strict=True)), dict(zip(nodes, choice, strict=True))
+    singles = [*_all_but_one(oldest, newest, kept), *_all_but_one(newest, oldest, kept)]
+    chance.shuffle(singles)
+    yield from singles[: budget // 2]
+    while True:
+        yield _any_picks(ranges, chance), {node: any_keep(chance, shadow.changes[node]) for node in nodes}
+
+
+def _all_but_one(
+    most: dict[Name, int], other: dict[Name, int], keeps: dict[int, Keep]
+) -> Iterator[tuple[dict[Name, int], dict[int, Keep]]]:
+    """The classic slips: exactly one name late, or exactly one early."""
+    for name in most:
+        yield {**most, name: other[name]}, keeps
+
+
+def _any_picks(ranges: dict[Name, range], chance: Random) -> dict[Name, int]:
+    """Leaning to one side or the other, so that both nearly all and nearly none come up."""
+    lean = chance.choice((0.1, 0.5, 0.9))
+    return {
+        name: span[-1] if chance.random() < lean else chance.choice(span[:-1] or span) for name, span in ranges.items()
+    }
