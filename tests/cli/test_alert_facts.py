@@ -12,7 +12,6 @@ from yirangmq.broker import policies
 from yirangmq.broker.group_commit import Desk
 from yirangmq.broker.operations import Verbs
 from yirangmq.broker.settle import Leases
-from yirangmq.cli.alerting import QUEUES_PER_LOOK, Gathering, Sources
 from yirangmq.clock import SteadyClock, TimeOrderedIds
 from yirangmq.core import transitions
 from yirangmq.core.alert_rules import faults
@@ -21,6 +20,7 @@ from yirangmq.core.errors import NotActive, StoreFull, StoreReadOnly
 from yirangmq.core.events import Committed
 from yirangmq.core.message import Reason
 from yirangmq.format.envelope import NewMessage, build
+from yirangmq.server.alerting import QUEUES_PER_LOOK, Gathering, Sources
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.testing import FailingStore, ManualClock
 

@@ -3,7 +3,7 @@
 import threading
 
 from tests.support.wait import PATIENCE
-from yirangmq.cli.listener import Listener
+from yirangmq.server.lifecycle import Listener
 
 
 class Watched:

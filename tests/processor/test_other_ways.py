@@ -36,7 +36,7 @@ class Ahead(SystemClock):
 
 @pytest.fixture
 def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
-    monkeypatch.setattr("yirangmq.cli.daemon.SystemClock", Ahead)
+    monkeypatch.setattr("yirangmq.server.server.SystemClock", Ahead)
     monkeypatch.setattr(Ahead, "by", 0)
     with (
         served(tmp_path / "d", topics=str(tmp_path / "topics")) as server,

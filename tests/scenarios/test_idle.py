@@ -36,11 +36,11 @@ LATER = {
     "checks": ("yirangmq.core.payload_checks", "jsonschema_rs"),
     "command line": ("shutil", "yirangmq.cli.place", "yirangmq.cli.table"),
     "files by date": ("yirangmq.stores.journal.files", "yirangmq.stores.journal.store"),
-    "http": ("httptools", "yirangmq.cli.web"),
+    "http": ("httptools", "yirangmq.server.http_listener"),
     "json": ("msgspec",),
     "mail and webhooks": ("email", "smtplib", "http", "yirangmq.webhooks.pusher"),
     "our own protocol": ("yirangmq.protocols.native.session", "yirangmq.wire.messages"),
-    "pair and cluster": ("yirangmq.cli.pairway", "yirangmq.core.failover_node", "grpc"),
+    "pair and cluster": ("yirangmq.server.failover", "yirangmq.core.failover_node", "grpc"),
     "topics": ("yirangmq.topics.live", "yirangmq.stores.log.log", "yirangmq.wire.records", "isal"),
     "wrong words": ("difflib",),
 }

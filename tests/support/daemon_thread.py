@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.wait import PATIENCE
-from yirangmq.cli.daemon import Daemon, Secrets
 from yirangmq.config.config import load
+from yirangmq.server.server import Daemon, Secrets
 from yirangmq.stores.open import open_store
 
 NewLoop = Callable[[], asyncio.AbstractEventLoop]

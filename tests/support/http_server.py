@@ -21,7 +21,6 @@ from yirangmq.broker.consumer_registry import Consumers
 from yirangmq.broker.group_commit import Desk
 from yirangmq.broker.operations import Verbs
 from yirangmq.broker.sink_batches import Batches
-from yirangmq.cli.web import mounts
 from yirangmq.clock import SteadyClock, TimeOrderedIds
 from yirangmq.core.access import Grant
 from yirangmq.core.alert_rules import Facts
@@ -33,6 +32,7 @@ from yirangmq.protocols.http.auth import Guard, OriginPolicy
 from yirangmq.protocols.http.mq.api import Terms
 from yirangmq.protocols.http.server import HttpDoor, Together, listen_tcp
 from yirangmq.protocols.http.v1.api import Api
+from yirangmq.server.http_listener import mounts
 from yirangmq.stores.staging import StageFiles
 from yirangmq.topics.adapters import FeedForBatches, FeedForBridges
 from yirangmq.topics.ports import Settings

@@ -13,8 +13,8 @@ import uvloop
 
 from tests.support.daemon_thread import DaemonThread
 from tests.support.wait import until
-from yirangmq.cli.daemon import Secrets
 from yirangmq.core.access import Grant
+from yirangmq.server.server import Secrets
 
 CONNECTIONS: dict[str, Any] = {
     "1.0": stomp.StompConnection10,

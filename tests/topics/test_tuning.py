@@ -12,9 +12,9 @@ from tests.support.topic_pipes import MakeStage, Stage, small
 from tests.support.topic_server import Follower, dial, live
 from tests.support.wait import soon
 from yirangmq.admin.topics import LEAST_BUFFER, MOST_WORKERS
-from yirangmq.cli.feeding import settings_of
 from yirangmq.config.config import Config
 from yirangmq.core.topics import ClientState
+from yirangmq.server.topics import settings_of
 from yirangmq.topics.ports import Settings
 from yirangmq.wire import messages
 from yirangmq.wire.frames import Kind

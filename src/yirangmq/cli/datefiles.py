@@ -9,7 +9,6 @@ from typing import Any
 from yirangmq.broker.queues import Queues
 from yirangmq.cli import exits, options, place, remote
 from yirangmq.cli.command import Command
-from yirangmq.cli.dayway import as_document, as_values
 from yirangmq.cli.screen import Screen
 from yirangmq.cli.table import Column
 from yirangmq.cli.values import counted
@@ -19,6 +18,7 @@ from yirangmq.core.errors import BadInput, NotFound
 from yirangmq.core.journal import Kind, day_of, is_day
 from yirangmq.core.setting_types import KEEP_DAYS
 from yirangmq.format import journal_line
+from yirangmq.server.journal import as_document, as_values
 from yirangmq.stores.journal import files as dayfiles
 from yirangmq.stores.journal.maintenance import check, housekeep, size_of
 

@@ -7,11 +7,11 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from yirangmq.cli.daemon import Daemon, Secrets
 from yirangmq.config.config import load
 from yirangmq.core.errors import QueueError
 from yirangmq.core.ports import Store
 from yirangmq.crashtest.faults.protocols import Addresses
+from yirangmq.server.server import Daemon, Secrets
 
 PATIENCE = 30.0
 SETTINGS: dict[str, Any] = {

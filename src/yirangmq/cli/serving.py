@@ -17,8 +17,6 @@ from typing import Any
 
 from yirangmq import __version__
 from yirangmq.cli import exits
-from yirangmq.cli.daemon import Daemon, Secrets
-from yirangmq.cli.notify import notify
 from yirangmq.cli.screen import Screen
 from yirangmq.cli.values import read_input
 from yirangmq.config.config import Config, exposed
@@ -29,6 +27,8 @@ from yirangmq.fsio import permissions
 from yirangmq.fsio.atomic_file import make_folder
 from yirangmq.observe import logs
 from yirangmq.observe.logs import log, values
+from yirangmq.server.lifecycle import notify
+from yirangmq.server.server import Daemon, Secrets
 from yirangmq.stores.lock import Holder, StoreLock
 from yirangmq.stores.open import open_store
 
@@ -60,7 +60,7 @@ def serve(chosen: Config, screen: Screen) -> int:
         store = _store(chosen)
         stack.callback(lambda: store.close())
         if chosen.day_files_folder:
-            from yirangmq.cli.dayway import journaled  # a server without them does not load them
+            from yirangmq.server.journal import journaled  # a server without them does not load them
 
             store = journaled(chosen, store)
         _warn_of_clear_text(chosen)
@@ -87,7 +87,7 @@ def _warn_of_clear_text(chosen: Config) -> None:
 
 def _store(chosen: Config) -> Store:
     if chosen.is_clustered:
-        from yirangmq.cli.clusterway import store_for  # a server without it does not load gRPC
+        from yirangmq.server.cluster import store_for  # a server without it does not load gRPC
 
         return store_for(chosen)
     return open_store(chosen.store_url, durability=chosen.durability, served=True, reserve_bytes=chosen.reserve_bytes)

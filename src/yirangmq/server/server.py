@@ -1,10 +1,16 @@
 """One server: the parts are built here and handed to each other, run, and brought to an orderly end.
 
 Knows: every part. Does not know: flags, files of settings, exit codes; how it ends (``ending``), what is looked at
-every second (``rounds``), what it tells of itself (``telling``)."""
+every second (``rounds``), what it tells of itself (``telling``).
+
+Whether other users may reach what the server keeps: the reasons for ``health``.
+
+Knows: the settings that name files and folders. Does not know: modes; ``fsio.permissions`` does."""
 
 import asyncio
+import os
 import ssl
+import stat
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -25,17 +31,6 @@ from yirangmq.broker.group_commit import Desk
 from yirangmq.broker.housekeeping import check_unmarked
 from yirangmq.broker.operations import Verbs
 from yirangmq.broker.scheduler import Ticking
-from yirangmq.cli.alerting import Alerting, Sources
-from yirangmq.cli.batching import Batching
-from yirangmq.cli.bridging import Bridging
-from yirangmq.cli.ending import Ending
-from yirangmq.cli.entrance import Entrance
-from yirangmq.cli.feeding import publisher_of
-from yirangmq.cli.file_access import access_reasons
-from yirangmq.cli.listener import Listener
-from yirangmq.cli.parts import ServerParts
-from yirangmq.cli.rounds import Rounds
-from yirangmq.cli.telling import Telling
 from yirangmq.clock import SystemClock, TimeOrderedIds, give_way, processors
 from yirangmq.config.config import Config
 from yirangmq.config.settings import OFF
@@ -44,16 +39,61 @@ from yirangmq.core.errors import QueueError
 from yirangmq.core.events import Traced
 from yirangmq.core.health import HealthReason, health_reason
 from yirangmq.core.ports import Store, Transaction
+from yirangmq.fsio.permissions import GROUP, loose
 from yirangmq.observe.event_loop import Lookout, LoopWatchdog
 from yirangmq.observe.traces import load as load_traces
 from yirangmq.protocols.context import Attempts, Gate, House, Introduction, Refusals
 from yirangmq.protocols.listen import WayIn, open_to_all
+from yirangmq.server.alerting import Alerting, Sources
+from yirangmq.server.lifecycle import Ending, Listener, Rounds, ServerParts, Telling
+from yirangmq.server.listeners import Entrance
+from yirangmq.server.topics import Batching, Bridging, publisher_of
+from yirangmq.stores.open import loose_parts
 from yirangmq.webhooks.webhooks import Webhooks, read_secret
 
 if TYPE_CHECKING:
-    from yirangmq.cli.clusterway import ClusterWay
-    from yirangmq.cli.dayway import DayWay
-    from yirangmq.cli.pairway import PairWay
+    from yirangmq.server.cluster import ClusterWay
+    from yirangmq.server.failover import PairWay
+    from yirangmq.server.journal import DayWay
+
+OTHERS = 0o007
+
+
+def access_reasons(config: Config) -> Callable[[], list[HealthReason]]:
+    """What lies in the data folder is closed by it, whatever its own modes."""
+    data = Path(config.data).absolute()
+    folders = (config.topics_folder, config.day_files_folder, config.pair_folder, config.secrets_folder)
+    outside = [path for one in folders if one and not (path := Path(one).absolute()).is_relative_to(data)]
+    place = Path(config.store_url.partition(":")[2]).absolute()
+    store = "" if place.is_relative_to(data) else config.store_url
+    is_shared = config.file_access == "group"
+
+    def reasons() -> list[HealthReason]:
+        texts = [f"{folder} {text}" for folder in (data, *outside) if (text := loose(folder))]
+        texts += [f"{finding.where} {finding.text}" for finding in loose_parts(store)]
+        texts += [text for path, setting in _secret_files(config) if (text := _open_secret(path, setting))]
+        if is_shared and data.is_dir() and data.stat().st_mode & GROUP.folder != GROUP.folder:
+            texts.append(f"file_access is group, and the group may not use {data}; run: chmod 2770 {data}")
+        return [health_reason("permissions", text) for text in texts]
+
+    return reasons
+
+
+def _secret_files(config: Config) -> list[tuple[str, str]]:
+    """Paths, and the settings that name them."""
+    found = [(config.token_file, "token_file"), (config.pair_key_file, "pair_key_file"), (config.tls_key, "tls_key")]
+    found += [(rule.token_file, "http_tokens") for rule in config.http_tokens]
+    found += [(program.token_file, "programs") for program in config.programs]
+    return [(path, setting) for path, setting in found if path]
+
+
+def _open_secret(path: str, setting: str) -> str:
+    """A group may read a secret, as that of the service; others may not."""
+    try:
+        mode = stat.S_IMODE(os.stat(path).st_mode)  # noqa: PTH116
+    except OSError:
+        return ""
+    return f"{path} ({setting}) has mode {mode:04o}; run: chmod o= {path}" if mode & OTHERS else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,14 +324,14 @@ class Daemon:
         self._bridging.drain()
 
     def _by_date(self, calls: Calls) -> "DayWay":
-        from yirangmq.cli.dayway import day_way  # a server without them does not load them
+        from yirangmq.server.journal import day_way  # a server without them does not load them
 
         return day_way(self._config, cast("Any", self._store), self._pages, self._house.clock, calls)
 
     # -- one of a pair ----------------------------------------------------------------------------------------------
 
     def _paired(self, calls: Calls) -> "PairWay":
-        from yirangmq.cli.pairway import PairWay, Parts  # a server alone does not load it
+        from yirangmq.server.failover import PairWay, Parts  # a server alone does not load it
 
         parts = Parts(
             self._desk,
@@ -312,7 +352,7 @@ class Daemon:
     # -- one of the nodes before etcd --------------------------------------------------------------------------------
 
     def _clustered(self) -> "ClusterWay":
-        from yirangmq.cli.clusterway import ClusterWay, Parts  # a server alone does not load it
+        from yirangmq.server.cluster import ClusterWay, Parts  # a server alone does not load it
 
         way = ClusterWay(self._config, cast("Any", self._store), self._secrets.tls)
         parts = Parts(

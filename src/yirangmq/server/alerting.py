@@ -26,7 +26,7 @@ from yirangmq.core.ports import Clock, Transaction
 from yirangmq.webhooks.webhooks import read_secret
 
 if TYPE_CHECKING:
-    from yirangmq.cli.pairway import PairWay
+    from yirangmq.server.failover import PairWay
 
 MINUTE_MS = 60_000
 QUEUES_PER_LOOK = 200

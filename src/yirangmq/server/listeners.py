@@ -17,9 +17,9 @@ from yirangmq.protocols.listen import WayIn, clear_socket, shown, sockets_of
 from yirangmq.protocols.stream_server import Door, Limits, listen_tcp, listen_unix
 
 if TYPE_CHECKING:
-    from yirangmq.cli.feedway import FeedWay
-    from yirangmq.cli.stompway import StompWay
-    from yirangmq.cli.web import Web
+    from yirangmq.server.feed_listener import FeedWay
+    from yirangmq.server.http_listener import Web
+    from yirangmq.server.stomp_listener import StompWay
 
 
 class Entrance:
@@ -164,7 +164,7 @@ class Entrance:
 def _web(config: Config, house: House, way: WayIn, grants: Iterable[Grant]) -> "Web | None":
     if config.http_address is None:
         return None
-    from yirangmq.cli.web import Web  # a server without HTTP does not load it
+    from yirangmq.server.http_listener import Web  # a server without HTTP does not load it
 
     return Web(config, house, grants, way)
 
@@ -172,7 +172,7 @@ def _web(config: Config, house: House, way: WayIn, grants: Iterable[Grant]) -> "
 def _feed(config: Config, house: House) -> "FeedWay | None":
     if house.topics is None or (not config.feed_path and config.feed_address is None):
         return None
-    from yirangmq.cli.feedway import FeedWay  # a server without it does not load it
+    from yirangmq.server.feed_listener import FeedWay  # a server without it does not load it
 
     return FeedWay(config, house.topics, _limits(config))
 
@@ -180,7 +180,7 @@ def _feed(config: Config, house: House) -> "FeedWay | None":
 def _stomp(config: Config, house: House, way: WayIn, grants: Iterable[Grant]) -> "StompWay | None":
     if config.stomp_address is None:
         return None
-    from yirangmq.cli.stompway import StompWay  # a server without it does not load it
+    from yirangmq.server.stomp_listener import StompWay  # a server without it does not load it
 
     return StompWay(config, house, _limits(config), grants, way)
 

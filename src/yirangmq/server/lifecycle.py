@@ -1,0 +1,379 @@
+"""How a server ends its work: what was asked for is answered, and leases are kept or given back.
+
+Knows: in which order the parts come to rest, and how long each may take. Does not know: why it is the end.
+
+Hears of changes that other processes make to the store of a running server, in a small thread.
+
+Tells the service supervisor, if there is one, how we are: systemd's datagrams.
+
+The parts of one server, once they are built: for those that tell of it, look after it, and end it.
+
+What a server looks at once a second: its clients, its disk, its numbers, and whether the store takes what it is
+given. What has changed is logged.
+
+Knows: what was seen the last time. Does not know: what follows from it.
+
+What a server tells of itself: the facts of ``status``, its own metrics, who may come.
+
+Knows: where each number stands. Does not know: who asks, or how it is shown."""
+
+import asyncio
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from yirangmq import __version__
+from yirangmq.admin.health import Disk
+from yirangmq.admin.monitoring import Observing
+from yirangmq.admin.registry import Done, Given, Pages, reading
+from yirangmq.admin.topics import TopicCalls
+from yirangmq.broker.group_commit import Desk
+from yirangmq.broker.queries import some_with_leases
+from yirangmq.broker.scheduler import Ticking
+from yirangmq.broker.settle import Leases
+from yirangmq.config.config import Config
+from yirangmq.core.access import show as show_programs
+from yirangmq.core.errors import QueueError
+from yirangmq.core.message import lease_id
+from yirangmq.core.ports import Store, Transaction
+from yirangmq.core.states import State
+from yirangmq.observe.event_loop import LoopWatchdog
+from yirangmq.observe.logs import log, values
+from yirangmq.observe.metrics import resident_bytes
+from yirangmq.protocols.context import House, Refusals
+from yirangmq.server.alerting import Alerting
+from yirangmq.server.listeners import Entrance
+from yirangmq.server.topics import Bridging
+from yirangmq.topics.publisher import Publisher
+from yirangmq.webhooks.webhooks import Webhooks
+
+if TYPE_CHECKING:
+    from yirangmq.observe.prometheus import Reading
+    from yirangmq.server.cluster import ClusterWay
+    from yirangmq.server.failover import PairWay
+    from yirangmq.server.journal import DayWay
+
+WAIT_SECONDS = 0.25
+"""How long one wait lasts at most, and so how long stopping may take."""
+PAUSE_SECONDS = 0.02
+"""Between two pieces of news: the server's own commits are heard too, and must cost nothing."""
+
+
+class Listener:
+    """Calls ``tell``, from its own thread, when the store may have changed; not while nobody waits for what others
+    bring (``is_awaited``): the server's own commits are heard too."""
+
+    def __init__(self, store: Store, tell: Callable[[], object], is_awaited: Callable[[], bool]) -> None:
+        self._store = store
+        self._tell = tell
+        self._is_awaited = is_awaited
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._listen, name="listener", daemon=True)
+        self._thread.start()
+
+    def _listen(self) -> None:
+        while not self._end.wait(PAUSE_SECONDS if self._is_awaited() else WAIT_SECONDS):
+            if self._is_awaited():
+                try:
+                    self._store.wait(WAIT_SECONDS)
+                except (OSError, QueueError):  # users of the store get the error; check again, as after a change
+                    self._end.wait(WAIT_SECONDS)
+                if not self._end.is_set():
+                    self._tell()
+
+    def stop(self) -> None:
+        """Returns when the store is no longer listened to."""
+        self._end.set()
+        self._thread.join()
+
+
+def notify(text: str) -> None:
+    """``READY=1``, ``STOPPING=1``, ``WATCHDOG=1``. Nobody listening is no error."""
+    path = os.environ.get("NOTIFY_SOCKET", "")
+    if not path:
+        return
+    address = f"\0{path[1:]}" if path.startswith("@") else path
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as line:
+            line.sendto(text.encode(), address)
+    except OSError:
+        pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerParts:
+    config: Config
+    store: Store
+    started: float
+    """On the monotonic clock."""
+    desk: Desk
+    pages: Pages
+    ticking: Ticking
+    observing: Observing
+    topics: Publisher | None
+    topic_calls: TopicCalls
+    bridging: Bridging
+    webhooks: Webhooks
+    refusals: Refusals
+    house: House
+    entrance: Entrance
+    alerting: Alerting
+    disk: Disk | None
+    """Not every store lies on one."""
+    pair: "PairWay | None"
+    cluster: "ClusterWay | None"
+    day_files: "DayWay | None"
+    watchdog: LoopWatchdog
+
+
+PER_PAGE = 500
+LAST_SECONDS = 1.0
+"""For giving back what webhooks did not finish."""
+STEP_SECONDS = 0.005
+"""How often a stopping server looks whether its work is done."""
+
+
+class Ending:
+    """To be made on the loop's thread."""
+
+    def __init__(self, parts: ServerParts) -> None:
+        self._parts = parts
+        self._loop = asyncio.get_running_loop()
+
+    async def settle(self) -> None:
+        """What is under way is finished; leases are given back, if they are at a stop."""
+        parts = self._parts
+        until = self._loop.time() + parts.config.stop_seconds
+        await self._until(lambda: parts.desk.is_idle and parts.webhooks.is_idle and parts.bridging.is_idle, until)
+        await self._end_webhooks()
+        if parts.config.on_stop == "release":
+            log.info("released", extra=values(leases=await self._release_leases()))
+
+    async def drain(self) -> None:
+        """No new clients, no new requests; answers to all that was asked; then goodbye."""
+        notify("STOPPING=1")
+        parts, entrance = self._parts, self._parts.entrance
+        if parts.pair is not None:
+            parts.pair.stop()
+        parts.ticking.stop()
+        log.info("stopping", extra=values(clients=entrance.clients, leases=parts.config.on_stop))
+        entrance.close()
+        entrance.stop()
+        parts.pages.stop()
+        parts.webhooks.stop()
+        parts.bridging.drain()
+        if parts.topics is not None:
+            parts.topics.stop()
+        until = self._loop.time() + parts.config.stop_seconds
+        await self._until(lambda: self._is_idle and parts.webhooks.is_idle, until)
+        await self._end_webhooks()
+        if parts.config.on_stop == "release" and parts.desk.duty.is_on:
+            log.info("released", extra=values(leases=await self._release_leases()))
+        entrance.say_bye()
+        await self._until(lambda: not entrance.clients, until)
+        entrance.abort()
+        await asyncio.sleep(0)  # so that the aborted ones are told
+
+    @property
+    def _is_idle(self) -> bool:
+        """Nothing is asked for that is not answered."""
+        parts = self._parts
+        are_topics = parts.topics is None or parts.topics.is_idle
+        return parts.desk.is_idle and parts.pages.is_idle and are_topics and parts.bridging.is_idle
+
+    async def _end_webhooks(self) -> None:
+        """What is still on its way goes back in line."""
+        webhooks = self._parts.webhooks
+        if not webhooks.is_idle:
+            webhooks.abort()
+            await self._until(lambda: self._is_idle and webhooks.is_idle, self._loop.time() + LAST_SECONDS)
+
+    async def _until(self, is_done: Callable[[], bool], until: float) -> None:
+        while not is_done() and self._loop.time() < until:  # noqa: ASYNC110  (several parts, none tells when it is)
+            await asyncio.sleep(STEP_SECONDS)
+
+    async def _release_leases(self) -> int:
+        """What was leased through this server goes back in line, page by page."""
+        total = 0
+        after, is_first_page = "", True
+        while after or is_first_page:
+            queues, after = await self._ask(partial(some_with_leases, after=after))
+            is_first_page = False
+            for queue in queues:
+                cursor, is_first = "", True
+                while cursor or is_first:
+                    count, cursor = await self._ask(partial(self._give_back, queue=queue, cursor=cursor))
+                    total, is_first = total + count, False
+        return total
+
+    def _give_back(self, transaction: Transaction, queue: str, cursor: str) -> tuple[int, str]:
+        page = transaction.scan(queue, State.LEASED, PER_PAGE, cursor)
+        ours = [lease_id(message) for message in page.messages if message.consumer in self._parts.house.consumers]
+        errors = self._parts.desk.verbs.release(transaction, Leases(ours), None)
+        return errors.count(None), page.cursor
+
+    async def _ask(self, work: Callable[[Transaction], Any]) -> Any:
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self._parts.desk.submit(
+            work, lambda value, error: future.set_exception(error) if error else future.set_result(value)
+        )
+        return await future
+
+
+TICK_SECONDS = 1.0
+
+
+class Rounds:
+    """From ``begin`` until ``stopping`` is set. To be made on the loop's thread."""
+
+    def __init__(self, parts: ServerParts, stopping: asyncio.Event) -> None:
+        self._parts = parts
+        self._stopping = stopping
+        self._loop = asyncio.get_running_loop()
+        self._sent_away: dict[str, int] = {}
+        self._trouble = ""
+        self._ahead = parts.house.clock.ahead_ms()
+        self._due: float | None = None
+
+    def begin(self) -> None:
+        if self._stopping.is_set():
+            return
+        now = self._loop.time()
+        if self._due is not None:
+            self._parts.watchdog.observe_delay(now - self._due)
+        self._due = now + TICK_SECONDS
+        self._loop.call_later(TICK_SECONDS, self.begin)
+        notify("WATCHDOG=1")
+        parts = self._parts
+        parts.entrance.look_around(self._loop.time())
+        self._look_at_disk()
+        parts.observing.look(parts.desk)
+        if parts.day_files is not None:
+            parts.day_files.look()
+        self._look_at_clients()
+        self._look_at_store()
+        self._look_at_clock()
+
+    def _look_at_clock(self) -> None:
+        """The wall clock was set: store time goes on as before, and its record is renewed."""
+        clock = self._parts.house.clock
+        clock.now_ms()  # compares the two
+        ahead = clock.ahead_ms()
+        if ahead != self._ahead:
+            set_by, self._ahead = ahead - self._ahead, ahead
+            self._parts.desk.verbs.store_time.renew()
+            log.warning("clock_set", extra=values(set_by_seconds=set_by / 1000, ahead_seconds=ahead / 1000))
+
+    def _look_at_clients(self) -> None:
+        sent_away = self._parts.entrance.sent_away()
+        if sent_away != self._sent_away:
+            self._sent_away = sent_away
+            log.warning("clients sent away", extra=values(since_start=sent_away))
+
+    def _look_at_store(self) -> None:
+        trouble = "" if self._parts.desk.trouble is None else str(self._parts.desk.trouble)
+        if trouble == self._trouble:
+            return
+        self._trouble = trouble
+        if trouble:
+            log.error("the store refuses", extra=values(error=trouble))
+        else:
+            log.info("the store works again")
+
+    def _look_at_disk(self) -> None:
+        disk = self._parts.disk
+        if disk is None:
+            return
+        was_full = disk.full is not None
+        with contextlib.suppress(OSError):
+            disk.look()
+        if was_full != (disk.full is not None):
+            state = "publishing goes on" if was_full else f"publishing is refused: {disk.full}"
+            log.warning(state, extra=values(free_bytes=disk.free, used_bytes=disk.used))
+
+
+class Telling:
+    def __init__(self, parts: ServerParts) -> None:
+        self._parts = parts
+
+    def facts(self) -> dict[str, Any]:
+        parts, entrance = self._parts, self._parts.entrance
+        return {
+            "server": f"yirangmq {__version__}",
+            "node": parts.config.node_name,
+            "store": parts.config.store_url,
+            "durability": parts.store.durability(),
+            "addresses": entrance.addresses,
+            "uptimeSec": self._uptime(),
+            "connections": entrance.clients,
+            "accepted": entrance.accepted,
+            "sentAway": entrance.sent_away(),
+            "topics": parts.topic_calls.facts(),
+            "pair": None if parts.pair is None else parts.pair.facts(),
+            "cluster": None if parts.cluster is None else parts.cluster.facts(),
+            "bridges": parts.bridging.calls.facts(),
+            "filesByDate": None if parts.day_files is None else parts.day_files.facts(),
+            "alerts": parts.alerting.calls.facts(),
+            "stomp": None if entrance.stomp is None else entrance.stomp.describe(),
+        }
+
+    def programs(self, desk: Desk, given: Given, done: Done) -> None:
+        """Who may come, who may send to whom, and who was refused."""
+        reading(given, lambda values: None)
+        rows = show_programs(self._parts.config.programs, self._parts.config.routes)
+        done({"programs": rows, "refused": self._parts.refusals.document()}, None)
+
+    def samples(self) -> "dict[str, Reading]":
+        """The server's own metrics, and those of its parts."""
+        parts = self._parts
+        found = self._own() | self._measured()
+        for calls in (parts.topic_calls, parts.bridging.calls, parts.alerting.calls):
+            found |= calls.samples()
+        for part in (parts.entrance.stomp, parts.pair):
+            found |= {} if part is None else part.samples()
+        return found
+
+    def _own(self) -> "dict[str, Reading]":
+        parts, entrance = self._parts, self._parts.entrance
+        labels = {
+            "version": __version__,
+            "node": parts.config.node_name,
+            "durability": parts.store.durability(),
+        }
+        return {
+            "yirangmq_loop_stall_seconds": parts.watchdog.delays,
+            "yirangmq_connections": [({}, entrance.clients)],
+            "yirangmq_connections_total": [({}, entrance.accepted)],
+            "yirangmq_sent_away_total": [({"reason": why}, n) for why, n in sorted(entrance.sent_away().items())],
+            "yirangmq_clients_refused_total": [
+                ({"door": door, "reason": why}, n) for (door, why), n in sorted(parts.refusals.counts.items())
+            ],
+            "yirangmq_delayed_attempts_total": [
+                ({}, 0 if parts.house.attempts is None else parts.house.attempts.delayed)
+            ],
+            "yirangmq_deliveries_total": [
+                ({"queue": queue, "status": status}, n)
+                for (queue, status), n in sorted(parts.desk.verbs.happened.deliveries.totals.items())
+            ],
+            "yirangmq_uptime_seconds": [({}, self._uptime())],
+            "yirangmq_info": [(labels, 1)],
+        }
+
+    def _measured(self) -> "dict[str, Reading]":
+        """Those that cannot be told are left out."""
+        disk = self._parts.disk
+        measured = {
+            "yirangmq_resident_memory_bytes": resident_bytes(),
+            "yirangmq_disk_free_bytes": None if disk is None else disk.free,
+            "yirangmq_store_used_bytes": None if disk is None else disk.used,
+        }
+        return {name: [({}, value)] for name, value in measured.items() if value is not None}
+
+    def _uptime(self) -> float:
+        return round(time.monotonic() - self._parts.started, 3)

@@ -1,0 +1,250 @@
+"""The publisher of a server: built from its settings, and heard in its log.
+
+Knows: the log, the cursors, the settings. Does not know: doors.
+
+Batches of pipelines in a server: built, finished after a crash, and swept.
+
+Knows: where stages lie, the thread they are read in. Does not know: what is in them, who brings them.
+
+Bridges between topics and queues in a server, and the topic of its queues' events: built from its settings.
+
+Knows: the parts they need. Does not know: doors, how a bridge works."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from yirangmq.admin.bridges import BridgeCalls
+from yirangmq.broker import sink_batches
+from yirangmq.broker.bridge_worker import Means
+from yirangmq.broker.bridges import Bridges
+from yirangmq.broker.group_commit import Desk
+from yirangmq.config.config import Config
+from yirangmq.core.errors import QueueError
+from yirangmq.core.ports import Clock, Ids
+from yirangmq.core.topics import ClientState, Cursors, Log, PublisherState, Retention
+from yirangmq.fsio.atomic_file import make_folder
+from yirangmq.fsio.background import Aside
+from yirangmq.fsio.errors import translated
+from yirangmq.observe.logs import log, values
+from yirangmq.topics.adapters import FeedForBridges
+from yirangmq.topics.ports import Loop, Pace, Settings
+from yirangmq.topics.publisher import Opening, Publisher
+
+if TYPE_CHECKING:
+    from yirangmq.broker.sink_batches import Batches
+    from yirangmq.topics.live import Subscriber
+
+SECOND_NS = 1_000_000_000
+
+
+def publisher_of(config: Config) -> Publisher | None:
+    """To be called on the loop's thread. Nothing is opened yet."""
+    if not config.topics_folder:
+        return None
+    loop = asyncio.get_running_loop()
+    stage = Loop(loop.call_soon, loop.call_later, loop.call_soon_threadsafe, time.monotonic, time.time_ns)
+    made = Publisher(_opening(config), stage, settings_of(config))
+    made.state_heard.append(_publisher_moved)
+    made.moved_heard.append(_subscriber_moved)
+    made.lag_heard.append(_subscriber_is_late)
+    return made
+
+
+def settings_of(config: Config) -> Settings:
+    age = round(config.topic_retention_seconds * SECOND_NS) or None
+    return Settings(
+        buffer_bytes=config.topic_buffer_bytes,
+        most_buffer_bytes=config.client_memory_bytes,
+        workers=config.recovery_workers,
+        masked=config.topic_masks,
+        pace=Pace(stall_seconds=config.idle_seconds, beside_live=config.recovery_bytes_beside_live),
+        retention=Retention(age, config.topic_retention_bytes or None),
+        cursor_seconds=config.topic_cursor_seconds,
+        lag_limit=config.topic_lag_limit,
+        publisher_id=config.publisher_id,
+        publisher_name=config.node_name,
+    )
+
+
+def _opening(config: Config) -> Opening:
+    folder = Path(config.topics_folder).absolute()
+
+    def open_log() -> Log:
+        from yirangmq.stores.log.log import LogSettings, SegmentLog  # a server without topics does not load it
+
+        with translated(folder):
+            make_folder(folder.parent)
+            opened = SegmentLog(folder, LogSettings(durability="os" if config.topic_durability == "os" else "full"))
+        for note in opened.notes:
+            log.warning("the log of the topics", extra=values(note=note))
+        return opened
+
+    def cursors() -> Cursors:
+        from yirangmq.stores.cursors import open_cursors
+
+        with translated(folder):
+            return open_cursors(config.cursors_url)
+
+    def is_there() -> bool:
+        try:
+            return folder.exists()
+        except OSError:  # opening it again reports why; queues are served meanwhile
+            return True
+
+    return Opening(open_log, cursors, is_there)
+
+
+def _publisher_moved(before: PublisherState | None, after: PublisherState, why: str) -> None:
+    if after is PublisherState.ERROR:
+        log.error("publisher", extra=values(before=str(before), state=str(after), why=why))
+    else:
+        log.debug("publisher", extra=values(before=str(before), state=str(after)))
+
+
+def _subscriber_moved(subscriber: "Subscriber", before: ClientState, after: ClientState) -> None:
+    about = {"number": subscriber.number, "name": subscriber.name, "peer": subscriber.line.peer}
+    log.debug("subscriber", extra=values(before=str(before), state=str(after), sequence=subscriber.cursor, **about))
+
+
+def _subscriber_is_late(subscriber: "Subscriber", lag: int) -> None:
+    about = {"number": subscriber.number, "name": subscriber.name, "peer": subscriber.line.peer}
+    log.warning("a subscriber is late", extra=values(lag=lag, **about))
+
+
+SWEEP_SECONDS = 3600.0
+
+
+class Batching:
+    """To be made on the loop's thread; from ``start`` to ``stop``, and between them ``rest`` and ``start`` again where
+    duty comes and goes."""
+
+    def __init__(self, config: Config, desk: Desk, clock: Clock, ids: Ids, topics: Publisher | None) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._aside = Aside(self._loop.call_soon_threadsafe, gives_way=True)
+        self._timer: asyncio.TimerHandle | None = None
+        self._folder = Path(config.data).absolute() / "stages"
+        self._desk = desk
+        self._parts = (clock, ids)
+        self._topics = topics
+        self._made: Batches | None = None
+
+    def batches(self) -> "Batches":
+        """Made when somebody brings one, or an earlier server has left something of one."""
+        if self._made is None:
+            from yirangmq.broker.sink_batches import Batches
+            from yirangmq.stores.staging import StageFiles
+            from yirangmq.topics.adapters import FeedForBatches
+
+            self._made = Batches(self._desk, StageFiles(self._folder), self._aside.run, *self._parts)
+            if self._topics is not None:
+                self._made.topics = FeedForBatches(self._topics)
+        return self._made
+
+    def _has_any(self) -> bool:
+        return self._made is not None or self._folder.exists() or bool(self._desk.read(sink_batches.entries))
+
+    def start(self) -> None:
+        """First what a server that died left half-way."""
+        if self._timer is not None:
+            self._timer.cancel()
+        try:
+            if self._has_any():
+                self.batches().finish_pending()
+        except QueueError as error:
+            log.error("the ledger of batches cannot be read", extra=values(error=str(error)))
+        self._sweep()
+
+    def _sweep(self) -> None:
+        self._timer = self._loop.call_later(SWEEP_SECONDS, self._sweep)
+        try:
+            if self._has_any():
+                self.batches().sweep(_swept)
+        except QueueError as error:
+            _swept(None, error)
+
+    def rest(self) -> None:
+        """Nothing is swept until the next ``start``."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def stop(self) -> None:
+        """Returns when the work under way is done."""
+        self.rest()
+        self._aside.stop()
+
+
+def _swept(count: Any, error: QueueError | None) -> None:
+    if error is not None:
+        log.warning("stages of batches could not be swept", extra=values(error=str(error)))
+    elif count:
+        log.info("stages that nobody committed are gone", extra=values(batches=count))
+
+
+MILLISECOND_NS = 1_000_000
+
+
+class Bridging:
+    """To be made on the loop's thread; from ``start`` to ``stop``; between ``drain`` and another
+    ``start`` they rest. ``topics`` is None where the server has none."""
+
+    def __init__(
+        self,
+        config: Config,
+        desk: Desk,
+        clock: Clock,
+        topics: Publisher | None,
+        full: Callable[[], QueueError | None],
+    ) -> None:
+        self._config = config
+        self._desk = desk
+        self._aside = Aside(asyncio.get_running_loop().call_soon_threadsafe)
+        self._bridges: Bridges | None = None
+        if topics is not None:
+            means = Means(desk, FeedForBridges(topics), self._aside.run, clock, full)
+            self._bridges = bridges = Bridges(means)
+            topics.hearers.append(lambda live: bridges.kick())
+            topics.holds.append(lambda epoch, oldest_ns: bridges.floor(epoch, oldest_ns // MILLISECOND_NS))
+            if config.events_topic:
+                from yirangmq.admin.bridges import EventTopic  # loaded where it is wanted
+
+                told = EventTopic(config.events_topic, topics, clock, bridges.fed_by)
+                desk.verbs.happened.listen(told.hear)
+        self.calls = BridgeCalls(self._bridges, config.topic_lag_limit)
+
+    def start(self) -> None:
+        if self._bridges is None:
+            return
+        try:
+            self._bridges.start(self._config.bridges, _not_made)
+        except QueueError as error:
+            log.error("the bridges cannot be read", extra=values(error=str(error)))
+
+    def load(self) -> None:
+        """A standby has them at rest."""
+        if self._bridges is None:
+            return
+        try:
+            self._bridges.load()
+        except QueueError as error:
+            log.error("the bridges cannot be read", extra=values(error=str(error)))
+
+    @property
+    def is_idle(self) -> bool:
+        return self._bridges is None or self._bridges.is_idle
+
+    def drain(self) -> None:
+        """Nothing more is begun; what is under way is finished."""
+        if self._bridges is not None:
+            self._bridges.stop()
+
+    def stop(self) -> None:
+        """Returns when the work under way is done."""
+        self.drain()
+        self._aside.stop()
+
+
+def _not_made(name: str, error: QueueError) -> None:
+    log.error("a bridge of the settings cannot be made", extra=values(bridge=name, error=str(error)))
