@@ -32,7 +32,7 @@ from tests.support.etcd import (  # noqa: E402
     at,
     program,
 )
-from yirangmq.cli.cluster_options import loop_factory  # noqa: E402
+from yirangmq.cli.commands.cluster_status import loop_factory  # noqa: E402
 from yirangmq.clock import TimeOrderedIds  # noqa: E402
 from yirangmq.cluster.clients import Consumer, Producer  # noqa: E402
 from yirangmq.cluster.etcd.client import Etcd, follow  # noqa: E402

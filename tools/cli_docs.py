@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
-from yirangmq.cli import exits, parser
+from yirangmq.cli import main, output
 from yirangmq.cli.command import Command
 from yirangmq.core.errors import every_error
 
@@ -58,23 +58,23 @@ null.
 
 def render() -> str:
     """The whole page."""
-    whole = parser.build()
+    whole = main.build()
     parts = [INTRO, *_exit_codes(), "\n## Commands\n\n", *_summary()]
     for name, inner in _inner(whole):
-        parts.extend(_command(f"yirangmq {name}", parser.load(name), inner, 3))
+        parts.extend(_command(f"yirangmq {name}", main.load(name), inner, 3))
     return "".join(parts)
 
 
 def _exit_codes() -> Iterator[str]:
     yield "\n| exit | meaning | error codes |\n|---|---|---|\n"
-    for code, meaning in exits.MEANING.items():
-        errors = [f"`{kind.code}`" for kind in every_error() if exits.exit_code(kind.code) == code]
+    for code, meaning in output.MEANING.items():
+        errors = [f"`{kind.code}`" for kind in every_error() if output.exit_code(kind.code) == code]
         yield f"| {code} | {_cell(meaning)} | {', '.join(errors)} |\n"
 
 
 def _summary() -> Iterator[str]:
     yield "| command | |\n|---|---|\n"
-    for name, (_, summary) in parser.TABLE.items():
+    for name, (_, summary) in main.TABLE.items():
         yield f"| [`{name}`](#yirangmq-{name}) | {summary} |\n"
 
 

@@ -77,7 +77,7 @@ def soak(first: int, runs: int, share: int) -> Tally:
 
 MODULES = (
     "benchmarks.soak.roles",
-    "yirangmq.cli.serve",
+    "yirangmq.cli.commands.serve",
     "yirangmq.client.topic_subscription",
     "yirangmq.stores.log.log",
 )

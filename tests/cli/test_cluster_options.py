@@ -4,7 +4,7 @@ import argparse
 
 import pytest
 
-from yirangmq.cli.cluster_options import with_files
+from yirangmq.cli.commands.cluster_status import with_files
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.cli import Cli
-from yirangmq.cli import exits
-from yirangmq.cli.exits import EXIT_OF, MEANING, exit_code
-from yirangmq.cli.remote import RETRIES, retries_for
+from yirangmq.cli import output
+from yirangmq.cli.connection import RETRIES, retries_for
+from yirangmq.cli.output import EXIT_OF, MEANING, exit_code
 from yirangmq.core.errors import QueueError, every_error
 
 
@@ -107,7 +107,7 @@ def test_our_own_faults_are_said_in_one_line(cli: Cli, monkeypatch: pytest.Monke
     def broken(*args: object) -> int:
         raise ZeroDivisionError("for the test")
 
-    monkeypatch.setattr("yirangmq.cli.place.of", broken)
+    monkeypatch.setattr("yirangmq.cli.connection.of", broken)
     result = cli("status")
     assert (result.code, result.err) == (1, "yirangmq: internal_error: ZeroDivisionError: for the test\n")
     monkeypatch.setenv("YIRANGMQ_TRACEBACK", "1")
@@ -117,13 +117,13 @@ def test_our_own_faults_are_said_in_one_line(cli: Cli, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize(
     ("error", "code"),
-    [(KeyboardInterrupt(), 130), (SystemExit(exits.TERMINATED), 143), (QueueError("x"), 1)],
+    [(KeyboardInterrupt(), 130), (SystemExit(output.TERMINATED), 143), (QueueError("x"), 1)],
 )
 def test_being_stopped(cli: Cli, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int) -> None:
     def stopped(*args: object) -> int:
         raise error
 
-    monkeypatch.setattr("yirangmq.cli.place.of", stopped)
+    monkeypatch.setattr("yirangmq.cli.connection.of", stopped)
     result = cli("status")
     assert (result.code, result.out) == (code, "")
     assert (result.err == "") == (code != 1)
@@ -159,8 +159,8 @@ class Terminal:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every step of the work is drawn."""
-    monkeypatch.setattr("yirangmq.observe.progress.QUIET_SECONDS", 0)
-    monkeypatch.setattr("yirangmq.observe.progress.STEP_SECONDS", 0)
+    monkeypatch.setattr("yirangmq.cli.output.QUIET_SECONDS", 0)
+    monkeypatch.setattr("yirangmq.cli.output.STEP_SECONDS", 0)
 
 
 def drawn(cli: Cli, monkeypatch: pytest.MonkeyPatch, line: str, stdin: bytes = b"") -> str:

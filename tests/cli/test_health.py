@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.cli import Cli
-from yirangmq.cli import exits
+from yirangmq.cli import output
 from yirangmq.stores.lock import Holder, StoreLock
 
 PLACES = {"sqlite": "sqlite:queue.db", "files": "files:queues"}
@@ -37,7 +37,7 @@ def test_health_down_where_a_server_has_served_the_store(cli: Cli, url: str, end
     if end == "killed":
         Path(f"{url.partition(':')[2]}.lock").write_bytes(text)
     found = cli(f"health --store {url} --json")
-    assert found.code == exits.exit_code("unreachable") == 10
+    assert found.code == output.exit_code("unreachable") == 10
     [reason] = found.json.pop("reasons")
     assert found.json["status"] == "down"
     assert found.json["ok"] is False

@@ -9,13 +9,13 @@ import pytest
 
 from tests.support.cli import Cli
 from tools import cli_docs
-from yirangmq.cli import parser
+from yirangmq.cli import main
 from yirangmq.cli.command import Command
 
 
 def every_command() -> Iterator[tuple[str, Command]]:
-    for name in parser.TABLE:
-        command = parser.load(name)
+    for name in main.TABLE:
+        command = main.load(name)
         yield name, command
         for verb, (_, inner) in command.verbs.items():
             yield f"{name} {verb}", inner
@@ -41,7 +41,7 @@ def test_each_example_is_understood(line: str) -> None:
         line = line.removeprefix('eval "$(').removesuffix(')"')
     words = shlex.split(line.partition(" > ")[0])
     assert words[0] == "yirangmq"
-    args = parser.build().parse_args(words[1:])
+    args = main.build().parse_args(words[1:])
     assert callable(args.run)
 
 
@@ -73,7 +73,7 @@ def test_every_command_that_moves_or_deletes_has_a_dry_run() -> None:
 
 
 def test_only_the_command_asked_for_is_loaded() -> None:
-    made = parser.build(only="status")
+    made = main.build(only="status")
     (action,) = (action for action in made._actions if isinstance(action, argparse._SubParsersAction))
     assert "--queue" in action.choices["status"].format_help()
     assert list(action.choices) == ["status"]

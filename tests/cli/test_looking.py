@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.cli import Cli, Killed, Published
-from yirangmq.cli import queue_rows
+from yirangmq.cli.commands import watch
 
 CARD = {
     "messageId",
@@ -193,9 +193,9 @@ def test_status_names_the_strategy_of_a_queue_that_has_one(at: Cli, published: P
 def test_lists_of_queues_are_limited_on_a_terminal_and_complete_for_programs(
     at: Cli, published: Published, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queue_rows, "SHOWN", 3)
-    monkeypatch.setattr(queue_rows, "PAGE", 2)
-    monkeypatch.setattr(queue_rows.page, "__defaults__", ("", "", 2, None))
+    monkeypatch.setattr(watch, "SHOWN", 3)
+    monkeypatch.setattr(watch, "PAGE", 2)
+    monkeypatch.setattr(watch.page, "__defaults__", ("", "", 2, None))
     names = [f"mail-{n}" for n in range(5)]
     for name in names:
         published(name, "1")

@@ -11,8 +11,8 @@ import pytest
 
 from tests.support.cli import Cli
 from tests.support.server_process import daemon
-from yirangmq.cli import exits
-from yirangmq.cli.parser import build
+from yirangmq.cli import output
+from yirangmq.cli.main import build
 
 DIRECT_ONLY = {"check", "repair", "import", "files list", "files show", "files check", "files housekeep"}
 """They need the files of the store and say so, or ask no server."""
@@ -78,7 +78,7 @@ def test_server_timeout_is_an_option_of_the_usual_commands() -> None:
 def test_silent_server_is_unreachable_by_the_timeout(cli: Cli, silent: str, words: str) -> None:
     line = [*words.split(), *needed(COMMANDS[words]), *EXTRA.get(words, [])]
     result = cli("", *line, "--store", silent, "--server-timeout", "0.1", "--json", stdin=b"{}\n")
-    assert result.code == exits.exit_code("unreachable"), (line, result)
+    assert result.code == output.exit_code("unreachable"), (line, result)
     assert "unreachable" in result.err + result.out
 
 
@@ -90,7 +90,7 @@ def test_stopped_server_is_unreachable_by_the_timeout(cli: Cli, tmp_path: Path) 
         try:
             for line in ("status", "health", "publish -q mail 2", "consume -q mail"):
                 result = cli(f"{line} --store {server.address} --server-timeout 0.5")
-                assert result.code == exits.exit_code("unreachable"), (line, result)
+                assert result.code == output.exit_code("unreachable"), (line, result)
         finally:
             os.kill(server.pid, signal.SIGCONT)
         assert cli(f"status --store {server.address} --json").code == 0
@@ -98,7 +98,7 @@ def test_stopped_server_is_unreachable_by_the_timeout(cli: Cli, tmp_path: Path) 
 
 def test_server_timeout_comes_from_the_environment(cli: Cli, silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("YIRANGMQ_SERVER_TIMEOUT", "0.3")
-    assert cli(f"status --store {silent}").code == exits.exit_code("unreachable")
+    assert cli(f"status --store {silent}").code == output.exit_code("unreachable")
     monkeypatch.setenv("YIRANGMQ_SERVER_TIMEOUT", "soon")
     result = cli(f"status --store {silent}")
     assert (result.code, "YIRANGMQ_SERVER_TIMEOUT: must be a number of seconds" in result.err) == (2, True), result

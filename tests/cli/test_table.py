@@ -2,8 +2,8 @@
 
 import pytest
 
-from yirangmq.cli.table import Column, cut, measure, render, safe
-from yirangmq.cli.values import span
+from yirangmq.cli.arguments import span
+from yirangmq.cli.render import Column, cut, measure, render, safe
 
 COLUMNS = (Column("name", shrinks=True), Column("count", right=True), Column("text", shrinks=True))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.cli import Cli, Published
-from yirangmq.cli import working
+from yirangmq.cli.commands import consume
 from yirangmq.consumer import subprocess_handler
 
 HANDLERS = """
@@ -190,5 +190,5 @@ def test_what_cannot_be_is_refused_by_name_and_nothing_is_taken(
 
 
 def test_the_defaults_in_the_help_are_those_in_force() -> None:
-    assert working.GRACE_SECONDS == subprocess_handler.GRACE_SECONDS
+    assert consume.GRACE_SECONDS == subprocess_handler.GRACE_SECONDS
     assert (subprocess_handler.EXIT_DONE, subprocess_handler.EXIT_REJECT, subprocess_handler.EXIT_RETRY) == (0, 65, 75)

@@ -10,7 +10,7 @@ import pytest
 from tests.cluster.troupe import Troupe
 from tests.support.etcd import EtcdCluster, at, play
 from tests.support.wait import PATIENCE, soon
-from yirangmq.cli import exits
+from yirangmq.cli import output
 from yirangmq.cluster.etcd.diagnostics import judge_alarm, judge_version
 from yirangmq.cluster.keys import Keys
 from yirangmq.format.json_codec import loads
@@ -22,7 +22,7 @@ class Commands:
     def __init__(self, etcds: EtcdCluster) -> None:
         self._store = f"etcd://{','.join(etcds.endpoints)}"
 
-    def __call__(self, *words: str, code: int = exits.OK) -> Any:
+    def __call__(self, *words: str, code: int = output.OK) -> Any:
         command = [sys.executable, "-m", "yirangmq", "cluster", *words, "--store", self._store, "--json"]
         done = subprocess.run(command, capture_output=True, timeout=PATIENCE)
         assert done.returncode == code, done.stderr.decode()
@@ -83,7 +83,7 @@ def test_members_and_doctor(etcd: EtcdCluster, commands: Commands) -> None:
     assert codes["alone"] == "warn"
     assert codes["size"] == "ok"
     assert "latency" in codes
-    nearly = commands("doctor", "--quota", "20000", code=exits.UNWELL)
+    nearly = commands("doctor", "--quota", "20000", code=output.UNWELL)
     assert {"level": "fail", "code": "size"}.items() <= next(
         sign for sign in nearly["signs"] if sign["code"] == "size"
     ).items()

@@ -10,7 +10,7 @@ from tests.support.etcd import QUICK, EtcdCluster, play, with_user
 from tests.support.etcd_servers import served
 from tests.support.server_process import run_command
 from tests.support.wait import PATIENCE, soon
-from yirangmq.cli import exits
+from yirangmq.cli import output
 from yirangmq.client.connect import connect
 from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.cluster.admin import as_commands, roles_of, server_role
@@ -114,10 +114,10 @@ def test_servers_need_no_more_than_their_role(queue: str, tmp_path: Path) -> Non
             assert nodes.leader(first) == nodes.other(first)
             assert client.ack_many([one.lease_id for one in got]) == [None] * 2
         done = run_command(tmp_path, "publish", "-q", queue, "1", "--store", store(cluster, "shop") + keeper)
-        assert done.returncode == exits.OK, done.stderr
+        assert done.returncode == output.OK, done.stderr
         for words, name in ((["publish", "-q", queue, "1"], "main"), (["serve"], "other")):
             refused = run_command(tmp_path, *words, "--store", store(cluster, name) + keeper)
-            assert refused.returncode == exits.EXIT_OF["not_allowed"], (words, refused.stderr)
+            assert refused.returncode == output.EXIT_OF["not_allowed"], (words, refused.stderr)
             assert "permission denied" in refused.stderr
 
 

@@ -11,7 +11,7 @@ from tests.support.etcd import QUICK, EtcdCluster, at, play, with_user
 from tests.support.etcd_servers import Served, served
 from tests.support.server_process import run_command, until
 from tests.support.wait import soon
-from yirangmq.cli import exits
+from yirangmq.cli import output
 from yirangmq.client.connect import connect
 from yirangmq.cluster.etcd.address import QUOTA as NOBODY_SAID
 from yirangmq.cluster.etcd.address import Address
@@ -59,7 +59,7 @@ def test_publishing_stops_in_time_because_members_show_their_quota(queue: str, t
     with EtcdCluster(tmp_path / "etcd", flags=[*FLAGS, *QUICK]) as etcd:
         nodes = Served(tmp_path / "nodes", etcd.endpoints, queue, lease=30)
         done = run_command(tmp_path, "cluster", "roles", "apply", "--server", queue, "--store", nodes.url)
-        assert done.returncode == exits.OK, done.stderr
+        assert done.returncode == output.OK, done.stderr
         root = nodes.url + with_user(etcd, tmp_path, "root", "root")
         nodes.url += with_user(etcd, tmp_path, "server", f"yirangmq-server-{queue}")
         etcd.ctl("auth", "enable")
@@ -74,7 +74,7 @@ def test_publishing_stops_in_time_because_members_show_their_quota(queue: str, t
                     assert client.ack_many([one.lease_id for one in got]) == [None] * len(got)
                     taken += len(got)
                 done = run_command(tmp_path, "cluster", "repair", "--store", root)
-                assert done.returncode == exits.OK, done.stderr
+                assert done.returncode == output.OK, done.stderr
                 until(lambda: refused(lambda: client.publish(queue, "again")) is None)
         finally:
             nodes.kill()
@@ -102,11 +102,11 @@ def test_a_full_etcd_refuses_clearly_and_goes_on_after_the_repair(queue: str, tm
             assert "yirangmq cluster repair" in str(error)
         assert client.counts(queue) == before
         unwell = run_command(tmp_path, "cluster", "doctor", "--store", nodes.url)
-        assert unwell.returncode == exits.UNWELL
+        assert unwell.returncode == output.UNWELL
         assert "fail: alarm" in unwell.stdout
         etcd.ctl("del", "--prefix", "/others/")
         done = run_command(tmp_path, "cluster", "repair", "--store", nodes.url)
-        assert done.returncode == exits.OK, done.stderr
+        assert done.returncode == output.OK, done.stderr
         until(lambda: refused(lambda: client.publish(queue, 1)) is None)
         first = nodes.leader()
         nodes.nodes[first].stop()  # whoever leads next has nothing but what is in etcd
@@ -134,13 +134,13 @@ def test_a_repair_that_does_not_help_says_so(tmp_path: Path) -> None:
         start_with(2 * 1024**2)
         url = f"etcd://{member.endpoint}"
         done = run_command(tmp_path, "cluster", "repair", "--store", url)
-        assert done.returncode == exits.UNWELL, done.stderr
+        assert done.returncode == output.UNWELL, done.stderr
         assert "larger --quota-backend-bytes" in done.stdout
         with pytest.raises(AssertionError, match="database space exceeded"):
             etcd.ctl("put", "/others/more", "1")
         start_with(QUOTA)
         done = run_command(tmp_path, "cluster", "repair", "--store", url)
-        assert done.returncode == exits.OK, done.stderr
+        assert done.returncode == output.OK, done.stderr
         etcd.ctl("put", "/others/more", "1")
 
 

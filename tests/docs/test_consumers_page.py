@@ -10,7 +10,7 @@ import pytest
 
 import yirangmq
 from tests.support.pages import code_blocks
-from yirangmq.cli import working
+from yirangmq.cli.commands import consume
 from yirangmq.consumer.delivery import Delivery
 from yirangmq.consumer.subprocess_handler import MEANING, TAIL
 from yirangmq.core.states import State
@@ -60,8 +60,8 @@ def test_a_message_reaches_the_consumer_it_is_for_as_shown(tmp_path: Path) -> No
 def test_the_numbers_of_the_page_are_those_in_force() -> None:
     assert [f"| {code} " in PAGE for code in MEANING] == [True] * len(MEANING)
     assert f"last {TAIL} bytes" in PAGE
-    assert f"{working.DRAIN_SECONDS:g} if you say nothing" in PAGE
-    assert f"({working.GRACE_SECONDS:g} if you say nothing)" in PAGE
+    assert f"{consume.DRAIN_SECONDS:g} if you say nothing" in PAGE
+    assert f"({consume.GRACE_SECONDS:g} if you say nothing)" in PAGE
 
 
 def test_every_member_of_a_delivery_is_explained() -> None:
@@ -77,7 +77,7 @@ def test_the_worker_sends_tries_again_and_rejects(tmp_path: Path) -> None:
     people = ["ann@example.org", "bo@busy.example", "nobody", "x"]
     with yirangmq.open(url) as queues:
         ids = [queues.publish("mail", {"to": to, "text": "hello"}).id for to in people]
-    out = run(sys.executable, str(ROOT / "examples" / "worker.py"), url, "--until-empty", folder=tmp_path)
+    out = run(sys.executable, str(ROOT / "examples" / "consume_handlers.py"), url, "--until-empty", folder=tmp_path)
     assert out == "sent to ann@example.org: hello\n1 done, 1 to be tried again, 1 rejected\n"
     with yirangmq.open(url) as queues:
         looks = [queues.show("mail", id) for id in ids]

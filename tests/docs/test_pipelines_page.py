@@ -13,8 +13,8 @@ import pytest
 
 from tests.support.pages import code_blocks
 from tests.support.pipeline_server import Served
-from yirangmq.cli import parser
-from yirangmq.cli.pipelines import COMMANDS
+from yirangmq.cli import main
+from yirangmq.cli.commands.pipeline import COMMANDS
 
 ROOT = Path(__file__).parents[2]
 PAGES = {name: (ROOT / "docs" / name).read_text() for name in ("pipelines.md", "spark-tutorial.md")}
@@ -32,7 +32,7 @@ def test_every_command_of_a_page_is_understood(page: str) -> None:
     found = [line for line in lines(page) if line.startswith("yirangmq ")]
     assert len(found) > 5
     for line in found:
-        assert callable(parser.build().parse_args(shlex.split(line)[1:]).run), line
+        assert callable(main.build().parse_args(shlex.split(line)[1:]).run), line
 
 
 @pytest.mark.parametrize("page", PAGES)

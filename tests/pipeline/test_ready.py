@@ -36,7 +36,7 @@ def test_a_package_that_is_missing_or_of_a_wrong_version_is_named(monkeypatch: p
 def test_a_warm_start_is_made_used_and_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: Any
 ) -> None:
-    from yirangmq.cli.sparkwork import quick_start
+    from yirangmq.cli.commands.pipeline.common import quick_start
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     command = commands.made(capfdbinary)

@@ -34,7 +34,7 @@ LATER = {
         "yirangmq.broker.bulk",
     ),
     "checks": ("yirangmq.core.payload_checks", "jsonschema_rs"),
-    "command line": ("shutil", "yirangmq.cli.place", "yirangmq.cli.table"),
+    "command line": ("shutil", "yirangmq.cli.connection", "yirangmq.cli.render"),
     "files by date": ("yirangmq.stores.journal.files", "yirangmq.stores.journal.store"),
     "http": ("httptools", "yirangmq.server.http_listener"),
     "json": ("msgspec",),

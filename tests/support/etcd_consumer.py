@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from yirangmq.cli.cluster_options import loop_factory
+from yirangmq.cli.commands.cluster_status import loop_factory
 from yirangmq.cluster.clients import Consumer
 from yirangmq.cluster.etcd.address import Address
 from yirangmq.cluster.etcd.client import Etcd

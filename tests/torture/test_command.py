@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from yirangmq.cli.commands.torture import power_cut_arguments, run_power_cuts
 from yirangmq.core.errors import BadInput
 from yirangmq.crashtest import backends
 from yirangmq.crashtest.backends import STORE, SqliteBackend
 from yirangmq.stores.sqlite.store import SqliteStore
-from yirangmq.torture.command import power_cut_arguments, run_power_cuts
 
 
 def parsed(*words: str) -> argparse.Namespace:
@@ -88,8 +88,8 @@ class Terminal(io.StringIO):
 
 def progress(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO) -> str:
     """What a run draws there."""
-    monkeypatch.setattr("yirangmq.observe.progress.QUIET_SECONDS", 0)
-    monkeypatch.setattr("yirangmq.observe.progress.STEP_SECONDS", 0)
+    monkeypatch.setattr("yirangmq.cli.output.QUIET_SECONDS", 0)
+    monkeypatch.setattr("yirangmq.cli.output.STEP_SECONDS", 0)
     monkeypatch.setattr(sys, "stderr", stream)
     assert run_power_cuts(parsed("--backend", "sqlite", "--steps", "2", "--states", "2")) == 0
     return stream.getvalue()

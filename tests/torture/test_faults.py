@@ -15,7 +15,7 @@ from typing import Any
 import apsw
 import pytest
 
-from yirangmq.cli.fault_server import FaultServer
+from yirangmq.cli.commands.torture import FaultServer, fault_arguments, power_cut_arguments, run_faults
 from yirangmq.core.errors import StoreBusy
 from yirangmq.core.ports import Transaction
 from yirangmq.crashtest.faults import protocols, targets
@@ -25,8 +25,6 @@ from yirangmq.crashtest.faults.targets import NAMES
 from yirangmq.protocols.http import server
 from yirangmq.stores.files.store import RootLock
 from yirangmq.stores.files.undo_log import Deeds
-from yirangmq.torture.command import power_cut_arguments
-from yirangmq.torture.faults.command import fault_arguments, run_faults
 
 SAMPLES = {"sqlite": 60, "served": 40, "fs": 30, "log": 30, "served-server": 15, "fs-server": 10, "log-server": 6}
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

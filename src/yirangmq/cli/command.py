@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from yirangmq.cli.screen import Screen
+from yirangmq.cli.output import Screen
 from yirangmq.core.errors import BadInput
 from yirangmq.core.validation import nearest
 

@@ -14,8 +14,8 @@ DEGRADED = "degraded"
 FAIL = "fail"
 """The server does not do its work: publishing, or everything, is refused."""
 DOWN = "down"
-"""A client says this of a server that is expected and does not answer (``cli.place.expects_server``); no server says it
-of itself."""
+"""A client says this of a server that is expected and does not answer (``cli.connection.expects_server``); no server
+says it of itself."""
 LEVELS = (OK, DEGRADED, FAIL)
 """Statuses on the wire, the best first."""
 

@@ -191,7 +191,7 @@ def test_it_stops_in_good_order_though_clients_stay_connected(tmp_path: Path, li
 
 def test_without_http_nothing_of_it_is_loaded(tmp_path: Path) -> None:
     program = (
-        "import sys, yirangmq.cli.serve, yirangmq.server.listeners\n"
+        "import sys, yirangmq.cli.commands.serve, yirangmq.server.listeners\n"
         "assert not [name for name in sys.modules if name.startswith('yirangmq.protocols.http.')]\n"
         "assert not {'httptools', 'email', 'tempfile', 'shutil', 'logging.handlers'} & set(sys.modules)"
     )

@@ -1,7 +1,7 @@
 """What faults are injected into: each store by itself, and a whole server on it, as one thing that starts and stops.
 
 Knows: how each store is opened over the faulting calls, how its content is read. Does not know: faults, bytes on lines.
-The server comes from the caller (``cli.fault_server``), which may know how one is put together."""
+The server comes from the caller (``cli.commands.torture``), which may know how one is put together."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress

@@ -1,0 +1,162 @@
+"""Options that several commands share, each said once.
+
+Words of the command line to values, and values to words."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from yirangmq.core.errors import BadInput, TooLarge
+from yirangmq.core.states import State
+from yirangmq.format.envelope import iso
+from yirangmq.format.json_codec import loads
+
+
+def store(parser: argparse.ArgumentParser, *, has_own_key: bool = False) -> None:
+    """Which store: see ``place.chosen`` for which of them wins. ``has_own_key``: --key means something else here."""
+    group = parser.add_argument_group("store")
+    group.add_argument(
+        "--backend", choices=("fs", "sqlite"), help="JSON files in a folder, or one SQLite file (default)"
+    )
+    group.add_argument("--db", metavar="FILE", help="the SQLite file (default: $YIRANGMQ_DB or ./yirang.db)")
+    group.add_argument("--path", metavar="FOLDER", help="the folder (default: $YIRANGMQ_PATH or ./yirang-queues)")
+    group.add_argument(
+        "--store",
+        metavar="URL",
+        help="both in one: sqlite:FILE or files:FOLDER; or a server: unix:PATH, tcp://HOST:PORT, tls://HOST:PORT "
+        "(or $YIRANGMQ_STORE)",
+    )
+    group.add_argument(
+        "--direct",
+        action="store_true",
+        help="open the store itself, also where a server holds it (or YIRANGMQ_DIRECT=1)",
+    )
+    server(group, ("--tls-key",) if has_own_key else ("--key", "--tls-key"))
+    group.add_argument(
+        "--durability",
+        choices=("full", "os"),
+        default="full",
+        help="full (default): a reply survives a power cut; os: it survives a killed process",
+    )
+
+
+def server(group: argparse._ArgumentGroup, key: Sequence[str]) -> None:
+    """How a server is reached: TLS files, and how long it may be silent."""
+    group.add_argument(
+        "--ca", metavar="FILE", help="authority that signed the server's certificate, a PEM file (or $YIRANGMQ_CA)"
+    )
+    group.add_argument(
+        "--cert",
+        metavar="FILE",
+        help="client certificate, if the server asks for one, a PEM file (or $YIRANGMQ_CERT)",
+    )
+    group.add_argument(*key, dest="tls_key", metavar="FILE", help="its private key, a PEM file (or $YIRANGMQ_KEY)")
+    group.add_argument(
+        "--server-timeout",
+        metavar="SECONDS",
+        type=float,
+        help="give up on a server that is silent for this long (or $YIRANGMQ_SERVER_TIMEOUT; default: 30, and 60 "
+        "with more than one address)",
+    )
+
+
+def queue(parser: argparse.ArgumentParser, *, needed: bool = True, what: str = "the queue") -> None:
+    parser.add_argument("-q", "--queue", metavar="NAME", required=needed, help=what)
+
+
+def filter_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--filter", metavar="TEXT", default="", help="which ones, such as 'reasonCode=TIMEOUT and attempt>=3'"
+    )
+
+
+def state(parser: argparse.ArgumentParser, default: State) -> None:
+    choices = [state.value for state in State if state is not State.DROPPED]
+    parser.add_argument("--state", choices=choices, default=default.value, help=f"in which state (default: {default})")
+
+
+def dry_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--dry-run", action="store_true", help="say what would happen and change nothing")
+
+
+def consumer(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--consumer-id", metavar="NAME", help="who is asking (default: host and process)")
+
+
+def leases(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("leases", nargs="+", metavar="LEASE", help="lease id, as 'consume --no-ack' prints it")
+    parser.add_argument("--consumer-id", metavar="NAME", help="refuse if the lease belongs to another consumer")
+
+
+def open_input(name: str, field: str = "file") -> AbstractContextManager[BinaryIO]:
+    """A file, or stdin for ``-``; ``field`` is what was to be read, for complaints."""
+    if name == "-":
+        return nullcontext(sys.stdin.buffer)
+    try:
+        return Path(name).open("rb")
+    except OSError as error:
+        raise BadInput(f"{name}: {error.strerror}", field=field) from None
+
+
+def read_input(name: str, most: int, field: str = "file") -> bytes:
+    """The whole of it, up to ``most`` bytes."""
+    with open_input(name, field) as stream:
+        try:
+            text = stream.read(most + 1)
+        except OSError as error:
+            raise BadInput(f"{name}: {error.strerror}", field=field) from None
+    if len(text) > most:
+        raise TooLarge(f"{name} has more than {most} bytes", field=field)
+    return text
+
+
+def read_json(name: str, most: int, field: str) -> Any:
+    """A file, or stdin, that is one JSON document."""
+    text = read_input(name, most, field)
+    try:
+        return loads(text)
+    except BadInput as error:
+        raise BadInput(f"{name}: {error}", field=field) from None
+
+
+def attribute(text: str) -> tuple[str, Any]:
+    """``name=value``; the value is JSON if it can be read so, text if not."""
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise BadInput(f"{text!r} is not NAME=VALUE", field="--attribute")
+    try:
+        return name, loads(value.encode())
+    except BadInput:
+        return name, value
+
+
+def counted(number: int, thing: str) -> str:
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
+def moment(milliseconds: int) -> str | None:
+    """An instant for people: to the second, in UTC."""
+    return brief(iso(milliseconds)) if milliseconds else None
+
+
+def brief(instant: str) -> str:
+    """The same, from its text as programs see it."""
+    return instant[:19].replace("T", " ") + "Z"
+
+
+def span(seconds: float | None) -> str | None:
+    """A length of time for people: its two largest units."""
+    if seconds is None:
+        return None
+    whole = int(seconds)
+    days, rest = divmod(whole, 86400)
+    hours, rest = divmod(rest, 3600)
+    minutes, left = divmod(rest, 60)
+    if days:
+        return f"{days}d {hours}h"
+    if hours:
+        return f"{hours}h {minutes}m"
+    return f"{minutes}m {left}s" if minutes else f"{left}s"

@@ -1,0 +1,243 @@
+"""``alert list|show|ack|test|rules``: what is wrong with a server, as an operator sees it. Flags and printing, no
+rules."""
+
+import argparse
+import getpass
+from typing import Any
+
+from yirangmq.cli import arguments, connection, output
+from yirangmq.cli.arguments import brief, counted
+from yirangmq.cli.command import Command
+from yirangmq.cli.output import Screen
+from yirangmq.cli.render import Column
+from yirangmq.core.alerts import Level
+from yirangmq.core.errors import Unavailable
+
+COLUMNS = (
+    Column("id", right=True),
+    Column("level"),
+    Column("state"),
+    Column("rule"),
+    Column("since"),
+    Column("acknowledged"),
+    Column("what", shrinks=True),
+)
+RULE_COLUMNS = (
+    Column("rule"),
+    Column("on"),
+    Column("limit", right=True),
+    Column("unit"),
+    Column("level"),
+    Column("about", shrinks=True),
+)
+SINK_COLUMNS = (
+    Column("sink"),
+    Column("kind"),
+    Column("level"),
+    Column("sent", right=True),
+    Column("failed", right=True),
+    Column("lost", right=True),
+    Column("pending", right=True),
+    Column("last error", shrinks=True),
+)
+
+
+def _call(args: argparse.Namespace, method: str, **values: Any) -> Any:
+    with connection.existing(args) as queues:
+        if connection.address_of(queues) is None:
+            raise Unavailable("no server holds this store; alerts are a server's: begin with 'yirangmq serve'")
+        return connection.call(queues, method, **values)
+
+
+# -- list and show ----------------------------------------------------------------------------------------------------
+
+
+def list_options(parser: argparse.ArgumentParser) -> None:
+    arguments.store(parser)
+    parser.add_argument("--all", action="store_true", help="also those that are over")
+    parser.add_argument("--sinks", action="store_true", help="who is told, and how that goes")
+
+
+def run_list(args: argparse.Namespace, screen: Screen) -> int:
+    found = _call(args, "alerts", state="all" if args.all else "open")
+    if screen.json:
+        screen.document({"ok": True, **found})
+        return output.OK
+    if not found["enabled"]:
+        screen.note("alerts are off: the setting alerts.enabled is false")
+    if found["alerts"]:
+        screen.table(COLUMNS, [_cells(one) for one in found["alerts"]])
+    else:
+        screen.note("no alerts" if args.all else "no open alerts; --all shows those that are over")
+    withheld = sum(one["withheld"] for one in found["alerts"])
+    if withheld:
+        screen.note(f"{counted(withheld, 'notice')} withheld: there were too many in this hour")
+    if args.sinks:
+        screen.say()
+        screen.table(SINK_COLUMNS, [_sink(one) for one in found["sinks"]])
+    return output.OK
+
+
+def _cells(one: dict[str, Any]) -> tuple[object, ...]:
+    acked = one["acknowledgedBy"] or ("yes" if one["acknowledgedAt"] else None)
+    return one["id"], one["level"], one["state"], one["rule"], brief(one["openedAt"]), acked, one["text"]
+
+
+def _sink(one: dict[str, Any]) -> tuple[object, ...]:
+    names = ("sink", "kind", "level", "sent", "failed", "lost", "pending", "lastError")
+    return tuple(one[name] for name in names)
+
+
+def one_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("id", metavar="ID", help="as 'alert list' shows it")
+    arguments.store(parser)
+
+
+def run_show(args: argparse.Namespace, screen: Screen) -> int:
+    found = _call(args, "alert_show", id=args.id)
+    lines = [f"{name:<15} {value}" for name, value in found.items() if value is not None]
+    screen.answer({"alert": found}, "\n".join(lines))
+    return output.OK
+
+
+# -- ack --------------------------------------------------------------------------------------------------------------
+
+
+def ack_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("ids", metavar="ID", nargs="+", help="as 'alert list' shows it")
+    parser.add_argument("--by", metavar="NAME", help="who cares for it (default: you)")
+    parser.add_argument("--note", metavar="TEXT", default="", help="what is being done")
+    arguments.store(parser)
+
+
+def run_ack(args: argparse.Namespace, screen: Screen) -> int:
+    by = _myself() if args.by is None else args.by
+    for id in args.ids:
+        found = _call(args, "alert_ack", id=id, by=by, note=args.note)
+        who = f" by {found['acknowledgedBy']}" if found["acknowledgedBy"] else ""
+        screen.answer({"alert": found}, f"acknowledged{who}: {found['text']}")
+    return output.OK
+
+
+def _myself() -> str:
+    try:
+        return getpass.getuser()[:100]
+    except (KeyError, OSError):  # a user without a name
+        return ""
+
+
+# -- test and rules ---------------------------------------------------------------------------------------------------
+
+
+def test_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--sink", metavar="NAME", default="", help="this one only")
+    parser.add_argument("--level", choices=tuple(Level), default=Level.INFO.value, help="of the notice (default: INFO)")
+    arguments.store(parser)
+
+
+def run_test(args: argparse.Namespace, screen: Screen) -> int:
+    rows = _call(args, "alert_test", sink=args.sink, level=args.level)["sinks"]
+    is_well = all(row["ok"] for row in rows)
+    if screen.json:
+        screen.document({"ok": is_well, "sinks": rows})
+    for row in rows if not screen.json else ():
+        screen.say(f"{row['sink']}: " + (f"took it in {row['seconds']:g} s" if row["ok"] else row["error"]))
+    return output.OK if is_well else output.UNWELL
+
+
+def rules_options(parser: argparse.ArgumentParser) -> None:
+    arguments.store(parser)
+
+
+def run_rules(args: argparse.Namespace, screen: Screen) -> int:
+    rows = _call(args, "alert_rules")
+    if screen.json:
+        screen.document({"ok": True, "rules": rows})
+        return output.OK
+    screen.table(RULE_COLUMNS, [_rule(row) for row in rows])
+    return output.OK
+
+
+def _rule(row: dict[str, Any]) -> tuple[object, ...]:
+    limit = None if row["limit"] is None else f"{row['limit']:g}"
+    own = "".join(f", {pattern}: {value:g}" for pattern, value in row["queues"].items())
+    about = f"{row['about']}{own}"
+    return row["rule"], "yes" if row["enabled"] else "no", limit, row["unit"], row["level"], about
+
+
+COMMANDS = {
+    "alert": Command(
+        about="What is wrong with a server, and who is told of it (docs/alerts.md). One alert for each fault, from "
+        "when it is seen until it has been gone for a while.",
+        examples=(
+            ("what is wrong?", "yirangmq alert list"),
+            ("I care for it", "yirangmq alert ack 17 --note 'a new disk is on its way'"),
+        ),
+        verbs={
+            "list": (
+                "what is wrong, the worst first",
+                Command(
+                    about="Open alerts, the worst first. open: the fault is there; settling: it is gone, and the "
+                    "alert is over if it stays so.",
+                    examples=(
+                        ("what is wrong now", "yirangmq alert list"),
+                        ("with those that are over, for programs", "yirangmq alert list --all --json"),
+                        ("does everybody hear of it?", "yirangmq alert list --sinks"),
+                    ),
+                    options=list_options,
+                    run=run_list,
+                ),
+            ),
+            "show": (
+                "one alert",
+                Command(
+                    about="Everything that is known of one alert.",
+                    examples=(
+                        ("for people", "yirangmq alert show 17"),
+                        ("for programs", "yirangmq alert show 17 --json"),
+                    ),
+                    options=one_options,
+                    run=run_show,
+                ),
+            ),
+            "ack": (
+                "say that you care for it",
+                Command(
+                    about="Acknowledge alerts: no more reminders of them, unless they get worse. It stays open until "
+                    "the fault is gone. Said again it changes nothing.",
+                    examples=(
+                        ("one", "yirangmq alert ack 17"),
+                        ("several, with a note", "yirangmq alert ack 17 18 --by night-shift --note 'vendor called'"),
+                    ),
+                    options=ack_options,
+                    run=run_ack,
+                ),
+            ),
+            "test": (
+                "send a test notice",
+                Command(
+                    about="Send a notice that means nothing to every sink, whatever levels and rules it wants, and say "
+                    "what became of it. Exits with 11 if one did not take it.",
+                    examples=(
+                        ("to all", "yirangmq alert test"),
+                        ("to one", "yirangmq alert test --sink email --level CRITICAL"),
+                    ),
+                    options=test_options,
+                    run=run_test,
+                ),
+            ),
+            "rules": (
+                "what is watched, and its limits",
+                Command(
+                    about="Every rule with its limit, as the setting alerts has them. 0 is never.",
+                    examples=(
+                        ("for people", "yirangmq alert rules"),
+                        ("for programs", "yirangmq alert rules --json"),
+                    ),
+                    options=rules_options,
+                    run=run_rules,
+                ),
+            ),
+        },
+    )
+}

@@ -1,0 +1,250 @@
+"""``bridge add | list | show | remove | pause | resume``: topics that feed queues. A server runs them."""
+
+import argparse
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+from yirangmq.broker.queues import Queues
+from yirangmq.cli import arguments, connection, output
+from yirangmq.cli.command import Command
+from yirangmq.cli.output import Screen
+from yirangmq.cli.render import Column
+from yirangmq.core.bridges import check_bridge, read_new
+from yirangmq.core.errors import BadInput, Unavailable
+
+COLUMNS = (
+    Column("name", shrinks=True),
+    Column("queue", shrinks=True),
+    Column("topics", shrinks=True),
+    Column("state"),
+    Column("sequence", right=True),
+    Column("lag", right=True),
+    Column("delivered", right=True),
+    Column("refused", right=True),
+)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="what the bridge is called")
+    arguments.queue(parser, what="the queue that gets the messages")
+    parser.add_argument(
+        "-t", "--topic", action="append", default=[], metavar="PATTERN", help="a topic or a pattern; more than once"
+    )
+    parser.add_argument("--no-groups", action="store_true", help="a record's key does not become its message's group")
+    _start_options(parser, "only what is published from now on")
+    arguments.store(parser)
+
+
+def one_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="the bridge")
+    arguments.store(parser)
+
+
+def resume_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="the bridge")
+    _start_options(parser, "where it was")
+    arguments.store(parser)
+
+
+def list_options(parser: argparse.ArgumentParser) -> None:
+    arguments.store(parser)
+
+
+def _start_options(parser: argparse.ArgumentParser, usual: str) -> None:
+    group = parser.add_argument_group(f"where it begins (default: {usual})").add_mutually_exclusive_group()
+    group.add_argument("--from-beginning", action="store_true", help="with the first record that is kept")
+    group.add_argument("--from-now", action="store_true", help="with what is published from now on")
+    group.add_argument("--from-seq", type=int, metavar="N", help="with this sequence of the log")
+    group.add_argument("--from-time", metavar="TIME", help="with the first record from this time on, in ISO 8601")
+
+
+def _start(args: argparse.Namespace) -> dict[str, Any]:
+    if args.from_beginning:
+        return {"start": "beginning"}
+    if args.from_now:
+        return {"start": "new"}
+    if args.from_seq is not None:
+        return {"start": "sequence", "at": args.from_seq}
+    if args.from_time is not None:
+        return {"start": "time", "at": _nanoseconds(args.from_time)}
+    return {}
+
+
+def _nanoseconds(text: str) -> int:
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise BadInput(f"must be a time such as 2026-01-13T09:21:00Z, not {text[:60]!r}", field="--from-time") from None
+    return round((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000) * 1_000_000
+
+
+@contextmanager
+def _server(args: argparse.Namespace) -> Iterator[Queues]:
+    with connection.existing(args) as queues:
+        if connection.address_of(queues) is None:
+            raise Unavailable("no server holds this store; bridges are a server's: begin with 'yirangmq serve'")
+        yield queues
+
+
+def run_add(args: argparse.Namespace, screen: Screen) -> int:
+    given = {"name": args.name, "queue": args.queue, "topics": args.topic, "groups": not args.no_groups, **_start(args)}
+    read_new(given)
+    return _do(args, screen, "bridge_add", given, lambda row: f"{_topics(row)} feed {row['queue']}: {row['name']}")
+
+
+def run_pause(args: argparse.Namespace, screen: Screen) -> int:
+    return _do(args, screen, "bridge_pause", _named(args), lambda row: f"paused: {row['name']}, {row['lag']} behind")
+
+
+def run_resume(args: argparse.Namespace, screen: Screen) -> int:
+    given = {**_named(args), **_start(args)}
+    return _do(args, screen, "bridge_resume", given, lambda row: f"resumed: {row['name']}, {row['lag']} behind")
+
+
+def run_remove(args: argparse.Namespace, screen: Screen) -> int:
+    return _do(args, screen, "bridge_remove", _named(args), lambda row: f"removed: {row['name']}")
+
+
+def run_show(args: argparse.Namespace, screen: Screen) -> int:
+    return _do(args, screen, "bridge_show", _named(args), _all_of)
+
+
+def run_list(args: argparse.Namespace, screen: Screen) -> int:
+    with _server(args) as queues:
+        rows: list[dict[str, Any]] = connection.call(queues, "bridges")
+    if screen.json:
+        screen.document({"ok": True, "bridges": rows})
+        return output.OK
+    if not rows:
+        screen.note("there are no bridges; 'yirangmq bridge add' makes one")
+        return output.OK
+    screen.table(COLUMNS, [_cells(row) for row in rows])
+    for row in rows:
+        if row["reason"]:
+            screen.note(f"{row['name']} is {row['state']}: {row['reason']}")
+    return output.OK
+
+
+def _do(
+    args: argparse.Namespace, screen: Screen, method: str, given: dict[str, Any], text: Callable[[dict[str, Any]], str]
+) -> int:
+    with _server(args) as queues:
+        row: dict[str, Any] = connection.call(queues, method, **given)
+    screen.answer({"bridge": row}, text(row))
+    return output.OK
+
+
+def _named(args: argparse.Namespace) -> dict[str, Any]:
+    return {"name": check_bridge(args.name)}
+
+
+def _topics(row: dict[str, Any]) -> str:
+    return ", ".join(row["topics"]) or "all topics"
+
+
+def _cells(row: dict[str, Any]) -> list[object]:
+    shown = [row["name"], row["queue"], _topics(row), row["state"]]
+    return shown + [row[name] for name in ("sequence", "lag", "delivered", "refused")]
+
+
+def _all_of(row: dict[str, Any]) -> str:
+    width = max(map(len, row))
+    return "\n".join(f"{name:{width}}  {_topics(row) if name == 'topics' else value}" for name, value in row.items())
+
+
+def _verb(
+    about: str,
+    examples: tuple[tuple[str, str], ...],
+    configure: Callable[[argparse.ArgumentParser], None],
+    run: Callable[[argparse.Namespace, Screen], int],
+) -> Command:
+    return Command(about=about, examples=examples, options=configure, run=run)
+
+
+COMMANDS = {
+    "bridge": Command(
+        about="Topics that feed queues: each record becomes one message of the queue, once, whatever happens. Bridges "
+        "are kept by the server and run in it (docs/bridges.md).",
+        examples=(
+            ("orders go to a queue", "yirangmq bridge add billing --topic 'orders.*' --queue billing"),
+            ("how far are they?", "yirangmq bridge list"),
+        ),
+        verbs={
+            "add": (
+                "let topics feed a queue",
+                _verb(
+                    "Let topics feed a queue, from now on or from an earlier place. A record's key becomes its "
+                    "message's group, so that records of one key are worked on in order.",
+                    (
+                        ("what is published from now on", "yirangmq bridge add billing -t 'orders.*' -q billing"),
+                        ("all that is kept, too", "yirangmq bridge add audit -q audit --from-beginning"),
+                        ("from a sequence on", "yirangmq bridge add late -t trades -q late --from-seq 41208"),
+                    ),
+                    add_options,
+                    run_add,
+                ),
+            ),
+            "list": (
+                "every bridge, with its lag",
+                _verb(
+                    "Every bridge: what feeds what, its state, how far it has come and how far it is behind.",
+                    (("for people", "yirangmq bridge list"), ("for programs", "yirangmq bridge list --json")),
+                    list_options,
+                    run_list,
+                ),
+            ),
+            "show": (
+                "one bridge",
+                _verb(
+                    "Everything that is known of one bridge.",
+                    (
+                        ("for people", "yirangmq bridge show billing"),
+                        ("for programs", "yirangmq bridge show billing --json"),
+                    ),
+                    one_options,
+                    run_show,
+                ),
+            ),
+            "remove": (
+                "end a bridge; its messages stay",
+                _verb(
+                    "End a bridge and forget how far it had come. Messages that are in the queue stay there.",
+                    (
+                        ("one", "yirangmq bridge remove billing"),
+                        ("for programs", "yirangmq bridge remove billing --json"),
+                    ),
+                    one_options,
+                    run_remove,
+                ),
+            ),
+            "pause": (
+                "bring nothing more over",
+                _verb(
+                    "Bring nothing more over. Records wait in the log, for as long as topic_cursor_seconds allow.",
+                    (
+                        ("one", "yirangmq bridge pause billing"),
+                        ("for programs", "yirangmq bridge pause billing --json"),
+                    ),
+                    one_options,
+                    run_pause,
+                ),
+            ),
+            "resume": (
+                "go on",
+                _verb(
+                    "Go on from where it was. A bridge that stopped because its records are gone, or because the log "
+                    "is another one, goes on from where it is told to.",
+                    (
+                        ("from where it was", "yirangmq bridge resume billing"),
+                        ("with the first record that is kept", "yirangmq bridge resume billing --from-beginning"),
+                        ("skip what it missed", "yirangmq bridge resume billing --from-now"),
+                    ),
+                    resume_options,
+                    run_resume,
+                ),
+            ),
+        },
+    )
+}

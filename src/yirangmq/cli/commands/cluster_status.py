@@ -1,0 +1,334 @@
+"""Verbs of ``cluster`` that look at etcd and its queues, and put them right.
+
+What the verbs of ``cluster`` share: which etcd, and a client of it for as long as one of them runs."""
+
+import argparse
+import asyncio
+import os
+from collections.abc import Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import parse_qsl, urlencode
+
+from yirangmq.cli import output
+from yirangmq.cli.command import Command
+from yirangmq.cli.output import Screen
+from yirangmq.cli.render import Column
+from yirangmq.clock import SystemClock
+from yirangmq.core import validation
+from yirangmq.core.errors import NotFound, QueueError, TimedOut
+
+if TYPE_CHECKING:
+    from yirangmq.cluster.etcd.address import Address
+    from yirangmq.cluster.etcd.client import Etcd
+
+Answer = TypeVar("Answer")
+DEFAULT = "etcd://127.0.0.1:2379"
+FILES = {
+    "ca": "authority that signed etcd's certificates",
+    "cert": "client certificate for etcd",
+    "key": "its private key",
+}
+
+
+def etcd_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("cluster")
+    group.add_argument(
+        "--store",
+        metavar="URL",
+        default=None,
+        help="etcd://HOST:PORT,HOST:PORT,… with ?user=…&password-file=…&ca=…&cert=…&key=… "
+        f"(default: $YIRANGMQ_ETCD or {DEFAULT})",
+    )
+    for name, what in FILES.items():
+        variable = f"$YIRANGMQ_ETCD_{name.upper()}"
+        group.add_argument(
+            f"--{name}", metavar="FILE", help=f"{what}, a PEM file (or {variable}, or {name}=… in the URL)"
+        )
+
+
+def run_with(args: argparse.Namespace, act: Callable[["Etcd", "Address"], Coroutine[Any, Any, Answer]]) -> Answer:
+    """Something with a client, in an event loop of its own."""
+    from yirangmq.cluster.etcd.address import read_address
+    from yirangmq.cluster.etcd.client import Etcd
+
+    address = read_address(with_files(args, os.environ), os.environ)
+
+    async def whole() -> Answer:
+        async with Etcd(address) as etcd:
+            return await act(etcd, address)
+
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        return runner.run(whole())
+
+
+def with_files(args: argparse.Namespace, env: Mapping[str, str]) -> str:
+    """The URL of etcd, with the TLS files of the options or the environment where the URL names none."""
+    url = str(args.store or env.get("YIRANGMQ_ETCD") or DEFAULT)
+    named = {name for name, _ in parse_qsl(url.partition("?")[2], keep_blank_values=True)}
+    files = {name: getattr(args, name) or env.get(f"YIRANGMQ_ETCD_{name.upper()}", "") for name in FILES}
+    added = urlencode({name: file for name, file in files.items() if file and name not in named})
+    return f"{url}{'&' if '?' in url else '?'}{added}" if added else url
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's where it is installed: about a third more messages a second."""
+    try:
+        from uvloop import new_event_loop
+    except ImportError:
+        return None
+    return new_event_loop
+
+
+QUEUES = (
+    Column("queue", shrinks=True),
+    Column("leader"),
+    Column("inbox", right=True),
+    Column("in line", right=True),
+    Column("waiting", right=True),
+    Column("given out", right=True),
+    Column("again", right=True),
+    Column("dead", right=True),
+    Column("consumers", right=True),
+    Column("moved", right=True),
+    Column("acked", right=True),
+)
+MEMBERS = (
+    Column("member"),
+    Column("endpoint"),
+    Column("version"),
+    Column("role"),
+    Column("MiB", right=True),
+    Column("in use", right=True),
+    Column("term", right=True),
+    Column("trouble", shrinks=True),
+)
+PATIENCE = 15.0
+QUOTA = 2 * 1024**3
+
+
+def run_status(args: argparse.Namespace, screen: Screen) -> int:
+    from yirangmq.cluster.admin import views
+
+    async def look(etcd: "Etcd", _: "Address") -> int:
+        found = await views(etcd)
+        if screen.json:
+            screen.document({"ok": True, "queues": [one._asdict() for one in found]})
+        else:
+            screen.table(QUEUES, [one[:-1] for one in found])
+        return output.OK
+
+    return run_with(args, look)
+
+
+async def _members(etcd: "Etcd", address: "Address") -> list[dict[str, Any]]:
+    from yirangmq.cluster.etcd.maintenance import Maintenance
+
+    upkeep = Maintenance(address, etcd.lines)
+    known = {one.ID: one.name for one in await upkeep.members()}
+    found: list[dict[str, Any]] = []
+    for endpoint in address.endpoints:
+        try:
+            found.append((await upkeep.health(endpoint, known))._asdict())
+        except QueueError as error:
+            found.append({"endpoint": endpoint, "errors": (str(error),)})
+    return found
+
+
+def run_members(args: argparse.Namespace, screen: Screen) -> int:
+    found = run_with(args, _members)
+    if screen.json:
+        screen.document({"ok": True, "members": found})
+    else:
+        screen.table(MEMBERS, [_member_row(one) for one in found])
+    return output.OK
+
+
+def _member_row(one: dict[str, Any]) -> tuple[object, ...]:
+    if "version" not in one:
+        return None, one["endpoint"], None, None, None, None, None, one["errors"][0]
+    role = "leads" if one["leads"] else "learns" if one["learner"] else "follows"
+    sizes = (one["size"] >> 20, one["in_use"] >> 20)
+    return one["name"], one["endpoint"], one["version"], role, *sizes, one["term"], ", ".join(one["errors"]) or None
+
+
+def run_leader(args: argparse.Namespace, screen: Screen) -> int:
+    from yirangmq.cluster.admin import view, views
+    from yirangmq.cluster.leadership import find_leader
+
+    async def look(etcd: "Etcd", address: "Address") -> int:
+        chosen = [await view(etcd, validation.check_queue(args.queue))] if args.queue else await views(etcd)
+        leads = {one.queue: one.leader or None for one in chosen}
+        if args.queue and leads[args.queue] is None:
+            raise NotFound(f"nobody leads {args.queue}", field="queue")
+        head = [one for one in await _members(etcd, address) if one.get("leads")]
+        name = head[0]["name"] if head else None
+        serves = await find_leader(etcd, address.name)
+        node = None if serves is None else serves.node
+        if screen.json:
+            at = [] if serves is None else list(serves.addresses)
+            served = {"store": address.name, "leader": node, "addresses": at}
+            screen.document({"ok": True, "etcd": name, "served": served, "queues": leads})
+        else:
+            served_row = (f"the served store {address.name}", node)
+            screen.table((Column("of"), Column("leader")), [("etcd itself", name), served_row, *leads.items()])
+        return output.OK
+
+    return run_with(args, look)
+
+
+def run_move_leader(args: argparse.Namespace, screen: Screen) -> int:
+    from yirangmq.cluster.admin import depose, next_leader
+
+    queue = validation.check_queue(args.queue)
+
+    async def move(etcd: "Etcd", _: "Address") -> int:
+        before = await depose(etcd, queue)
+        try:
+            async with asyncio.timeout(PATIENCE):
+                after = await next_leader(etcd, queue)
+        except TimeoutError:
+            raise TimedOut(f"{before} no longer leads {queue}, and nobody took it within {PATIENCE:g} s") from None
+        screen.answer({"queue": queue, "before": before, "after": after}, f"{queue}: {before} → {after}")
+        return output.OK
+
+    return run_with(args, move)
+
+
+def run_doctor(args: argparse.Namespace, screen: Screen) -> int:
+    from yirangmq.cluster.etcd.diagnostics import FAIL, examine
+
+    async def look(etcd: "Etcd", address: "Address") -> int:
+        signs = await examine(etcd, address, args.quota, SystemClock().now_ms())
+        is_well = all(sign.level != FAIL for sign in signs)
+        if screen.json:
+            screen.document({"ok": is_well, "signs": [sign._asdict() for sign in signs]})
+        else:
+            for sign in signs:
+                screen.say(f"{sign.level}: {sign.code}: {sign.text}")
+        return output.OK if is_well else output.UNWELL
+
+    return run_with(args, look)
+
+
+STILL_FULL = (
+    "etcd is still full: all that is in it is in use. Delete keys that nobody needs (those of other programs, or of an "
+    "inbox), or start its members with a larger --quota-backend-bytes, and repair again"
+)
+
+
+def run_repair(args: argparse.Namespace, screen: Screen) -> int:
+    from yirangmq.cluster.etcd.diagnostics import repair
+
+    async def mend(etcd: "Etcd", address: "Address") -> int:
+        done = await repair(etcd, address, screen.note)
+        freed = sum(done.before.values()) - sum(done.after.values())
+        text = f"{freed >> 20} MiB freed, {done.lifted} alarms lifted"
+        if done.full:
+            text += f"; {STILL_FULL}"
+        screen.answer(done._asdict(), text)
+        return output.UNWELL if done.full else output.OK
+
+    return run_with(args, mend)
+
+
+def _queue_option(parser: argparse.ArgumentParser) -> None:
+    etcd_options(parser)
+    parser.add_argument("queue", metavar="QUEUE", help="its name")
+
+
+def _leader_options(parser: argparse.ArgumentParser) -> None:
+    etcd_options(parser)
+    parser.add_argument("queue", metavar="QUEUE", nargs="?", help="of this queue alone")
+
+
+def _doctor_options(parser: argparse.ArgumentParser) -> None:
+    etcd_options(parser)
+    parser.add_argument(
+        "--quota", metavar="BYTES", type=int, default=QUOTA,
+        help="etcd's --quota-backend-bytes, where its members do not tell it (default: 2 GiB)",
+    )  # fmt: skip
+
+
+VERBS: dict[str, tuple[str, Command]] = {
+    "status": (
+        "how many messages are where, and who leads",
+        Command(
+            about="Every queue in etcd: who leads it, what lies in its inbox, how many stand in line, how many of them "
+            "nobody has had yet, how many are with consumers, how many came back, how many died.",
+            examples=(
+                ("a cluster of three", "yirangmq cluster status --store etcd://h1,h2,h3"),
+                ("for programs", "yirangmq cluster status --json"),
+            ),
+            options=etcd_options,
+            run=run_status,
+        ),
+    ),
+    "members": (
+        "the members of etcd",
+        Command(
+            about="Each member of etcd that the address names: version, role, size, trouble. With users in etcd 3.5.28 "
+            "and later this needs the role root.",
+            examples=(
+                ("a cluster of three", "yirangmq cluster members --store etcd://h1,h2,h3"),
+                ("for programs", "yirangmq cluster members --json"),
+            ),
+            options=etcd_options,
+            run=run_members,
+        ),
+    ),
+    "leader": (
+        "which node leads which queue",
+        Command(
+            about="Which node dispatches which queue, which one leads the store that servers serve, and which member "
+            "leads etcd itself.",
+            examples=(
+                ("of all queues", "yirangmq cluster leader --store etcd://h1,h2,h3"),
+                ("of one", "yirangmq cluster leader jobs --json"),
+            ),
+            options=_leader_options,
+            run=run_leader,
+        ),
+    ),
+    "move-leader": (
+        "give a queue to another node",
+        Command(
+            about="Take the lead of a queue from the node that has it; another takes it within a moment, or the same "
+            "one if there is no other. Safe at any time: what the old one still writes is refused.",
+            examples=(
+                ("another node for jobs", "yirangmq cluster move-leader jobs --store etcd://h1,h2,h3"),
+                ("for programs", "yirangmq cluster move-leader jobs --json"),
+            ),
+            options=_queue_option,
+            run=run_move_leader,
+        ),
+    ),
+    "doctor": (
+        "is this etcd fit to hold queues?",
+        Command(
+            about="Look for what will hurt: releases of etcd with known faults, roles that can be passed by, a member "
+            "that does not answer, two members where three are needed, a database near its quota, alarms, history "
+            "that is never thrown away, slow disks, clocks that differ. Exits with 11 if something fails.",
+            examples=(
+                ("a cluster of three", "yirangmq cluster doctor --store etcd://h1,h2,h3"),
+                ("with its quota, for programs", "yirangmq cluster doctor --quota 8589934592 --json"),
+            ),
+            options=_doctor_options,
+            run=run_doctor,
+        ),
+    ),
+    "repair": (
+        "the way out when etcd is full",
+        Command(
+            about="When etcd has reached its quota it takes no more writes. This throws history away, defragments one "
+            "member after the other (it answers nobody meanwhile), the leader last, and lifts the alarm. Let consumers "
+            "of dispatched queues ack what they have first: that still works. Exits with 11 if etcd is still full, "
+            "because all that is in it is in use. With users this needs the role root.",
+            examples=(
+                ("a cluster of three", "yirangmq cluster repair --store etcd://h1,h2,h3"),
+                ("for programs", "yirangmq cluster repair --json"),
+            ),
+            options=etcd_options,
+            run=run_repair,
+        ),
+    ),
+}

@@ -1,0 +1,332 @@
+"""``consume``: take messages, print them, acknowledge what was printed. With a handler or a program for each message
+it is a consumer process (``cli.commands.consume``).
+
+``ack``, ``nack``, ``extend``: what becomes of a message that was taken with ``consume --no-ack``.
+
+``consume --handler`` and ``consume --exec``: their options, and which of them go together. What they do is in
+``cli.commands.consume_handlers``, loaded when it is wanted."""
+
+import argparse
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, NoReturn
+
+from yirangmq.broker.dead_letters import DeadLetters
+from yirangmq.broker.queues import Queues
+from yirangmq.cli import arguments, connection, output
+from yirangmq.cli.command import Command
+from yirangmq.cli.output import Screen
+from yirangmq.cli.render import delivery_block
+from yirangmq.core.errors import BadInput, QueueError
+from yirangmq.core.message import Reason
+from yirangmq.core.validation import nearest
+from yirangmq.format.delivery import Delivery
+
+
+def ack_options(parser: argparse.ArgumentParser) -> None:
+    arguments.leases(parser)
+    arguments.store(parser)
+
+
+def nack_options(parser: argparse.ArgumentParser) -> None:
+    arguments.leases(parser)
+    parser.add_argument(
+        "--reason", choices=[*Reason], default=Reason.HANDLER_ERROR.value, help="why (default: HANDLER_ERROR)"
+    )
+    parser.add_argument("--text", default="", metavar="TEXT", help="why, in your words")
+    parser.add_argument("--delay", type=float, metavar="SECONDS", help="try again then (default: the policy's backoff)")
+    arguments.store(parser)
+
+
+def extend_options(parser: argparse.ArgumentParser) -> None:
+    arguments.leases(parser)
+    parser.add_argument("--seconds", type=float, metavar="SECONDS", help="from now (default: the queue's policy)")
+    arguments.store(parser)
+
+
+def run_ack(args: argparse.Namespace, screen: Screen) -> int:
+    with connection.existing(args) as queues:
+        errors = queues.ack_many(args.leases, consumer=args.consumer_id)
+    return _report(args, screen, "acked", errors)
+
+
+def run_nack(args: argparse.Namespace, screen: Screen) -> int:
+    with connection.existing(args) as queues:
+        errors = queues.nack_many(args.leases, args.reason, args.text, delay=args.delay, consumer=args.consumer_id)
+    return _report(args, screen, "nacked", errors)
+
+
+def run_extend(args: argparse.Namespace, screen: Screen) -> int:
+    with connection.existing(args) as queues:
+        errors = queues.extend_many(args.leases, args.seconds, consumer=args.consumer_id)
+    return _report(args, screen, "extended", errors)
+
+
+def _report(args: argparse.Namespace, screen: Screen, did: str, errors: list[QueueError | None]) -> int:
+    """Each lease by itself: a stale one is an error and harms no other. The exit code is that of the first error."""
+    first = next((error for error in errors if error is not None), None)
+    if screen.json:
+        results = [_result(lease, error) for lease, error in zip(args.leases, errors, strict=True)]
+        screen.document({"ok": first is None, "did": did, "results": results})
+    else:
+        for lease, error in zip(args.leases, errors, strict=True):
+            if error is None:
+                screen.say(f"{did} {lease}")
+            else:
+                screen.problem(error)
+    return output.OK if first is None else output.exit_code(first.code)
+
+
+def _result(lease: str, error: QueueError | None) -> dict[str, Any]:
+    if error is None:
+        return {"leaseId": lease, "ok": True}
+    return {"leaseId": lease, "ok": False, "code": error.code, "error": str(error)}
+
+
+SETTLE_COMMANDS = {
+    "ack": Command(
+        about="Say that the work on leased messages is done. Repeating it does no harm; a lease that is over is "
+        "refused.",
+        examples=(
+            ("one", "yirangmq ack 17-1"),
+            ("several with one commit, in another store", "yirangmq ack 17-1 18-1 --db /data/yirang.db"),
+        ),
+        options=ack_options,
+        run=run_ack,
+    ),
+    "nack": Command(
+        about="Say that the work failed. The queue's policy decides between another try after a while and the dead "
+        "letters; REJECTED, VALIDATION_ERROR, POISON and CORRUPT go there at once.",
+        examples=(
+            ("try again as the policy says", "yirangmq nack 17-1 --text 'no route to host'"),
+            ("try again in a minute", "yirangmq nack 17-1 --reason TIMEOUT --delay 60"),
+            ("never try again", "yirangmq nack 17-1 --reason REJECTED --text 'unknown account'"),
+        ),
+        options=nack_options,
+        run=run_nack,
+    ),
+    "extend": Command(
+        about="Keep leased messages longer: the lease then ends so many seconds from now.",
+        examples=(
+            ("as long again as the queue's policy gives", "yirangmq extend 17-1"),
+            ("five minutes from now", "yirangmq extend 17-1 --seconds 300"),
+        ),
+        options=extend_options,
+        run=run_extend,
+    ),
+}
+
+
+DRAIN_SECONDS = 30.0
+GRACE_SECONDS = 5.0
+OURS = ("concurrency", "timeout", "prefetch", "drain_seconds", "poison_after", "schema", "until_empty")
+PROGRAMS = ("shell", "retry_after", "kill_after")
+"""Options that mean something with ``--exec`` only."""
+PRINTING = {"no_ack": False, "batch": 1, "wait": 0, "fail_empty": False}
+"""Options that mean something for plain ``consume`` only, and what they are if nothing is said."""
+
+
+def add_worker_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("consumer process")
+    group.add_argument("--handler", metavar="MODULE:FUNCTION", help="the Python function that works on each message")
+    group.add_argument(
+        "--exec",
+        dest="program",
+        metavar="COMMAND",
+        help="the program that does: the envelope as one line of JSON on stdin (with --raw the payload's bytes); "
+        f"exit code 0 acks, {os.EX_DATAERR} rejects, {os.EX_TEMPFAIL} asks for another try, any other is a failure",
+    )
+    group.add_argument("--shell", action="store_true", help="COMMAND is a line for the shell")
+    group.add_argument("--concurrency", type=int, metavar="N", help="work on so many at a time (default: 1)")
+    group.add_argument("--timeout", type=float, metavar="SECONDS", help="for one message (default: none)")
+    group.add_argument(
+        "--kill-after",
+        type=float,
+        metavar="SECONDS",
+        help=f"between asking a program to end and killing it (default: {GRACE_SECONDS:g})",
+    )
+    group.add_argument(
+        "--retry-after", type=float, metavar="SECONDS", help=f"after exit code {os.EX_TEMPFAIL} (default: the policy's)"
+    )
+    group.add_argument("--prefetch", type=int, metavar="N", help="lease so many more, for quick handlers (default: 0)")
+    group.add_argument("--schema", metavar="FILE", help="JSON Schema that payloads must fit")
+    group.add_argument(
+        "--poison-after", type=int, metavar="N", help="the same error so many times in a row: dead (default: never)"
+    )
+    group.add_argument(
+        "--drain-seconds",
+        type=float,
+        metavar="SECONDS",
+        help=f"for the work in hand when stopped (default: {DRAIN_SECONDS:g})",
+    )
+    group.add_argument("--until-empty", action="store_true", help="end when nothing is ready and nothing in work")
+
+
+def is_wanted(args: argparse.Namespace) -> bool:
+    if args.handler is not None or args.program is not None:
+        return True
+    _refuse(args, (*OURS, *PROGRAMS), "needs --handler or --exec")
+    return False
+
+
+def run_workers(args: argparse.Namespace, screen: Screen) -> int:
+    if args.handler is not None and args.program is not None:
+        raise BadInput("give this or --exec, not both", field="--handler")
+    if args.handler is not None:
+        _refuse(args, (*PROGRAMS, "raw"), "needs --exec")
+    for name, default in PRINTING.items():
+        if getattr(args, name) != default:
+            raise BadInput("is not for a consumer process", field=_flag(name))
+    from yirangmq.cli.commands import consume_handlers
+
+    return consume_handlers.run(args, screen)
+
+
+def _refuse(args: argparse.Namespace, names: tuple[str, ...], why: str) -> None:
+    for name in names:
+        if getattr(args, name) is not None and getattr(args, name) is not False:
+            raise BadInput(why, field=_flag(name))
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+FOLLOW_SECONDS = 3600
+"""One wait of --follow; then it waits again."""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    arguments.queue(parser)
+    parser.add_argument("--max", type=int, metavar="N", help="stop after so many")
+    parser.add_argument("--batch", type=int, default=1, metavar="N", help="take so many at a time (default: 1)")
+    parser.add_argument("--wait", type=float, default=0, metavar="SECONDS", help="wait so long for a message to come")
+    parser.add_argument("--follow", action="store_true", help="wait for more until stopped")
+    parser.add_argument("--no-ack", action="store_true", help="leave them leased; ack, nack or extend by lease id")
+    parser.add_argument("--lease-seconds", type=float, metavar="SECONDS", help="how long (default: the queue's policy)")
+    arguments.consumer(parser)
+    parser.add_argument("--raw", action="store_true", help="print the payload's bytes and a line feed, nothing else")
+    parser.add_argument("--fail-empty", action="store_true", help=f"exit with {output.EMPTY} if there was nothing")
+    add_worker_options(parser)
+    arguments.store(parser)
+
+
+def run(args: argparse.Namespace, screen: Screen) -> int:
+    if is_wanted(args):
+        return run_workers(args, screen)
+    with stopping_on_terminate(), connection.opened(args) as queues:
+        shown = DeadLetters(queues).shown_by(args.queue)
+        if shown:
+            screen.note(f"{args.queue} shows the dead letters of {shown[0]}; see 'yirangmq dlq list' and 'dlq requeue'")
+        count = 0
+        while args.max is None or count < args.max:
+            taken = _taken(args, queues, count)
+            if not taken and not args.follow:
+                break
+            _hand_over(args, queues, screen, taken)
+            count += len(taken)
+        why = "" if count or shown else _why_nothing(queues, args.queue)
+    if count == 0:
+        screen.note(f"nothing to consume in {args.queue}{why}")
+        return output.EMPTY if args.fail_empty else output.OK
+    return output.OK
+
+
+def _why_nothing(queues: Queues, queue: str) -> str:
+    """For people; a client that may not look is told no more."""
+    try:
+        known = queues.queues()
+        if queue not in known:
+            near = nearest(queue, known)
+            return ": there is no such queue yet" + (f"; did you mean {near}?" if near else "")
+        counts = queues.counts(queue)
+        if counts.ready and queues.policy(queue)["paused"]:
+            return f": it is paused; 'yirangmq queue resume {queue}'"
+    except QueueError:
+        return ""
+    waits = {"leased": counts.leased, "delayed": counts.delayed, "held": counts.held}
+    told = ", ".join(f"{number} {state}" for state, number in waits.items() if number)
+    return f" now: {told}" if told else ""
+
+
+def _taken(args: argparse.Namespace, queues: Queues, count: int) -> list[Delivery]:
+    limit = args.batch if args.max is None else min(args.batch, args.max - count)
+    wait = FOLLOW_SECONDS if args.follow else args.wait
+    return queues.lease(args.queue, limit, wait=wait, lease_seconds=args.lease_seconds)
+
+
+def _hand_over(args: argparse.Namespace, queues: Queues, screen: Screen, taken: list[Delivery]) -> None:
+    """Print, then acknowledge. If printing is cut short, they go back in line at once instead of at the lease's end."""
+    printed = 0
+    try:
+        for delivery in taken:
+            _print(args, screen, delivery)
+            printed += 1
+        screen.flush()
+    except BaseException:
+        left = taken[printed:] if args.no_ack else taken
+        queues.release_many([delivery.lease_id for delivery in left])
+        raise
+    if not args.no_ack:
+        queues.ack([delivery.lease_id for delivery in taken])
+
+
+def _print(args: argparse.Namespace, screen: Screen, delivery: Delivery) -> None:
+    if args.raw:
+        screen.write(delivery.payload + b"\n")
+    elif screen.json:
+        screen.line(delivery.as_json())
+    else:
+        screen.say(delivery_block(delivery))
+
+
+@contextmanager
+def stopping_on_terminate() -> Iterator[None]:
+    """SIGTERM ends like Ctrl-C: what is in hand goes back."""
+
+    def stop(number: int, frame: FrameType | None) -> NoReturn:
+        raise SystemExit(output.TERMINATED)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+COMMANDS = {
+    **SETTLE_COMMANDS,
+    "consume": Command(
+        about="Take messages from a queue, print each and acknowledge it once it is printed, until the queue is "
+        "empty.\n\n"
+        'With --json each message is one line: {"message": …, "lease": …, "policy": …}.\n\n'
+        "With --handler or --exec it is a consumer process: it waits for messages and works on each until it is "
+        "stopped. Leases are extended while the work goes on; SIGTERM and SIGINT finish what is in work, give back "
+        "what is not, and exit with 0; a second one does not wait (docs/consumers.md).",
+        examples=(
+            ("everything that is ready now", "yirangmq consume --queue telemetry"),
+            ("as a service: wait for more, for programs", "yirangmq consume --queue telemetry --follow --json"),
+            (
+                "take one, work on it, then: yirangmq ack LEASE",
+                "yirangmq consume --queue telemetry --max 1 --no-ack --lease-seconds 300",
+            ),
+            (
+                "a consumer process in Python: four at a time",
+                "yirangmq consume --queue mail --handler shop.mail:send --concurrency 4",
+            ),
+            (
+                "any program: the message on stdin, the exit code decides",
+                "yirangmq consume --queue mail --exec './send-mail --quiet' --timeout 60",
+            ),
+        ),
+        options=add_options,
+        run=run,
+    ),
+}

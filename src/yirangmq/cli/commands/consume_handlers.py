@@ -1,0 +1,129 @@
+"""A consumer process from options: ``consume --handler`` and ``consume --exec``. The work itself is in ``consumer``."""
+
+import argparse
+import io
+import logging
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from importlib import import_module
+from typing import Any
+
+from yirangmq.cli import connection, output
+from yirangmq.cli.arguments import read_json
+from yirangmq.cli.commands.consume import DRAIN_SECONDS, GRACE_SECONDS
+from yirangmq.cli.output import Screen
+from yirangmq.consumer.consumer import Consumer
+from yirangmq.consumer.routes import Route, Validation
+from yirangmq.consumer.settler import Summary
+from yirangmq.consumer.subprocess_handler import Program
+from yirangmq.core.errors import BadInput
+from yirangmq.observe import logs
+
+MOST_SCHEMA = 1024 * 1024
+SHELL = "/bin/sh"
+
+
+def run(args: argparse.Namespace, screen: Screen) -> int:
+    route = _program_route(args) if args.program is not None else _function_route(args)
+    log = logs.begin("info", "json" if screen.json else "text", sys.stderr)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # what a handler prints is seen when it prints it
+    try:
+        with connection.opened(args) as queues:
+            consumer = Consumer(
+                queues,
+                lease_seconds=args.lease_seconds,
+                drain_seconds=DRAIN_SECONDS if args.drain_seconds is None else args.drain_seconds,
+                poison_after=args.poison_after or 0,
+                name=args.consumer_id,
+            )
+            consumer.add(route)
+            summary = consumer.run(until_empty=args.until_empty, limit=args.max)
+    finally:
+        logging.getLogger().removeHandler(log)
+    screen.answer(asdict(summary), _told(summary))
+    return output.OK
+
+
+def _told(summary: Summary) -> str:
+    counted = [f"{count} {name}" for name, count in asdict(summary).items() if count or name == "done"]
+    return ", ".join(counted)
+
+
+# -- what works -------------------------------------------------------------------------------------------------------
+
+
+def _function_route(args: argparse.Namespace) -> Route:
+    return Route(
+        queue=args.queue,
+        handle=_function(args.handler),
+        concurrency=1 if args.concurrency is None else args.concurrency,
+        timeout=args.timeout,
+        prefetch=args.prefetch or 0,
+        validation=Validation(_schema(args)),
+    )
+
+
+def _program_route(args: argparse.Namespace) -> Route:
+    program = Program(
+        _command(args.program, shell=args.shell),
+        raw=args.raw,
+        timeout=args.timeout,
+        grace=GRACE_SECONDS if args.kill_after is None else args.kill_after,
+        retry_after=args.retry_after,
+    )
+    return Route(
+        queue=args.queue,
+        handle=program,
+        concurrency=1 if args.concurrency is None else args.concurrency,
+        prefetch=args.prefetch or 0,
+        validation=Validation(_schema(args), decode=False),
+        cancel=program.cancel,
+    )
+
+
+def _command(text: str, *, shell: bool) -> list[str]:
+    if shell:
+        return [SHELL, "-c", text]
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise BadInput(f"{text!r} cannot be split into words: {error}", field="--exec") from None
+    if not words or shutil.which(words[0]) is None:
+        raise BadInput(f"there is no program {' '.join(words[:1])!r}", field="--exec")
+    return words
+
+
+def _function(text: str) -> Callable[..., Any]:
+    """Modules of the folder one is in are found, as with ``python -m``."""
+    module, colon, path = text.partition(":")
+    if not (module and colon and path):
+        raise BadInput(f"{text!r} is not MODULE:FUNCTION", field="--handler")
+    if os.getcwd() not in sys.path:  # noqa: PTH109  (a path as sys.path has it)
+        sys.path.insert(0, os.getcwd())  # noqa: PTH109
+    try:
+        found: Any = import_module(module)
+    except Exception as error:
+        text = f"{module} cannot be imported: {type(error).__name__}: {error}"
+        raise BadInput(text, field="--handler") from None
+    for name in path.split("."):
+        if not hasattr(found, name):
+            raise BadInput(f"{module} has no {path}", field="--handler")
+        found = getattr(found, name)
+    if not callable(found):
+        raise BadInput(f"{text} is not a function", field="--handler")
+    function: Callable[..., Any] = found
+    return function
+
+
+def _schema(args: argparse.Namespace) -> Any:
+    if args.schema is None:
+        return None
+    schema = read_json(args.schema, MOST_SCHEMA, "--schema")
+    if not isinstance(schema, dict | bool):
+        raise BadInput("must be an object", field="--schema")
+    return schema

@@ -1,0 +1,271 @@
+"""``dlq list | show | stats | requeue | quarantine | purge``."""
+
+import argparse
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any
+
+from yirangmq.broker.dead_letters import KINDS, DeadLetters, Moved
+from yirangmq.cli import arguments, connection, output
+from yirangmq.cli.arguments import brief
+from yirangmq.cli.command import Command
+from yirangmq.cli.output import Progress, Screen
+from yirangmq.cli.render import Column, letter_card, letter_record
+from yirangmq.core import validation
+from yirangmq.core.errors import BadInput
+from yirangmq.format.json_codec import loads
+
+SHOWN = 100
+"""Rows of a table for people; programs get all."""
+WHAT = "the source queue, or the name in its policy's dlq.queue"
+
+
+def list_options(parser: argparse.ArgumentParser) -> None:
+    arguments.queue(parser, what=WHAT)
+    arguments.filter_option(parser)
+    _state_option(parser)
+    parser.add_argument(
+        "--limit", type=int, metavar="N", help=f"how many (default: {SHOWN}; with --json or --records all)"
+    )
+    parser.add_argument("--records", action="store_true", help="whole records with the original message, one a line")
+    arguments.store(parser)
+
+
+def show_options(parser: argparse.ArgumentParser) -> None:
+    arguments.queue(parser, what=WHAT)
+    parser.add_argument("id", metavar="ID", help="message id")
+    arguments.store(parser)
+
+
+def stats_options(parser: argparse.ArgumentParser) -> None:
+    arguments.queue(parser, what=WHAT)
+    arguments.store(parser)
+
+
+def move_options(parser: argparse.ArgumentParser) -> None:
+    _which_options(parser)
+    _state_option(parser)
+    arguments.dry_run(parser)
+    arguments.store(parser)
+
+
+def quarantine_options(parser: argparse.ArgumentParser) -> None:
+    _which_options(parser)
+    arguments.dry_run(parser)
+    arguments.store(parser)
+
+
+def _which_options(parser: argparse.ArgumentParser) -> None:
+    arguments.queue(parser, what=WHAT)
+    arguments.filter_option(parser)
+    parser.add_argument("--id", action="append", metavar="ID", help="this one; may be repeated")
+    parser.add_argument("--all", action="store_true", help="all of them")
+
+
+def _state_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--state", choices=[*KINDS], default="dead", help="dead (default), parked, or both")
+
+
+# -- looking --------------------------------------------------------------------------------------------------------
+
+
+def run_list(args: argparse.Namespace, screen: Screen) -> int:
+    if args.limit is not None:
+        validation.check_count(args.limit, "limit", most=10**9)
+    with connection.seen(args, screen) as queues:
+        found = DeadLetters(queues).find(args.queue, args.filter, args.state)
+        if args.records or screen.json:
+            for look in islice(found, args.limit):
+                screen.line(letter_record(look)) if args.records else screen.document(letter_card(look))
+            return output.OK
+        limit = args.limit or SHOWN
+        cards = [letter_card(look) for look in islice(found, limit + 1)]
+    if not cards:
+        screen.note(f"no {'' if args.state == 'all' else args.state + ' '}letters under {args.queue}")
+        return output.OK
+    screen.table(COLUMNS, [[_cell(card, column.title) for column in COLUMNS] for card in cards[:limit]])
+    if len(cards) > limit:
+        screen.note(f"only the first {limit} are shown; --limit N shows more, 'dlq stats' counts them all")
+    return output.OK
+
+
+COLUMNS = (
+    Column("messageId", shrinks=True),
+    Column("sourceQueue", shrinks=True),
+    Column("state"),
+    Column("reasonCode"),
+    Column("failedAt"),
+    Column("attempt", right=True),
+    Column("consumerId", shrinks=True),
+    Column("reasonMessage", shrinks=True),
+)
+
+
+def _cell(card: dict[str, Any], name: str) -> object:
+    return brief(card[name]) if name == "failedAt" else card[name]
+
+
+def run_show(args: argparse.Namespace, screen: Screen) -> int:
+    with connection.seen(args, screen) as queues:
+        record = letter_record(DeadLetters(queues).show(args.queue, args.id))
+    if screen.json:
+        screen.line(record)
+    else:
+        screen.say(json.dumps(loads(record), indent=2, ensure_ascii=False))
+    return output.OK
+
+
+def run_stats(args: argparse.Namespace, screen: Screen) -> int:
+    with connection.seen(args, screen) as queues:
+        stats = DeadLetters(queues).stats(args.queue)
+    if screen.json:
+        screen.document({"ok": True, **stats})
+        return output.OK
+    screen.say(f"{args.queue}: {stats['total']} dead, {stats['parked']} parked")
+    if stats["total"]:
+        screen.say(f"oldest {brief(stats['oldest'])}  newest {brief(stats['newest'])}")
+        screen.say()
+        codes = list(stats["byReason"])
+        columns = [Column("day"), *(Column(code, right=True) for code in codes), Column("total", right=True)]
+        rows = [[day["day"], *(day["byReason"].get(code, 0) for code in codes), day["total"]] for day in stats["byDay"]]
+        rows.append(["all", *stats["byReason"].values(), stats["total"]])
+        screen.table(columns, rows)
+    return output.OK
+
+
+# -- moving ---------------------------------------------------------------------------------------------------------
+
+
+def run_requeue(args: argparse.Namespace, screen: Screen) -> int:
+    with _letters(args, screen) as letters:
+        moved = letters.requeue(args.queue, args.filter, args.id, state=args.state, dry_run=args.dry_run)
+    return _report(args, screen, "requeued", moved)
+
+
+def run_quarantine(args: argparse.Namespace, screen: Screen) -> int:
+    with _letters(args, screen) as letters:
+        moved = letters.quarantine(args.queue, args.filter, args.id, dry_run=args.dry_run)
+    return _report(args, screen, "quarantined", moved)
+
+
+def run_purge(args: argparse.Namespace, screen: Screen) -> int:
+    with _letters(args, screen) as letters:
+        moved = letters.purge(args.queue, args.filter, args.id, state=args.state, dry_run=args.dry_run)
+    return _report(args, screen, "purged", moved)
+
+
+@contextmanager
+def _letters(args: argparse.Namespace, screen: Screen) -> Iterator[DeadLetters]:
+    """The dead letters, once it is said which ones are meant: a forgotten filter must not move everything."""
+    if args.all and (args.filter or args.id):
+        raise BadInput("together with --filter or --id; give one of them", field="--all")
+    if not (args.all or args.filter or args.id):
+        raise BadInput("say which ones: --filter TEXT, --id ID or --all", field="filter")
+    with connection.opened(args) as queues, Progress(args.verb, None, shown=screen.shows_progress) as show:
+        yield connection.dead_letters(queues, lambda done, total: show(done, f"of {total:,}"))
+
+
+def _report(args: argparse.Namespace, screen: Screen, did: str, moved: Moved) -> int:
+    value = {"did": did, "queue": args.queue, "count": moved.count, "ids": moved.ids, "dryRun": args.dry_run}
+    text = f"{'would have been ' if args.dry_run else ''}{did}: {moved.count:,} under {args.queue}"
+    if moved.ids:
+        text += f" ({', '.join(moved.ids[:3])}{' …' if moved.count > 3 else ''})"
+    screen.answer(value, text)
+    return output.OK
+
+
+VERBS = {
+    "list": (
+        "list them, oldest first",
+        Command(
+            about="List dead letters, those of each source queue oldest first.",
+            examples=(
+                ("all of a queue", "yirangmq dlq list --queue telemetry-dlq"),
+                (
+                    "those that timed out three times or more before a day",
+                    "yirangmq dlq list --queue telemetry "
+                    "--filter 'reasonCode=TIMEOUT and attempt>=3 and failedAt<2026-01-14'",
+                ),
+                ("whole records into a file", "yirangmq dlq list --queue telemetry --records"),
+            ),
+            options=list_options,
+            run=run_list,
+        ),
+    ),
+    "show": (
+        "see one with its original message",
+        Command(
+            about="See one dead letter: the original message, why it failed, where it came from.",
+            examples=(
+                ("for people", "yirangmq dlq show --queue telemetry 9b2f2f2a-6f64-4f8b-a9b5-1e0d6f3a0d71"),
+                ("for programs", "yirangmq dlq show --queue telemetry 9b2f2f2a-6f64-4f8b-a9b5-1e0d6f3a0d71 --json"),
+            ),
+            options=show_options,
+            run=run_show,
+        ),
+    ),
+    "stats": (
+        "count them by reason and day",
+        Command(
+            about="Count dead letters by reason, and how they grew day by day (UTC).",
+            examples=(
+                ("for people", "yirangmq dlq stats --queue telemetry"),
+                ("for programs", "yirangmq dlq stats --queue telemetry-dlq --json"),
+            ),
+            options=stats_options,
+            run=run_stats,
+        ),
+    ),
+    "requeue": (
+        "send them round again",
+        Command(
+            about="Make dead letters ready again, first arrived first, with their attempts reset. Parked ones "
+            "stay, unless --id, --state parked or a filter 'state=parked' names them.",
+            examples=(
+                ("those that timed out", "yirangmq dlq requeue --queue telemetry-dlq --filter reasonCode=TIMEOUT"),
+                ("how many would that be?", "yirangmq dlq requeue --queue telemetry --all --dry-run"),
+                ("one", "yirangmq dlq requeue --queue telemetry --id 9b2f2f2a-6f64-4f8b-a9b5-1e0d6f3a0d71"),
+            ),
+            options=move_options,
+            run=run_requeue,
+        ),
+    ),
+    "quarantine": (
+        "set them aside",
+        Command(
+            about="Park dead letters: they are kept without an end and move only when named.",
+            examples=(
+                ("poison", "yirangmq dlq quarantine --queue telemetry --filter reasonCode=POISON"),
+                ("one", "yirangmq dlq quarantine --queue telemetry --id 9b2f2f2a-6f64-4f8b-a9b5-1e0d6f3a0d71"),
+            ),
+            options=quarantine_options,
+            run=run_quarantine,
+        ),
+    ),
+    "purge": (
+        "give them up for good",
+        Command(
+            about="Give dead letters up for good. Parked ones stay, unless they are named.",
+            examples=(
+                ("old ones", "yirangmq dlq purge --queue telemetry --filter 'failedAt<2026-01-01'"),
+                ("how many would that be?", "yirangmq dlq purge --queue telemetry --all --dry-run"),
+                ("what was set aside", "yirangmq dlq purge --queue telemetry --all --state parked"),
+            ),
+            options=move_options,
+            run=run_purge,
+        ),
+    ),
+}
+COMMANDS = {
+    "dlq": Command(
+        about="The dead letters: messages that ran out of attempts or were refused, each with its reason.",
+        examples=(
+            ("what is there, and why", "yirangmq dlq stats --queue telemetry"),
+            ("look at them", "yirangmq dlq list --queue telemetry-dlq"),
+            ("send some round again", "yirangmq dlq requeue --queue telemetry-dlq --filter reasonCode=TIMEOUT"),
+        ),
+        verbs=VERBS,
+    )
+}

@@ -1,0 +1,273 @@
+"""``files list|show|check|housekeep``: the files by date as an operator sees them. Flags and printing, no rules."""
+
+import argparse
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from yirangmq.broker.queues import Queues
+from yirangmq.cli import arguments, connection, output
+from yirangmq.cli.arguments import counted
+from yirangmq.cli.command import Command
+from yirangmq.cli.output import Screen
+from yirangmq.cli.render import Column
+from yirangmq.clock import SystemClock
+from yirangmq.core import validation
+from yirangmq.core.errors import BadInput, NotFound
+from yirangmq.core.journal import Kind, day_of, is_day
+from yirangmq.core.setting_types import KEEP_DAYS
+from yirangmq.format import journal_line
+from yirangmq.server.journal import as_document, as_values
+from yirangmq.stores.journal import files as dayfiles
+from yirangmq.stores.journal.maintenance import check, housekeep, size_of
+
+SHOWN = 20
+SWITCH_ON = "a server writes them once files_by_date is switched on: yirangmq serve --files-by-date on"
+MOST_PREVIEW = 60
+CONTENT = (Kind.ACCEPTED, Kind.REWRITTEN)
+
+
+def place_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--folder", metavar="FOLDER", help="the files (default: the server's, or by-date by the store)")
+    arguments.store(parser)
+
+
+def _folder(args: argparse.Namespace) -> Path:
+    """As said, or as the server that holds the store says, or beside the store."""
+    if args.folder:
+        found = Path(args.folder)
+    else:
+        here = connection.of(args)
+        with connection.existing(args) as queues:
+            told, is_served = _told(queues), connection.address_of(queues) is not None
+        if told is None and (here.is_server or is_served):
+            raise NotFound(f"this server keeps no files by date; {SWITCH_ON}", field="folder")
+        found = Path(told["folder"]) if told else Path(here.path).absolute().parent / dayfiles.BESIDE
+    if not found.is_dir():
+        raise NotFound(f"there are no files by date in {found}; {SWITCH_ON}", field="folder")
+    return found
+
+
+def _told(queues: Queues) -> dict[str, Any] | None:
+    if connection.address_of(queues) is None:
+        return None
+    found: dict[str, Any] | None = connection.call(queues, "status").get("filesByDate")
+    return found
+
+
+# -- list -----------------------------------------------------------------------------------------------------------
+
+
+def run_list(args: argparse.Namespace, screen: Screen) -> int:
+    root = _folder(args)
+    rows = []
+    for day in dayfiles.day_names(root):
+        files = dayfiles.files(root, day)
+        hours = len(list((root / day).glob("counts-*.json")))
+        rows.append({"day": day, "files": len(files), "bytes": size_of(root, day), "snapshots": hours})
+    if screen.json:
+        screen.document({"ok": True, "folder": str(root), "days": rows})
+        return output.OK
+    columns = (Column("day"), *(Column(name, right=True) for name in ("files", "bytes", "snapshots")))
+    screen.table(columns, [(row["day"], row["files"], f"{row['bytes']:,}", row["snapshots"]) for row in rows])
+    return output.OK
+
+
+# -- show -----------------------------------------------------------------------------------------------------------
+
+
+def show_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "day", nargs="?", metavar="DAY", help="such as 2026-11-15, of UTC (default: all that are there)"
+    )
+    parser.add_argument("-q", "--queue", metavar="NAME", help="only records of this queue")
+    parser.add_argument("--id", metavar="ID", help="only records of this message: its whole story")
+    parser.add_argument("--limit", type=int, default=SHOWN, metavar="N", help=f"at most so many (default: {SHOWN})")
+    parser.add_argument("--payload", action="store_true", help="with --id: the bytes that were accepted, to stdout")
+    place_options(parser)
+
+
+def run_show(args: argparse.Namespace, screen: Screen) -> int:
+    if args.day is not None and not is_day(args.day):
+        raise BadInput(f"{args.day!r} is no day such as 2026-11-15", field="day")
+    if args.payload and not args.id:
+        raise BadInput("says of which message with --id", field="payload")
+    limit = validation.check_count(args.limit, "limit", least=1, most=10**9)
+    root = _folder(args)
+    if args.payload:
+        return _show_payload(args, screen, root)
+    found = 0
+    for line in islice(_wanted(args, root), limit):
+        found += 1
+        screen.line(line.rstrip(b"\n")) if screen.json else screen.say(_in_short(journal_line.read(line)))
+    if not found and args.id:
+        raise NotFound(f"no file tells of message {args.id!r}", field="id")
+    return output.OK
+
+
+def _show_payload(args: argparse.Namespace, screen: Screen, root: Path) -> int:
+    """The latest content, compared with its SHA-256."""
+    found = None
+    for line in _wanted(args, root):
+        if journal_line.head_of(line).kind in CONTENT:
+            found = line
+    if found is None:
+        raise NotFound(f"no file has the payload of message {args.id!r}", field="id")
+    screen.write(journal_line.payload_of(journal_line.read(found)) or b"")
+    return output.OK
+
+
+def _wanted(args: argparse.Namespace, root: Path) -> Iterator[bytes]:
+    for name in dayfiles.files(root, args.day):
+        for line in dayfiles.lines(root / name):
+            head = journal_line.head_of(line)
+            if args.queue in (None, head.queue) and args.id in (None, head.id):
+                yield line
+
+
+def _in_short(record: dict[str, Any]) -> str:
+    words = [record["at"], record["record"], record["queue"], record["messageId"]]
+    if record["record"] in CONTENT:
+        text = record.get("payloadText") or "(Base64)"
+        preview = text if len(text) <= MOST_PREVIEW else f"{text[:MOST_PREVIEW]}…"
+        return "  ".join([*words, f"{record['bytes']} bytes", preview.replace("\n", " ").replace("\r", " ")])
+    words += [record["state"], record.get("delivery", "")]
+    words += [f"attempt {record['attempt']}"] if record.get("attempt") else []
+    words += [record.get("consumerId", ""), record.get("reasonCode", ""), record.get("reasonMessage", "")]
+    return "  ".join(word for word in words if word)
+
+
+# -- check ----------------------------------------------------------------------------------------------------------
+
+
+def run_check(args: argparse.Namespace, screen: Screen) -> int:
+    if args.folder:
+        found = as_document(check(_folder(args), None))
+    else:
+        found = _ask(args, "files_check", {}, lambda root, queues: as_document(check(root, queues.read)))
+    findings = found["findings"]
+    if screen.json:
+        screen.document({"ok": not findings, **found})
+    else:
+        held = f"{counted(found['messages'], 'message')} in {counted(found['records'], 'record')}"
+        screen.say(f"{held} of {counted(found['files'], 'file')}")
+        if findings:
+            columns = (Column("kind"), Column("where", shrinks=True), Column("what", shrinks=True))
+            screen.table(columns, [(one["kind"], one["where"], one["text"]) for one in findings])
+        else:
+            screen.say("in order: nothing is wrong")
+    return output.exit_code("store_damaged") if findings else output.OK
+
+
+# -- housekeep ------------------------------------------------------------------------------------------------------
+
+
+def housekeep_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--days", type=int, metavar="N", help=f"days before today to keep (default: the server's, or {KEEP_DAYS})"
+    )
+    arguments.dry_run(parser)
+    place_options(parser)
+
+
+def run_housekeep(args: argparse.Namespace, screen: Screen) -> int:
+    days = None if args.days is None else validation.check_count(args.days, "days", least=1, most=36_500)
+    today = day_of(SystemClock().wall_ms())
+
+    def itself(root: Path, queues: Queues) -> dict[str, Any]:
+        told = housekeep(root, queues.read, today, days or KEEP_DAYS, dry_run=args.dry_run)
+        return as_values(told, dry_run=args.dry_run)
+
+    given = {"dry_run": args.dry_run, **({} if days is None else {"days": days})}
+    found = _ask(args, "files_housekeep", given, itself)
+    would = "would go" if args.dry_run else "went"
+    lines = [f"{counted(len(found['removed']), 'day')} {would}, {found['freedBytes']:,} bytes"]
+    lines += [f"  {would}: {day}" for day in found["removed"]]
+    lines += [f"  kept: {one['day']}, {one['why']}" for one in found["kept"]]
+    screen.answer(found, "\n".join(lines))
+    return output.OK
+
+
+def _ask(
+    args: argparse.Namespace, method: str, given: dict[str, Any], itself: Callable[[Path, Queues], dict[str, Any]]
+) -> dict[str, Any]:
+    """The server, if one holds the store and has files; else the store and the folder themselves."""
+    with connection.existing(args) as queues:
+        if args.folder and connection.address_of(queues) is not None:
+            raise BadInput("a server holds this store; leave it out, or stop the server", field="folder")
+        if _told(queues) is not None:
+            answer: dict[str, Any] = connection.call(queues, method, **given)
+            return answer
+        if connection.address_of(queues) is not None:
+            raise NotFound("this server keeps no files by date (setting files_by_date)", field="store")
+        return itself(_folder(args), queues)
+
+
+COMMANDS = {
+    "files": Command(
+        about="Every accepted message and its outcome, as JSON lines in a folder for each day (docs/files-by-date.md). "
+        "A server writes them with the setting files_by_date.",
+        examples=(
+            ("which days are there?", "yirangmq files list"),
+            ("what became of a message?", "yirangmq files show --id 9b2f2f2a-6f64-4f8b-a9b5-1e0d6f3a0d71"),
+        ),
+        verbs={
+            "list": (
+                "the days, their files and sizes",
+                Command(
+                    about="The days of which there are files. Days are those of UTC.",
+                    examples=(
+                        ("of the server here", "yirangmq files list"),
+                        ("of a folder that was copied", "yirangmq files list --folder /backup/by-date"),
+                    ),
+                    options=place_options,
+                    run=run_list,
+                ),
+            ),
+            "show": (
+                "records, of a day, a queue or a message",
+                Command(
+                    about="Print records in the order they were written. With --json each is the line as it stands in "
+                    "its file. With --id and --payload the bytes that were accepted come out as they went in, compared "
+                    "with their SHA-256.",
+                    examples=(
+                        ("the first of a day", "yirangmq files show 2026-11-15"),
+                        ("one queue, for programs", "yirangmq files show 2026-11-15 --queue atm --limit 1000 --json"),
+                        ("the bytes of a message", "yirangmq files show --id order-7 --payload"),
+                    ),
+                    options=show_options,
+                    run=run_show,
+                ),
+            ),
+            "check": (
+                "is every line whole, and does the store agree?",
+                Command(
+                    about="Read all lines: each must be a record whose payload has its SHA-256, each message must be "
+                    "there once, and what waits in the store must be there too (with --folder the files are looked at "
+                    "alone). Changes nothing; exits with 5 if something is wrong.",
+                    examples=(
+                        ("of the server here", "yirangmq files check"),
+                        ("a copy, without a store", "yirangmq files check --folder /backup/by-date"),
+                    ),
+                    options=place_options,
+                    run=run_check,
+                ),
+            ),
+            "housekeep": (
+                "remove days that are old and done with",
+                Command(
+                    about="What the server does once a day by itself: days older than seven go, but none of which a "
+                    "message is not settled, and never more than the files written since allow, whatever the clock "
+                    "says.",
+                    examples=(
+                        ("what would go?", "yirangmq files housekeep --dry-run"),
+                        ("keep a month", "yirangmq files housekeep --days 31"),
+                    ),
+                    options=housekeep_options,
+                    run=run_housekeep,
+                ),
+            ),
+        },
+    )
+}

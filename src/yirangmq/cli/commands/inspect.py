@@ -1,0 +1,262 @@
+"""``status`` and ``queues``: how many messages are where.
+
+``peek`` and ``show``: messages seen without being taken."""
+
+import argparse
+from itertools import islice
+from typing import Any
+
+from yirangmq.broker.dead_letters import DeadLetters, search
+from yirangmq.broker.queries import STATES, TOTALS
+from yirangmq.broker.queues import Queues
+from yirangmq.cli import arguments, connection, output
+from yirangmq.cli.arguments import moment, span
+from yirangmq.cli.command import Command
+from yirangmq.cli.commands import watch
+from yirangmq.cli.output import Screen
+from yirangmq.cli.render import Column, cut, header_text, look_line, payload_text, show_site
+from yirangmq.core import validation
+from yirangmq.core.filter import parse
+from yirangmq.core.states import State
+from yirangmq.format.delivery import Look
+
+
+def status_options(parser: argparse.ArgumentParser) -> None:
+    arguments.queue(parser, needed=False, what="this one only; the name of a dead-letter queue shows its source")
+    watch.queue_options(parser)
+    arguments.store(parser)
+
+
+def queues_options(parser: argparse.ArgumentParser) -> None:
+    watch.queue_options(parser)
+    arguments.store(parser)
+
+
+def run_status(args: argparse.Namespace, screen: Screen) -> int:
+    at = connection.of(args)
+    limit = watch.limit_of(args, screen)
+    with connection.seen(args, screen) as queues:
+        shown = DeadLetters(queues).shown_by(args.queue) if args.queue is not None else []
+        site = watch.page(queues, limit=1)
+        if args.queue is not None:
+            rows = watch.of_queues(queues, shown or [args.queue])
+        else:
+            rows = watch.first_rows(queues, limit, args.prefix)
+        durability = queues.durability()
+        server = connection.address_of(queues)
+        following = connection.following(queues, site)
+    for row in rows:
+        row.setdefault("rates", None)
+    value = {
+        "store": at.shown_url,
+        "server": server,
+        "backend": at.backend,
+        "path": at.shown_url.partition(":")[2],
+        "durability": args.durability if not at.exists else durability,
+        "overdue": site["overdue"],
+        "deadLettersOf": shown if args.queue is not None and shown else None,
+        "queues": rows,
+        "all": site["all"],
+        "topics": site.get("topics"),
+        "following": following,
+        "bridges": site.get("bridges"),
+        "pair": site.get("pair"),
+        "alerts": site.get("alerts"),
+    }
+    if screen.json:
+        screen.document({"ok": True, **value})
+        return output.OK
+    _print(args, screen, value)
+    if args.queue is None:
+        watch.note_more(screen, len(rows), site["all"]["queues"], args.prefix)
+        show_site(screen, value)
+    return output.OK
+
+
+def _print(args: argparse.Namespace, screen: Screen, value: dict[str, Any]) -> None:
+    through = f"  through {value['server']}" if value["server"] else ""
+    screen.say(f"{value['store']}  backend {value['backend']}  durability {value['durability']}{through}")
+    if value["deadLettersOf"]:
+        screen.say(f"{args.queue} shows the dead letters of {', '.join(value['deadLettersOf'])}")
+    rows = value["queues"]
+    if not rows:
+        screen.note("no queues yet; publishing to one makes it")
+        return
+    columns = [Column("queue", shrinks=True), Column("backlog", right=True)]
+    columns += [Column(name, right=True) for name in STATES]
+    columns += [Column("head age", right=True)] + [Column(name, right=True) for name in TOTALS]
+    screen.table(columns, [_cells(row) for row in rows])
+    for row in rows:
+        if not row["exists"]:
+            screen.note(f"nothing was ever published to {row['queue']}")
+        if row["policyError"]:
+            screen.note(f"the policy of {row['queue']} is broken, so nothing moves there: {row['policyError']}")
+        if row["paused"]:
+            screen.note(f"{row['queue']} is paused; 'yirangmq queue resume {row['queue']}' lets it go on")
+        if row["strategy"]:
+            screen.note(
+                f"{row['queue']} is dispatched by {row['strategy']}; see 'yirangmq dispatch show {row['queue']}'"
+            )
+    if value["overdue"]:
+        screen.note("some messages are due to move; 'yirangmq sweep' does it now, the next consume does it anyway")
+
+
+def _cells(row: dict[str, Any]) -> list[object]:
+    counted = [row[name] for name in STATES]
+    totals = [row["totals"][name] for name in TOTALS]
+    return [row["queue"], row["backlog"], *counted, span(row["headAgeSec"]), *totals]
+
+
+def run_queues(args: argparse.Namespace, screen: Screen) -> int:
+    limit = watch.limit_of(args, screen)
+    with connection.seen(args, screen) as queues:
+        everything = watch.page(queues, limit=1)["all"]
+        rows = _listed(queues, limit, args.prefix)
+    if screen.json:
+        screen.document({"ok": True, "queues": rows})
+    elif rows:
+        columns = [Column("queue"), Column("backlog", right=True), Column("dead", right=True)]
+        columns += [Column("dead letters shown as"), Column("policy")]
+        cells = [
+            (row["queue"], row["backlog"], row["dead"], row["dlqQueue"], "own" if row["hasPolicy"] else "defaults")
+            for row in rows
+        ]
+        screen.table(columns, cells)
+        watch.note_more(screen, len(rows), everything["queues"], args.prefix)
+    elif args.prefix:
+        screen.note(f"no queue's name begins with {args.prefix}")
+    else:
+        screen.note("no queues yet; publishing to one makes it")
+    return output.OK
+
+
+def _listed(queues: Queues, limit: int | None, prefix: str) -> list[dict[str, Any]]:
+    policied = {*queues.read(lambda transaction: transaction.policied())}
+    shown = ("queue", "backlog", "dead", "dlqQueue")
+    return [
+        {**{name: row[name] for name in shown}, "hasPolicy": row["queue"] in policied}
+        for row in watch.first_rows(queues, limit, prefix)
+    ]
+
+
+COUNT_COMMANDS = {
+    "status": Command(
+        about="How many messages of each queue are where, and what has passed through it; of a server with topics "
+        "also the state of its feed, of everybody who follows it and of its bridges; of one of a pair both nodes; and "
+        "how many alerts are open. With --json a server adds the rates of the last minute.\n\n"
+        "backlog is ready and delayed together; head age is how long ago the message next in line was published.",
+        examples=(
+            ("all queues", "yirangmq status"),
+            ("one queue, in a folder of JSON files", "yirangmq status --backend fs --queue telemetry"),
+            ("queues whose names begin so, the first ten", "yirangmq status --prefix telemetry- --limit 10"),
+            ("by the name of its dead-letter queue, for programs", "yirangmq status --queue telemetry-dlq --json"),
+        ),
+        options=status_options,
+        run=run_status,
+    ),
+    "queues": Command(
+        about="List the queues of a store. A queue comes to be with the first message, or with its policy.",
+        examples=(
+            ("in ./yirang.db", "yirangmq queues"),
+            ("in a folder of JSON files, for programs", "yirangmq queues --path /var/yirang/queues --json"),
+        ),
+        options=queues_options,
+        run=run_queues,
+    ),
+}
+
+
+PREVIEW = 200
+"""Characters of a payload in a table."""
+
+
+def peek_options(parser: argparse.ArgumentParser) -> None:
+    arguments.queue(parser)
+    parser.add_argument("--limit", type=int, default=10, metavar="N", help="how many (default: 10)")
+    arguments.state(parser, State.READY)
+    arguments.filter_option(parser)
+    arguments.store(parser)
+
+
+def show_options(parser: argparse.ArgumentParser) -> None:
+    arguments.queue(parser)
+    parser.add_argument("id", metavar="ID", help="message id")
+    arguments.store(parser)
+
+
+def run_peek(args: argparse.Namespace, screen: Screen) -> int:
+    validation.check_queue(args.queue)
+    validation.check_count(args.limit, "limit")
+    node = parse(args.filter)
+    with connection.seen(args, screen) as queues:
+        found = islice(search(queues, args.queue, State(args.state), node), args.limit)
+        if screen.json:
+            for look in found:
+                screen.line(look_line(look))
+            return output.OK
+        rows = [_row(look) for look in found]
+    if rows:
+        screen.table(COLUMNS, rows)
+    else:
+        screen.note(f"no {args.state} messages in {args.queue}")
+    return output.OK
+
+
+COLUMNS = (
+    Column("message", shrinks=True),
+    Column("priority", right=True),
+    Column("attempt", right=True),
+    Column("since"),
+    Column("due"),
+    Column("payload", shrinks=True),
+)
+
+
+def _row(look: Look) -> tuple[object, ...]:
+    card, message = look.card(), look.message
+    payload = cut(payload_text(look.envelope).replace("\n", " "), PREVIEW) if look.envelope is not None else None
+    since, due = moment(message.changed_at), moment(message.due_at)
+    return message.id, card["priority"], message.attempt, since, due, payload
+
+
+def run_show(args: argparse.Namespace, screen: Screen) -> int:
+    with connection.seen(args, screen) as queues:
+        look = queues.show(args.queue, args.id)
+    if screen.json:
+        screen.line(look_line(look))
+        return output.OK
+    for name, value in look.card().items():
+        if value is not None:
+            screen.say(f"{name:<14}{value}")
+    if look.failure is not None:
+        screen.say(f"{'failedAt':<14}{moment(look.failure.failed_at)}")
+        screen.say(f"{'reasonMessage':<14}{look.failure.reason_message}")
+    if look.envelope is not None:
+        screen.say(f"{'envelope':<14}{header_text(look.envelope)}")
+        screen.say(payload_text(look.envelope))
+    return output.OK
+
+
+COMMANDS = {
+    **COUNT_COMMANDS,
+    "peek": Command(
+        about="See the first messages of a state without taking them: ready ones in the order in which they will be "
+        "taken, dead and parked ones oldest first.",
+        examples=(
+            ("what comes next", "yirangmq peek --queue telemetry"),
+            ("what waits for another try, with its reason", "yirangmq peek --queue telemetry --state delayed --json"),
+            ("by content", "yirangmq peek --queue telemetry --filter 'payload.temp>40' --limit 100"),
+        ),
+        options=peek_options,
+        run=run_peek,
+    ),
+    "show": Command(
+        about="See one message, wherever it stands: its state, its envelope, its latest failure.",
+        examples=(
+            ("for people", "yirangmq show --queue telemetry 9b2f2f2a-6f64-4f8b-a9b5-1e0d6f3a0d71"),
+            ("for programs", "yirangmq show --queue telemetry 9b2f2f2a-6f64-4f8b-a9b5-1e0d6f3a0d71 --json"),
+        ),
+        options=show_options,
+        run=run_show,
+    ),
+}

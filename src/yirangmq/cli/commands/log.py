@@ -1,0 +1,215 @@
+"""``log check``, ``log repair``, ``log dump``: the folder of a log of topics, seen file by file. Works on the files
+themselves, also while a server writes to them; only ``repair`` needs the log for itself."""
+
+import argparse
+import os
+from collections.abc import Iterable, Iterator
+from fnmatch import fnmatchcase
+from itertools import islice
+from typing import Any
+
+from yirangmq.cli import arguments, output
+from yirangmq.cli.arguments import counted
+from yirangmq.cli.command import Command
+from yirangmq.cli.commands.topic_common import record_line
+from yirangmq.cli.output import Progress, Screen
+from yirangmq.cli.render import Column
+from yirangmq.core import validation
+from yirangmq.core.errors import BadInput, NotFound
+from yirangmq.core.ports import Finding
+from yirangmq.core.topics import MOST_SEQUENCE, Record, Wanted
+from yirangmq.format.topic_record import as_json
+from yirangmq.stores.log.check import ASIDE, Checked, check, has_segments, sound_records
+from yirangmq.stores.log.log import SegmentLog
+from yirangmq.stores.log.readonly import SegmentView
+
+
+def check_options(parser: argparse.ArgumentParser) -> None:
+    _folder(parser)
+
+
+def repair_options(parser: argparse.ArgumentParser) -> None:
+    _folder(parser)
+    arguments.dry_run(parser)
+
+
+def dump_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", metavar="FOLDER", help="the log's folder, or one segment's file, even a damaged one")
+    parser.add_argument("--from-seq", type=int, metavar="N", help="begin at this sequence (default: the first kept)")
+    parser.add_argument("--to-seq", type=int, metavar="N", help="end with this sequence (default: the last)")
+    parser.add_argument("--topic", metavar="NAME", help="only this topic; * stands for any characters")
+    parser.add_argument("--limit", type=int, metavar="N", help="at most so many")
+    parser.add_argument("--frames", action="store_true", help="the stored frames themselves, byte by byte, to stdout")
+
+
+def _folder(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", metavar="FOLDER", help="the log's folder")
+
+
+# -- check and repair -----------------------------------------------------------------------------------------------
+
+
+def run_check(args: argparse.Namespace, screen: Screen) -> int:
+    view = SegmentView(args.folder)
+    return _report(screen, view, _checked(view, screen))
+
+
+def _checked(view: SegmentView, screen: Screen) -> Checked:
+    with Progress("checking", sum(segment.size for segment in view.chain), shown=screen.shows_progress) as show:
+        return check(view, lambda done, total: show(done, f"{done / 1e6:,.0f} MB"))
+
+
+def run_repair(args: argparse.Namespace, screen: Screen) -> int:
+    if args.dry_run:
+        return run_check(args, screen)
+    if not has_segments(args.folder):
+        raise NotFound(f"there is no log in {args.folder}", field="folder")  # and none is made there
+    with SegmentLog(args.folder) as log:
+        done = [*log.notes, *log.mend()]
+    view = SegmentView(args.folder)
+    return _report(screen, view, _checked(view, screen), done)
+
+
+def _report(screen: Screen, view: SegmentView, found: Checked, done: Iterable[str] = ()) -> int:
+    done = list(done)
+    wrong = [finding for finding in found.findings if finding.kind != ASIDE]
+    facts = {
+        "epoch": view.epoch,
+        "first": view.first,
+        "last": view.last,
+        "records": found.records,
+        "segments": len(view.chain),
+        "topics": len(view.topics()),
+    }
+    if screen.json:
+        gaps = [{"first": gap.first, "last": gap.last} for gap in view.gaps()]
+        findings = [_document(finding) for finding in found.findings]
+        screen.document({"ok": not wrong, **facts, "gaps": gaps, "findings": findings, "done": done})
+    else:
+        for text in done:
+            screen.say(f"done: {text}")
+        held = f"{counted(found.records, 'record')} of {counted(len(view.topics()), 'topic')}"
+        where = f"{view.first} to {view.last}, in {counted(len(view.chain), 'segment')}"
+        screen.say(f"{held}, {where}; epoch {view.epoch}")
+        _say_findings(screen, found.findings)
+    return output.exit_code("store_damaged") if wrong else output.OK
+
+
+def _say_findings(screen: Screen, findings: list[Finding]) -> None:
+    if not findings:
+        screen.say("in order: nothing is wrong")
+        return
+    columns = (Column("kind"), Column("where", shrinks=True), Column("what", shrinks=True))
+    screen.table(columns, [(finding.kind, finding.where, finding.text) for finding in findings])
+
+
+def _document(finding: Finding) -> dict[str, Any]:
+    return {"kind": finding.kind, "where": finding.where, "text": finding.text, "mended": finding.mended}
+
+
+# -- dump -----------------------------------------------------------------------------------------------------------
+
+
+def run_dump(args: argparse.Namespace, screen: Screen) -> int:
+    start = None if args.from_seq is None else validation.check_count(args.from_seq, "fromSeq", most=MOST_SEQUENCE)
+    last = None if args.to_seq is None else validation.check_count(args.to_seq, "toSeq", least=0, most=MOST_SEQUENCE)
+    limit = None if args.limit is None else validation.check_count(args.limit, "limit", least=0, most=MOST_SEQUENCE)
+    wanted = _wanted(args.topic)
+    if args.frames:
+        return _dump_frames(args, screen, start, last, wanted)
+    for record in islice(_records(args.folder, start, last, wanted), limit):
+        if screen.json:
+            screen.line(as_json(record))
+        else:
+            screen.say(record_line(record))
+    return output.OK
+
+
+def _wanted(topic: str | None) -> Wanted | None:
+    if topic is None:
+        return None
+    return lambda name: fnmatchcase(name, topic.replace("[", "[[]").replace("?", "[?]"))
+
+
+def _records(folder: str, start: int | None, last: int | None, wanted: Wanted | None) -> Iterator[Record]:
+    if os.path.isfile(folder):  # noqa: PTH113
+        return _records_of_file(folder, start or 0, MOST_SEQUENCE if last is None else last, wanted)
+    view = SegmentView(folder)
+    stop = None if last is None else last + 1
+    return view.reader().records(view.first if start is None else start, stop, wanted)
+
+
+def _records_of_file(path: str, start: int, last: int, wanted: Wanted | None) -> Iterator[Record]:
+    for record in sound_records(path):
+        if start <= record.sequence <= last and (wanted is None or wanted(record.topic)):
+            yield record
+
+
+def _dump_frames(
+    args: argparse.Namespace, screen: Screen, start: int | None, last: int | None, wanted: Wanted | None
+) -> int:
+    if screen.json or screen.is_terminal or args.limit is not None:
+        raise BadInput("goes to a file or a pipe, without --json and --limit", field="frames")
+    view = SegmentView(args.folder)
+    first = view.first if start is None else start
+    total = view.reader().count(first, None if last is None else last + 1, wanted)
+    done = 0
+    with Progress("dumping", total, shown=screen.shows_progress) as show:
+        for part in view.reader().frames(first, None if last is None else last + 1, wanted):
+            screen.write(part.data)
+            done += part.records
+            show(done, f"{done:,} records")
+    return output.OK
+
+
+COMMANDS = {
+    "log": Command(
+        about="Look into the folder of a log of topics (docs/log.md), also while a server writes to it.",
+        examples=(
+            ("is everything as it was written?", "yirangmq log check yirang-data/topics"),
+            ("the records of a topic", "yirangmq log dump yirang-data/topics --topic trades"),
+        ),
+        verbs={
+            "check": (
+                "read every byte and compare",
+                Command(
+                    about="Read every byte of the log and compare it with its checksums. Changes nothing; exits with 5 "
+                    "if something is wrong: a damaged record, a gap, an index that cannot be used.",
+                    examples=(
+                        ("a folder", "yirangmq log check yirang-data/topics"),
+                        ("for programs", "yirangmq log check yirang-data/topics --json"),
+                    ),
+                    options=check_options,
+                    run=run_check,
+                ),
+            ),
+            "repair": (
+                "set damaged segments aside",
+                Command(
+                    about="Open the log for writing, so that what a power cut left is cut off, and set damaged "
+                    "segments aside in quarantine/. What is sound in them stays; what is lost is a gap with both ends. "
+                    "A server that writes to the log must be stopped first.",
+                    examples=(
+                        ("what is wrong?", "yirangmq log repair yirang-data/topics --dry-run"),
+                        ("do it", "yirangmq log repair yirang-data/topics"),
+                    ),
+                    options=repair_options,
+                    run=run_repair,
+                ),
+            ),
+            "dump": (
+                "print its records",
+                Command(
+                    about="Print the records of a log, or all that is sound in one segment's file, be it damaged.",
+                    examples=(
+                        ("the last ones", "yirangmq log dump yirang-data/topics --from-seq 1200"),
+                        ("for programs", "yirangmq log dump yirang-data/topics --topic 'quotes.*' --limit 10 --json"),
+                        ("as they are stored and sent", "yirangmq log dump yirang-data/topics --frames > records.bin"),
+                    ),
+                    options=dump_options,
+                    run=run_dump,
+                ),
+            ),
+        },
+    ),
+}

@@ -1,0 +1,217 @@
+"""``drop``, ``sweep``, ``check``, ``repair``: what an operator does to a store now and then."""
+
+import argparse
+from collections import Counter
+from typing import Any
+
+from yirangmq.broker.queues import Queues
+from yirangmq.cli import arguments, connection, output
+from yirangmq.cli.arguments import counted
+from yirangmq.cli.command import Command
+from yirangmq.cli.output import Screen
+from yirangmq.cli.render import Column
+from yirangmq.core import validation
+from yirangmq.core.errors import BadInput, NotFound, QueueError, StoreBusy, StoreDamaged, WrongState
+from yirangmq.core.ports import Finding, Transaction
+from yirangmq.core.states import KEPT, State
+from yirangmq.stores.open import loose_parts, mend
+
+MOST_DUE = 1_000_000
+"""More than this a dry run does not count."""
+
+
+def drop_options(parser: argparse.ArgumentParser) -> None:
+    arguments.queue(parser)
+    parser.add_argument("ids", nargs="*", metavar="ID", help="message ids, in whatever state")
+    parser.add_argument("--whole-queue", action="store_true", help="the queue with all its messages and its policy")
+    parser.add_argument("--force", action="store_true", help="with --whole-queue: also while messages are leased")
+    arguments.dry_run(parser)
+    arguments.store(parser)
+
+
+def sweep_options(parser: argparse.ArgumentParser) -> None:
+    arguments.dry_run(parser)
+    arguments.store(parser)
+
+
+def check_options(parser: argparse.ArgumentParser) -> None:
+    arguments.store(parser)
+
+
+def repair_options(parser: argparse.ArgumentParser) -> None:
+    arguments.dry_run(parser)
+    arguments.store(parser)
+
+
+# -- drop -----------------------------------------------------------------------------------------------------------
+
+
+def run_drop(args: argparse.Namespace, screen: Screen) -> int:
+    if bool(args.ids) == args.whole_queue:
+        raise BadInput("give message ids, or --whole-queue", field="ids")
+    with connection.existing(args) as queues:
+        if args.whole_queue:
+            return _drop_queue(args, screen, queues)
+        return _drop_ids(args, screen, queues)
+
+
+def _drop_ids(args: argparse.Namespace, screen: Screen, queues: Queues) -> int:
+    """All of them are there, or none is dropped."""
+    ids = list(dict.fromkeys(validation.check_id(id) for id in args.ids))
+    validation.check_queue(args.queue)
+    found = queues.read(lambda transaction: transaction.by_id(args.queue, ids))
+    for id, message in zip(ids, found, strict=True):
+        if message is None:
+            raise NotFound(f"queue {args.queue!r} has no message {id!r}", field="id")
+    gone = sum(message is not None and message.state is State.DROPPED for message in found)
+    if not args.dry_run:
+        _raise_first(queues.drop(args.queue, ids))
+    value = {"did": "dropped", "queue": args.queue, "count": len(ids) - gone, "ids": ids, "dryRun": args.dry_run}
+    screen.answer(value, f"{_did(args, 'dropped')}: {len(ids) - gone} of {args.queue}")
+    return output.OK
+
+
+def _raise_first(errors: list[QueueError | None]) -> None:
+    for error in errors:
+        if error is not None:
+            raise error
+
+
+def _drop_queue(args: argparse.Namespace, screen: Screen, queues: Queues) -> int:
+    validation.check_queue(args.queue)
+    if not queues.read(lambda transaction: transaction.has_queue(args.queue)):
+        raise NotFound(f"there is no queue {args.queue!r}", field="queue")
+    counts = queues.counts(args.queue)
+    if counts.leased and not args.force:
+        raise WrongState(
+            f"{counts.leased} messages of {args.queue!r} are leased; --force drops them too", field="queue"
+        )
+    count = sum(getattr(counts, state.value) for state in KEPT)
+    if not args.dry_run:
+        queues.delete_queue(args.queue)
+    value = {"did": "dropped", "queue": args.queue, "count": count, "wholeQueue": True, "dryRun": args.dry_run}
+    screen.answer(value, f"{_did(args, 'dropped')}: queue {args.queue} with {counted(count, 'message')}")
+    return output.OK
+
+
+def _did(args: argparse.Namespace, did: str) -> str:
+    return f"would have been {did}" if args.dry_run else did
+
+
+# -- sweep ----------------------------------------------------------------------------------------------------------
+
+
+def run_sweep(args: argparse.Namespace, screen: Screen) -> int:
+    if args.dry_run:
+        with connection.seen(args, screen) as queues:
+            due = _due(queues)
+        count = sum(due.values())
+        text = ", ".join(f"{number:,} {state}" for state, number in due.items()) or "nothing"
+        screen.answer({"did": "swept", "count": count, "byState": due, "dryRun": True}, f"due to move: {text}")
+        return output.OK
+    with connection.opened(args) as queues:
+        count = queues.sweep()
+    screen.answer({"did": "swept", "count": count, "dryRun": False}, f"swept: {counted(count, 'change')}")
+    return output.OK
+
+
+def _due(queues: Queues) -> dict[str, int]:
+    now = queues.now_ms()
+
+    def work(transaction: Transaction) -> dict[str, int]:
+        return dict(Counter(message.state.value for message in transaction.due(now, MOST_DUE)))
+
+    return queues.read(work)
+
+
+# -- check and repair -----------------------------------------------------------------------------------------------
+
+
+def run_check(args: argparse.Namespace, screen: Screen) -> int:
+    with connection.existing(args, itself=True) as queues:
+        found = [*queues.check(), *loose_parts(connection.of(args).url)]
+        return _report(screen, found, mending=False)
+
+
+def run_repair(args: argparse.Namespace, screen: Screen) -> int:
+    server = connection.server_of(connection.of(args), args)
+    if server and not args.dry_run:
+        raise StoreBusy(f"a server holds this store, at {server}; stop it first", field="store")
+    return _report(screen, _repair(args), mending=not args.dry_run)
+
+
+def _repair(args: argparse.Namespace) -> list[Finding]:
+    try:
+        with connection.existing(args, itself=True) as queues:
+            found = queues.check(repair=not args.dry_run)
+            return [*found, *loose_parts(connection.of(args).url, repair=not args.dry_run)]
+    except StoreDamaged:
+        if args.dry_run:
+            raise
+        return mend(connection.of(args).url)  # it could not even be opened
+
+
+def _report(screen: Screen, findings: list[Finding], *, mending: bool) -> int:
+    left = sum(not finding.mended for finding in findings)
+    if screen.json:
+        screen.document({"ok": left == 0, "findings": [_document(finding) for finding in findings], "left": left})
+    elif not findings:
+        screen.say("in order: nothing is wrong")
+    else:
+        columns = (Column("kind"), Column("where", shrinks=True), Column("what", shrinks=True), Column("mended"))
+        rows = [(f.kind, f.where, f.text, "yes" if f.mended else "no") for f in findings]
+        screen.table(columns, rows)
+        if not mending:
+            screen.note("'yirangmq repair' mends what can be mended; back the store up first")
+    return output.OK if left == 0 else output.exit_code("store_damaged")
+
+
+def _document(finding: Finding) -> dict[str, Any]:
+    return {"kind": finding.kind, "where": finding.where, "text": finding.text, "mended": finding.mended}
+
+
+COMMANDS = {
+    "drop": Command(
+        about="Give messages up by id, in whatever state they are, or a whole queue. There is no way back.",
+        examples=(
+            ("one message", "yirangmq drop --queue telemetry 9b2f2f2a-6f64-4f8b-a9b5-1e0d6f3a0d71"),
+            ("how much would go with the queue?", "yirangmq drop --queue telemetry --whole-queue --dry-run"),
+            ("the queue with everything in it", "yirangmq drop --queue telemetry --whole-queue"),
+        ),
+        options=drop_options,
+        run=run_drop,
+    ),
+    "sweep": Command(
+        about="Do at once what time brings: delayed messages become ready, lapsed leases end, old history goes. "
+        "Every consume does a part of it; this does all of it.",
+        examples=(
+            ("now", "yirangmq sweep"),
+            ("what is due?", "yirangmq sweep --dry-run"),
+        ),
+        options=sweep_options,
+        run=run_sweep,
+    ),
+    "check": Command(
+        about="Look for damage: broken files or pages, messages in two states, counters that do not add up; and for "
+        "files that other users may reach. "
+        "Changes nothing; exits with 5 if something is wrong.",
+        examples=(
+            ("./yirang.db", "yirangmq check"),
+            ("a folder of JSON files, for programs", "yirangmq check --path /var/yirang/queues --json"),
+        ),
+        options=check_options,
+        run=run_check,
+    ),
+    "repair": Command(
+        about="Mend what check finds. Other users lose their access to the store. What cannot be read is set aside, "
+        "never thrown away. A SQLite file that is "
+        "damaged itself is read into a new one, as far as that goes, and kept under another name. Back the store up "
+        "first.",
+        examples=(
+            ("what would be mended?", "yirangmq repair --dry-run"),
+            ("do it", "yirangmq repair --db /data/yirang.db"),
+        ),
+        options=repair_options,
+        run=run_repair,
+    ),
+}

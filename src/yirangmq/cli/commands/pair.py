@@ -1,0 +1,187 @@
+"""``pair status|switch|history|adopt``: the pair of nodes as an operator sees it. Flags and printing, no rules."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from yirangmq.cli import arguments, connection, output
+from yirangmq.cli.arguments import span
+from yirangmq.cli.command import Command
+from yirangmq.cli.output import Screen
+from yirangmq.core.errors import Unavailable, WrongState
+from yirangmq.failover.state_file import read_history
+
+SWITCH_SECONDS = 60
+SHOWN = 20
+
+
+def _call(args: argparse.Namespace, method: str, **values: Any) -> Any:
+    with connection.existing(args) as queues:
+        if connection.address_of(queues) is None:
+            raise Unavailable("no server holds this store; a pair is asked through one of its servers")
+        return connection.call(queues, method, **values)
+
+
+# -- status ---------------------------------------------------------------------------------------------------------
+
+
+def run_status(args: argparse.Namespace, screen: Screen) -> int:
+    found = _call(args, "pair_status")
+    peer = found["peer"]
+    works = "works" if found["works"] else "does not work"
+    lines = [f"{found['node']}: {found['role']}, {found['status']}, term {found['term']}, {works}"]
+    if peer is None:
+        lines.append("the peer was never heard")
+    else:
+        told = f"heard {span(peer['heardSec'])} ago" + (", SILENT" if peer["silent"] else "")
+        lines.append(f"{peer['node']}: {peer['role']}, {peer['status']}, term {peer['term']}, {told}")
+    lines += [f"  {step}: {text}" for step, text in found["evidence"]]
+    waiting = sum(found["backlog"].values())
+    if waiting and not found["works"]:
+        lines.append(f"{waiting} messages wait on this node's disk until it is active again, or they are adopted")
+    screen.answer(found, "\n".join(lines))
+    return output.OK
+
+
+# -- switch ---------------------------------------------------------------------------------------------------------
+
+
+def switch_options(parser: argparse.ArgumentParser) -> None:
+    arguments.store(parser)
+    parser.add_argument(
+        "--seconds", type=int, default=SWITCH_SECONDS, metavar="N", help=f"wait so long (default: {SWITCH_SECONDS})"
+    )
+
+
+def run_switch(args: argparse.Namespace, screen: Screen) -> int:
+    now = _call(args, "pair_status")
+    peer = now["peer"]
+    if now["role"] == "ACTIVE" and peer is None:
+        raise WrongState("the peer was never heard: there is nobody to hand over to", field="switch")
+    target = peer["node"] if now["role"] == "ACTIVE" else now["node"]
+    found = _call(args, "pair_switch", to=target, seconds=args.seconds)
+    active = found["node"] if found["role"] == "ACTIVE" else found["peer"]["node"]
+    text = f"{active} is active in term {found['term']}, after {found['seconds']:g} s"
+    for queue, count in found["left"].items():
+        text += f"\n{count} messages of {queue} wait on the disk of {found['node']}"
+    screen.answer({**found, "active": active}, text)
+    return output.OK
+
+
+# -- history --------------------------------------------------------------------------------------------------------
+
+
+def history_options(parser: argparse.ArgumentParser) -> None:
+    arguments.store(parser)
+    parser.add_argument("--limit", type=int, default=SHOWN, metavar="N", help=f"the latest N (default: {SHOWN})")
+    parser.add_argument("--folder", metavar="FOLDER", help="of a node that does not run: its DATA/pair")
+
+
+def run_history(args: argparse.Namespace, screen: Screen) -> int:
+    if args.folder:
+        found = read_history(Path(args.folder), max(1, args.limit))
+    else:
+        found = _call(args, "pair_history", limit=max(1, args.limit))
+    for line in found:
+        if screen.json:
+            screen.document(line)
+        else:
+            screen.say(_told(line))
+    return output.OK
+
+
+def _told(line: dict[str, Any]) -> str:
+    known = ("at", "event", "node", "evidence", "role", "term")
+    more = "".join(f", {name} {value}" for name, value in line.items() if name not in known)
+    term = f", term {line['term']}" if "term" in line else ""
+    head = f"{line['at']}  {line['event']}{term}{more}"
+    return "\n".join([head, *(f"    {step}: {text}" for step, text in line.get("evidence", ()))])
+
+
+# -- adopt ----------------------------------------------------------------------------------------------------------
+
+
+def adopt_options(parser: argparse.ArgumentParser) -> None:
+    arguments.store(parser)
+    parser.add_argument("source", metavar="STORE", help="of the dead node: sqlite:FILE or files:FOLDER")
+    parser.add_argument("--node", required=True, metavar="NAME", help="the dead node's name")
+    parser.add_argument("--dry-run", action="store_true", help="only count")
+
+
+def run_adopt(args: argparse.Namespace, screen: Screen) -> int:
+    scheme, _, path = args.source.partition(":")
+    source = f"{scheme}:{Path(path).absolute()}" if path else args.source
+    found = _call(args, "pair_adopt", store=source, node=args.node, dry_run=args.dry_run)
+    verb = "would be adopted" if args.dry_run else "adopted"
+    text = f"{found['messages']} messages {verb}, {found['known']} were known here"
+    screen.answer(found, "\n".join([text, *(f"  {queue}: {count}" for queue, count in found["adopted"].items())]))
+    return output.OK
+
+
+COMMANDS = {
+    "pair": Command(
+        about="Two servers of which one is active (docs/pair.md). Ask either of them: each tells what it knows.",
+        examples=(
+            ("who is active, and why?", "yirangmq pair status"),
+            ("before patching this machine", "yirangmq pair switch"),
+        ),
+        verbs={
+            "status": (
+                "both nodes, as this one knows them",
+                Command(
+                    about="The role, status and term of this node and of its peer, with the evidence for what it "
+                    "decided last.",
+                    examples=(
+                        ("here", "yirangmq pair status"),
+                        ("the other one, for programs", "yirangmq pair status --store tcp://10.0.0.2:7411 --json"),
+                    ),
+                    options=arguments.store,
+                    run=run_status,
+                ),
+            ),
+            "switch": (
+                "make the standby active",
+                Command(
+                    about="The standby becomes active, and the active node the standby. It may be said to either. "
+                    "Publishers wait while what is there is handed out and settled; what nobody takes stays on the "
+                    "old node's disk and is told. The command returns when the other node is active (exit code 0), "
+                    "or says why it is not (10; 4 if there is nobody to switch to). Said to a standby whose peer "
+                    "was stopped by hand, it is the order to take over.",
+                    examples=(
+                        ("in a job that patches this machine", "yirangmq pair switch"),
+                        ("wait longer for it", "yirangmq pair switch --seconds 300"),
+                    ),
+                    options=switch_options,
+                    run=run_switch,
+                ),
+            ),
+            "history": (
+                "every decision of this node, with its evidence",
+                Command(
+                    about="What this node decided, the oldest first: when, in which term, and each step that led to "
+                    "it (docs/pair.md explains them).",
+                    examples=(
+                        ("the latest twenty", "yirangmq pair history"),
+                        ("of a node that does not run", "yirangmq pair history --folder /mnt/old/yirang-data/pair"),
+                    ),
+                    options=history_options,
+                    run=run_history,
+                ),
+            ),
+            "adopt": (
+                "bring in what waits on the disk of a dead node",
+                Command(
+                    about="The active node takes over what waits in the store of the other one, which must not run. "
+                    "Each message is stored here and then given up there; ids are remembered, so that none is "
+                    "delivered by both. Broken off, it is done again: until then the other node does not start.",
+                    examples=(
+                        ("from its disk", "yirangmq pair adopt sqlite:/mnt/old/yirang-data/queue.db --node gateway-1"),
+                        ("how much is it?", "yirangmq pair adopt sqlite:/mnt/old/queue.db --node gateway-1 --dry-run"),
+                    ),
+                    options=adopt_options,
+                    run=run_adopt,
+                ),
+            ),
+        },
+    )
+}

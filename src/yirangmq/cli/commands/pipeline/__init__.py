@@ -1,0 +1,26 @@
+"""``pipeline``: every verb of it, from the modules that have them."""
+
+from yirangmq.cli.command import Command
+from yirangmq.cli.commands.pipeline import batch_jobs, load, projects, streams
+
+COMMANDS = {
+    "pipeline": Command(
+        about="Work on messages and records in bulk, with Spark: declarative pipelines, streams that go on and on, and "
+        "jobs that are ready to use. Needs the extra: pip install 'yirangmq[spark]'.",
+        examples=(
+            ("a project, checked and run", "yirangmq pipeline init shop"),
+            (
+                "a stream from a topic to a queue",
+                "yirangmq pipeline process --from topic:orders --to queue:work --start earliest",
+            ),
+            ("a page with charts", "yirangmq pipeline report --html report.html"),
+        ),
+        verbs={
+            **projects.VERBS,
+            **streams.VERBS,
+            **batch_jobs.VERBS,
+            **batch_jobs.INSIGHT_VERBS,
+            **load.VERBS,
+        },
+    )
+}

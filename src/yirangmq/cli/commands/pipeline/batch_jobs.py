@@ -1,0 +1,287 @@
+"""``pipeline archive | compact | housekeep``: messages as Parquet, by date.
+
+``pipeline report | audit | poison``: what there is to know of messages and records."""
+
+import argparse
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from yirangmq.cli import arguments, output
+from yirangmq.cli.command import Command
+from yirangmq.cli.commands.pipeline import common as sparkwork
+from yirangmq.cli.commands.pipeline.common import common, source, table, values
+from yirangmq.cli.output import Screen
+from yirangmq.core.errors import BadInput
+from yirangmq.pipeline.run_registry import read_place
+
+
+def _today() -> Any:
+    return datetime.now(UTC).date()
+
+
+def archive_options(parser: argparse.ArgumentParser) -> None:
+    source(
+        parser,
+        "topic:NAME or topic:PATTERN; done:QUEUE or done:* for messages that are done; files:FOLDER for files by date",
+    )
+    parser.add_argument("--to", required=True, metavar="FOLDER", help="the archive; each place has one of its own")
+    common(parser)
+
+
+def run_archive(args: argparse.Namespace, screen: Screen) -> int:
+    place = read_place(args.source, kinds=("topic", "done", "dlq", "files"))
+    reach = sparkwork.reach_of(args)
+    with sparkwork.working(args, screen, "archive") as spark:
+        from yirangmq.pipeline import run_registry
+        from yirangmq.pipeline.jobs.analysis import settled
+        from yirangmq.pipeline.jobs.archive import archive
+
+        is_files = place.kind == "files"
+        rows = (
+            settled(run_registry.read_day_files(spark, place)) if is_files else run_registry.read(spark, place, reach)
+        )
+        made = archive(rows, Path(args.to).absolute(), str(place))
+    value = {"from": str(place), "to": args.to, **asdict(made.sums), "archivedUpTo": made.last, "files": made.files}
+    days = f" in {made.files} files of {', '.join(made.days)}" if made.days else ""
+    screen.answer(value | {"days": [*made.days]}, f"archived {made.sums.rows:,} rows of {place}{days}")
+    return output.OK
+
+
+def _folder(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--archive", required=True, metavar="FOLDER", help="what 'pipeline archive' made")
+
+
+def compact_options(parser: argparse.ArgumentParser) -> None:
+    _folder(parser)
+    parser.add_argument("--day", required=True, metavar="DATE", help="a day that is over, such as 2026-03-01 (UTC)")
+    arguments.dry_run(parser)
+    common(parser, broker=False)
+
+
+def run_compact(args: argparse.Namespace, screen: Screen) -> int:
+    from yirangmq.pipeline.jobs import manifest
+
+    folder = Path(args.archive).absolute()
+    if args.dry_run:
+        files = manifest.load(folder).files(args.day)
+        sums = manifest.Sums.together(file.sums for file in files)
+        value = {"day": args.day, "before": len(files), "dryRun": True, **asdict(sums)}
+        screen.answer(value, f"{args.day}: {len(files)} files with {sums.rows:,} rows would be written anew")
+        return output.OK
+    with sparkwork.working(args, screen, "compact") as spark:
+        from yirangmq.pipeline.jobs.archive import compact
+
+        made = compact(spark, folder, args.day, _today())
+    value = {"day": made.day, "before": made.before, "after": made.after, "dryRun": False, **asdict(made.sums)}
+    screen.answer(value, f"{made.day}: {made.before} files became {made.after}, {made.sums.rows:,} rows compared")
+    return output.OK
+
+
+def housekeep_options(parser: argparse.ArgumentParser) -> None:
+    _folder(parser)
+    parser.add_argument("--keep-days", type=int, default=7, metavar="N", help="days to keep before today (7)")
+    arguments.dry_run(parser)
+    common(parser, broker=False)
+
+
+def run_housekeep(args: argparse.Namespace, screen: Screen) -> int:
+    with sparkwork.working(args, screen, "housekeep") as spark:
+        from yirangmq.pipeline.jobs.archive import housekeep
+
+        made = housekeep(spark, Path(args.archive).absolute(), _today(), args.keep_days, dry_run=args.dry_run)
+    value = {
+        "removed": [*made.removed],
+        "rowsRemoved": made.rows_removed,
+        "kept": [*made.kept],
+        "compacted": [one.day for one in made.compacted],
+        "dryRun": args.dry_run,
+    }
+    would = "would be removed" if args.dry_run else "removed"
+    text = f"{len(made.removed)} days with {made.rows_removed:,} rows {would}, {len(made.kept)} kept"
+    if made.compacted:
+        text += f", {len(made.compacted)} of them compacted"
+    screen.answer(value, text)
+    return output.OK
+
+
+VERBS: dict[str, tuple[str, Command]] = {
+    "archive": (
+        "keep records and done messages as Parquet, by date",
+        Command(
+            about="Add what is new of a topic, or of the messages that are done, to Parquet files by date: each of "
+            "them once, the members of its envelope as columns, compared with what was read before it is listed.",
+            examples=(
+                ("a topic", "yirangmq pipeline archive --from topic:orders --to archive/orders"),
+                ("what is done in all queues", "yirangmq pipeline archive --from 'done:*' --to archive/done"),
+                (
+                    "files by date, once settled",
+                    "yirangmq pipeline archive --from files:data/by-date --to archive/week",
+                ),
+            ),
+            options=archive_options,
+            run=run_archive,
+        ),
+    ),
+    "compact": (
+        "write a closed day of an archive as few files",
+        Command(
+            about="Write the files of a day that is over as few large ones. The old ones go last, after rows, first "
+            "and last sequence and checksum were found equal.",
+            examples=(
+                ("a day", "yirangmq pipeline compact --archive archive/orders --day 2026-03-01"),
+                (
+                    "how many files it has",
+                    "yirangmq pipeline compact --archive archive/orders --day 2026-03-01 --dry-run",
+                ),
+            ),
+            options=compact_options,
+            run=run_compact,
+        ),
+    ),
+    "housekeep": (
+        "compact closed days of an archive, remove old ones",
+        Command(
+            about="Keep the last days of an archive, compacted, and remove those before them. Days are those of UTC.",
+            examples=(
+                ("what would go", "yirangmq pipeline housekeep --archive archive/orders --dry-run"),
+                ("keep a month", "yirangmq pipeline housekeep --archive archive/orders --keep-days 31"),
+            ),
+            options=housekeep_options,
+            run=run_housekeep,
+        ),
+    ),
+}
+
+
+def report_options(parser: argparse.ArgumentParser) -> None:
+    about = "queue:*, queue:NAME, topic:NAME, archive:FOLDER or files:FOLDER for files by date (default: queue:*)"
+    source(parser, about, needed=False, default="queue:*")
+    parser.add_argument("--html", metavar="FILE", help="also as a page with charts")
+    common(parser)
+
+
+def run_report(args: argparse.Namespace, screen: Screen) -> int:
+    place = read_place(args.source)
+    reach = sparkwork.reach_of(args)
+    now = datetime.now(UTC)
+    with sparkwork.working(args, screen, "report") as spark:
+        from yirangmq.pipeline import run_registry
+        from yirangmq.pipeline.jobs import report as page
+        from yirangmq.pipeline.jobs.report import report
+
+        rows = run_registry.read_states(spark, place, reach).cache()
+        found = page.values(report(rows, now))
+        rows.unpersist()
+    if args.html:
+        title = f"Report of {place}"
+        Path(args.html).write_text(page.page(found, title, now.isoformat(timespec="seconds")))
+    if screen.json:
+        screen.document({"ok": True, "from": str(place), **found})
+        return output.OK
+    for name, part in found.items():
+        screen.say(page.TITLES[name])
+        table(screen, part)
+        screen.say()
+    if args.html:
+        screen.say(f"the page: {args.html}")
+    return output.OK
+
+
+def audit_options(parser: argparse.ArgumentParser) -> None:
+    source(parser, "topic:NAME, topic:PATTERN or archive:FOLDER")
+    common(parser)
+
+
+def run_audit(args: argparse.Namespace, screen: Screen) -> int:
+    place = read_place(args.source, kinds=("topic", "archive"))
+    reach = sparkwork.reach_of(args)
+    with sparkwork.working(args, screen, "audit") as spark:
+        from yirangmq.pipeline import run_registry
+        from yirangmq.pipeline.jobs.analysis import audit, gaps, repeats
+
+        rows = run_registry.read(spark, place, reach)
+        if "offset" not in rows.columns:
+            raise BadInput("is an archive of messages; only records of topics have a sequence to audit", field="from")
+        found = {"topics": values(audit(rows)), "gaps": values(gaps(rows)), "repeats": values(repeats(rows))}
+    is_whole = not found["gaps"] and not found["repeats"]
+    if screen.json:
+        screen.document({"ok": True, "from": str(place), "whole": is_whole, **found})
+        return output.OK
+    table(screen, found["topics"])
+    for name in ("gaps", "repeats"):
+        if found[name]:
+            screen.say(f"\n{name}:")
+            table(screen, found[name])
+    screen.say("nothing is missing, nothing is there twice" if is_whole else "\nnot whole")
+    return output.OK
+
+
+def poison_options(parser: argparse.ArgumentParser) -> None:
+    source(parser, "dlq:NAME, dlq:* (default), archive:FOLDER or files:FOLDER", needed=False, default="dlq:*")
+    parser.add_argument("--least", type=int, default=3, metavar="N", help="failures from which on it is shown (3)")
+    common(parser)
+
+
+def run_poison(args: argparse.Namespace, screen: Screen) -> int:
+    place = read_place(args.source, kinds=("dlq", "queue", "archive", "files"))
+    reach = sparkwork.reach_of(args)
+    with sparkwork.working(args, screen, "poison") as spark:
+        from yirangmq.pipeline import run_registry
+        from yirangmq.pipeline.jobs.analysis import poison_messages, poison_shapes
+
+        rows = run_registry.read_states(spark, place, reach)
+        found = {
+            "payloads": values(poison_messages(rows, args.least)),
+            "shapes": values(poison_shapes(rows, args.least)),
+        }
+    if screen.json:
+        screen.document({"ok": True, "from": str(place), **found})
+        return output.OK
+    for name, part in found.items():
+        screen.say(f"{name} that failed {args.least} times or more:")
+        table(screen, part)
+        screen.say()
+    return output.OK
+
+
+INSIGHT_VERBS: dict[str, tuple[str, Command]] = {
+    "report": (
+        "rates, times, failures and volume, as tables and charts",
+        Command(
+            about="What went through: messages a minute, failure rate, wait and processing times, dead letters by "
+            "reason and how they grow, retries, volume by week.",
+            examples=(
+                ("all queues of a server, as a page", "yirangmq pipeline report --html report.html"),
+                ("an archive, for programs", "yirangmq pipeline report --from archive:archive/done --json"),
+            ),
+            options=report_options,
+            run=run_report,
+        ),
+    ),
+    "audit": (
+        "gaps and duplicates of topics",
+        Command(
+            about="Look at every sequence of a topic, or of an archive of it: what is missing, what is there twice.",
+            examples=(
+                ("all topics of a server", "yirangmq pipeline audit --from 'topic:*'"),
+                ("an archive", "yirangmq pipeline audit --from archive:archive/orders --json"),
+            ),
+            options=audit_options,
+            run=run_audit,
+        ),
+    ),
+    "poison": (
+        "messages and shapes of payload that keep failing",
+        Command(
+            about="Payloads that failed again and again, in one message or in several, and shapes of payload that do.",
+            examples=(
+                ("dead letters of all queues", "yirangmq pipeline poison"),
+                ("of one queue", "yirangmq pipeline poison --from dlq:mail --least 10 --json"),
+            ),
+            options=poison_options,
+            run=run_poison,
+        ),
+    ),
+}

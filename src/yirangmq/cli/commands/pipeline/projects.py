@@ -1,0 +1,234 @@
+"""``pipeline init | dry-run | run``: projects of Spark's declarative pipelines."""
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from yirangmq.cli import output
+from yirangmq.cli.command import Command
+from yirangmq.cli.commands.pipeline import common
+from yirangmq.cli.output import Screen
+from yirangmq.cli.render import Column
+from yirangmq.pipeline import project_template, run_registry
+from yirangmq.pipeline.declarative_events import Flow
+from yirangmq.pipeline.spark_errors import SparkLog
+
+if TYPE_CHECKING:
+    from yirangmq.pipeline.declarative import Runner
+
+
+def init_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="the project, and the folder that is made for it")
+    parser.add_argument("--in", dest="parent", default=".", metavar="FOLDER", help="where (default: here)")
+
+
+def run_init(args: argparse.Namespace, screen: Screen) -> int:
+    made = project_template.init(args.name, Path(args.parent))
+    folder = Path(args.parent) / args.name
+    lines = [f"made {folder} with {len(made)} files; next:"]
+    lines.append(
+        f"  yirangmq pipeline load --table {folder}/sample/orders.jsonl --format text --to topic:orders --name sample"
+    )
+    lines += [f"  yirangmq pipeline {verb} {folder}" for verb in ("dry-run", "run")]
+    screen.answer({"folder": str(folder), "files": [str(path) for path in made]}, "\n".join(lines))
+    return output.OK
+
+
+def project_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "project", metavar="PROJECT", nargs="?", default=".", help="its folder, or its spark-pipeline.yml"
+    )
+    common.reach_options(parser, path=False)
+    common.spark_options(parser)
+
+
+def run_options(parser: argparse.ArgumentParser) -> None:
+    project_options(parser)
+    parser.add_argument(
+        "--refresh", action="append", default=[], metavar="TABLE", help="only this one; may be repeated"
+    )
+    parser.add_argument(
+        "--afresh", action="append", default=[], metavar="TABLE", help="this one from the beginning; '*' for all"
+    )
+    parser.add_argument("--home", metavar="FOLDER", help=HOME_HELP)
+
+
+HOME_HELP = f"where the state of pipelines is kept (default: $YIRANGMQ_PIPELINES or ./{run_registry.FOLDER})"
+
+
+def run_dry(args: argparse.Namespace, screen: Screen) -> int:
+    from yirangmq.pipeline.declarative import alone, find_spec
+
+    args.refresh, args.afresh = [], []
+    runner = _runner(args, screen, is_dry=True)
+    with alone(find_spec(args.project).parent):
+        runner.run()
+    elements = [{"kind": one.kind, "name": one.name, "place": one.place} for one in runner.elements]
+    if screen.json:
+        screen.document({"ok": True, "elements": elements})
+        return output.OK
+    screen.table([Column("kind"), Column("name"), Column("place")], [[*one.values()] for one in elements])
+    screen.say("it fits together; nothing was read or written")
+    return output.OK
+
+
+def run_run(args: argparse.Namespace, screen: Screen) -> int:
+    from yirangmq.pipeline.declarative import alone, find_spec
+
+    place = find_spec(args.project).parent
+    folder = run_registry.folder_of(run_registry.home(args.home), place.name)
+    runner = _runner(args, screen, is_dry=False)
+    with alone(place):  # before a word about this run: the one that is going on has its own
+        return _run(args, screen, folder, runner)
+
+
+def _run(args: argparse.Namespace, screen: Screen, folder: Path, runner: "Runner") -> int:
+    name = folder.name
+    standing = _Standing(
+        folder, run_registry.begun(name, "pipeline", " ".join(sys.argv[1:]), os.getpid()), runner, args
+    )
+    run_registry.forget_stop(folder)
+    standing.say("running", at_once=True)
+    try:
+        with _told_to_go():
+            runner.run(standing.look)
+    except _Stopped:
+        standing.say("stopped", at_once=True)
+        screen.answer({"pipeline": name, "state": "stopped"}, f"{name}: stopped; the next run goes on from here")
+        return output.OK
+    except BaseException as error:
+        standing.say("failed", str(error)[:1000], at_once=True)
+        raise
+    standing.say("done", at_once=True)
+    flows = [] if runner.flows is None else [*runner.flows.all.values()]
+    value = {"pipeline": name, "state": "done", "flows": [flow.document() for flow in flows]}
+    screen.answer(value, f"{name}: {len(flows)} flows are done, {standing.rows:,} rows came in")
+    return output.OK
+
+
+class _Stopped(BaseException):
+    """SIGTERM, or ``pipeline stop``."""
+
+
+@contextmanager
+def _told_to_go() -> Iterator[None]:
+    def go(*_: object) -> None:
+        raise _Stopped
+
+    before = signal.signal(signal.SIGTERM, go)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+class _Standing:
+    """How a run does: in the running folder, and at the broker."""
+
+    def __init__(self, folder: Path, status: "run_registry.Status", runner: "Runner", args: argparse.Namespace) -> None:
+        from yirangmq.pipeline.query_monitor import Teller
+
+        reach = common.reach_of(args)
+        self._folder, self._status, self._runner = folder, status, runner
+        self._teller = Teller(status.name, reach.broker, reach.token)
+
+    @property
+    def rows(self) -> int:
+        return 0 if self._runner.flows is None else self._runner.flows.rows
+
+    def look(self) -> None:
+        """Now and then, on a thread of the runner's."""
+        self._tell(at_once=False)
+        if run_registry.is_asked_to_stop(self._folder):
+            run_registry.forget_stop(self._folder)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def say(self, state: str, error: str | None = None, *, at_once: bool) -> None:
+        self._status = replace(self._status, state=state, error=error, rows=self.rows)
+        run_registry.save(self._folder, self._status)
+        self._tell(at_once=at_once)
+
+    def _tell(self, *, at_once: bool) -> None:
+        flows = [] if self._runner.flows is None else [*self._runner.flows.all.values()]
+        lags = [flow.last.lag for flow in flows if flow.last is not None and flow.last.lag is not None]
+        card = {
+            "kind": self._status.kind,
+            "state": self._status.state,
+            "startedAt": self._status.started_at,
+            "source": f"{len(flows)} flows" if flows else "",
+            "rows": self.rows,
+            "lag": max(lags, default=None),
+            "error": self._status.error,
+        }
+        self._teller.tell(card, at_once=at_once)
+
+
+def _runner(args: argparse.Namespace, screen: Screen, *, is_dry: bool) -> "Runner":
+    from yirangmq.pipeline.declarative import STATE, Plan, Runner, find_spec
+
+    spec = find_spec(args.project)
+    common.need(pipelines=True)
+    os.environ["YIRANGMQ_BROKER"] = common.reach_of(args).broker or ""
+    plan = Plan(spec, args.master, common.settings_of(args), is_dry, args.refresh, args.afresh, args.ui)
+    shown: dict[str, str] = {}
+
+    def tell(flow: Flow) -> None:
+        line = flow.line()
+        if shown.get(flow.name) != line:
+            shown[flow.name] = line
+            if not screen.json:
+                screen.say(line)
+                screen.flush()
+
+    log = SparkLog(spec.parent / STATE / "spark.log")
+    return Runner(plan, tell, log, lambda page: screen.note(f"Spark's own page: {page}"))
+
+
+VERBS = {
+    "init": (
+        "lay out a project",
+        Command(
+            about="Lay out a project of a declarative pipeline: its spec, definitions in Python and SQL, sample data "
+            "and a test. Everything in it is meant to be changed.",
+            examples=(
+                ("here", "yirangmq pipeline init shop"),
+                ("elsewhere", "yirangmq pipeline init shop --in pipelines"),
+            ),
+            options=init_options,
+            run=run_init,
+        ),
+    ),
+    "dry-run": (
+        "check a project, without any data",
+        Command(
+            about="Read the definitions of a project and let Spark check that they fit together: names, columns, "
+            "types, SQL. Nothing is read or written.",
+            examples=(
+                ("a project", "yirangmq pipeline dry-run shop"),
+                ("with a server elsewhere", "yirangmq pipeline dry-run shop --broker http://10.0.0.7:8080"),
+            ),
+            options=project_options,
+            run=run_dry,
+        ),
+    ),
+    "run": (
+        "run a project: what is new, and then it ends",
+        Command(
+            about="Run a project of a declarative pipeline: every flow reads what is new since the last run, and the "
+            "run ends when all are done. One line for each flow that says how far it is.",
+            examples=(
+                ("a project", "yirangmq pipeline run shop"),
+                ("one table from the beginning", "yirangmq pipeline run shop --afresh good_orders"),
+                ("on a cluster", "yirangmq pipeline run shop --master spark://10.0.0.1:7077"),
+            ),
+            options=run_options,
+            run=run_run,
+        ),
+    ),
+}

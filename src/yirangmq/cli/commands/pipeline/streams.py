@@ -1,0 +1,275 @@
+"""``pipeline process | explain | list | status | stop``: streams that go on, and how they do."""
+
+import argparse
+import os
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from yirangmq.cli import output
+from yirangmq.cli.command import Command
+from yirangmq.cli.commands.pipeline import common
+from yirangmq.cli.commands.pipeline.projects import HOME_HELP
+from yirangmq.cli.output import Screen
+from yirangmq.cli.render import Column
+from yirangmq.core.validation import check_count
+from yirangmq.pipeline import run_registry
+from yirangmq.pipeline.declarative_events import Seen
+from yirangmq.pipeline.run_registry import read_place
+from yirangmq.pipeline.spark_errors import SparkLog
+
+if TYPE_CHECKING:
+    from yirangmq.pipeline.stream_job import Work
+
+UNFIT = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+def stream_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--from", dest="source", required=True, metavar="PLACE", help="topic:NAME or topic:PATTERN")
+    parser.add_argument(
+        "--to", required=True, metavar="TARGET", help="queue:NAME or topic:NAME, where a row says nothing"
+    )
+    parser.add_argument("--steps", metavar="MODULE:FUNCTION", help="from DataFrame to DataFrame; looked for here too")
+    parser.add_argument("--trigger", default="1 second", metavar="SPAN", help="how often (default: '1 second')")
+    parser.add_argument("--once", action="store_true", help="what is there now, and then it ends")
+    parser.add_argument("--start", default="latest", metavar="WHERE", help="without a checkpoint: earliest, latest "
+                        "(default) or {\"global_seq\": N}")  # fmt: skip
+    parser.add_argument("--most", type=int, metavar="N", help="records in one micro-batch at most (default: 100 000)")
+    parser.add_argument("--bad-rows", choices=("dlq", "fail"), default="dlq", help="a row that cannot be written: to "
+                        "the dead letters (default), or the query fails")  # fmt: skip
+    parser.add_argument("--lost-records", choices=("fail", "skip"), default="fail", help="records that retention took "
+                        "before they were read: the query fails (default), or goes on and says how many")  # fmt: skip
+    parser.add_argument("--name", metavar="NAME", help="of the query (default: made from --from and --to)")
+    parser.add_argument("--checkpoint", metavar="FOLDER", help="default: the query's own folder")
+    parser.add_argument("--home", metavar="FOLDER", help=HOME_HELP)
+    common.reach_options(parser)
+    common.spark_options(parser)
+
+
+def run_process(args: argparse.Namespace, screen: Screen) -> int:
+    common.need()
+    name = args.name or _named(args)
+    folder = run_registry.folder_of(run_registry.home(args.home), name)
+    work = _work(args, folder)
+    from yirangmq.pipeline import spark_errors, stream_job
+    from yirangmq.pipeline.query_monitor import Keeper, ProgressListener, Teller
+
+    through = stream_job.load_steps(args.steps, Path.cwd(), args.master)
+    log = SparkLog(folder / "spark.log")
+    show = _Show(screen, log)
+    with stream_job.held(work.checkpoint), common.session_of(args, name, log) as spark, spark_errors.plain():
+        run_registry.forget_stop(folder)
+        rows = stream_job.build(spark, work, through)
+        begins = stream_job.beginning(work)
+        if args.ui and spark.sparkContext.uiWebUrl:
+            screen.note(f"Spark's own page: {spark.sparkContext.uiWebUrl}")
+        listener = ProgressListener(folder, show.progress)
+        screen.note(f"{name}: {begins}")
+        status = run_registry.begun(name, "process", " ".join(sys.argv[1:]), os.getpid())
+        teller = Teller(name, work.reach.broker, work.reach.token)
+        keeper = Keeper(folder, status, listener, teller, show.notes, str(work.source), work.target)
+        run_registry.save(folder, status)
+        spark.streams.addListener(listener)
+        try:
+            ended = keeper.keep(lambda: stream_job.begin(rows, work, name))
+        finally:
+            spark.streams.removeListener(listener)
+    value = {**keeper.card(), "name": name, "resumedAt": begins.sequence, "batches": listener.batches}
+    bad = f", {listener.dead:,} of them to the dead letters" if listener.dead else ""
+    late = f", {listener.late:,} came too late for their window" if listener.late else ""
+    screen.answer(value, f"{name}: {ended.state}; {listener.rows:,} rows in {listener.batches} batches{bad}{late}")
+    return output.OK
+
+
+class _Show:
+    """Lines for people; one document a line for programs."""
+
+    def __init__(self, screen: Screen, log: SparkLog) -> None:
+        self._screen = screen
+        self._log = log
+
+    def progress(self, seen: Seen) -> None:
+        if not self._screen.json and seen.rows:
+            self._screen.say(seen.line())
+            self._screen.flush()
+
+    def notes(self) -> None:
+        for line in self._log.notes():
+            self._screen.note(line)
+
+
+def _named(args: argparse.Namespace) -> str:
+    return UNFIT.sub("-", f"{args.source}-to-{args.to}").strip("-.")[:100]
+
+
+def _work(args: argparse.Namespace, folder: Path) -> "Work":
+    from yirangmq.pipeline.steps import check_target
+    from yirangmq.pipeline.stream_job import Work
+
+    if args.most is not None:
+        check_count(args.most, "most", most=10**9)
+    return Work(
+        source=read_place(args.source, kinds=("topic",)),
+        target=check_target(args.to),
+        reach=common.reach_of(args),
+        checkpoint=Path(args.checkpoint or folder / "checkpoint").absolute(),
+        trigger=None if args.once else args.trigger,
+        start=args.start,
+        most=args.most,
+        bury=args.bad_rows == "dlq",
+        skip_lost=args.lost_records == "skip",
+    )
+
+
+def run_explain(args: argparse.Namespace, screen: Screen) -> int:
+    common.need()
+    name = args.name or _named(args)
+    work = _work(args, run_registry.folder_of(run_registry.home(args.home), name))
+    from yirangmq.pipeline import stream_job
+
+    through = stream_job.load_steps(args.steps, Path.cwd(), args.master)
+    with common.working(args, screen, "explain") as spark:
+        rows = stream_job.build(spark, work, through)
+        plan = (
+            rows._jdf.queryExecution().analyzed().toString().rstrip()
+        )  # what the steps come to, before Spark turns it
+        columns = [{"name": field.name, "type": field.dataType.simpleString()} for field in rows.schema.fields]
+    begins = stream_job.beginning(work)
+    if screen.json:
+        told = {"name": name, "from": str(work.source), "to": work.target, "columns": columns, "plan": plan}
+        screen.document({"ok": True, **told, "checkpoint": str(work.checkpoint), "resumesAt": begins.sequence})
+        return output.OK
+    screen.say(f"reads       {work.source}")
+    screen.say(f"writes      {work.target}, where a row has no target of its own")
+    screen.say(f"checkpoint  {work.checkpoint}")
+    screen.say(f"begins      {begins}")
+    screen.say("columns     " + ", ".join(f"{one['name']} {one['type']}" for one in columns))
+    screen.say(f"\n{plan}")
+    return output.OK
+
+
+# -- looking --------------------------------------------------------------------------------------------------------
+
+
+def list_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--home", metavar="FOLDER", help=HOME_HELP)
+
+
+def one_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="as 'pipeline list' has it")
+    list_options(parser)
+
+
+def run_list(args: argparse.Namespace, screen: Screen) -> int:
+    home = run_registry.home(args.home)
+    cards = [_card(home, one.name) for one in run_registry.every(home)]
+    if screen.json:
+        for card in cards:
+            screen.document(card)
+        return output.OK
+    if not cards:
+        screen.note(f"there are no pipelines in {home}")
+        return output.OK
+    names = ("name", "kind", "state", "rows", "position", "lag", "started_at", "error")
+    columns = [Column(name, right=name in ("rows", "position", "lag"), shrinks=name == "error") for name in names]
+    screen.table(columns, [[card[name] for name in names] for card in cards])
+    return output.OK
+
+
+def run_status(args: argparse.Namespace, screen: Screen) -> int:
+    card = _card(run_registry.home(args.home), args.name)
+    if screen.json:
+        screen.document({"ok": True, **card})
+        return output.OK
+    for name, value in card.items():
+        screen.say(f"{name:<16}{'-' if value is None else value}")
+    return output.OK
+
+
+def run_stop(args: argparse.Namespace, screen: Screen) -> int:
+    found = run_registry.ask_to_stop(run_registry.folder_of(run_registry.home(args.home), args.name))
+    screen.answer({"name": found.name, "pid": found.pid}, f"{found.name} (process {found.pid}) is asked to stop")
+    return output.OK
+
+
+def _card(home: Path, name: str) -> dict[str, Any]:
+    folder = run_registry.folder_of(home, name)
+    status = run_registry.load(folder)
+    last = run_registry.last_progress(folder) or {}
+    told = {key: last.get(key) for key in ("batch", "batch_ms", "rows_per_second", "position", "lag")}
+    return {**run_registry.document(status), **told}
+
+
+VERBS = {
+    "process": (
+        "a topic through steps into queues and topics, on and on",
+        Command(
+            about="Read a topic as a stream, lead it through steps, write it to queues and topics: each record's "
+            "outcome once, whatever is killed and started again. It goes on from its checkpoint and says so. Bad rows "
+            "go to the dead letters with the reason. Wrong steps, columns and options are told before any data moves.",
+            examples=(
+                (
+                    "from the beginning, once a second",
+                    "yirangmq pipeline process --from topic:orders --to queue:work --start earliest",
+                ),
+                (
+                    "through steps of one's own, what is there now",
+                    "yirangmq pipeline process --from topic:orders --to queue:work --steps orders:steps --once",
+                ),
+            ),
+            options=stream_options,
+            run=run_process,
+        ),
+    ),
+    "explain": (
+        "what process would do, without any data",
+        Command(
+            about="Build what 'pipeline process' would run with these options: the columns for the sink, where it "
+            "would begin, and the plan. An error points at the place.",
+            examples=(
+                ("without steps", "yirangmq pipeline explain --from topic:orders --to queue:work"),
+                ("with steps", "yirangmq pipeline explain --from topic:orders --to queue:work --steps orders:steps"),
+            ),
+            options=stream_options,
+            run=run_explain,
+        ),
+    ),
+    "list": (
+        "the pipelines of this machine, and how they do",
+        Command(
+            about="The pipelines that run or ran here: state, rows, position and lag. One whose process is gone "
+            "without a word is lost.",
+            examples=(
+                ("those of this folder", "yirangmq pipeline list"),
+                ("for programs", "yirangmq pipeline list --json"),
+            ),
+            options=list_options,
+            run=run_list,
+        ),
+    ),
+    "status": (
+        "one pipeline in full",
+        Command(
+            about="Everything known of one pipeline: its command, its process, the last micro-batch, the last error.",
+            examples=(
+                ("for people", "yirangmq pipeline status orders"),
+                ("for programs", "yirangmq pipeline status orders --json"),
+            ),
+            options=one_options,
+            run=run_status,
+        ),
+    ),
+    "stop": (
+        "ask a stream to end after its micro-batch",
+        Command(
+            about="Ask a stream to end in good order; started again it goes on where it was.",
+            examples=(
+                ("one of this folder", "yirangmq pipeline stop orders"),
+                ("of another", "yirangmq pipeline stop orders --home /var/lib/pipelines"),
+            ),
+            options=one_options,
+            run=run_stop,
+        ),
+    ),
+}

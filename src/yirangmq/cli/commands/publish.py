@@ -1,0 +1,272 @@
+"""``publish``: one document, JSON lines, or any bytes."""
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+from yirangmq.broker.dead_letters import DeadLetters
+from yirangmq.broker.queues import Queues
+from yirangmq.cli import arguments, connection, output
+from yirangmq.cli.arguments import attribute, open_input, read_input
+from yirangmq.cli.command import Command
+from yirangmq.cli.output import Progress, Screen
+from yirangmq.core.errors import BadInput, TooLarge
+from yirangmq.core.policy import MAX_BODY
+from yirangmq.core.ports import Stored
+from yirangmq.format.envelope import MARKS, MAX_HEADER, NewMessage, read
+from yirangmq.format.json_codec import dumps, loads, members
+
+MOST_PER_BATCH = 1000
+BYTES_PER_BATCH = 4 * 1024 * 1024
+LONGEST = MAX_BODY * 4 // 3 + MAX_HEADER + 1024
+"""The largest payload as Base64 with its envelope."""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    arguments.queue(parser, what="the queue; it need not exist")
+    parser.add_argument("payload", nargs="?", metavar="JSON", help="the payload or the whole envelope, as JSON text")
+    parser.add_argument("--payload", dest="text", metavar="JSON", help="the same, as an option")
+    parser.add_argument("--file", metavar="FILE", help="read it from a file, or from stdin with -")
+    parser.add_argument("--lines", action="store_true", help="the file has one JSON document a line")
+    parser.add_argument("--raw", action="store_true", help="any bytes, passed on untouched; no envelope is looked for")
+    message = parser.add_argument_group("message")
+    message.add_argument("--id", metavar="ID", help="message id (default: a new one)")
+    message.add_argument("--type", metavar="NAME", help="message type; a policy may have a schema for it")
+    message.add_argument("--type-version", type=int, metavar="N", help="version of that type")
+    message.add_argument("--priority", type=int, metavar="N", help="0 goes first, larger later, none last")
+    message.add_argument("--delay", type=float, default=0, metavar="SECONDS", help="not to be taken before")
+    message.add_argument("--ttl", type=float, metavar="SECONDS", help="not to be taken after")
+    message.add_argument("--dedup-key", metavar="KEY", help="the same key again within the window stores nothing")
+    message.add_argument("--group", metavar="NAME", help="messages of one group are handed out one at a time, in order")
+    message.add_argument("--target", metavar="CONSUMER", help="only this consumer may have it")
+    message.add_argument("--trace-id", metavar="ID", help="carried along for your logs")
+    message.add_argument(
+        "--attribute", action="append", default=[], metavar="NAME=VALUE", help="may be repeated; JSON or text"
+    )
+    message.add_argument("--content-type", metavar="TYPE", help="with --raw: what the bytes are")
+    arguments.store(parser)
+
+
+def run(args: argparse.Namespace, screen: Screen) -> int:
+    _check(args)
+    with connection.opened(args) as queues:
+        shown = DeadLetters(queues).shown_by(args.queue)
+        if shown:
+            raise BadInput(
+                f"{args.queue!r} shows the dead letters of {shown[0]!r}; publish there, or name another queue",
+                field="queue",
+            )
+        if args.lines:
+            return _publish_lines(args, queues, screen)
+        return _publish_one(args, queues, screen)
+
+
+def _check(args: argparse.Namespace) -> None:
+    given = [source for source in (args.payload, args.text, args.file) if source is not None]
+    if len(given) != 1:
+        raise BadInput("give one of: JSON text, --payload JSON, --file FILE (or --file -)", field="payload")
+    if args.lines and args.file is None:
+        raise BadInput("needs --file FILE (or --file -)", field="--lines")
+    if args.lines and (args.id is not None or args.dedup_key is not None):
+        field = "--id" if args.id is not None else "--dedup-key"
+        raise BadInput("names one message, and --lines brings many; put it into each line", field=field)
+    if args.content_type is not None and not args.raw:
+        raise BadInput("goes with --raw; everything else is JSON", field="--content-type")
+
+
+# -- one ------------------------------------------------------------------------------------------------------------
+
+
+def _publish_one(args: argparse.Namespace, queues: Queues, screen: Screen) -> int:
+    text = read_input(args.file, LONGEST) if args.file is not None else (args.payload or args.text or "").encode()
+    try:
+        receipt = _sent(args, queues, [text])[0]
+    except BadInput as error:
+        if error.field != "document":
+            raise
+        text = str(error).removeprefix("document: ")
+        raise BadInput(f"{text}; what is not JSON goes with --raw", field="payload") from None
+    value = {
+        "queue": args.queue,
+        "messageId": receipt.id,
+        "duplicate": receipt.duplicate,
+        "refused": receipt.refused or None,
+    }
+    screen.answer(value, _said(args.queue, receipt))
+    return output.REFUSED if receipt.refused else output.OK
+
+
+def _said(queue: str, receipt: Stored) -> str:
+    if receipt.refused:
+        return f"refused: {receipt.refused} ({receipt.id} lies among the dead letters of {queue})"
+    if receipt.duplicate:
+        return f"known already: {receipt.id} in {queue}; nothing was stored"
+    return f"published {receipt.id} to {queue}"
+
+
+def _sent(args: argparse.Namespace, queues: Queues, texts: list[bytes]) -> list[Stored]:
+    if args.raw:
+        return queues.publish_many(args.queue, [_raw(args, text) for text in texts])
+    extra = _extra(args)
+    documents = [overlaid(text, *extra) for text in texts]
+    return queues.publish_text(args.queue, documents, delay=args.delay, ttl=args.ttl)
+
+
+def _raw(args: argparse.Namespace, payload: bytes) -> NewMessage:
+    return NewMessage(
+        payload=payload,
+        id=args.id,
+        type=args.type,
+        version=args.type_version,
+        attributes=dict(attribute(text) for text in args.attribute),
+        trace_id=args.trace_id,
+        deduplication_key=args.dedup_key,
+        priority=args.priority,
+        delay=args.delay,
+        ttl=args.ttl,
+        content_type=args.content_type,
+        group=args.group,
+        target=args.target,
+    )
+
+
+def _extra(args: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Envelope members and attributes given as options."""
+    given = {
+        "messageId": args.id,
+        "type": args.type,
+        "version": args.type_version,
+        "traceId": args.trace_id,
+        "deduplicationKey": args.dedup_key,
+        "groupId": args.group,
+        "targetConsumerId": args.target,
+    }
+    attributes = dict(attribute(text) for text in args.attribute)
+    if args.priority is not None:
+        attributes["priority"] = args.priority
+    return {name: value for name, value in given.items() if value is not None}, attributes
+
+
+def overlaid(text: bytes, extra: dict[str, Any], attributes: dict[str, Any]) -> bytes:
+    """The document with options laid over its envelope; a bare payload gets one. The payload's text stays as it is."""
+    if not extra and not attributes:
+        return text
+    parts = members(text)
+    if parts is None or not ("payload" in parts or "payloadBase64" in parts) or not MARKS & parts.keys():
+        parts = {"payload": text.strip()}
+    if attributes:
+        there = loads(parts.get("attributes", b"{}"))
+        if not isinstance(there, dict):
+            raise BadInput("must be an object", field="attributes")
+        extra = {**extra, "attributes": {**there, **attributes}}
+    parts.update({name: dumps(value) for name, value in extra.items()})
+    return b"{%s}" % b",".join(b"%s:%s" % (dumps(name), raw) for name, raw in parts.items())
+
+
+# -- many -----------------------------------------------------------------------------------------------------------
+
+
+def _publish_lines(args: argparse.Namespace, queues: Queues, screen: Screen) -> int:
+    """A file is checked to its last line before anything is stored; a stream is stored as it comes."""
+    total = {"published": 0, "duplicates": 0, "refused": 0}
+    with open_input(args.file) as stream:
+        size = None
+        if args.file != "-" and Path(args.file).is_file():
+            size = Path(args.file).stat().st_size
+            _check_lines(args, queues, stream)
+            stream.seek(0)
+        with Progress("publishing", size, shown=screen.shows_progress) as show:
+            read = 0
+            for batch in _batches(stream):
+                for stored in _sent_lines(args, queues, batch, total["published"]):
+                    total["duplicates" if stored.duplicate else "refused" if stored.refused else "published"] += 1
+                read += sum(len(line.text) + 1 for line in batch)
+                show(read if size else batch[-1].number, f"{batch[-1].number:,} lines")
+    text = f"published {total['published']:,} to {args.queue}"
+    if total["duplicates"]:
+        text += f", {total['duplicates']:,} known already"
+    if total["refused"]:
+        text += f", {total['refused']:,} refused by their schema (see 'yirangmq dlq list --queue {args.queue}')"
+    screen.answer({"queue": args.queue, **total}, text)
+    return output.REFUSED if total["refused"] else output.OK
+
+
+class Line(NamedTuple):
+    number: int
+    text: bytes
+
+
+def _lines(stream: BinaryIO) -> Iterator[Line]:
+    """Lines without their end; empty ones are passed over."""
+    number = 0
+    while line := stream.readline(LONGEST + 1):
+        number += 1
+        if len(line) > LONGEST:
+            raise TooLarge(f"line {number} is longer than {LONGEST} bytes", field="file")
+        text = line.rstrip(b"\r\n")
+        if text.strip():
+            yield Line(number, text)
+
+
+def _batches(stream: BinaryIO) -> Iterator[list[Line]]:
+    batch: list[Line] = []
+    size = 0
+    for line in _lines(stream):
+        batch.append(line)
+        size += len(line.text)
+        if len(batch) >= MOST_PER_BATCH or size >= BYTES_PER_BATCH:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _check_lines(args: argparse.Namespace, queues: Queues, stream: BinaryIO) -> None:
+    most: int = queues.policy(args.queue)["maxBytes"]
+    extra = _extra(args)
+    for line in _lines(stream):
+        try:
+            _check_line(args, line.text, most, extra)
+        except BadInput as error:
+            raise type(error)(f"line {line.number}: {error}; nothing was stored", field="file") from None
+
+
+def _check_line(args: argparse.Namespace, text: bytes, most: int, extra: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    size = len(text)
+    if not args.raw:
+        size = len(read(args.queue, overlaid(text, *extra), "checked", 0, delay=args.delay, ttl=args.ttl).payload)
+    if size > most:
+        raise TooLarge(f"{size} bytes, this queue takes {most}", field="payload")
+
+
+def _sent_lines(args: argparse.Namespace, queues: Queues, batch: list[Line], before: int) -> list[Stored]:
+    """One commit. If it is refused, find the line that is at fault by looking at each."""
+    try:
+        return _sent(args, queues, [line.text for line in batch])
+    except BadInput as error:
+        most: int = queues.policy(args.queue)["maxBytes"]
+        for line in batch:
+            try:
+                _check_line(args, line.text, most, _extra(args))
+            except BadInput as found:
+                raise type(found)(f"line {line.number}: {found}; {before} before it are stored", field="file") from None
+        raise type(error)(f"{error}; {before} are stored", field="file") from None
+
+
+COMMANDS = {
+    "publish": Command(
+        about="Put messages into a queue. Returns when they are on disk.\n\n"
+        "A JSON document with a payload and at least one more member of the envelope (messageId, type, "
+        "attributes …) is taken as an envelope; any other is wrapped as a payload.",
+        examples=(
+            ("one document from a file", "yirangmq publish --queue telemetry --file message.json"),
+            ("JSON text, ahead of everything else", 'yirangmq publish --queue mail \'{"to": "ann"}\' --priority 0'),
+            ("a file of JSON lines, in batches", "yirangmq publish --queue telemetry --file readings.jsonl --lines"),
+            ("in order with others of its group", "yirangmq publish --queue orders --file one.json --group ann-7"),
+            ("any bytes, in ten minutes", "yirangmq publish --queue images --raw --file photo.jpg --delay 600"),
+        ),
+        options=add_options,
+        run=run,
+    )
+}

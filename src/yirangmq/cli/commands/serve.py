@@ -1,0 +1,60 @@
+"""``serve``: its words and options. The server itself is loaded when they are read (``cli.commands.serve_process``)."""
+
+import argparse
+import gc
+import os
+from dataclasses import fields
+
+from yirangmq.cli.arguments import read_json
+from yirangmq.cli.command import Command
+from yirangmq.cli.output import Screen
+from yirangmq.config.config import Config, load
+from yirangmq.config.settings import default_of, flag
+
+MOST_CONFIG = 1024 * 1024
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", metavar="FILE", help="JSON file of settings; environment and flags go over it")
+    group = parser.add_argument_group("settings (docs/configuration.md)")
+    for setting in fields(Config):
+        about = str(setting.metadata["about"]).replace("`", "")
+        text = f"{about} (default: {default_of(setting) or 'none'})".replace("%", "%%")
+        if setting.type is bool or setting.type == "bool":
+            group.add_argument(flag(setting.name), action="store_const", const=True, default=None, help=text)
+        else:
+            group.add_argument(flag(setting.name), metavar="VALUE", default=None, help=text)
+
+
+def run(args: argparse.Namespace, screen: Screen) -> int:
+    document = read_json(args.config, MOST_CONFIG, "config") if args.config else {}
+    chosen = load(document, os.environ, {one.name: getattr(args, one.name) for one in fields(Config)})
+    gc.collect()  # the parser and its options: what they leave free is filled with what stays
+    from yirangmq.cli.commands.serve_process import serve
+
+    return serve(chosen, screen)
+
+
+COMMANDS = {
+    "serve": Command(
+        about="Run the server: programs on this machine reach its queues over a unix socket and HTTP at port 8080, "
+        "others over TCP or HTTP if it is told to. Without any setting it keeps its queues in one SQLite file under "
+        "./yirang-data.\n\n"
+        "A setting is a flag, an environment variable (--max-connections is YIRANGMQ_MAX_CONNECTIONS) or a member of "
+        "the JSON file; flags win over the environment, the environment over the file.\n\n"
+        "SIGTERM and SIGINT stop it in good order: what was asked for is answered, then it exits with 0.",
+        examples=(
+            ("here, with defaults", "yirangmq serve"),
+            ("another folder, and TCP on this machine", "yirangmq serve --data /var/lib/yirangmq --tcp 127.0.0.1:7411"),
+            ("HTTP at another port, or not at all", "yirangmq serve --http 127.0.0.1:9000"),
+            (
+                "one of several nodes before queues in etcd",
+                "yirangmq serve --store etcd://h1,h2,h3 --tcp 127.0.0.1:7411 --cluster-listen 10.0.0.1:7412",
+            ),
+            ("STOMP too, for programs that spoke it to ActiveMQ", "yirangmq serve --stomp 127.0.0.1:61613"),
+            ("from a file", "yirangmq serve --config /etc/yirangmq.json"),
+        ),
+        options=add_options,
+        run=run,
+    )
+}

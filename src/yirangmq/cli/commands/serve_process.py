@@ -1,0 +1,249 @@
+"""From settings to a running server, and from a signal to its end."""
+
+import asyncio
+import contextlib
+import ctypes
+import gc
+import os
+import resource
+import signal
+import ssl
+import sys
+import time
+from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from yirangmq import __version__
+from yirangmq.cli import output
+from yirangmq.cli.arguments import read_input
+from yirangmq.cli.output import Screen
+from yirangmq.config.config import Config, exposed
+from yirangmq.core.access import Grant, check_secret, check_token, grants
+from yirangmq.core.errors import BadInput
+from yirangmq.core.ports import Store
+from yirangmq.fsio import permissions
+from yirangmq.fsio.atomic_file import make_folder
+from yirangmq.observe import logs
+from yirangmq.observe.logs import log, values
+from yirangmq.server.lifecycle import notify
+from yirangmq.server.server import Daemon, Secrets
+from yirangmq.stores.lock import Holder, StoreLock
+from yirangmq.stores.open import open_store
+
+MOST_TOKEN = 4096
+SPARE_FILES = 64
+"""Open files besides the clients' sockets."""
+STOPS = (signal.SIGTERM, signal.SIGINT)
+SAME_SECONDS = 1.0
+OURS = ("unix:", "tcp:", "tls:")
+"""Addresses at which our own protocol is spoken."""
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+"""Names of settings in glibc's malloc.h; a C library without mallopt does without."""
+GC_THRESHOLDS = (20_000, 50, 100)
+"""Requests make many short-lived values and hardly a cycle, so look for cycles seldom. (Measured: no difference in
+throughput; what it spares is the pause of a full look.)"""
+
+
+def serve(chosen: Config, screen: Screen) -> int:
+    logs.begin(chosen.log_level, chosen.log_format, sys.stderr)
+    if chosen.syslog:
+        logs.begin_syslog(chosen.syslog)
+    with contextlib.ExitStack() as stack:
+        token = _token(chosen)
+        secrets = Secrets(token, _tls(chosen), _grants(chosen, token), _pair_key(chosen), _programs(chosen))
+        _settle_modes(chosen)
+        _make_folders(chosen)
+        lock = StoreLock(chosen.store_url, _holder(chosen, ""))
+        stack.callback(lock.close)
+        store = _store(chosen)
+        stack.callback(lambda: store.close())
+        if chosen.day_files_folder:
+            from yirangmq.server.journal import journaled  # a server without them does not load them
+
+            store = journaled(chosen, store)
+        _warn_of_clear_text(chosen)
+        web = chosen.http_max_connections if chosen.http_address is not None else 0
+        stomp = chosen.max_connections if chosen.stomp_address is not None else 0
+        _allow_files(chosen.max_connections + web + stomp + SPARE_FILES)
+
+        def ready(addresses: list[str]) -> None:
+            lock.tell(_holder(chosen, next((one for one in addresses if one.startswith(OURS)), "")))
+            _settle_memory()
+            _announce(chosen, screen, addresses, store.durability())
+
+        _run_loop(_serve(lambda: Daemon(chosen, store, secrets), ready))
+    log.info("stopped")
+    return output.OK
+
+
+def _warn_of_clear_text(chosen: Config) -> None:
+    """What ``insecure`` allowed is said at every start."""
+    for setting, address in exposed(chosen):
+        if setting == "feed_tcp" or not chosen.tls_cert:
+            log.warning("listening_in_clear_text", extra=values(setting=setting, address=address))
+
+
+def _store(chosen: Config) -> Store:
+    if chosen.is_clustered:
+        from yirangmq.server.cluster import store_for  # a server without it does not load gRPC
+
+        return store_for(chosen)
+    return open_store(chosen.store_url, durability=chosen.durability, served=True, reserve_bytes=chosen.reserve_bytes)
+
+
+async def _serve(make: Callable[[], Daemon], ready: Callable[[list[str]], None]) -> None:
+    daemon = make()
+    loop = asyncio.get_running_loop()
+    signals = Signals(daemon)
+    for number in STOPS:
+        loop.add_signal_handler(number, signals.stop, number)
+    loop.add_signal_handler(signal.SIGHUP, log.info, "SIGHUP: nothing to do, settings are read at the start")
+    await daemon.run(ready)
+
+
+class Signals:
+    """The first signal stops in good order; one that comes later does not wait. (A shell and a supervisor may both send
+    the first one, so a second at the same moment is the same one.)"""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+        self._first = 0.0
+
+    def stop(self, number: signal.Signals) -> None:
+        now = time.monotonic()
+        if not self._first:
+            self._first = now
+            log.info("signal", extra=values(signal=number.name))
+            self._daemon.stop()
+        elif now - self._first > SAME_SECONDS:
+            log.warning("signal again: not waiting", extra=values(signal=number.name))
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+
+
+def _run_loop(main: Coroutine[Any, Any, None]) -> None:
+    try:
+        from uvloop import new_event_loop
+    except ImportError:
+        asyncio.run(main)
+        return
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(main)
+
+
+def _settle_memory() -> None:
+    """What is there now stays; only what comes later is looked at for cycles. What the start needed and left free goes
+    back to the system.
+
+    A frame of many messages is larger than what glibc keeps: it would be mapped and unmapped for every one of them, a
+    tenth of a busy server's time. Asked to keep a few megabytes, it does not."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
+    with contextlib.suppress(OSError, AttributeError):
+        library = ctypes.CDLL(None)
+        library.mallopt(M_MMAP_THRESHOLD, 4 << 20)
+        library.mallopt(M_TRIM_THRESHOLD, 16 << 20)
+        library.malloc_trim(0)
+
+
+# -- before the start -----------------------------------------------------------------------------------------------
+
+
+def _token(chosen: Config) -> str:
+    if not chosen.token_file:
+        return chosen.token
+    return check_token(_first_line(chosen.token_file, "token_file"), "token_file")
+
+
+def _pair_key(chosen: Config) -> str:
+    if not chosen.pair_key_file:
+        return chosen.pair_key
+    return check_secret(_first_line(chosen.pair_key_file, "pair_key_file"), "pair_key_file")
+
+
+def _first_line(path: str, field: str) -> str:
+    text = read_input(path, MOST_TOKEN, field).decode("utf-8", "replace").strip().partition("\n")[0].strip()
+    if not text:
+        raise BadInput(f"{path} is empty", field=field)
+    return text
+
+
+def _grants(chosen: Config, token: str) -> tuple[Grant, ...]:
+    """What HTTP clients may show: the one token that may do everything, and those of the rules."""
+    rules = [rule.grant(rule.token or _first_line(rule.token_file, "http_tokens")) for rule in chosen.http_tokens]
+    return (*([Grant(token)] if token else []), *rules)
+
+
+def _programs(chosen: Config) -> tuple[Grant, ...]:
+    """What the programs may do, with the tokens that stand in files."""
+    in_files = [one for one in chosen.programs if one.token_file]
+    tokens = {one.name: check_token(_first_line(one.token_file, "programs"), "programs") for one in in_files}
+    return grants(chosen.programs, chosen.routes, tokens)
+
+
+def _tls(chosen: Config) -> ssl.SSLContext | None:
+    if not chosen.tls_cert:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(chosen.tls_cert, chosen.tls_key)
+    except (OSError, ssl.SSLError) as error:
+        raise BadInput(f"{chosen.tls_cert} and {chosen.tls_key} cannot be used: {error}", field="tls_cert") from None
+    if chosen.tls_client_ca:
+        try:
+            context.load_verify_locations(cafile=chosen.tls_client_ca)
+        except (OSError, ssl.SSLError) as error:
+            raise BadInput(f"{chosen.tls_client_ca} cannot be used: {error}", field="tls_client_ca") from None
+        context.verify_mode = ssl.CERT_OPTIONAL  # a client without one shows a token; a wrong one ends the handshake
+    return context
+
+
+def _settle_modes(chosen: Config) -> None:
+    """Files are made with their modes; the umask is for what libraries and hooks make."""
+    access = permissions.BY_NAME[chosen.file_access]
+    permissions.set_default(access)
+    os.umask(0o777 & ~access.folder)
+
+
+def _make_folders(chosen: Config) -> None:
+    scheme, _, where = chosen.store_url.partition(":")
+    wanted = [Path(where).absolute().parent] if scheme not in ("memory", "etcd") else [Path(chosen.data).absolute()]
+    wanted += [Path(chosen.socket_path).absolute().parent] if chosen.socket_path else []
+    wanted += [Path(chosen.http_address).absolute().parent] if isinstance(chosen.http_address, str) else []
+    for folder in wanted:
+        make_folder(folder)
+
+
+def _holder(chosen: Config, address: str) -> Holder:
+    return Holder(os.getpid(), address, chosen.node_name, f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}")
+
+
+def _allow_files(wanted: int) -> None:
+    """As many open files as all clients need, if the system lets us."""
+    try:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft == resource.RLIM_INFINITY or soft >= wanted:
+            return
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    except (OSError, ValueError):
+        most = 0
+    if most < wanted:
+        log.warning("fewer open files may be allowed than max_connections needs", extra=values(wanted=wanted))
+
+
+def _announce(chosen: Config, screen: Screen, addresses: list[str], durability: str) -> None:
+    notify("READY=1")
+    value = {"ready": True, "version": __version__, "addresses": addresses, "store": chosen.store_url}
+    where = f"store {chosen.store_url}, durability {durability}"
+    text = f"yirangmq {__version__} is ready at {', '.join(addresses)}; {where}"
+    pages = [f"{address}/" for address in addresses if address.startswith(("http://", "https://"))]
+    if pages:
+        text += f"\nThe dashboard is at {pages[0]}"
+    screen.answer({**value, "durability": durability, "pid": os.getpid()}, text)
+    screen.flush()
+    log.info("ready", extra=values(addresses=addresses, store=chosen.store_url, durability=durability))

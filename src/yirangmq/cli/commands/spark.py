@@ -1,0 +1,86 @@
+"""``spark doctor | warmup``: is Spark ready here, and a quicker start for it."""
+
+import argparse
+
+from yirangmq.cli import output
+from yirangmq.cli.command import Command
+from yirangmq.cli.commands.pipeline import common
+from yirangmq.cli.output import Screen
+from yirangmq.cli.render import Column
+
+
+def doctor_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--quick", action="store_true", help="only look; start no session")
+    common.reach_options(parser, path=False)
+    common.spark_options(parser)
+
+
+def run_doctor(args: argparse.Namespace, screen: Screen) -> int:
+    from yirangmq.pipeline import environment
+
+    found = environment.look(args.broker)
+    if not args.quick and all(one.is_well for one in found if one.is_needed):
+        with common.session_of(args, "doctor") as spark:
+            found += environment.try_out(spark)
+    is_well = all(one.is_well for one in found if one.is_needed)
+    if screen.json:
+        screen.document({"ok": is_well, "checks": [one._asdict() for one in found]})
+    else:
+        rows = [["ok" if one.is_well else "NO" if one.is_needed else "-", one.what, one.found] for one in found]
+        screen.table([Column(""), Column("what"), Column("found", shrinks=True)], rows)
+        screen.say("Spark is ready" if is_well else "Spark is not ready")
+    return output.OK if is_well else output.UNWELL
+
+
+def warmup_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--remove", action="store_true", help="remove what was made")
+
+
+def run_warmup(args: argparse.Namespace, screen: Screen) -> int:
+    common.need()
+    from yirangmq.pipeline import environment
+
+    if args.remove:
+        gone = environment.remove()
+        screen.answer({"removed": gone}, f"removed {gone} files" if gone else "there was nothing to remove")
+        return output.OK
+    made = environment.make()
+    screen.answer(
+        {"file": str(made.path), "bytes": made.size},
+        f"made {made.path} ({made.size >> 20} MB); every session of yirangmq's own starts with it from now on",
+    )
+    return output.OK
+
+
+VERBS = {
+    "doctor": (
+        "is everything here that Spark needs?",
+        Command(
+            about="Look for Java, the packages and the data source, then start a session and let ten rows through it. "
+            "Exit code 11 where something is missing.",
+            examples=(
+                ("all of it", "yirangmq spark doctor"),
+                ("only look, and ask a server too", "yirangmq spark doctor --quick --broker http://127.0.0.1:8080"),
+            ),
+            options=doctor_options,
+            run=run_doctor,
+        ),
+    ),
+    "warmup": (
+        "make a class-data archive, so that Spark starts sooner",
+        Command(
+            about="Run Spark once and keep the classes it loaded as a file in the cache (about 160 MB), bound to this "
+            "Java and this Spark. A session starts sooner with it.",
+            examples=(("make it", "yirangmq spark warmup"), ("remove it", "yirangmq spark warmup --remove")),
+            options=warmup_options,
+            run=run_warmup,
+        ),
+    ),
+}
+COMMANDS = {
+    "spark": Command(
+        about="Whether Spark is ready on this machine, and a quicker start for it.",
+        examples=(("check", "yirangmq spark doctor"), ("a quicker start", "yirangmq spark warmup")),
+        verbs=VERBS,
+    )
+}

@@ -1,0 +1,167 @@
+"""``topic``: publish, subscribe, list, show, tail, replay, trim. Here are the two that look; the others have modules
+of their own.
+
+``topic tune``: numbers of a running server's feed, seen and changed."""
+
+import argparse
+from typing import Any
+
+from yirangmq.cli import output
+from yirangmq.cli.arguments import brief
+from yirangmq.cli.command import Command
+from yirangmq.cli.commands import topic_common, topic_io, topic_replay
+from yirangmq.cli.commands.topic_common import record_line
+from yirangmq.cli.output import Screen
+from yirangmq.cli.render import Column, feed_line, show_subscribers
+from yirangmq.core.errors import Unavailable
+from yirangmq.core.topic_filter import make_filter
+
+NAMES = ("recovery_workers", "buffer_bytes", "lag_limit")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--recovery-workers", type=int, metavar="N", help="threads that send history")
+    parser.add_argument(
+        "--buffer-bytes", type=int, metavar="N", help="waiting for one subscriber, past which the rest waits in the log"
+    )
+    parser.add_argument("--lag-limit", type=int, metavar="N", help="records behind before health says degraded; 0: any")
+    topic_common.add_options(parser)
+
+
+def run(args: argparse.Namespace, screen: Screen) -> int:
+    if not topic_common.address_of(args):
+        raise Unavailable("no server runs here, so there is nothing to tune; its settings are in docs/configuration.md")
+    given: dict[str, Any] = {name: getattr(args, name) for name in NAMES}
+    with topic_common.opened(args) as topics:
+        found = topics.tune(**given)
+    screen.answer(found, "\n".join(f"{name} {found[name]}" for name in NAMES))
+    return output.OK
+
+
+COMMAND = Command(
+    about="See and change how the running server sends topics. What is changed holds until the server stops; the "
+    "settings recovery_workers, topic_buffer_bytes and topic_lag_limit hold from its start (docs/configuration.md).",
+    examples=(
+        ("what is it now?", "yirangmq topic tune"),
+        ("many subscribers come back at once", "yirangmq topic tune --recovery-workers 8"),
+    ),
+    options=add_options,
+    run=run,
+)
+
+
+TOPIC_COLUMNS = (
+    Column("topic", shrinks=True),
+    Column("records", right=True),
+    Column("bytes", right=True),
+    Column("topic seq", right=True),
+    Column("sequence", right=True),
+    Column("last at"),
+    Column("per sec", right=True),
+)
+
+
+def list_options(parser: argparse.ArgumentParser) -> None:
+    topic_common.add_options(parser)
+
+
+def show_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("topic", metavar="TOPIC", help="its name")
+    topic_common.add_options(parser)
+
+
+def run_list(args: argparse.Namespace, screen: Screen) -> int:
+    with topic_common.opened(args) as topics:
+        about = topics.list()
+        subscribers = [*topics.subscribers()]
+    if screen.json:
+        screen.document({"ok": True, **about, "following": subscribers})
+        return output.OK
+    screen.say(feed_line(about))
+    for first, last in about.get("gaps", ()):
+        screen.note(f"the log has lost the records {first} to {last}")
+    if about["topics"]:
+        screen.table(TOPIC_COLUMNS, [_cells(row) for row in about["topics"]])
+    else:
+        screen.note("no topics yet; publishing to one makes it")
+    if subscribers:
+        screen.say()
+        show_subscribers(screen, subscribers)
+    return output.OK
+
+
+def run_show(args: argparse.Namespace, screen: Screen) -> int:
+    with topic_common.opened(args) as topics:
+        row = topics.show(args.topic)
+        following = [one for one in topics.subscribers() if _wants(one, args.topic)]
+        page = topics.read(args.topic, sequence=row["sequence"], limit=1) if row["records"] else None
+    if screen.json:
+        screen.document({"ok": True, **row, "following": following})
+        return output.OK
+    screen.table(TOPIC_COLUMNS, [_cells(row)])
+    if page is not None and page.records:
+        screen.say(f"last: {record_line(page.records[0])}")
+    if following:
+        screen.say()
+        show_subscribers(screen, following)
+    else:
+        screen.note("nobody follows it")
+    return output.OK
+
+
+def _cells(row: dict[str, Any]) -> list[object]:
+    names = ("topic", "records", "bytes", "topicSequence", "sequence")
+    return [*(row[name] for name in names), brief(row["at"]), row["publishedPerSec"]]
+
+
+def _wants(row: dict[str, Any], topic: str) -> bool:
+    """By the text of its filter; what a mask means only the server knows, so that one may follow anything."""
+    words = [word for word in row["filter"].split(",") if word]
+    plain = [word for word in words if not word.startswith("mask=")]
+    return len(plain) < len(words) or make_filter(plain).wants(topic)
+
+
+COMMANDS = {
+    "topic": Command(
+        about="Topics: every subscriber gets every record, in order (docs/topics.md). Through the server where one "
+        "runs, on its log directly where none does.",
+        examples=(
+            ("publish", "yirangmq topic publish quotes.krx '{\"price\": 71200}'"),
+            ("the last ones", "yirangmq topic tail"),
+            ("follow from the beginning", "yirangmq topic subscribe 'quotes.*' --from-beginning"),
+        ),
+        verbs={
+            "publish": ("put records into a topic", topic_io.COMMAND),
+            "subscribe": ("follow topics, from any point", topic_io.SUBSCRIBE),
+            "list": (
+                "list the topics and who follows",
+                Command(
+                    about="All topics with their numbers, the state of the feed, and everybody who follows it: state, "
+                    "sequence, lag. Durable subscribers are listed also while they are away.",
+                    examples=(
+                        ("for people", "yirangmq topic list"),
+                        ("of another server, for programs", "yirangmq topic list --store tcp://127.0.0.1:7411 --json"),
+                    ),
+                    options=list_options,
+                    run=run_list,
+                ),
+            ),
+            "show": (
+                "one topic, its last record, who follows it",
+                Command(
+                    about="One topic: its numbers, its last record, and who follows it.",
+                    examples=(
+                        ("for people", "yirangmq topic show quotes.krx"),
+                        ("for programs", "yirangmq topic show quotes.krx --json"),
+                    ),
+                    options=show_options,
+                    run=run_show,
+                ),
+            ),
+            "tail": ("the last records", topic_io.TAIL),
+            "replay": ("records once more, printed or published", topic_replay.REPLAY),
+            "trim": ("give up the oldest records", topic_replay.TRIM),
+            "tune": ("see and change how a running server sends", COMMAND),
+        },
+    ),
+}

@@ -1,0 +1,130 @@
+"""Records of topics on the screen and on the command line: a line for people, a document or the bytes for programs;
+moments, headers.
+
+From options and environment to the topics: through the server that has them, or their log itself where none runs."""
+
+import argparse
+import os
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import cast
+
+from yirangmq.cli import arguments, connection
+from yirangmq.cli.arguments import brief
+from yirangmq.cli.local_topics import LocalTopics
+from yirangmq.cli.output import Screen
+from yirangmq.cli.render import cut, safe
+from yirangmq.client.sync_client import Topics
+from yirangmq.core import validation
+from yirangmq.core.errors import BadInput, Unavailable
+from yirangmq.core.topics import MOST_SEQUENCE, Record
+from yirangmq.format.topic_record import as_json, instant
+
+PREVIEW = 200
+"""Characters of a payload in a line."""
+AGO = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
+UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+
+def record_line(record: Record) -> str:
+    key = "" if record.key is None else f" key={safe(record.key)}"
+    headers = "".join(f" {safe(name)}={safe(value)}" for name, value in record.headers.items())
+    try:
+        text = safe(record.payload.decode())
+    except UnicodeDecodeError:
+        text = f"{len(record.payload)} bytes: {record.payload[: PREVIEW // 3].hex(' ')}"
+    title = f"{record.sequence} {record.topic}#{record.topic_sequence} {brief(instant(record.at_ns))}"
+    return f"{title}{key}{headers} {cut(text, PREVIEW)}".rstrip()
+
+
+def show_records(args: argparse.Namespace, screen: Screen, records: Iterable[Record]) -> None:
+    """As asked for; all of it has gone out when this returns."""
+    for record in records:
+        if args.raw:
+            screen.write(record.payload + b"\n")
+        elif screen.json:
+            screen.line(as_json(record))
+        else:
+            screen.say(record_line(record))
+    screen.flush()
+
+
+def sequence_of(number: int | None, field: str) -> int | None:
+    return None if number is None else validation.check_count(number, field, most=MOST_SEQUENCE)
+
+
+def moment_of(text: str | None, field: str) -> datetime | None:
+    """``2026-01-13T10:21:00+09:00`` (UTC where no zone is said), seconds since 1970, or how long ago: ``2h``."""
+    if text is None:
+        return None
+    try:
+        if ago := AGO.fullmatch(text):
+            return datetime.now(UTC) - timedelta(**{UNITS[ago[2]]: float(ago[1])})
+        if re.fullmatch(r"\d+(\.\d+)?", text):
+            return datetime.fromtimestamp(float(text), UTC)
+        found = datetime.fromisoformat(text)
+        return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):
+        raise BadInput(
+            f"{text!r} is no moment; write 2026-01-13T10:21:00+09:00, seconds since 1970, or how long ago: 90s, 15m, "
+            "2h, 3d",
+            field=field,
+        ) from None
+
+
+def header_of(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise BadInput(f"{text!r} is not NAME=VALUE", field="--header")
+    return name, value
+
+
+FOLDER = "topics"
+"""Of the log, in the folder of the store; where ``yirangmq serve`` has it."""
+
+
+def add_options(parser: argparse.ArgumentParser, *, has_own_key: bool = False) -> None:
+    arguments.store(parser, has_own_key=has_own_key)
+    parser.add_argument(
+        "--log",
+        metavar="FOLDER",
+        help="the log's folder, opened directly (default, where no server runs: topics beside the store, or "
+        "yirang-data/topics)",
+    )
+
+
+@contextmanager
+def opened(args: argparse.Namespace) -> Iterator[Topics]:
+    address = address_of(args)
+    if address:
+        try:
+            client = connection.client_at(address, connection.contact_of(args, os.environ))
+        except Unavailable:
+            if connection.of(args).is_server or address_of(args):
+                raise
+        else:
+            with client:
+                yield client.topics
+            return
+    with LocalTopics(folder_of(args), args.durability) as topics:
+        yield cast("Topics", topics)  # a stand-in: it has every method that the commands use
+
+
+def address_of(args: argparse.Namespace) -> str:
+    """Of the server; "" where the log itself is to be opened."""
+    if args.log is not None:
+        return ""
+    at = connection.of(args)
+    return at.url if at.is_server else connection.server_of(at, args)
+
+
+def folder_of(args: argparse.Namespace) -> Path:
+    if args.log is not None:
+        return Path(args.log)
+    is_said = any(getattr(args, name) is not None for name in ("store", "backend", "db", "path"))
+    is_said = is_said or any(os.environ.get(f"YIRANGMQ_{name}") for name in ("STORE", "DB", "PATH"))
+    store = connection.of(args).path if is_said else connection.SERVED.partition(":")[2]
+    return Path(store).parent / FOLDER

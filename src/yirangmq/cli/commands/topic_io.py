@@ -1,0 +1,360 @@
+"""``topic publish``: one record, files, lines, or the JSON lines that ``topic subscribe --json`` prints.
+
+``topic subscribe`` and ``topic tail``: records as they come, and the last ones."""
+
+import argparse
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+from yirangmq.cli import output
+from yirangmq.cli.arguments import counted, open_input, read_input
+from yirangmq.cli.command import Command
+from yirangmq.cli.commands import topic_common
+from yirangmq.cli.commands.consume import stopping_on_terminate
+from yirangmq.cli.commands.topic_common import header_of, moment_of, sequence_of, show_records
+from yirangmq.cli.output import Progress, Screen
+from yirangmq.client.sync_client import Topics
+from yirangmq.client.values import Event, LostRecords, Missing, NewEpoch, Receipt, TopicRecord
+from yirangmq.core import validation
+from yirangmq.core.errors import BadInput, QueueError, TooLarge
+from yirangmq.core.topics import MOST_SEQUENCE, NO_HEADERS, ClientState, NewRecord, check_topic
+from yirangmq.format.topic_record import from_json
+from yirangmq.wire.frames import MAX_FRAME
+from yirangmq.wire.records import check_record
+
+MOST_PER_BATCH = 1000
+BYTES_PER_READ = 1 << 20
+LONGEST = MAX_FRAME * 4 // 3 + 1024
+"""The largest record as Base64 with its members."""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("topic", nargs="?", metavar="TOPIC", help="the topic; it need not exist")
+    parser.add_argument("payload", nargs="?", metavar="TEXT", help="the payload, taken as it is")
+    parser.add_argument("--payload", dest="text", metavar="TEXT", help="the same, as an option")
+    parser.add_argument(
+        "--file", action="append", metavar="FILE", help="a file's bytes, or stdin with -; one record for each"
+    )
+    parser.add_argument("--lines", action="store_true", help="each line of the files is a record")
+    parser.add_argument(
+        "--ndjson",
+        action="store_true",
+        help='each line is a JSON object {"topic", "key", "headers", "payload" or "payloadBase64"}, or a bare payload',
+    )
+    parser.add_argument("--key", metavar="KEY", help="the key of the records")
+    parser.add_argument("--header", action="append", default=[], metavar="NAME=VALUE", help="may be repeated")
+    topic_common.add_options(parser, has_own_key=True)
+
+
+def run(args: argparse.Namespace, screen: Screen) -> int:
+    make = _maker(args)
+    with topic_common.opened(args) as topics:
+        if args.lines or args.ndjson:
+            return _publish_lines(args, screen, topics, make)
+        return _publish_each(args, screen, topics, make)
+
+
+def _maker(args: argparse.Namespace) -> Callable[[bytes], NewRecord]:
+    """From bytes to a record, by what was said on the command line."""
+    given = [source for source in (args.payload, args.text, args.file) if source is not None]
+    if len(given) != 1:
+        raise BadInput("give one of: TEXT, --payload TEXT, --file FILE (or --file -)", field="payload")
+    if args.lines and args.ndjson:
+        raise BadInput("reads JSON objects, --lines any bytes; give one of them", field="--ndjson")
+    if (args.lines or args.ndjson) and args.file is None:
+        raise BadInput("needs --file FILE (or --file -)", field="--lines" if args.lines else "--ndjson")
+    if args.topic is None and not args.ndjson:
+        raise BadInput("is missing; only with --ndjson may each line name its own", field="topic")
+    if args.topic is not None:
+        check_topic(args.topic)
+    headers = dict(header_of(text) for text in args.header)
+    if not args.ndjson:
+        return lambda data: _checked(NewRecord(args.topic, data, args.key, headers or NO_HEADERS))
+
+    def read(line: bytes) -> NewRecord:
+        record = from_json(line, args.topic)
+        key = args.key if record.key is None else record.key
+        return _checked(NewRecord(record.topic, record.payload, key, {**headers, **record.headers}))
+
+    return read
+
+
+def _checked(record: NewRecord) -> NewRecord:
+    check_record(record)
+    return record
+
+
+# -- one, or a few files ----------------------------------------------------------------------------------------------
+
+
+def _publish_each(args: argparse.Namespace, screen: Screen, topics: Topics, make: Callable[[bytes], NewRecord]) -> int:
+    if args.file is None:
+        given = [(args.payload if args.payload is not None else args.text).encode("utf-8", "surrogateescape")]
+    else:
+        given = [read_input(name, LONGEST) for name in args.file]
+    receipts = topics.publish_many([make(data) for data in given])
+    for receipt in receipts:
+        screen.answer(_shown(args.topic, receipt), _said_receipt(args.topic, receipt))
+    return output.OK
+
+
+def _shown(topic: str, receipt: Receipt) -> dict[str, object]:
+    return {
+        "topic": topic,
+        "epoch": receipt.epoch,
+        "sequence": receipt.sequence,
+        "topicSequence": receipt.topic_sequence,
+        "resent": receipt.resent,
+    }
+
+
+def _said_receipt(topic: str, receipt: Receipt) -> str:
+    twice = " (its answer was lost once, so it may be there twice)" if receipt.resent else ""
+    return f"published {receipt.sequence}, {topic}#{receipt.topic_sequence}{twice}"
+
+
+# -- many -------------------------------------------------------------------------------------------------------------
+
+
+class Line(NamedTuple):
+    name: str
+    number: int
+    text: bytes
+
+
+def _publish_lines(args: argparse.Namespace, screen: Screen, topics: Topics, make: Callable[[bytes], NewRecord]) -> int:
+    """Files are checked to their last line before anything is published; a stream is published as it comes."""
+    size = _size(args.file)
+    if size is not None:
+        for batch in _batches(args.file):
+            for line in batch:
+                _made(make, line, 0)
+    count = read = resent = 0
+    receipts: list[Receipt] = []
+    with Progress("publishing", size, shown=screen.shows_progress) as show:
+        for batch in _batches(args.file):
+            receipts = [*topics.publish_many([_made(make, line, count) for line in batch])]
+            count += len(receipts)
+            resent += sum(receipt.resent for receipt in receipts)
+            read += sum(len(line.text) + 1 for line in batch)
+            show(read if size else count, f"{count:,} records")
+    last = receipts[-1].sequence if receipts else None
+    text = f"published {counted(count, 'record')}" + (f", the last is {last}" if last else "")
+    if resent:
+        text += f"; {resent:,} were sent again after a loss, and may be there twice"
+    screen.answer({"published": count, "resent": resent, "last": last}, text)
+    return output.OK
+
+
+def _size(names: list[str]) -> int | None:
+    """None: not all of them can be read twice."""
+    if not all(name != "-" and Path(name).is_file() for name in names):
+        return None
+    return sum(Path(name).stat().st_size for name in names)
+
+
+def _made(make: Callable[[bytes], NewRecord], line: Line, before: int) -> NewRecord:
+    try:
+        return make(line.text)
+    except QueueError as error:
+        where = f"{line.name} line {line.number}"
+        done = f"{before} before it are published" if before else "nothing was published"
+        raise type(error)(f"{where}: {error}; {done}", field="file") from None
+
+
+def _batches(names: list[str]) -> Iterator[list[Line]]:
+    """What is there, as soon as it is there: a stream that pauses holds nothing back."""
+    for name in names:
+        with open_input(name) as stream:
+            for lines in _lines(name, stream):
+                for at in range(0, len(lines), MOST_PER_BATCH):
+                    yield lines[at : at + MOST_PER_BATCH]
+
+
+def _lines(name: str, stream: BinaryIO) -> Iterator[list[Line]]:
+    """Those of each read, without their end; empty ones are passed over."""
+    number, rest = 0, b""
+    while True:
+        data = stream.read1(BYTES_PER_READ)  # type: ignore[attr-defined]  # every stream that we open has it
+        *whole, rest = (rest + data).split(b"\n") if data else [rest, b""]
+        found = [Line(name, number + at, text.rstrip(b"\r")) for at, text in enumerate(whole, 1)]
+        number += len(whole)
+        if max(map(len, (rest, *whole))) > LONGEST:
+            raise TooLarge(f"{name}: a line after line {number} is longer than {LONGEST} bytes", field="file")
+        if kept := [line for line in found if line.text.strip()]:
+            yield kept
+        if not data:
+            return
+
+
+COMMAND = Command(
+    about="Put records into a topic. Returns when they are on disk. A payload is any bytes, and passes untouched.\n\n"
+    "Files of lines are checked to their last line before the first record is published; what comes from a pipe is "
+    "published as it comes.",
+    examples=(
+        ("one record", "yirangmq topic publish quotes.krx '{\"price\": 71200}' --key 005930"),
+        ("a file's bytes, with a header", "yirangmq topic publish photos --file front.png --header type=image/png"),
+        ("each line of a log, as it is written", "yirangmq topic publish logs --lines --file -"),
+        ("records that were printed by subscribe --json", "yirangmq topic publish --ndjson --file records.jsonl"),
+    ),
+    options=add_options,
+    run=run,
+)
+
+
+PAGE = 1000
+MOST_TAIL = 1_000_000
+
+
+def subscribe_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("topics", nargs="*", metavar="TOPIC", help="names and patterns (default: all topics)")
+    where = parser.add_argument_group("where it begins (default: with what is published from now on)")
+    where.add_argument("--from-beginning", action="store_true", help="with the first record that is kept")
+    where.add_argument("--from-seq", type=int, metavar="N", help="at this sequence")
+    where.add_argument("--from-time", metavar="TIME", help="2026-01-13T10:21:00Z, seconds since 1970, or ago: 15m")
+    where.add_argument("--name", metavar="NAME", help="durable: the server keeps how far it is, and it goes on there")
+    where.add_argument("--anew", action="store_true", help="with --name: not where it left off")
+    where.add_argument("--cursor", metavar="FILE", help="keep how far it is in a file here, and go on there")
+    parser.add_argument("--mask", type=int, default=0, metavar="N", help="topics by their bits, beside those named")
+    parser.add_argument("--limit", type=int, metavar="N", help="stop after so many")
+    parser.add_argument("--idle", type=float, metavar="SECONDS", help="stop when nothing came for so long")
+    _shape(parser)
+
+
+def tail_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("topics", nargs="*", metavar="TOPIC", help="names and patterns (default: all topics)")
+    parser.add_argument("-n", "--lines", type=int, default=10, metavar="N", help="so many (default: 10)")
+    parser.add_argument("-f", "--follow", action="store_true", help="then go on with what is published")
+    _shape(parser)
+
+
+def _shape(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--raw", action="store_true", help="print the payload's bytes and a line feed, nothing else")
+    topic_common.add_options(parser)
+
+
+# -- subscribe --------------------------------------------------------------------------------------------------------
+
+
+def run_subscribe(args: argparse.Namespace, screen: Screen) -> int:
+    given = _terms(args)
+    limit = MOST_SEQUENCE if args.limit is None else validation.check_count(args.limit, "--limit", most=MOST_SEQUENCE)
+    with stopping_on_terminate(), topic_common.opened(args) as topics:
+        _follow(args, screen, topics, given, limit)
+    return output.OK
+
+
+def _terms(args: argparse.Namespace) -> dict[str, Any]:
+    said = [name for name in ("from_beginning", "from_seq", "from_time") if getattr(args, name) not in (None, False)]
+    if len(said) > 1:
+        raise BadInput(f"stands beside --{said[0].replace('_', '-')}", field=f"--{said[1].replace('_', '-')}")
+    if args.anew and not (args.name or args.cursor):
+        raise BadInput("goes with --name or --cursor", field="--anew")
+    given: dict[str, Any] = {"mask": args.mask, "resume": not args.anew}
+    if args.from_beginning:
+        given["start"] = "beginning"
+    if args.from_seq is not None:
+        given["sequence"] = sequence_of(args.from_seq, "--from-seq")
+    if args.from_time is not None:
+        given["time"] = moment_of(args.from_time, "--from-time")
+    if args.name is not None:
+        given["name"] = args.name
+    if args.cursor is not None:
+        given["cursor_file"] = args.cursor
+    return given
+
+
+def _follow(args: argparse.Namespace, screen: Screen, topics: Topics, given: dict[str, Any], limit: int) -> None:
+    """Each record is confirmed after it was printed."""
+
+    def tell(event: Event) -> None:
+        text = _said(event)
+        if text:
+            screen.note(text)
+
+    idle = None if args.idle is None else validation.check_milliseconds(args.idle, "--idle") / 1000
+    with topics.subscribe(args.topics, confirm="manual", on_event=tell, **given) as subscription:
+        while limit and (batch := subscription.next_batch(idle)):
+            show_records(args, screen, batch[:limit])
+            subscription.confirm(batch[:limit][-1].sequence)
+            limit -= len(batch[:limit])
+
+
+def _said(event: Event) -> str:
+    if isinstance(event, LostRecords):
+        return f"the log has lost the records {event.first} to {event.last}"
+    if isinstance(event, NewEpoch):
+        return f"the feed began anew: its epoch is {event.after}"
+    if isinstance(event, Missing):
+        return f"something after {event.after} did not arrive ({event.why}); asked for again"
+    if event.after is ClientState.OFFLINE and event.before is not ClientState.CONNECTED and event.why != "closed":
+        return f"offline: {event.why}"
+    return ""
+
+
+# -- tail -------------------------------------------------------------------------------------------------------------
+
+
+def run_tail(args: argparse.Namespace, screen: Screen) -> int:
+    count = validation.check_count(args.lines, "-n", least=0, most=MOST_TAIL)
+    with stopping_on_terminate(), topic_common.opened(args) as topics:
+        about = topics.list()
+        if "last" not in about and not args.follow:
+            screen.note("no topics yet; publishing to one makes it")
+            return output.OK
+        last = about.get("last", 0)
+        found = latest(topics, args.topics, count, about.get("first", 1), last)
+        show_records(args, screen, found)
+        if args.follow:
+            args.idle = None
+            begin = {"sequence": last + 1, "epoch": about["epoch"]} if "last" in about else {"start": "new"}
+            _follow(args, screen, topics, begin, MOST_SEQUENCE)
+    return output.OK
+
+
+def latest(topics: Topics, wanted: list[str], count: int, first: int, last: int) -> Iterable[TopicRecord]:
+    """The last ``count`` that are wanted, up to ``last``, in order: looked for from the end on, further and further."""
+    found: deque[TopicRecord] = deque()
+    end, span = last + 1, max(count, 1)
+    while len(found) < count and end > first:
+        begin = max(first, end - span)
+        found.extendleft(reversed(_between(topics, wanted, begin, end, count)))
+        end, span = begin, span * 4
+    return [*found][-count:] if count else []
+
+
+def _between(topics: Topics, wanted: list[str], begin: int, end: int, most: int) -> "deque[TopicRecord]":
+    found: deque[TopicRecord] = deque(maxlen=most)
+    while begin < end:
+        page = topics.read(wanted, sequence=begin, limit=min(PAGE, end - begin))
+        found.extend(one for one in page.records if one.sequence < end)
+        begin = page.next
+    return found
+
+
+SUBSCRIBE = Command(
+    about="Follow topics: print each record as it comes, in order, each once. After a loss it connects again and goes "
+    "on where it was.\n\n"
+    "In a pattern * is any characters, ? is one, + is one level (no dot). With --name it is a durable subscriber: the "
+    "server keeps how far it has come, after each record was printed. Without a server the log is read directly; "
+    "under a name then only what is there.",
+    examples=(
+        ("everything from now on", "yirangmq topic subscribe"),
+        ("some topics, from an hour ago, for programs", "yirangmq topic subscribe 'quotes.*' --from-time 1h --json"),
+        ("durable: go on where it was when it stopped", "yirangmq topic subscribe trades --name ledger"),
+        ("a range, and then stop", "yirangmq topic subscribe --from-seq 1000 --limit 50"),
+    ),
+    options=subscribe_options,
+    run=run_subscribe,
+)
+TAIL = Command(
+    about="The last records of topics, in order.",
+    examples=(
+        ("the last ten of all", "yirangmq topic tail"),
+        ("the last three of one topic, and what comes", "yirangmq topic tail trades -n 3 --follow"),
+    ),
+    options=tail_options,
+    run=run_tail,
+)

@@ -1,0 +1,336 @@
+"""``yirangmq torture``: the power-cut test as a command. Knows: flags, printing. Does not know: the work itself.
+
+A whole server in a thread of this process, for ``torture --faults``: every protocol open, on a store that the caller
+has opened over calls that can be made to fail.
+
+``yirangmq torture --faults``: flags and printing. Does not know: the cases themselves.
+
+``torture``: named here, made in ``yirangmq.crashtest``."""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import shlex
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from yirangmq.cli.command import Command
+from yirangmq.cli.output import Progress, Screen
+from yirangmq.config.config import load
+from yirangmq.core import validation
+from yirangmq.core.errors import BadInput, QueueError
+from yirangmq.core.ports import Store
+from yirangmq.crashtest.backends import BACKENDS
+from yirangmq.crashtest.faults import runner as fault_run
+from yirangmq.crashtest.faults.protocols import Addresses
+from yirangmq.crashtest.faults.targets import TARGETS, StartServer
+from yirangmq.crashtest.runner import Loss, Plan, Report, torture
+from yirangmq.server.server import Daemon, Secrets
+
+STEPS, SEED, STATES = 60, 1, 8
+SURVIVED, LOST = 0, 1
+MOST_STEPS = 100_000
+LOSSES_SHOWN = 3
+"""Losses, and complaints of each, that are printed; the rest is in the folder kept, and in the JSON."""
+
+
+def power_cut_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags ``run`` understands."""
+    parser.add_argument("--backend", choices=sorted(BACKENDS), default="sqlite", help="which store to torture")
+    parser.add_argument("--steps", type=int, default=STEPS, help="calls in the recorded workload (%(default)s)")
+    parser.add_argument("--seed", type=int, default=SEED, help="another seed is another workload (%(default)s)")
+    parser.add_argument("--states", type=int, default=STATES, help="disks to try at each point (%(default)s)")
+    parser.add_argument("--point", type=int, help="cut at this point only, to replay a loss")
+    parser.add_argument("--keep-failures", metavar="DIR", help="where to keep the disks in which something was lost")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def run_power_cuts(args: argparse.Namespace) -> int:
+    """0: everything confirmed survived everywhere. 1: something was lost."""
+    started = time.monotonic()
+    plan = _power_cut_plan(args)
+    with Progress(f"torture {plan.backend.name}", None, shown=sys.stderr.isatty()) as show:
+        report = torture(plan, show.part)
+    seconds = time.monotonic() - started
+    if getattr(args, "json", False):
+        print(json.dumps(_power_cuts_as_json(plan, report, seconds)))
+    else:
+        _print_power_cuts(plan, report, seconds)
+    return LOST if report.losses else SURVIVED
+
+
+def _power_cut_plan(args: argparse.Namespace) -> Plan:
+    if args.backend not in BACKENDS:
+        raise BadInput(f"{args.backend!r} is not one of {', '.join(BACKENDS)}", field="backend")
+    keep = getattr(args, "keep_failures", None)
+    point = getattr(args, "point", None)
+    return Plan(
+        backend=BACKENDS[args.backend](),
+        steps=validation.check_count(_given(args, "steps", STEPS), "steps", most=MOST_STEPS),
+        seed=_given(args, "seed", SEED),
+        states=validation.check_count(_given(args, "states", STATES), "states", most=MOST_STEPS),
+        keep=Path(keep) if keep else Path(tempfile.gettempdir()) / f"yirangmq-torture-{time.time_ns()}",
+        only=None if point is None else validation.check_count(point, "point", least=0, most=2**53),
+    )
+
+
+def _given(args: argparse.Namespace, name: str, default: int) -> int:
+    value: int | None = getattr(args, name, None)
+    return default if value is None else value
+
+
+def _power_cut_replay(plan: Plan, loss: Loss) -> str:
+    words = ["yirangmq", "torture", "--backend", plan.backend.name, "--seed", str(plan.seed)]
+    words += ["--steps", str(plan.steps), "--states", str(plan.states)]
+    return shlex.join([*words, "--point", str(loss.point)] if loss.point >= 0 else words)
+
+
+def _print_power_cuts(plan: Plan, report: Report, seconds: float) -> None:
+    print(
+        f"{plan.backend.name}: {report.calls} calls, {report.points} points of power cut, {report.states} disks opened "
+        f"({report.second_cuts} after a second cut), {seconds:.1f} s, seed {plan.seed}"
+    )
+    if report.set_aside:
+        print(f"half-written messages found and set aside: {report.set_aside}")
+    for loss in report.losses[:LOSSES_SHOWN]:
+        print(f"\nLOST at point {loss.point}, during: {loss.call}")
+        for complaint in loss.complaints[:LOSSES_SHOWN]:
+            print(f"  {complaint}")
+        print(f"  disk:   {loss.disk[:300]}")
+        if loss.kept:
+            print(f"  kept:   {loss.kept}")
+        print(f"  replay: {_power_cut_replay(plan, loss)}")
+    if len(report.losses) > LOSSES_SHOWN:
+        print(f"\nand {len(report.losses) - LOSSES_SHOWN} more")
+    print("result: something was lost" if report.losses else "result: every confirmed message survived every cut")
+
+
+def _power_cuts_as_json(plan: Plan, report: Report, seconds: float) -> dict[str, Any]:
+    return {
+        "ok": not report.losses,
+        "backend": plan.backend.name,
+        "seed": plan.seed,
+        "calls": report.calls,
+        "points": report.points,
+        "states": report.states,
+        "secondCuts": report.second_cuts,
+        "setAside": report.set_aside,
+        "seconds": round(seconds, 3),
+        "losses": [
+            {
+                "point": loss.point,
+                "call": loss.call,
+                "disk": loss.disk,
+                "complaints": loss.complaints,
+                "kept": str(loss.kept) if loss.kept else None,
+                "replay": _power_cut_replay(plan, loss),
+            }
+            for loss in report.losses
+        ],
+    }
+
+
+PATIENCE = 30.0
+SETTINGS: dict[str, Any] = {
+    "http": "127.0.0.1:0",
+    "stomp": "127.0.0.1:0",
+    "stop_seconds": 1,
+    "disk_low_bytes": 0,
+}
+
+
+class FaultServer:
+    """Runs from the moment it is made until ``stop``. Raises what the start raised. ``errors``: what reached the event
+    loop's exception handler, which nothing should."""
+
+    def __init__(self, store: Store, data: Path) -> None:
+        settings = {**SETTINGS, "data": str(data), "socket": str(data / "y.sock"), "store": f"sqlite:{data / 'store'}"}
+        self._config = load({}, {}, settings)
+        self._store = store
+        self._up = threading.Event()
+        self._failure: BaseException | None = None
+        self._addresses: Addresses | None = None
+        self._daemon: Daemon | None = None
+        self.errors: list[str] = []
+        self._thread = threading.Thread(target=self._main, name="fault-server", daemon=True)
+        self._thread.start()
+        if not self._up.wait(PATIENCE):
+            raise QueueError(f"the server did not start within {PATIENCE:g} s")
+        self._raise_failure()
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            self._thread.join(PATIENCE)
+            raise self._failure
+
+    @property
+    def addresses(self) -> Addresses:
+        if self._addresses is None:
+            raise RuntimeError("not started")
+        return self._addresses
+
+    def _main(self) -> None:
+        try:
+            asyncio.run(self._run())
+        except BaseException as error:
+            self._failure = error
+        finally:
+            self._up.set()
+
+    async def _run(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._loop.set_exception_handler(self._heard)
+        self._daemon = Daemon(self._config, self._store, Secrets())
+        await self._daemon.run(self._ready)
+
+    def _heard(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        self.errors.append(f"{context.get('message')}: {context.get('exception')!r}")
+
+    def _ready(self, addresses: list[str]) -> None:
+        ports = {one.partition(":")[0]: int(one.rpartition(":")[2]) for one in addresses if not one.startswith("unix")}
+        socket = next(one for one in addresses if one.startswith("unix"))
+        self._addresses = Addresses(socket, ("127.0.0.1", ports["http"]), ("127.0.0.1", ports["stomp"]))
+        self._up.set()
+
+    def stop(self) -> None:
+        daemon = self._daemon
+        if daemon is not None and self._thread.is_alive():
+            with contextlib.suppress(RuntimeError):  # it has ended by itself
+                self._loop.call_soon_threadsafe(daemon.stop)
+        self._thread.join(PATIENCE)
+        if self._thread.is_alive():
+            raise QueueError(f"the server did not stop within {PATIENCE:g} s")
+        self._raise_failure()
+
+
+PASSED, FAILED = 0, 1
+MOST = 1_000_000
+FAILURES_SHOWN = 10
+"""Failures that are printed; all of them are in the JSON."""
+
+
+def fault_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--faults", action="store_true", help="let every I/O call fail in turn, instead of the power")
+    parser.add_argument("--sample", type=int, metavar="N", help="with --faults: N cases of each target, by the seed")
+    parser.add_argument("--only", metavar="CASE", help="with --faults: this case, or those that begin so")
+    parser.add_argument("--seconds", type=float, metavar="S", help="with --faults: stop after so long")
+
+
+def run_faults(args: argparse.Namespace, start_server: StartServer) -> int:
+    """0: every case passed. 1: some failed, or time was over before the last."""
+    started = time.monotonic()
+    plan = _fault_plan(args)
+    with Progress(f"faults {args.backend}", None, shown=sys.stderr.isatty()) as show:
+        report = fault_run.inject(plan, start_server, show.part)
+    seconds = time.monotonic() - started
+    if getattr(args, "json", False):
+        print(json.dumps(_faults_as_json(args, report, seconds)))
+    else:
+        _print_faults(args, report, seconds)
+    return PASSED if _is_good(report) else FAILED
+
+
+def _fault_plan(args: argparse.Namespace) -> fault_run.Plan:
+    only: str | None = args.only
+    targets = [name for name in TARGETS[args.backend] if only is None or only.startswith(f"{name}/")]
+    if not targets:
+        targets = [name for names_ in TARGETS.values() for name in names_ if only and only.startswith(f"{name}/")]
+    sample = None if args.sample is None else validation.check_count(args.sample, "sample", most=MOST)
+    seconds = (
+        None if args.seconds is None else validation.check_milliseconds(args.seconds, "seconds", least=0.001) / 1000
+    )
+    return fault_run.Plan(targets or TARGETS[args.backend], args.seed, sample, only, seconds)
+
+
+def _is_good(report: fault_run.Report) -> bool:
+    return not report.failures and report.is_complete and report.cases > 0
+
+
+def _fault_replay(args: argparse.Namespace, case: str) -> str:
+    return shlex.join(["yirangmq", "torture", "--faults", "--backend", args.backend, "--only", case])
+
+
+def _print_faults(args: argparse.Namespace, report: fault_run.Report, seconds: float) -> None:
+    print(
+        f"{args.backend}: {report.cases} cases, {report.fired} with a fault, {report.refused} told to the caller, "
+        f"{seconds:.1f} s, seed {args.seed}"
+    )
+    for failure in report.failures[:FAILURES_SHOWN]:
+        print(f"\nFAILED {failure.case}" + (f" ({failure.call})" if failure.call else ""))
+        for complaint in failure.complaints:
+            print(f"  {complaint}")
+        print(f"  again: {_fault_replay(args, failure.case.removeprefix('before '))}")
+    if len(report.failures) > FAILURES_SHOWN:
+        print(f"\nand {len(report.failures) - FAILURES_SHOWN} more")
+    print(f"result: {_verdict(report)}")
+
+
+def _verdict(report: fault_run.Report) -> str:
+    if report.failures:
+        return f"{len(report.failures)} of {report.cases} cases failed"
+    if not report.is_complete:
+        return "time was over before the last case; none failed so far"
+    if not report.cases:
+        return "no such case"
+    return "after every fault nothing was lost, nothing refused appeared, and the next operation worked"
+
+
+def _faults_as_json(args: argparse.Namespace, report: fault_run.Report, seconds: float) -> dict[str, Any]:
+    return {
+        "ok": _is_good(report),
+        "backend": args.backend,
+        "seed": args.seed,
+        "cases": report.cases,
+        "fired": report.fired,
+        "refused": report.refused,
+        "complete": report.is_complete,
+        "seconds": round(seconds, 3),
+        "failures": [
+            {
+                "case": failure.case,
+                "call": failure.call,
+                "complaints": failure.complaints,
+                "again": _fault_replay(args, failure.case.removeprefix("before ")),
+            }
+            for failure in report.failures
+        ],
+    }
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    power_cut_arguments(parser)
+    fault_arguments(parser)
+
+
+def run(args: argparse.Namespace, screen: Screen) -> int:
+    if not args.faults:
+        return run_power_cuts(args)
+    import logging
+
+    logging.getLogger("yirangmq").setLevel(logging.CRITICAL)  # of thousands of errors, each of them meant
+    return run_faults(args, FaultServer)
+
+
+COMMANDS = {
+    "torture": Command(
+        about="Play verbs on a fresh store, rebuild every disk that a power cut could have left at every point, open "
+        "each and count: what was confirmed must be there, what was half-written must be set aside.\n\n"
+        "With --faults: let every I/O call of every operation fail in turn, once and then for a while, on the store by "
+        "itself and below a server through each protocol. The caller must get an error with a code, nothing confirmed "
+        "may be lost, nothing refused may appear, and the next operation must work (docs/guarantees.md).",
+        examples=(
+            ("the SQLite store", "yirangmq torture --backend sqlite --steps 100"),
+            ("JSON files, another game", "yirangmq torture --backend fs --seed 7"),
+            ("a log of topics and its cursors", "yirangmq torture --backend log"),
+            ("failing calls, a sample of them", "yirangmq torture --faults --backend served --sample 50"),
+        ),
+        options=add_arguments,
+        run=run,
+        has_json=True,
+    )
+}

@@ -1,0 +1,142 @@
+"""``export`` and ``import``: queues to a file of JSON lines and back, into a store of either kind."""
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from yirangmq.broker import export_import
+from yirangmq.cli import arguments, connection, output
+from yirangmq.cli.arguments import counted, open_input
+from yirangmq.cli.command import Command
+from yirangmq.cli.output import Progress, Screen
+from yirangmq.core.errors import BadInput, StoreError, StoreFull
+from yirangmq.fsio.atomic_file import sync_folder
+from yirangmq.fsio.permissions import open_file
+
+
+def export_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", nargs="?", default="-", metavar="FILE", help="where to (default: - for stdout)")
+    parser.add_argument(
+        "-q", "--queue", action="append", metavar="NAME", help="this queue; may be repeated (default: all)"
+    )
+    parser.add_argument("--force", action="store_true", help="write over a file that is there")
+    arguments.store(parser)
+
+
+def import_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help="an export, or - for stdin")
+    parser.add_argument(
+        "--policies",
+        choices=export_import.POLICIES,
+        default="keep",
+        help="keep (default): set a policy only where the queue has none; replace: always; skip: never",
+    )
+    arguments.dry_run(parser)
+    arguments.store(parser)
+
+
+def run_export(args: argparse.Namespace, screen: Screen) -> int:
+    with connection.existing(args, itself=True) as queues:
+        total = export_import.total(queues, args.queue)
+        with _output(args) as stream, Progress("exporting", total, shown=screen.shows_progress) as show:
+            done = export_import.export(
+                queues, stream.write, args.queue, lambda messages, _: show(messages, f"{messages:,} messages")
+            )
+    text = f"exported {counted(done.messages, 'message')} of {counted(len(done.queues), 'queue')}"
+    if args.file == "-":
+        screen.note(text)
+    else:
+        value = {"file": args.file, "queues": done.queues, "messages": done.messages, "bytes": done.bytes}
+        screen.answer(value, f"{text} to {args.file}")
+    return output.OK
+
+
+@contextmanager
+def _output(args: argparse.Namespace) -> Iterator[BinaryIO]:
+    """stdout, or a file that appears under its name only when it is whole and on disk."""
+    if args.file == "-":
+        yield sys.stdout.buffer
+        return
+    target = Path(args.file)
+    if target.exists() and not args.force:
+        raise BadInput(f"{target} is there already; --force writes over it", field="file")
+    partial = target.with_name(f"{target.name}.{os.getpid()}.part")
+    try:
+        with os.fdopen(open_file(partial, os.O_WRONLY | os.O_TRUNC), "wb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        partial.replace(target)
+        sync_folder(target.parent)
+    except OSError as error:
+        kind = StoreFull if error.errno == 28 else StoreError
+        raise kind(f"{target} cannot be written: {error.strerror}") from None
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def run_import(args: argparse.Namespace, screen: Screen) -> int:
+    with open_input(args.file) as stream:
+        size = Path(args.file).stat().st_size if args.file != "-" and Path(args.file).is_file() else None
+        with (
+            connection.seen(args, screen, itself=True)
+            if args.dry_run
+            else connection.opened(args, itself=True) as queues,
+            Progress("importing", size, shown=screen.shows_progress) as show,
+        ):
+            done = export_import.load(
+                queues,
+                _lines(stream),
+                policies=args.policies,
+                dry_run=args.dry_run,
+                progress=lambda messages, read: show(read if size else messages, f"{messages:,} messages"),
+            )
+    value = {
+        "queues": done.queues,
+        "stored": done.stored,
+        "duplicates": done.duplicates,
+        "policies": done.policies,
+        "policiesKept": done.kept,
+        "dryRun": args.dry_run,
+    }
+    text = f"{'would have been imported' if args.dry_run else 'imported'}: {counted(done.stored, 'message')}"
+    if done.duplicates:
+        text += f"; {done.duplicates:,} were there already"
+    screen.answer(value, text)
+    for queue in done.kept:
+        screen.note(f"{queue} keeps its own policy, which differs; --policies replace takes the one from the export")
+    return output.OK
+
+
+def _lines(stream: BinaryIO) -> Iterator[bytes]:
+    while line := stream.readline(export_import.LONGEST_LINE + 1):
+        yield line
+
+
+COMMANDS = {
+    "export": Command(
+        about="Write queues with their policies, messages and failures to a file of JSON lines (docs/transfer.md).",
+        examples=(
+            ("everything", "yirangmq export backup.jsonl"),
+            ("two queues of a folder of JSON files", "yirangmq export some.jsonl --path queues -q mail -q telemetry"),
+            ("to a pipe", "yirangmq export - --queue telemetry"),
+        ),
+        options=export_options,
+        run=run_export,
+    ),
+    "import": Command(
+        about="Read an export into a store, of either kind. Order and states are kept; a message that was leased "
+        "becomes ready. Nothing is stored twice: importing again adds only what is not there.",
+        examples=(
+            ("into ./yirang.db", "yirangmq import backup.jsonl"),
+            ("how much of it is new?", "yirangmq import backup.jsonl --dry-run"),
+            ("from a SQLite file to a folder", "yirangmq import backup.jsonl --backend fs --path /var/yirang/queues"),
+        ),
+        options=import_options,
+        run=run_import,
+    ),
+}

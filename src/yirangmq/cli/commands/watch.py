@@ -1,0 +1,370 @@
+"""``top``, ``watch`` and ``metrics``: what goes on, as a live view, line by line, and for Prometheus.
+
+Rows of queues for commands, a page at a time: from a server by its ``status``, or from a store that is open here.
+
+Knows: pages. Does not know: how rows are printed."""
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import islice
+from typing import Any
+
+from yirangmq.admin.queue_lists import PAGE
+from yirangmq.broker import queries
+from yirangmq.broker.queues import Queues
+from yirangmq.cli import arguments, connection, output
+from yirangmq.cli.arguments import counted, span
+from yirangmq.cli.command import Command
+from yirangmq.cli.output import Screen
+from yirangmq.cli.render import Column, render
+from yirangmq.clock import SystemClock
+from yirangmq.core import validation
+from yirangmq.core.errors import BadInput
+from yirangmq.core.ports import Transaction
+from yirangmq.format.envelope import iso
+from yirangmq.observe import prometheus
+from yirangmq.observe.metrics import Metrics
+
+SHOWN = 1000
+"""Rows that a terminal gets where nothing else is said."""
+Row = dict[str, Any]
+
+
+def queue_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--prefix", default="", metavar="TEXT", help="queues whose names begin so")
+    parser.add_argument(
+        "--limit",
+        type=int,
+        metavar="COUNT",
+        help=f"at most so many queues, in the order of their names (default: {SHOWN}; with --json all)",
+    )
+    parser.add_argument("--all", action="store_true", help="all of them, however many")
+
+
+def limit_of(args: argparse.Namespace, screen: Screen) -> int | None:
+    """How many rows are wanted; None: all."""
+    if args.limit is not None:
+        return validation.check_count(args.limit, "--limit", most=10**9)
+    return None if args.all or screen.json else SHOWN
+
+
+def page(queues: Queues, cursor: str = "", prefix: str = "", limit: int = PAGE, queue: str | None = None) -> Row:
+    """As a server answers ``status``: ``queues``, ``cursor``, ``all``, ``overdue`` and what a server says of itself."""
+    if connection.address_of(queues) is not None:
+        found: Row = connection.call(queues, "status", queue=queue, limit=limit, cursor=cursor, prefix=prefix)
+        return found
+    now = queues.now_ms()
+
+    def work(transaction: Transaction) -> Row:
+        chosen = transaction.queues(cursor, limit + 1, prefix) if queue is None else [queue]
+        shown = chosen[:limit]
+        return {
+            "overdue": queries.is_overdue(transaction, now),
+            "queues": queries.rows(transaction, shown, now),
+            "cursor": shown[-1] if len(chosen) > limit else "",
+            "all": queries.together(transaction),
+        }
+
+    return queues.read(work)
+
+
+def rows(queues: Queues, prefix: str = "") -> Iterator[Row]:
+    """Every queue's, a page at a time."""
+    cursor, is_first = "", True
+    while cursor or is_first:
+        found = page(queues, cursor, prefix)
+        yield from found["queues"]
+        cursor, is_first = found["cursor"], False
+
+
+def first_rows(queues: Queues, limit: int | None, prefix: str = "") -> list[Row]:
+    return list(islice(rows(queues, prefix), limit))
+
+
+def of_queues(queues: Queues, wanted: Sequence[str]) -> list[Row]:
+    """Those of these queues."""
+    return [row for queue in wanted for row in page(queues, queue=validation.check_queue(queue))["queues"]]
+
+
+def note_more(screen: Screen, shown: int, all_queues: int, prefix: str) -> None:
+    if prefix or shown >= all_queues:
+        return
+    screen.note(f"{all_queues - shown} more queues; --all shows them, --prefix those whose names begin so")
+
+
+def counts_of_all(queues: Queues, queue: str | None) -> dict[str, dict[str, int]]:
+    """What has passed through each queue, counted in pages: no other process waits for long."""
+    found: dict[str, dict[str, int]] = {}
+    chosen = queues.queues() if queue is None else [queue]
+    for begin in range(0, len(chosen), PAGE):
+        found |= queues.read(partial(_totals, some=chosen[begin : begin + PAGE]))
+    return found
+
+
+def _totals(transaction: Transaction, some: Sequence[str]) -> dict[str, dict[str, int]]:
+    counted = ((name, transaction.counts(name)) for name in some)
+    return {name: {what: getattr(counts, what) for what in queries.TOTALS} for name, counts in counted}
+
+
+POLL_SECONDS = 0.5
+"""How often a store without a server is looked at."""
+WAIT_SECONDS = 10.0
+"""How long one question to a server waits for something to happen."""
+HOME, CLEAR_LINE, CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
+HIDE_CURSOR, SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
+COLUMNS = (
+    Column("queue", shrinks=True),
+    Column("ready", right=True),
+    Column("delayed", right=True),
+    Column("leased", right=True),
+    Column("dead", right=True),
+    Column("head age", right=True),
+    Column("in/s", right=True),
+    Column("done/s", right=True),
+    Column("failed/s", right=True),
+    Column("failing", right=True),
+    Column("works", right=True),
+    Column("waits", right=True),
+)
+
+
+def top_options(parser: argparse.ArgumentParser) -> None:
+    arguments.queue(parser, needed=False, what="this one only")
+    parser.add_argument("--once", action="store_true", help="print it once and end")
+    parser.add_argument(
+        "--interval", type=float, default=1.0, metavar="SECONDS", help="time between two looks (default: 1)"
+    )
+    arguments.store(parser)
+
+
+def watch_options(parser: argparse.ArgumentParser) -> None:
+    arguments.queue(parser, needed=False, what="this one only")
+    parser.add_argument("--limit", type=int, metavar="COUNT", help="end after so many lines")
+    arguments.store(parser)
+
+
+def metrics_options(parser: argparse.ArgumentParser) -> None:
+    arguments.store(parser)
+
+
+# -- top --------------------------------------------------------------------------------------------------------------
+
+
+def run_top(args: argparse.Namespace, screen: Screen) -> int:
+    if not 0.1 <= args.interval <= 3600:
+        raise BadInput("must be from 0.1 to 3600 seconds", field="--interval")
+    queue = None if args.queue is None else validation.check_queue(args.queue)
+    with connection.seen(args, screen) as queues:
+        looks = _looks(queues, queue)
+        if screen.json:
+            return _top_documents(args, screen, looks)
+        if args.once or not screen.is_terminal:
+            for line in _view(next(looks), None):
+                screen.say(line)
+            return output.OK
+        return _top_live(args, screen, looks)
+
+
+def _top_documents(args: argparse.Namespace, screen: Screen, looks: Iterator[Row]) -> int:
+    for look in looks:
+        screen.document({"ok": True, **look})
+        screen.flush()
+        if args.once:
+            break
+        time.sleep(args.interval)
+    return output.OK
+
+
+def _top_live(args: argparse.Namespace, screen: Screen, looks: Iterator[Row]) -> int:
+    """Until Ctrl-C, which is how one leaves it."""
+    sys.stdout.write(HIDE_CURSOR)
+    sys.stdout.flush()  # the view goes past this buffer
+    try:
+        for look in looks:
+            width, height = os.get_terminal_size(sys.stdout.fileno())  # 0: it does not say
+            lines = _view(look, width or None)[: height - 1 if height else None]
+            screen.say(HOME + "\n".join(line + CLEAR_LINE for line in lines) + CLEAR_BELOW)
+            screen.flush()
+            time.sleep(args.interval)
+    except KeyboardInterrupt:
+        return output.OK
+    finally:
+        sys.stdout.write(SHOW_CURSOR)
+        sys.stdout.flush()
+    return output.OK
+
+
+def _looks(queues: Queues, queue: str | None) -> Iterator[Row]:
+    """Look after look. A server knows its rates; of a store alone they are what changed since the last look."""
+    address = connection.address_of(queues)
+    before: dict[str, Any] = {}
+    seen_at = time.monotonic()
+    while True:
+        if address is not None:
+            yield {"at": iso(queues.wall_ms()), **page(queues, queue=queue)}
+            continue
+        now = time.monotonic()
+        rows = page(queues, queue=queue)["queues"]
+        for row in rows:
+            row["rates"] = _rates_since(before.get(row["queue"]), row["totals"], now - seen_at)
+        before, seen_at = {row["queue"]: row["totals"] for row in rows}, now
+        yield {"at": iso(queues.wall_ms()), "server": None, "durability": queues.durability(), "queues": rows}
+
+
+def _rates_since(before: Row | None, totals: Row, seconds: float) -> Row | None:
+    if before is None or seconds <= 0:
+        return None
+    done, failed = totals["acked"] - before["acked"], totals["failed"] - before["failed"]
+    return {
+        "publishedPerSec": round((totals["published"] - before["published"]) / seconds, 3),
+        "ackedPerSec": round(done / seconds, 3),
+        "failedPerSec": round(failed / seconds, 3),
+        "failureRate": round(failed / (done + failed), 6) if done + failed > 0 else None,
+        "meanProcessingSec": None,
+        "meanWaitSec": None,
+    }
+
+
+def _view(look: Row, width: int | None) -> list[str]:
+    where = f"{look['server']}  node {look['node']}  up {span(look['uptimeSec'])}" if look["server"] else "no server"
+    clients = f"  {counted(look['connections'], 'client')}" if look["server"] else ""
+    title = f"{where}  durability {look['durability']}{clients}  {look['at'][11:19]}Z"
+    return [title, *render(COLUMNS, [_cells(row) for row in look["queues"]], width)]
+
+
+def _cells(row: Row) -> list[object]:
+    rates = row["rates"] or {}
+    share = rates.get("failureRate")
+    return [
+        f"{row['queue']} (paused)" if row["paused"] else row["queue"],
+        *(row[name] for name in ("ready", "delayed", "leased", "dead")),
+        span(row["headAgeSec"]),
+        *(_rate(rates.get(name)) for name in ("publishedPerSec", "ackedPerSec", "failedPerSec")),
+        None if share is None else f"{share:.1%}",
+        _short(rates.get("meanProcessingSec")),
+        _short(rates.get("meanWaitSec")),
+    ]
+
+
+def _rate(value: float | None) -> str | None:
+    if value is None:
+        return None
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
+
+
+def _short(seconds: float | None) -> str | None:
+    """A time that may be a millisecond or an hour."""
+    if seconds is None:
+        return None
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    return f"{seconds:.1f} s" if seconds < 60 else span(seconds)
+
+
+# -- watch ------------------------------------------------------------------------------------------------------------
+
+
+def run_watch(args: argparse.Namespace, screen: Screen) -> int:
+    queue = None if args.queue is None else validation.check_queue(args.queue)
+    left = sys.maxsize if args.limit is None else validation.check_count(args.limit, "--limit")
+    with connection.seen(args, screen) as queues:
+        served = connection.address_of(queues) is not None
+        if not served:
+            screen.note("no server: what changed in the counts, looked at twice a second")
+        try:
+            for event in _served(queues, queue, screen) if served else _polled(queues, queue):
+                screen.document(event) if screen.json else screen.say(_line(event))
+                screen.flush()
+                left -= 1
+                if left <= 0:
+                    break
+        except KeyboardInterrupt:
+            return output.OK
+    return output.OK
+
+
+def _served(queues: Queues, queue: str | None, screen: Screen) -> Iterator[Row]:
+    last: int | None = None
+    while True:
+        part = queues.call("watch", queue=queue, after=last, wait=WAIT_SECONDS)  # type: ignore[attr-defined]
+        last = part["last"]
+        if part["missed"]:
+            screen.note(f"{part['missed']} events were missed")
+        yield from part["events"]
+
+
+def _polled(queues: Queues, queue: str | None) -> Iterator[Row]:
+    before: dict[str, Any] | None = None
+    while True:
+        at, totals = iso(queues.wall_ms()), counts_of_all(queues, queue)
+        for name, counts in totals.items() if before is not None else ():
+            known = (before or {}).get(name, {})
+            for what, count in counts.items():
+                if count > known.get(what, 0):
+                    yield {"at": at, "event": what, "queue": name, "count": count - known.get(what, 0)}
+        before = totals
+        time.sleep(POLL_SECONDS)
+
+
+def _line(event: Row) -> str:
+    """``09:21:00.000Z  mail  leased 3  meanWaitSec=0.002``"""
+    rest = "".join(
+        f"  {name}={value}" for name, value in event.items() if name not in ("at", "event", "queue", "count")
+    )
+    count = f" {event['count']}" if "count" in event else ""
+    return f"{event['at'][11:23]}Z  {event['queue']}  {event['event']}{count}{rest}"
+
+
+# -- metrics ----------------------------------------------------------------------------------------------------------
+
+
+def run_metrics(args: argparse.Namespace, screen: Screen) -> int:
+    with connection.seen(args, screen) as queues:
+        if connection.address_of(queues) is not None:
+            text = queues.call("metrics")  # type: ignore[attr-defined]  # a server's
+        else:
+            screen.note("no server: only what the store itself can tell")
+            found = page(queues)
+            text = prometheus.page(Metrics(SystemClock()), found["queues"], {}, found["all"])
+    screen.answer({"metrics": text}, text.rstrip("\n"))
+    return output.OK
+
+
+COMMANDS = {
+    "top": Command(
+        about="A live view of all queues: how many messages are where, and what happened in the last minute, per "
+        "second. Ctrl-C ends it.\n\n"
+        "failing is the share of attempts that failed; works is the mean time from lease to ack, waits the mean time "
+        "from when a message could be taken to its lease. Without a server there are counts, and what changed since "
+        "the last look.",
+        examples=(
+            ("until Ctrl-C", "yirangmq top"),
+            ("once, for programs", "yirangmq top --once --json"),
+        ),
+        options=top_options,
+        run=run_top,
+    ),
+    "watch": Command(
+        about="Follow what happens: a line for each batch of messages that was published, leased, acknowledged, failed "
+        "or moved, from now on. Ctrl-C ends it.",
+        examples=(
+            ("one queue", "yirangmq watch --queue telemetry"),
+            ("all queues, the next ten events, for programs", "yirangmq watch --limit 10 --json"),
+        ),
+        options=watch_options,
+        run=run_watch,
+    ),
+    "metrics": Command(
+        about="All metrics as the text that Prometheus reads (docs/metrics.md).",
+        examples=(
+            ("of the server that serves here", "yirangmq metrics"),
+            ("of another one", "yirangmq metrics --store unix:/run/yirangmq.sock"),
+        ),
+        options=metrics_options,
+        run=run_metrics,
+    ),
+}

@@ -1,0 +1,205 @@
+"""The one table from what happened to the exit code; ``docs/cli.md`` is printed from it. Codes are a promise.
+
+Where a command's words go: results to stdout, notes and errors to stderr, each for people or for programs.
+Does not know: queues, commands.
+
+A progress bar on stderr, for work that takes long and only where a person watches."""
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from yirangmq.core.errors import QueueError
+from yirangmq.format.json_codec import dumps
+
+if TYPE_CHECKING:
+    from yirangmq.cli.render import Column
+
+OK = 0
+EMPTY = 6
+REFUSED = 7
+UNWELL = 11
+INTERRUPTED = 130
+PIPE_CLOSED = 141
+TERMINATED = 143
+
+MEANING: dict[int, str] = {
+    OK: "it worked",
+    1: "a fault in yirangmq itself, please report it; of `torture`: something was lost; of `pipeline`: Spark, "
+    "or a step, failed while it ran",
+    2: "bad input: a wrong option, name, document, policy or filter, or a message that the queue's processor refuses; "
+    "nothing was changed",
+    3: "there is no such message, queue, record or store",
+    4: "the message is in another state, or the lease is no longer in force",
+    5: "the store refused: full, read-only, damaged, newer than this version, busy, another feed, or a payload that is "
+    "not what was sent",
+    EMPTY: "there was nothing to consume (only with `consume --fail-empty`)",
+    REFUSED: "published, but refused by its schema: it lies among the dead letters",
+    8: "an optional package is missing; the text says which",
+    9: "not allowed: a wrong or missing token, or a host name that is not in `http_hosts`; or TLS failed: a "
+    "certificate that does not verify, or only one side speaks TLS",
+    10: "the server cannot be reached (of `health`: down), is the standby of a pair, or takes no more now, or a hook "
+    "failed; try again later",
+    UNWELL: "the server or the store is not well (of `health`), or a sink did not take a notice (of `alert test`)",
+    12: "a server cannot listen: an address is in use, or not to be had; the text names the setting, and who has it",
+    INTERRUPTED: "interrupted with Ctrl-C",
+    PIPE_CLOSED: "whoever read the output has gone, as with `| head`",
+    TERMINATED: "stopped by SIGTERM",
+}
+
+EXIT_OF: dict[str, int] = {
+    "internal_error": 1,
+    "bad_input": 2,
+    "too_large": 2,
+    "packed_body": 2,
+    "bad_policy": 2,
+    "bad_filter": 2,
+    "unfit": 2,
+    "not_found": 3,
+    "retired": 3,
+    "wrong_state": 4,
+    "lease_lost": 4,
+    "lease_expired": 4,
+    "lease_mismatch": 4,
+    "store_error": 5,
+    "store_full": 5,
+    "store_read_only": 5,
+    "store_damaged": 5,
+    "store_too_new": 5,
+    "store_busy": 5,
+    "payload_damaged": 5,
+    "wrong_epoch": 5,
+    "missing_extra": 8,
+    "not_allowed": 9,
+    "tls_failed": 9,
+    "misdirected": 9,
+    "unavailable": 10,
+    "unreachable": 10,
+    "timed_out": 10,
+    "replaced": 10,
+    "not_active": 10,
+    "quota_exceeded": 10,
+    "hook_failed": 10,
+    "cannot_listen": 12,
+}
+"""From ``QueueError.code``; a test sees that every error has its line."""
+
+
+def exit_code(code: str) -> int:
+    return EXIT_OF.get(code, 1)
+
+
+PROGRAM = "yirangmq"
+
+
+class Screen:
+    """One per run. With ``json`` every document is one line, and what is meant for people is left out."""
+
+    def __init__(self, *, json: bool) -> None:
+        self.json = json
+
+    @property
+    def is_terminal(self) -> bool:
+        return sys.stdout.isatty()
+
+    @property
+    def shows_progress(self) -> bool:
+        return not self.json and sys.stderr.isatty()
+
+    def document(self, value: dict[str, Any]) -> None:
+        """A result for programs."""
+        self.line(dumps(value))
+
+    def line(self, text: bytes) -> None:
+        """JSON text as one line. A line break inside JSON text can only stand between its parts, so a space will do."""
+        self.write(text.replace(b"\r", b" ").replace(b"\n", b" ") + b"\n")
+
+    def write(self, data: bytes) -> None:
+        sys.stdout.buffer.write(data)
+
+    def say(self, text: str = "") -> None:
+        """A result for people."""
+        self.write(text.encode("utf-8", "backslashreplace") + b"\n")
+
+    def table(self, columns: "Sequence[Column]", rows: Sequence[Sequence[object]]) -> None:
+        from yirangmq.cli.render import render
+
+        width = os.get_terminal_size(sys.stdout.fileno()).columns if self.is_terminal else None
+        for line in render(columns, rows, width):
+            self.say(line)
+
+    def answer(self, value: dict[str, Any], text: str) -> None:
+        """One result, for whoever asked."""
+        if self.json:
+            self.document({"ok": True, **value})
+        else:
+            self.say(text)
+
+    def note(self, text: str) -> None:
+        """Something a person should know, beside the result."""
+        if not self.json:
+            print(f"{PROGRAM}: note: {text}", file=sys.stderr)
+
+    def problem(self, error: QueueError) -> None:
+        if self.json:
+            value = {"ok": False, "code": error.code, "error": str(error), "field": error.field}
+            print(dumps(value).decode(), file=sys.stderr)
+        else:
+            print(f"{PROGRAM}: {error.code}: {error}", file=sys.stderr)
+
+    def flush(self) -> None:
+        sys.stdout.flush()
+
+
+QUIET_SECONDS = 0.5
+"""Work that is over sooner shows no bar."""
+STEP_SECONDS = 0.1
+WIDTH = 30
+
+
+class Progress:
+    """``with Progress("importing", total, shown=…) as show: … show(done)``. Without a total it counts."""
+
+    def __init__(self, label: str, total: int | None, *, shown: bool) -> None:
+        self._label = label
+        self._total = total
+        self._shown = shown
+        self._next = time.monotonic() + QUIET_SECONDS
+        self._drawn = False
+
+    def __enter__(self) -> "Progress":
+        return self
+
+    def __call__(self, done: int, text: str = "") -> None:
+        if not self._shown:
+            return
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + STEP_SECONDS
+        self._drawn = True
+        sys.stderr.write(f"\r\x1b[K{self._line(done, text)}")
+        sys.stderr.flush()
+
+    def part(self, done: int, total: int) -> None:
+        """For work that finds out its total on the way."""
+        self._total = total
+        self(done, f"{done:,}/{total:,}")
+
+    def _line(self, done: int, text: str) -> str:
+        detail = f"  {text}" if text else ""
+        if not self._total:
+            return f"{self._label} {done:,}{detail}"
+        share = min(1.0, done / self._total)
+        filled = round(share * WIDTH)
+        return f"{self._label} [{'#' * filled}{'.' * (WIDTH - filled)}] {share:4.0%}{detail}"
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._drawn:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()

@@ -1,0 +1,237 @@
+"""How a message looks: as a block of text for people, as one JSON document for programs.
+
+Rows to aligned lines of text. Knows: how wide a character is, how to cut what does not fit.
+What comes from a message is shown with its control characters escaped: a payload must not drive the terminal.
+
+A feed and those who follow it, on the screen.
+Knows: what a server tells of them. Does not know: how it was asked.
+
+What a server has beside its queues, on the screen: its feed, its bridges, its place in a pair, its alerts.
+Knows: what a server tells of them. Does not know: how it was asked."""
+
+import unicodedata
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from yirangmq.cli.arguments import counted, span
+from yirangmq.cli.output import Screen
+from yirangmq.core.message import RANK_LAST, Envelope
+from yirangmq.format import delivery
+from yirangmq.format.delivery import Delivery, Look
+from yirangmq.format.envelope import as_json, header_of, iso
+from yirangmq.format.json_codec import dumps
+
+GAP = "  "
+LEAST = 8
+"""A shrinking column keeps at least this many characters."""
+
+
+class Column(NamedTuple):
+    """``right`` aligns numbers; ``shrinks`` says that it may be cut where the screen is narrow."""
+
+    title: str
+    right: bool = False
+    shrinks: bool = False
+
+
+def render(columns: Sequence[Column], rows: Sequence[Sequence[object]], width: int | None) -> Iterator[str]:
+    """The lines of a table, cut to ``width`` if it is given."""
+    cells = [[plain(cell) for cell in row] for row in rows]
+    lines = [[column.title for column in columns], *cells]
+    widths = [max(measure(line[at]) for line in lines) for at in range(len(columns))]
+    if width is not None:
+        widths = _fitted(columns, widths, width)
+    for line in lines:
+        parts = (_cell(text, size, column.right) for text, size, column in zip(line, widths, columns, strict=True))
+        yield GAP.join(parts).rstrip()
+
+
+def plain(value: object) -> str:
+    """A cell's text: nothing for None, and no control characters."""
+    if value is None:
+        return "-"
+    return safe(str(value))
+
+
+def safe(text: str, keep: str = "") -> str:
+    """Control and format characters as escapes, but for those in ``keep``."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
+
+
+def measure(text: str) -> int:
+    """Columns on the screen: wide East Asian characters take two, combining ones none."""
+    if text.isascii():
+        return len(text)
+    return sum(_width(character) for character in text)
+
+
+def _width(character: str) -> int:
+    if unicodedata.combining(character):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+def cut(text: str, width: int) -> str:
+    if measure(text) <= width:
+        return text
+    kept, used = [], 0
+    for character in text:
+        used += _width(character)
+        if used > width - 1:
+            break
+        kept.append(character)
+    return "".join(kept) + "…"
+
+
+def _fitted(columns: Sequence[Column], widths: list[int], width: int) -> list[int]:
+    """Take from the widest shrinking column until the line fits or nothing more can give."""
+    over = sum(widths) + len(GAP) * (len(widths) - 1) - width
+    widths = list(widths)
+    while over > 0:
+        candidates = [at for at, column in enumerate(columns) if column.shrinks and widths[at] > LEAST]
+        if not candidates:
+            break
+        widest = max(candidates, key=lambda at: widths[at])
+        widths[widest] -= 1
+        over -= 1
+    return widths
+
+
+def _cell(text: str, width: int, right: bool) -> str:
+    text = cut(text, width)
+    space = " " * (width - measure(text))
+    return space + text if right else text + space
+
+
+SHOWN_BYTES = 4096
+"""Of a payload that is not text; all of it is in --json and --raw."""
+
+
+def payload_text(envelope: Envelope) -> str:
+    """The payload for a screen: text as it is but for control characters, other bytes by their beginning."""
+    try:
+        text = envelope.payload.decode()
+    except UnicodeDecodeError:
+        more = " …" if len(envelope.payload) > SHOWN_BYTES else ""
+        return f"{len(envelope.payload)} bytes: {envelope.payload[:SHOWN_BYTES].hex(' ')}{more}"
+    return safe(text, keep="\n\t")
+
+
+def header_text(envelope: Envelope) -> str:
+    """The members of the envelope in one line, those with a name of their own first."""
+    header = header_of(envelope)
+    del header["messageId"], header["queue"]
+    parts = [f"{name}={_short(value)}" for name, value in header.items()]
+    return safe("  ".join(parts))
+
+
+def _short(value: object) -> str:
+    return value if isinstance(value, str) else dumps(value).decode()
+
+
+def delivery_block(delivery: Delivery) -> str:
+    title = f"-- {delivery.id}  attempt {delivery.attempt}  lease {delivery.lease_id}"
+    return f"{title}\n   {header_text(delivery.envelope)}\n{payload_text(delivery.envelope)}"
+
+
+def look_line(look: Look) -> bytes:
+    """Card, envelope and latest failure in one document; the payload's text is its own."""
+    message = as_json(look.envelope) if look.envelope is not None else b"null"
+    failure = dumps(delivery.failure_document(look.failure)) if look.failure is not None else b"null"
+    return b'%s,"message":%s,"failure":%s}' % (dumps(look.card())[:-1], message, failure)
+
+
+def letter_card(look: Look) -> dict[str, Any]:
+    """A dead letter in a listing: where it came from, why it is here."""
+    message, failure = look.message, look.failure
+    return {
+        "messageId": message.id,
+        "sourceQueue": message.queue,
+        "dlqQueue": look.rules.dlq.queue,
+        "state": message.state.value,
+        "reasonCode": message.reason or (failure.reason_code if failure else None),
+        "reasonMessage": failure.reason_message if failure else None,
+        "failedAt": iso(failure.failed_at if failure else message.changed_at),
+        "attempt": message.attempt,
+        "consumerId": (failure.consumer if failure else message.consumer) or None,
+        "priority": None if message.rank == RANK_LAST else message.rank,
+        "seq": message.seq,
+    }
+
+
+def letter_record(look: Look) -> bytes:
+    """The dead-letter record as published; its card where the envelope or the failure is no longer there."""
+    if look.envelope is None or look.failure is None:
+        return dumps(letter_card(look))
+    return delivery.dead_letter_record(look.message, look.envelope, look.failure, look.rules)
+
+
+SUBSCRIBER_COLUMNS = (
+    Column("subscriber", shrinks=True),
+    Column("state"),
+    Column("filter", shrinks=True),
+    Column("sequence", right=True),
+    Column("confirmed", right=True),
+    Column("lag", right=True),
+    Column("peer", shrinks=True),
+)
+
+
+def feed_line(about: dict[str, Any]) -> str:
+    """The publisher and its log, in a line."""
+    state = about["state"] or about["reason"]
+    if about["state"] and about["reason"]:
+        state += f" ({about['reason']})"
+    if "epoch" not in about:
+        return f"feed {state}, nothing published yet"
+    held = f"{about['first']} to {about['last']}" if about["first"] <= about["last"] else "nothing"
+    return f"feed {state}, epoch {about['epoch']}, holds {held}"
+
+
+def show_subscribers(screen: Screen, rows: list[dict[str, Any]]) -> None:
+    names = ("subscriber", "state", "filter", "sequence", "confirmed", "lag", "peer")
+    screen.table(SUBSCRIBER_COLUMNS, [[row.get(name) for name in names] for row in rows])
+
+
+BRIDGE_COLUMNS = (
+    Column("bridge", shrinks=True),
+    Column("to queue", shrinks=True),
+    Column("state"),
+    Column("lag", right=True),
+)
+
+
+def show_site(screen: Screen, value: dict[str, Any]) -> None:
+    feed, following = value["topics"], value["following"]
+    if feed is not None and (following or "epoch" in feed or feed["reason"]):
+        screen.say()
+        screen.say(feed_line(feed))
+        if following:
+            show_subscribers(screen, following)
+    if value["bridges"]:
+        screen.say()
+        names = ("name", "queue", "state", "lag")
+        screen.table(BRIDGE_COLUMNS, [[row[name] for name in names] for row in value["bridges"]])
+    if value["pair"] is not None:
+        screen.say()
+        for line in pair_lines(value["pair"]):
+            screen.say(line)
+    if value["alerts"] is not None and value["alerts"]["open"]:
+        screen.note(f"{_alerts(value['alerts'])}; 'yirangmq alert list' shows them")
+
+
+def pair_lines(about: dict[str, Any]) -> list[str]:
+    works = "works" if about["works"] else "does not work"
+    lines = [f"pair: {about['node']} {about['role']}, {about['status']}, term {about['term']}, {works}"]
+    peer = about["peer"]
+    if peer is None:
+        return [*lines, "peer: never heard"]
+    heard = f"heard {span(peer['heardSec'])} ago" + (", SILENT" if peer["silent"] else "")
+    return [*lines, f"peer: {peer['node']} {peer['role']}, {peer['status']}, term {peer['term']}, {heard}"]
+
+
+def _alerts(about: dict[str, int]) -> str:
+    critical = f", {about['critical']} critical" if about["critical"] else ""
+    return f"{counted(about['open'], 'alert')} open{critical}"
