@@ -1,8 +1,10 @@
-"""The states as a page: ``docs/states.md`` is what this prints. Knows: the table. Does not know: files.
+"""Prints the table of states as a page: ``python tools/states_docs.py`` writes ``docs/states.md``."""
 
-Run ``python -m yirangmq.core.diagram > docs/states.md`` after a change of the table."""
+from pathlib import Path
 
 from yirangmq.core.states import MEANING, TRANSITIONS, State, Verb
+
+PAGE = Path(__file__).parents[1] / "docs" / "states.md"
 
 WHEN: dict[Verb, str] = {
     Verb.DRAFT: "a producer asks for an id before it has the content",
@@ -28,7 +30,7 @@ WHEN: dict[Verb, str] = {
 
 _HEAD = """# The states of a message
 
-Printed from the table in `src/yirangmq/core/states.py` by `python -m yirangmq.core.diagram`; do not edit it by hand.
+Printed from the table in `src/yirangmq/core/states.py` by `python tools/states_docs.py`; do not edit it by hand.
 """
 
 
@@ -67,4 +69,4 @@ def _moves() -> list[str]:
 
 
 if __name__ == "__main__":
-    print(page(), end="")
+    PAGE.write_text(page())
