@@ -79,7 +79,7 @@ trace-modules: setup ## how many modules one publish and one catch-up touch, and
 pictures: setup browser ## make the pictures of the dashboard in docs/pictures anew
 	$(BIN)/python tools/screenshots.py
 
-check: setup ## lint, format, types, floors; changes nothing
+check: setup ## lint, format, types, layers; changes nothing
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
