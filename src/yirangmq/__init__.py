@@ -31,6 +31,7 @@ from yirangmq.format.envelope import NewMessage
 
 if TYPE_CHECKING:
     from yirangmq.broker.async_queues import AsyncQueues
+    from yirangmq.broker.dead_letters import DeadLetters
     from yirangmq.broker.queues import Queues
     from yirangmq.client.async_client import AsyncClient
     from yirangmq.client.sync_client import Client
@@ -40,8 +41,10 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "AsyncClient",
     "BadInput",
     "Consumer",
+    "DeadLetters",
     "HookFailed",
     "LeaseExpired",
     "LeaseLost",
@@ -75,7 +78,9 @@ __all__ = [
     "open",
 ]
 _LATE = {
+    "AsyncClient": "client.async_client",
     "Consumer": "consumer.consumer",
+    "DeadLetters": "broker.dead_letters",
     "Reject": "consumer.delivery",
     "Retry": "consumer.delivery",
     **dict.fromkeys(("LostRecords", "Missing", "Moved", "NewEpoch", "TopicRecord"), "client.values"),
