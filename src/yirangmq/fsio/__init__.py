@@ -1,1 +1,3 @@
-"""File locks and background threads, below the stores. Does not know: messages, formats."""
+"""File I/O below the stores: atomic files, direct I/O, file locks, file modes and background threads.
+
+Nothing in this package knows a message or a file format."""

@@ -1,9 +1,11 @@
-"""Files onto the disk: whole, and there after a power cut.
+"""Atomic replacement of files, and durable creation of folders.
 
-Knows: files, folders, their names. Does not know: what is in them. (A store that must be tested at every single write
-goes through ``fsio.disk`` instead.)
+``replace_file`` writes ``FILE.new``, syncs it, renames it over the file and syncs the folder. After a crash or a power
+cut there is the old file or the new one, never a part of one. ``make_folder`` syncs the parent of every folder that it
+creates, so that its name is on disk before anything is stored in it.
 
-Folders that must be there before anything is stored in them."""
+``make_folder`` raises ``StoreFull``, ``StoreReadOnly`` or ``StoreError``; the other functions raise ``OSError``. A
+store that is tested with a fault at every single write uses ``fsio.disk`` instead."""
 
 import contextlib
 import errno

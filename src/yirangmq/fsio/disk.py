@@ -1,16 +1,15 @@
-"""Every call by which the files store and the log change a disk, and nothing else. One object, so that a test can
-stand in its place: to record what is written, synced and renamed, or to let the disk be full.
+"""Disk access: every call that changes a disk behind one object, direct I/O, and tolerant reads.
 
-Knows: system calls. Does not know: messages, folders' meanings. Errors pass as ``OSError``.
+``Disk`` holds the calls by which the stores and the journal change a disk. A test or the fault injector stands in its
+place, to record what is written, synced and renamed, or to let the disk be full. Errors pass as ``OSError``.
 
-Much at once, past the system's page cache: to find pages for it takes longer than to write it, and they push out
-those that somebody reads. Where a file system cannot do that, it is written and read like everything else.
+Reads and writes of 2 MiB or more bypass the page cache (``O_DIRECT``). Finding pages for so much data takes longer than
+writing it, and evicts pages that other readers use. The unaligned ends go through the cache, and so does everything on
+a file system without ``O_DIRECT``.
 
-Knows: files, and memory that begins with a page. Does not know: what is in them, who syncs them.
-
-Looks at a disk that others may change at the same moment: what is not there is nothing, not an error.
-
-Knows: system calls. Does not know: messages."""
+The reads by path expect other processes to change the folders at the same moment. A missing path is a result (False,
+None, nothing), not an error. Every other error is raised, so that an unreadable file is never taken for a missing
+one."""
 
 import ctypes
 import errno
@@ -24,6 +23,8 @@ from mmap import mmap
 from pathlib import Path
 
 from yirangmq.fsio.permissions import OWNER, Access, make_folder, open_file
+
+# -- direct I/O --------------------------------------------------------------------------------------------------------
 
 LARGE = 2 << 20
 """From so many bytes on."""
@@ -139,6 +140,8 @@ def _go_past_cache(fd: int, is_wanted: bool) -> bool:
         return False
     return is_wanted and bool(PAST_CACHE)
 
+
+# -- calls that change a disk ------------------------------------------------------------------------------------------
 
 HONEST_SYNCFS = (5, 8)
 """From this Linux on ``syncfs`` tells of write errors; before it, only ``fsync`` does."""
@@ -262,6 +265,9 @@ def find_syncfs() -> Callable[[int], None] | None:
             raise OSError(code, os.strerror(code))
 
     return syncfs
+
+
+# -- tolerant reads ----------------------------------------------------------------------------------------------------
 
 
 def exists(path: str) -> bool:

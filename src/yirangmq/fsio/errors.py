@@ -1,6 +1,8 @@
-"""The system's errors as ours. Knows: errno. Does not know: what was being done.
+"""Translation of ``OSError`` to store errors.
 
-The error ``store_read_only``: what every store says when it cannot be written, and what to do."""
+``ENOSPC`` and ``EDQUOT`` become ``StoreFull``; ``EROFS``, ``EACCES`` and ``EPERM`` become ``StoreReadOnly``; any
+other becomes ``StoreError``. ``unwritable`` makes the error ``store_read_only`` for every store, with advice on what
+to do."""
 
 import errno
 from collections.abc import Iterator

@@ -1,7 +1,8 @@
-"""File locks by ``flock``. The kernel releases a lock when its last descriptor is closed, also when a process dies.
+"""File locks by ``flock``: a single attempt, and attempts within a time limit.
 
-Each call looks up ``fcntl.flock`` anew, because the fault injector replaces it there. No call blocks in the kernel:
-``lock_within`` polls, so that it ends in time. A lock that is held is not an error; others pass as ``OSError``."""
+The kernel releases a lock when its last descriptor is closed, also when the process dies. No call blocks in the kernel:
+``lock_within`` polls, so that it ends in time. Each call looks up ``fcntl.flock`` anew, because the fault injector
+replaces it there. A lock that is held elsewhere is not an error; other failures pass as ``OSError``."""
 
 import fcntl
 import random

@@ -1,11 +1,12 @@
-"""Modes of files and folders: for their owner alone, or for a group, from the moment they are made.
+"""Modes of new files and folders: for the owner alone, or shared with a group.
 
-The mode is given to the system call that makes the file, so that the umask cannot loosen it and there is no moment at
-which others could open it. A folder says itself who shares it: one with the set-group-ID bit and write access for its
-group, and none for others (2770), is shared, and what is made in it is for its group (0660, 2770). In any other folder
-new files are 0600 and new folders 0700. What exists is never changed; ``loose`` says what others could reach.
+The system call that creates the file sets its mode, so that there is no moment at which other users could open it. The
+umask can only tighten the mode; for a group's files that is undone.
 
-Knows: system calls. Does not know: what is stored."""
+A folder with the set-group-ID bit and access for its group, but no write access for others (2770), is shared. New files
+in it get mode 0660 and new folders 2770. In any other folder they get 0600 and 0700, unless the server's setting
+``file_access`` is ``group``. Existing files and folders are never changed; ``loose`` reports the ones that other users
+can reach."""
 
 import contextlib
 import os
