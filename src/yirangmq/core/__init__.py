@@ -1,2 +1,3 @@
-"""The rules. Knows: messages, policies, states, the time it is handed.
-Does not know: disks, clocks, chance, sockets. Nothing in this folder does IO."""
+"""Rules of queues and topics: values, state transitions, policies, strategies and ports, as pure code.
+
+Nothing in this package does I/O, logs, or reads a clock or a random source: time and random numbers are arguments."""

@@ -1,19 +1,15 @@
-"""Access control: the table of verbs and scopes, and what a token grants in which queues and topics.
+"""Access control: verbs and scopes, token grants, subjects of certificates, programs and routes.
 
 Every protocol names the verb of each of its routes, frames, methods and commands, and asks ``Grant.allows``. Which
-scopes allow a verb is written in ``ALLOWED`` and nowhere else; ``docs/security.md`` is printed from it. Knows: the
-rules. Does not know: files, requests.
+scopes allow a verb is written in ``ALLOWED`` and nowhere else; ``tools/security_docs.py`` prints docs/security.md from
+it.
 
-Subjects of client certificates, and the pattern by which a program's rule names them. Pure text: TLS has verified
-the certificate before.
+A certificate's subject is written as in RFC 4514: ``CN=gateway,OU=payments,O=Bank``. A rule may name some of its
+attributes. A certificate matches if its subject has every attribute that the rule names, with exactly that value. TLS
+has verified the certificate before.
 
-A subject is written as in RFC 4514: ``CN=gateway,OU=payments,O=Bank``. A rule may name some of its attributes; a
-certificate fits if its subject has every attribute that the rule names, with exactly that value.
-
-The programs that may use a server, and the table of who sends to whom.
-
-A program is known by its address, its token, or both. It takes from its own queues, and sends to those of the programs
-that stand beside it in the table. Knows: the rules. Does not know: files, connections."""
+A program is identified by its address, its token, its certificate, or several of them. It consumes from its own queues,
+and publishes to the queues of the programs that the routes allow. Pure: token files and connections are elsewhere."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,6 +21,8 @@ from typing import Any, NamedTuple
 from yirangmq.core import validation
 from yirangmq.core.errors import BadInput
 from yirangmq.core.validation import Fields, kind
+
+# -- subjects of certificates ------------------------------------------------------------------------------------------
 
 Attributes = frozenset[tuple[str, str]]
 SHORT = {
@@ -74,6 +72,8 @@ def show_subject(attributes: Attributes) -> str:
     pairs = sorted(attributes, key=lambda pair: (rank.get(pair[0], len(order)), pair))
     return ",".join(f"{name}={value.replace(',', chr(92) + ',')}" for name, value in pairs)
 
+
+# -- verbs, scopes and grants ------------------------------------------------------------------------------------------
 
 PUBLISH, CONSUME, LOOK, OPERATE, ADMIN = SCOPES = ("publish", "consume", "look", "operate", "admin")
 """What a token may be given. ``ADMIN`` includes all others, ``OPERATE`` includes ``LOOK``."""
@@ -200,6 +200,8 @@ def check_secret(secret: str, name: str) -> str:
         )
     return secret
 
+
+# -- programs and routes -----------------------------------------------------------------------------------------------
 
 MOST_PROGRAMS = 1_000
 ANYBODY = "*"

@@ -1,7 +1,10 @@
-"""Whether this server may work: the one question that every door asks before it changes anything or hands anything out.
+"""Active guard: the check that a protocol makes before it changes or delivers anything.
 
-A server without a pair always may. One of a pair may while it is the active node. Knows: what to say if not. Does not
-know: why, or since when."""
+A server without other nodes always passes. A node of a failover pair passes while it is the active one, a node of a
+cluster while it leads the store. During a switch by hand the node finishes messages in flight but takes no new ones.
+
+The guard gives the refusal to send to the client. Why the node is not active is known to ``failover.node`` and
+``stores.etcd.store``."""
 
 from typing import Protocol
 

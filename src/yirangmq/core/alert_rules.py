@@ -1,9 +1,7 @@
-"""The rules of alerts: from a view of what goes on in a server to the faults in it. Pure.
+"""Alert rules: the faults of a server as functions of its facts, and sliding-window counters.
 
-Knows: what is wrong, and how much it takes. Does not know: where the facts come from, which faults were there before
-(``core.alerts``). The table ``RULES`` is what docs/alerts.md shows.
-
-How much of something there was lately: events that a rule looks back on. The time is handed in. Pure."""
+``RULES`` is the table, shown in docs/alerts.md. A rule sees the present facts alone; which faults are already open is
+the business of ``core.alerts``. The counters sum events over a window, in 60 slots. Pure: time is an argument."""
 
 import re
 from collections import deque
@@ -14,6 +12,8 @@ from typing import NamedTuple
 
 from yirangmq.core.active_guard import MOST_SWITCHES
 from yirangmq.core.alerts import STORM, Fault, Level
+
+# -- facts -------------------------------------------------------------------------------------------------------------
 
 
 class QueueFacts(NamedTuple):
@@ -69,6 +69,9 @@ class Facts:
     """Seconds by which the clock was set of late, forward or back; the largest."""
     trouble: str = ""
     """Why the store refuses."""
+
+
+# -- rules -------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,6 +221,8 @@ def _store_refuses(facts: Facts, limits: Limits) -> Iterator[Fault]:
         yield Fault("store_refuses", "", Level.CRITICAL, f"the store cannot be written: {facts.trouble}")
 
 
+# -- the table of rules ------------------------------------------------------------------------------------------------
+
 RULES: dict[str, Rule] = {
     "peer_silent": Rule(
         _peer_silent, None, "", "WARNING, CRITICAL; INFO",
@@ -260,6 +265,9 @@ NAMES = (*RULES, STORM)
 def check_rules(names: Iterable[str]) -> str:
     """The first that is no rule; "" if all are."""
     return next((name for name in names if name not in NAMES), "")
+
+
+# -- sliding-window counters -------------------------------------------------------------------------------------------
 
 
 class Recent:

@@ -1,6 +1,7 @@
-"""The setting ``alerts``: what is watched, how patiently, and who is told. Pure.
+"""Setting ``alerts``: rule limits, pacing of notices, and sinks (webhook, e-mail, command).
 
-Knows: the document, to its last member. Does not know: files, sockets; passwords are in files, by name."""
+Reads the JSON document and checks every member; ``BadInput`` names the one that is wrong. The document holds no
+password: ``secret`` is the name of a file. Pure."""
 
 import re
 from collections.abc import Mapping

@@ -1,7 +1,13 @@
-"""Alerts: one for each fault, from the moment it is seen to the notice that it is over. Pure.
+"""Alert life cycle: opened, worse, reminder, recovered; and the limit of notices per hour.
 
-Knows: faults, which alerts are open, the time it is given. Does not know: how a fault is found (``core.alert_rules``),
-who is told, clocks, disks. ``look`` is the whole of it: the same values give the same notices."""
+``look`` compares the faults of this moment with the open alerts and returns the notices to send. Each fault, a rule and
+a subject, has one alert. The same values give the same notices.
+
+An alert is over when its fault has been absent for ``settle`` ms. The time doubles with each return of the fault, up to
+eight times ``settle``. A fifth of an hour's notices is reserved for CRITICAL alerts; while notices are withheld, one
+``storm`` alert says how many.
+
+``core.alert_rules`` finds the faults, the package ``alerts`` sends the notices. Pure: time is an argument."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace

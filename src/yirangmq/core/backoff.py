@@ -1,6 +1,6 @@
-"""Exponential backoff with jitter: how long to wait before the next attempt.
+"""Exponential backoff with jitter: the delay before the next attempt.
 
-Pure: randomness is handed in as ``chance``, a number from 0 to 1. Delays have the unit of ``first`` and ``limit``."""
+Pure: ``chance`` is a random number from 0 to 1. Delays have the unit of ``first`` and ``limit``."""
 
 from dataclasses import dataclass
 

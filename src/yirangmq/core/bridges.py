@@ -1,6 +1,8 @@
-"""A bridge: records of some topics become messages of one queue, each once. The rules of it. Pure.
+"""Bridges from topics to a queue: definition, cursor, and the message ids that make delivery exactly-once.
 
-Knows: what a bridge is, how far one has come, what a record's message is called. Does not know: logs, stores."""
+Each wanted record becomes one message with the id ``EPOCH-SEQUENCE``, so that a record that is brought twice is a
+duplicate. Definitions and cursors are notes of the store, under ``bridge/`` and ``bridge-cursor/``. The worker is
+``broker.bridge_worker``. Pure."""
 
 from enum import StrEnum
 from hashlib import blake2b

@@ -1,7 +1,9 @@
-"""The consumers at work, as an operator sees and steers them: one card each, and what is wished of it.
+"""Consumer registry: what consumers report of themselves, and an operator's requests to them.
 
-A wish belongs to the process it was made for: one that starts again under the same id begins without wishes. It is
-fulfilled when the consumer says that it has followed it, and is then forgotten."""
+A consumer reports every second. It is shown as silent after 10 s without a report, and forgotten after an hour.
+
+A request (pause, resume, drain) belongs to the process for which it was made: a process that restarts under the same id
+begins without one. The request is removed when the consumer reports the state that fulfils it."""
 
 from collections.abc import Mapping
 from enum import StrEnum

@@ -1,10 +1,10 @@
-"""When a cron line fires. Pure: the line, an instant and a time zone in, the next instant out.
+"""Cron schedules: reading a line, and computing its next firing time in a time zone.
 
-Five fields: minute, hour, day of month, month, day of week; lists, ranges, steps, names of months and days. Where both
-days are restricted either may match, as in every cron.
+Five fields: minute, hour, day of month, month, day of week; with lists, ranges, steps, and names of months and days.
+Where both days are restricted, either may match, as in every cron.
 
 Where clocks change: a time of day that is skipped fires as much later as the clocks jump (02:30 at 03:30). A time of
-day that comes twice fires the first time only, unless the line says every hour: then every hour fires."""
+day that comes twice fires the first time only, unless the line says every hour: then every hour fires. Pure."""
 
 from bisect import bisect_left
 from collections.abc import Iterator

@@ -1,12 +1,11 @@
-"""Who gets which message: each strategy is a function of the consumers, the messages and what it remembers, and of
-nothing else. The same input always gives the same output; chance is a number handed in and on.
+"""Dispatch strategies and group membership: which consumer gets which message.
 
-Knows: rules. Does not know: leases, stores, who the consumers really are.
+Each strategy is a function of the candidates, the messages' keys and its memory of earlier assignments. The same input
+gives the same output: random numbers come from a generator whose state is in that memory.
 
-Who counts as a consumer of a queue: those registered by name, those who are there, and those who were there a moment
-ago. Pure; the time is handed in.
-
-Knows: names and instants. Does not know: connections, stores."""
+Members of a queue's group are the registered consumers and those that wait for messages now. A consumer that has
+stopped waiting remains one for the grace time, 60 s by default. Time is an argument. ``broker.dispatch.dispatcher``
+applies the strategies."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -328,6 +327,8 @@ def owner(key: str, everyone: tuple[str, ...]) -> str:
     """Of all names the one whose hash with this key is largest: if one goes, only its keys move."""
     return max(everyone, key=lambda name: blake2b(f"{name}\0{key}".encode(), digest_size=8).digest())
 
+
+# -- group membership --------------------------------------------------------------------------------------------------
 
 MOST_SEEN = 1_000
 """Names remembered that are not registered; the longest away make room."""

@@ -1,5 +1,8 @@
-"""What can go wrong, each with a code that is a promise and a text that is for people.
-Doors translate codes through one table; they never invent their own."""
+"""Errors: each has a code that never changes, and a text for people.
+
+Protocols translate codes through one table each and never invent their own. Some errors carry values in their text
+(``retry_after``, ``active``, ``addresses``) and read them from there, because only code, text and field pass through
+every protocol."""
 
 import re
 from typing import Any

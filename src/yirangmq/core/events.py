@@ -1,9 +1,10 @@
-"""What a commit left behind: one value a batch, never one a message, so that telling costs next to nothing. Metrics,
-log lines and whoever watches a queue all read the same events. They are told after the commit, never before.
+"""Events that a commit leaves behind, and the record of a delivery.
 
-One delivery of one message to one consumer: how it stands, when it began and ended, what became of the message.
+An event stands for a whole batch, never for one message, so that observing costs next to nothing. Metrics, log lines
+and event followers all get the same events, after the commit and never before.
 
-Knows: cards before and after a change. Does not know: where records are kept, who reads them."""
+A delivery record is one delivery of one message to one consumer: its status, when it began and ended, and the state of
+the message after it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from typing import Any, ClassVar, NamedTuple
 
 from yirangmq.core.message import Failure, Message, Reason
 from yirangmq.core.states import State
+
+# -- delivery records --------------------------------------------------------------------------------------------------
 
 IN_HAND = (State.LEASED, State.CLAIMED)
 RELEASED = "released"
@@ -95,6 +98,9 @@ def show(record: DeliveryRecord) -> dict[str, Any]:
         "text": record.text or None,
         "became": record.became,
     }
+
+
+# -- events ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,24 +1,21 @@
-"""Active or standby: from what was heard, the term and the time to a decision, with the evidence for it.
+"""Failover of a pair: roles and terms, the decision with its evidence, heartbeat values, and the witness.
 
-Knows: the five steps, terms, the cooldown, what a witness says. Does not know: sockets, clocks, stores; who asks and
-remembers is ``core.failover_node``.
+``decide`` is a function of this node, the peer's last heartbeat, the test of its TCP port, the witness and the time.
+The same values give the same decision. Each of its steps leaves one line of evidence; docs/pair.md lists them.
 
-The words in which a pair of nodes is spoken of: roles, what is known, what is decided. Values only; what follows
-from them is in ``core.failover``. All instants are milliseconds of one clock that never goes back.
+A heartbeat says what a node is, and proves that it was sent now: its process's ``boot`` and a sequence number together
+are never used again. Its bytes are made by ``wire.heartbeat``.
 
-One heartbeat as a value: what a node of a pair says of itself, and the proof that it is said now.
+The witness is a record outside of both nodes. Its holder renews it; the other node may take it when it was not renewed
+for the whole timeout, measured by the taker's own clock. No clock is compared with another.
 
-Knows: the members. Does not know: bytes (``wire.heartbeat``), what follows from it (``core.failover_node``).
-
-What a third party tells a node of a pair: a record that its holder renews, and that another may take when it has not
-been renewed for the whole time-out, by the taker's own clock.
-
-Knows: records, the time handed in. Does not know: where the record is kept. No clock is compared
-with another."""
+All instants are milliseconds of one monotonic clock. ``core.failover_node`` keeps state between two decisions. Pure."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
+
+# -- values ------------------------------------------------------------------------------------------------------------
 
 
 class Role(StrEnum):
@@ -147,6 +144,9 @@ class Decision:
     term: int
     """The term that goes with it: the new one of a takeover, claim or consent, else the highest known."""
     steps: tuple[Step, ...]
+
+
+# -- decision ----------------------------------------------------------------------------------------------------------
 
 
 def seconds(milliseconds: int) -> str:
@@ -339,6 +339,9 @@ def _order(own: Own) -> tuple[Step, ...]:
     return (_ordered(),) if own.order else ()
 
 
+# -- heartbeats --------------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
     """How a node is doing; for people and alerts, not for decisions."""
@@ -379,6 +382,9 @@ class Beat:
     """The latest heartbeat of the peer that this node has heard: the peer sees that it is heard, and how fast."""
     heard_age: int = 0
     load: Load = Load()
+
+
+# -- witness -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,13 @@
-"""One node of a pair: remembers what was heard and said, and asks ``core.failover`` what follows.
+"""Node of a failover pair: its view of the peer from heartbeats, and the driver that carries out decisions.
 
-Knows: heartbeats as values, the times handed in. Does not know: sockets, files, keys. ``now`` is milliseconds of a
-clock that never goes back and does not stop while the process does; ``wall`` is milliseconds since 1970.
+The view rejects heartbeats that are repeated, or of an unknown process whose clock is far off; it measures delay, clock
+skew and gaps. ``core.failover.decide`` decides.
 
-What a node of a pair does with its decisions: one look at a time, over a few things that the outside can do.
+The driver makes one decision at a time and acts through a port with five effects. A term is on disk before it is used.
+The test of the peer's port and the hand-over run elsewhere and report back.
 
-Knows: the order of things, such as: a term is on disk before it is used. Does not know: how any of it is done."""
+``now`` is milliseconds of a monotonic clock that goes on while the process is stopped; ``wall`` is milliseconds since
+1970. No I/O; ``failover.node`` calls it from the loop's thread."""
 
 from collections import OrderedDict, deque
 from collections.abc import Callable
@@ -39,6 +41,9 @@ MOST_SENT = 256
 MOST_BOOTS = 1000
 """Lives of the peer that are over, and are not believed again."""
 DAY_MS = 24 * 3600 * 1000
+
+
+# -- view of the peer --------------------------------------------------------------------------------------------------
 
 
 class Heard(StrEnum):
@@ -248,6 +253,9 @@ class Partner:
         return self.switches > MOST_SWITCHES
 
 
+# -- driver ------------------------------------------------------------------------------------------------------------
+
+
 class Outside(Protocol):
     def save(self, term: int) -> None:
         """On disk when it returns."""
@@ -409,6 +417,8 @@ class Conduct:
             self._outside.save(term)
             self._saved = term
 
+
+# -- action of each verdict --------------------------------------------------------------------------------------------
 
 _ACTS: dict[Verdict, Callable[[Conduct, Decision, int], None]] = {
     Verdict.STAY: Conduct._stay,

@@ -1,17 +1,14 @@
-"""The filter language: ``reasonCode=TIMEOUT and attempt>=3 and failedAt<2026-01-14``. Knows: its fields, its grammar,
-when a message matches. Does not know: where the values come from; ``matches`` is handed a ``lookup``.
+"""Filter language for messages and dead letters: fields, syntax tree, lexer, parser, evaluation.
+
+Example: ``reasonCode=TIMEOUT and attempt>=3 and failedAt<2026-01-14``. Users read docs/filter.md.
 
     filter  = [either]                          nothing matches everything
     either  = both { "or" both }
     both    = single { "and" single }
     single  = "not" single | "(" either ")" | field operator value
 
-``docs/filter.md`` is its page.
-
-What a filter is made of: its fields, and the nodes of one that was read. Frozen values; no reading, no matching.
-
-The letters of the filter language: text to tokens, words to values, an error to a finger on the place.
-Does not know: fields, what a filter means."""
+The parser checks fields and types of values; ``BadFilter`` has a caret under the place. ``matches`` gets the values of
+a message through ``lookup``, and asks only for fields that the filter names."""
 
 import operator
 import re
@@ -25,6 +22,8 @@ from yirangmq.core.errors import BadFilter
 from yirangmq.core.message import Reason
 from yirangmq.core.states import State
 from yirangmq.core.validation import nearest
+
+# -- fields and syntax tree --------------------------------------------------------------------------------------------
 
 
 class Kind(Enum):
@@ -124,6 +123,8 @@ def _compares(node: Node) -> Iterator[Compare]:
                 yield from _compares(part)
 
 
+# -- lexer -------------------------------------------------------------------------------------------------------------
+
 LONGEST = 10_000
 """Characters of a filter; one that is longer was made by a program that should select by id."""
 SHOWN = 100
@@ -211,6 +212,8 @@ def instant(text: str) -> int | None:
     except (ValueError, OverflowError):
         return None
 
+
+# -- parser ------------------------------------------------------------------------------------------------------------
 
 DEEPEST = 50
 """Nested parentheses and nots; a person needs three."""
@@ -370,6 +373,9 @@ class _Reader:
         if moment is None:
             raise self._wrong(word, f"{field} is a time, such as 2026-01-14 or 2026-01-14T09:30:00+09:00")
         return Value(value.text, False, moment)
+
+
+# -- evaluation --------------------------------------------------------------------------------------------------------
 
 
 def matches(node: Node, lookup: Lookup) -> bool:

@@ -1,8 +1,8 @@
-"""Health of a server: the levels, the table of every reason code, and the status that follows from the reasons.
+"""Health of a server: levels, the table of reason codes, and the status that follows from the reasons.
 
-Pure: the parts of the server report reasons (``HealthReason``), this module decides. To add a reason: one row in
-``REASONS``, one part that reports it, one test that brings it about, and ``python tools/health_docs.py``, which prints
-the table into docs/guarantees.md."""
+The parts of the server report reasons (``HealthReason``); this module decides the status. To add a reason: one row in
+``REASONS``, one part that reports it, one test that brings it about. Then run ``python tools/health_docs.py``, which
+prints the table into docs/guarantees.md. Pure."""
 
 from collections.abc import Iterable
 from typing import NamedTuple

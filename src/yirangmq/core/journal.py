@@ -1,7 +1,10 @@
-"""Files by date: what is told of a message, which days may go, and where files and store agree.
+"""Message journal (files by date): outcomes of messages, retention of days, and recovery after a crash.
 
-Knows: cards before and after, names of days and files, the day it is told is today. Does not know: disks, clocks,
-JSON. A day is a day of UTC, whatever zone the machine is in."""
+Three decisions: which changes of a message are an outcome worth a record; which days may be deleted; and, at startup,
+which bytes of the files the store never confirmed and must be cut off. A day is a day of UTC.
+
+The store keeps the journal's position in the same commit as the messages, so the journal is true up to there.
+``format.journal_line`` has the lines, ``stores.journal`` the files. Pure: today's date is an argument."""
 
 import re
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,8 @@
-"""What was sent, and the life it leads. Frozen values, cheap to make: they are tuples, because a batch makes
-thousands of them (docs/decisions/0003-values-are-tuples.md).
+"""Values of a message: envelope, state in its life, run, failure, counts, lease ids, failure reasons.
 
-Why a message failed: a closed list, so that counts and filters mean the same everywhere."""
+They are tuples, because a batch makes thousands of them (docs/decisions/0003-values-are-tuples.md), and never change. A
+lease id is ``SEQ-LEASES``: the message's number and how many leases it has had, which makes it a fencing token. Failure
+reasons are a closed list, so that counts and filters mean the same everywhere."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
@@ -14,6 +15,9 @@ from yirangmq.core.states import State
 
 RANK_LAST = 2**53
 """The rank of a message without a priority: behind every one that has one, exact in JSON and in SQL."""
+
+
+# -- values ------------------------------------------------------------------------------------------------------------
 
 
 class Envelope(NamedTuple):
@@ -145,6 +149,9 @@ def total_size(envelopes: Sequence[Envelope]) -> int:
     return sum(sizes_of(envelopes))
 
 
+# -- lease ids ---------------------------------------------------------------------------------------------------------
+
+
 def lease_id(message: Message) -> str:
     """The fencing token of the lease in force."""
     return f"{message.seq}-{message.leases}"
@@ -175,6 +182,8 @@ def lease_span(leases: Sequence[str]) -> tuple[int, int, int] | None:
         return None
     return first, last, fence
 
+
+# -- failure reasons ---------------------------------------------------------------------------------------------------
 
 MAX_MESSAGE = 2000
 """Characters of free text kept with a failure; a stack trace belongs in a log."""

@@ -1,5 +1,7 @@
-"""From the document of a check to the check: every member known, every number possible, or ``BadPolicy`` naming the
-field. Knows: documents. Does not know: messages."""
+"""Parser of payload checks: from their documents to the values of ``core.payload_checks``.
+
+Unknown members and impossible numbers raise ``BadPolicy``, which names the field. ``core.processor`` loads this module
+when it meets the first processor document."""
 
 import codecs
 from collections.abc import Callable, Mapping

@@ -1,10 +1,10 @@
-"""What a message must be like before it is stored: each check a value, its complaint a pure function of the message.
-Here are those of its length and its header; those of what is in it are in ``content_checks``.
+"""Payload checks: what a message's length, header and content must be before it is stored.
 
-Knows: bytes, a header as a mapping, code pages. Does not know: JSON decoders and schema libraries (``Subject`` is
-handed them), stores, hooks. No check changes a byte, and the time of each grows with the payload's length alone.
+Each check is a value; its complaint is a pure function of the message. No check changes a byte. The time of each grows
+with the payload's length alone, so there are no regular expressions.
 
-Checks of what is in a message: JSON and its schema, text of an encoding, records of one length (see ``checks``)."""
+JSON decoding and schema validation are passed in through ``Subject`` and run when a check first needs them. Documents
+of checks are read by ``core.payload_check_parser``."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -89,6 +89,9 @@ def first_complaint(checks: tuple[Check, ...], subject: Subject) -> tuple[Check,
         if found is not None:
             return check, found
     return None
+
+
+# -- length and header -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +236,8 @@ def short(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
+
+# -- content -----------------------------------------------------------------------------------------------------------
 
 ROOTS = {"object": b"{", "array": b"[", "string": b'"', "number": b"-0123456789", "boolean": b"tf", "null": b"n"}
 

@@ -1,13 +1,11 @@
-"""The numbers that govern a queue. Seconds outside, integer milliseconds inside; the defaults stand here once.
+"""Queue policy: the document's members with defaults and limits, quotas, backoff, and server defaults.
 
-How full a queue may be, and what happens when it is. Pure: what is there, what comes, the limits in; how many must
-go, or the refusal, out.
+Documents have seconds, the values integer milliseconds. The defaults are written here once.
 
-What counts is what is not finished: ready, delayed, held, claimed and leased. Bytes are those of payloads and of the
-envelopes' other members.
+A quota counts unfinished messages: ready, delayed, held, claimed and leased. Their bytes are those of payloads and of
+the envelopes' other members. The result of a check is how much must be dropped first, or the refusal.
 
-What a queue's policy leaves open (null) is as the server says. Knows: policies and the server's defaults.
-Does not know: where either comes from."""
+A member that is null in the policy is as the server's settings say (``Defaults``). Pure."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -22,6 +20,8 @@ from yirangmq.core.message import Counts
 from yirangmq.core.processor import EVERY, Chain, read_chain, show_chain
 from yirangmq.core.validation import Fields, kind
 from yirangmq.core.webhook import Webhook, read_webhook, show_webhook
+
+# -- quotas ------------------------------------------------------------------------------------------------------------
 
 REJECT, DROP_OLDEST = "reject", "dropOldest"
 RESERVE_BYTES = 16 * 1024 * 1024
@@ -98,6 +98,8 @@ def store_refusal(most: int, used: int | None) -> QuotaExceeded | None:
         f"try again in {RETRY_AFTER:g} s"
     )
 
+
+# -- policy ------------------------------------------------------------------------------------------------------------
 
 Answer = TypeVar("Answer")
 DAY_MS = 86_400_000
@@ -410,6 +412,9 @@ def _plain(number: float) -> float:
     return int(number) if number == int(number) else number
 
 
+# -- retry backoff -----------------------------------------------------------------------------------------------------
+
+
 class Chance(NamedTuple):
     """Randomness is handed in: a number from 0 to 1, used by jitter and by nothing else."""
 
@@ -425,6 +430,8 @@ def backoff_ms(retry: Retry, attempt: int, chance: Chance = Chance()) -> int:  #
         first *= attempt
     return round(backoff_delay(first, retry.max_ms, factor, retry.jitter, attempt, chance.fraction))
 
+
+# -- server defaults ---------------------------------------------------------------------------------------------------
 
 USUAL_BODY = QueuePolicy().max_body
 

@@ -1,7 +1,8 @@
-"""What the rules need from outside. A port is a Protocol; nothing inherits from it.
+"""Ports of the core: clock, ids, store and transaction, as protocols that backends implement.
 
-A store is used through transactions. Inside one, a caller sees a state nobody else changes; leaving the ``with``
-block without an error means: all of it is on disk. Leaving it with an error means: none of it happened."""
+Implementations do not inherit from a port. A store is used through transactions. Inside one, a caller sees a state that
+nothing else changes. When the ``with`` block ends without an error, all of its changes are on disk; when it ends with
+one, none of them has happened."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -11,6 +12,8 @@ from typing import Any, NamedTuple, Protocol, cast
 from yirangmq.core.message import Counts, Envelope, Failure, Message, Run
 from yirangmq.core.policy import QueuePolicy
 from yirangmq.core.states import State
+
+# -- clock and ids -----------------------------------------------------------------------------------------------------
 
 
 class Clock(Protocol):
@@ -31,6 +34,9 @@ class Ids(Protocol):
     def new(self, count: int) -> list[str]: ...
 
     def fraction(self) -> float: ...
+
+
+# -- values of a transaction -------------------------------------------------------------------------------------------
 
 
 class Change(NamedTuple):
@@ -71,6 +77,9 @@ class Finding(NamedTuple):
     where: str
     text: str
     mended: bool = False
+
+
+# -- store -------------------------------------------------------------------------------------------------------------
 
 
 class Transaction(Protocol):

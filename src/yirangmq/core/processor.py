@@ -1,7 +1,7 @@
-"""What a queue does with a message before it is stored: checks, then hooks of the user's own; and whether the payload's
-digest is kept with it.
+"""Processor of a queue: the checks, hooks and payload digest that a message passes before it is stored.
 
-Knows: the documents of a chain, which hooks may run. Does not know: how hooks are run, where a chain is kept."""
+Holds the processor documents, and the rule for which hooks a server may run: functions of the modules and packages that
+its setting ``hooks`` names. ``broker.admission`` runs checks and hooks."""
 
 import re
 from collections.abc import Collection, Mapping

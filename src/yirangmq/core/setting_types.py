@@ -1,6 +1,7 @@
-"""Values of settings: from JSON, or from the text of a variable or a flag, to what the program uses.
+"""Value readers of settings: from JSON, or the text of a variable or a flag, to the value in use.
 
-Knows: what each kind of value may look like. Does not know: which settings there are."""
+A reader raises ``ValueError``, which says what the value must be. ``config.settings`` says which setting has which
+reader."""
 
 import json
 import re

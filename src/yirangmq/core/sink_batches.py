@@ -1,8 +1,9 @@
-"""Batches of a pipeline, each in once: what its ledger says, and what follows from that. Pure.
+"""Idempotent batches of a pipeline sink: ledger entries, stages, and the checks at a commit.
 
-A batch has a number within its query, and comes in stages, one for each task that made a part of it. Tasks may be run
-again, and a batch may be committed again after a lost answer; what counts is the stages the last word names, and that
-the ledger has not seen the batch yet."""
+A batch has a number within its query, and comes in stages, one for each task that made a part of it. Tasks may run
+again, and a batch may be committed again after a lost reply. What counts is which stages the commit names, and that
+the batch is not in the ledger yet. The ledger is kept in notes of the store; it remembers 1,000 batches of a query.
+Pure."""
 
 from collections.abc import Sequence
 from enum import StrEnum

@@ -1,7 +1,7 @@
-"""Where a message can be, and how it gets from there to somewhere else.
+"""State machine of a message: states, verbs, and the table of transitions.
 
-Two rules of this file: every change of state in the project is a row of ``TRANSITIONS``, and nothing but
-states and verbs lives here. ``docs/states.md`` is printed from the table."""
+Every change of state in the project is a row of ``TRANSITIONS``. Nothing but states and verbs is in this module.
+``core.diagram`` prints docs/states.md from the table."""
 
 from enum import StrEnum
 

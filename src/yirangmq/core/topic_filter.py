@@ -1,6 +1,7 @@
-"""Which topics a subscriber wants: names, patterns, masks. Knows: names of topics. Does not know: records.
+"""Topic filter of a subscription: names, patterns and masks.
 
-In a pattern ``*`` is any characters, ``?`` is one, ``+`` is one level: at least one character, and no dot."""
+In a pattern ``*`` is any characters, ``?`` is one, ``+`` is one level: at least one character, and no dot. The time of
+a match grows with the length of the name alone, whatever the pattern."""
 
 import re
 from collections.abc import Sequence

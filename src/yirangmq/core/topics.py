@@ -1,12 +1,10 @@
-"""A topic's records, and what a log of them must offer. One log holds all topics of a publisher: ``sequence`` counts
-through the whole log, ``topic_sequence`` through one topic, both from 1 and without gaps.
+"""Topics: records, ports of the log and of cursors, and the states of a publisher and its subscribers.
 
-Knows: values and ports. Does not know: files, frames, sockets.
+One log holds all topics of a publisher. ``sequence`` counts through the whole log, ``topic_sequence`` through one
+topic, both from 1 and without gaps. Records that were confirmed and lost are gaps of the log.
 
-Where a publisher and its subscribers can be, and how they get from there to somewhere else.
-
-Two rules of this file: every change of state of a feed is a row of one of the two tables, and nothing but states, verbs
-and the places to begin lives here. ``docs/topics.md`` shows the tables."""
+Every change of state of a publisher or a subscriber is a row of ``PUBLISHER`` or ``CLIENT``; docs/topics.md shows both
+tables."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
@@ -19,6 +17,9 @@ NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 MOST_SEQUENCE = 2**64 - 1
 Wanted = Callable[[str], bool]
 """Whether a topic, by its name, is asked for. It is asked once for each name, not for each record."""
+
+
+# -- records and parts of a log ----------------------------------------------------------------------------------------
 
 
 class NewRecord(NamedTuple):
@@ -112,6 +113,9 @@ class Trimmed(NamedTuple):
     segments: int
     size: int
     first: int
+
+
+# -- ports -------------------------------------------------------------------------------------------------------------
 
 
 class LogReader(Protocol):
@@ -236,6 +240,9 @@ def check_topic(name: object, field: str = "topic") -> str:
 
 def check_subscriber(name: object, field: str = "name") -> str:
     return validation.check_consumer(name, field)
+
+
+# -- states ------------------------------------------------------------------------------------------------------------
 
 
 class PublisherState(StrEnum):

@@ -1,11 +1,12 @@
-"""What happens to a message: (message, policy, now) in, message after out. Pure; the time is handed in.
+"""State transitions of a message, by lease and by message id, as pure functions.
 
-``place`` is a fresh place in line, for a message that goes behind those already waiting in its rank.
+A function takes the message, its policy and the time, and returns the message after it, with the failure to store if
+there is one. ``place`` is a fresh place in line, for a message that goes behind those already waiting in its rank. A
+verb that does not apply to the state raises ``WrongState``.
 
-Verbs that name a message by its id alone, as the HTTP queue has them: the state decides, there is no lease.
-
-(message, policy, now) in, message after out; None out: it was done before, and repeating what succeeded succeeds. A
-message that is done or dropped exists no more. Pure; the moves themselves are ``core.transitions``."""
+The HTTP queue's API names a message by its id alone: there is no lease, and the state decides. Those functions return
+None where the call succeeded before, because repeating it must succeed again. A message that is done or dropped does
+not exist for them (``NotFound``)."""
 
 from typing import NamedTuple
 
@@ -13,6 +14,8 @@ from yirangmq.core.errors import LeaseExpired, LeaseMismatch, NotFound, WrongSta
 from yirangmq.core.message import MAX_MESSAGE, Envelope, Failure, Message, Reason, new_message
 from yirangmq.core.policy import Chance, QueuePolicy, backoff_ms
 from yirangmq.core.states import TRANSITIONS, State, Verb
+
+# -- moves -------------------------------------------------------------------------------------------------------------
 
 FINAL_REASONS = frozenset({Reason.VALIDATION_ERROR, Reason.REJECTED, Reason.CORRUPT, Reason.POISON})
 """Trying again cannot help."""
@@ -318,6 +321,8 @@ def _follow(state: State | None, verb: Verb) -> State:
         raise WrongState(f"{verb} does not apply to a message that is {state or 'new'}")
     return found
 
+
+# -- by message id, for the HTTP queue's API ---------------------------------------------------------------------------
 
 ORDERER = "http:mq"
 """Who has what is claimed by id: nobody says a name there."""

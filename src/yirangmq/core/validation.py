@@ -1,9 +1,7 @@
-"""What names and numbers may look like. One place, so that every door refuses the same things.
+"""Input validation: names and numbers, strict reading of mappings, and the nearest known name.
 
-What somebody may have meant. Knows: a word and those that would have been right. The library for it is loaded at the
-first mistake; most processes see none.
-
-Reads what people say to us to the last field: a mapping in, checked values out, or an error naming the field."""
+One place for all protocols, so that they refuse the same input. ``Fields`` reads a mapping to its last member: what was
+not asked for is refused by name, with the most similar known name. ``difflib`` is loaded at the first such mistake."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,6 +9,8 @@ from functools import lru_cache
 from hashlib import blake2b
 
 from yirangmq.core.errors import BadInput
+
+# -- names and numbers -------------------------------------------------------------------------------------------------
 
 QUEUE = re.compile(r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,199}")
 """A queue name is also a folder name: no slash, no leading dot, room for suffixes within 255 bytes."""
@@ -108,11 +108,17 @@ def check_told(told: object) -> None:
         raise BadInput(f"{told!r} cannot be called", field="told")
 
 
+# -- nearest known name ------------------------------------------------------------------------------------------------
+
+
 def nearest(word: str, known: Iterable[str], likeness: float = 0.6) -> str | None:
     """The known word most like ``word``, if one is."""
     from difflib import get_close_matches
 
     return next(iter(get_close_matches(word, list(known), 1, likeness)), None)
+
+
+# -- strict reading of mappings ----------------------------------------------------------------------------------------
 
 
 class Fields:

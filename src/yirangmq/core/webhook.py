@@ -1,9 +1,7 @@
-"""Where a queue's messages are pushed to, as its policy says it.
+"""Webhook of a queue's policy, and the networks that webhooks and alert sinks may call.
 
-Which addresses webhooks and alert sinks may call (setting ``outgoing_networks``).
-
-The rule is applied to the resolved IP address, and the connection is made to that same address, so that a host name
-cannot be pointed elsewhere between the check and the connection."""
+The setting ``outgoing_networks`` is applied to the resolved IP address, and the connection is made to that same
+address. A host name therefore cannot be pointed elsewhere between the check and the connection."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -15,6 +13,8 @@ from urllib.parse import urlsplit
 from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, BadPolicy
 from yirangmq.core.validation import Fields, kind
+
+# -- webhook of a policy -----------------------------------------------------------------------------------------------
 
 LONGEST_URL = 2_000
 MOST_HEADERS = 50
@@ -105,6 +105,8 @@ def show_webhook(hook: Webhook | None) -> dict[str, Any] | None:
         "headers": dict(hook.headers),
     }
 
+
+# -- outgoing networks -------------------------------------------------------------------------------------------------
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
