@@ -1,2 +1,4 @@
-"""Bytes on disk and values, in both directions. Knows: JSON, the envelope, the dead-letter record.
-Does not know: files, sockets. Public and versioned; the golden files in tests/golden hold it still."""
+"""Formats of messages and records: envelope, dead letters, CloudEvents, exports, journal lines, JSON.
+
+Values to bytes and back, without files or sockets. The formats are public and versioned; tests/golden pins their
+bytes."""

@@ -1,8 +1,11 @@
-"""CloudEvents 1.0 to and from the envelope, with nothing lost on either way; ``docs/http.md`` has the table.
+"""CloudEvents 1.0 to envelopes and back, with nothing lost in either direction.
 
-What an event says and an envelope has no member for stands in the member ``cloudEvent``; what an envelope says and an
-event has no attribute for becomes an extension attribute that begins with ``mq``. Knows: values and bytes of both.
-Does not know: HTTP."""
+``docs/http.md`` has the table. Attributes of an event that have no member in an envelope are kept in the member
+``cloudEvent``. Members of an envelope that have no attribute in an event become extension attributes that begin with
+``mq``. An event is identified by its source and its id together, and so is its message: the same event is stored once.
+
+Both modes are here, structured (an event in JSON) and binary (attributes beside the data); ``protocols.http`` reads the
+HTTP headers."""
 
 import base64
 import binascii

@@ -1,10 +1,11 @@
-"""What a consumer is handed: the message, its lease, the policy it is under.
+"""Deliveries, message views, the dead-letter record, and the trace context of a message.
 
-The dead-letter record, exactly as published: the original, why it failed, where it came from and went.
+A delivery is a message with its lease and policy, as a consumer gets it. A view shows a message without leasing it.
+Deliveries of a run share their values: the value of each message is made only when the caller looks at one.
 
-The trace a message carries, as OpenTelemetry has it: the attribute ``traceparent`` (W3C), or ``traceId``.
-
-Knows: the extra ``otel``, where somebody has loaded it and set a provider up. Does not know: who makes spans."""
+The trace context is read from the attribute ``traceparent`` (W3C), or from ``traceId``, for OpenTelemetry. The library
+is used only where the process has loaded it and set up a tracer provider; ``observe.traces`` and
+``consumer.worker_pool`` make the spans."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +20,9 @@ from yirangmq.format.json_codec import dumps, loads
 if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.trace import TracerProvider
+
+
+# -- dead-letter record ------------------------------------------------------------------------------------------------
 
 
 def failure_document(failure: Failure) -> dict[str, Any]:
@@ -37,6 +41,9 @@ def dead_letter_record(message: Message, envelope: Envelope, failure: Failure, p
     why = failure_document(failure) | ({"reasonCode": message.reason} if message.reason else {})
     routing = {"sourceQueue": message.queue, "dlqQueue": policy.dlq.queue}
     return b'{"originalMessage":%s,"failure":%s,"routing":%s}' % (as_json(envelope), dumps(why), dumps(routing))
+
+
+# -- deliveries --------------------------------------------------------------------------------------------------------
 
 
 class Delivery(NamedTuple):
@@ -165,6 +172,9 @@ def rules_of(deliveries: Sequence[Delivery]) -> QueuePolicy:
     return deliveries.rules if isinstance(deliveries, RunDeliveries) else deliveries[0].rules
 
 
+# -- views without a lease ---------------------------------------------------------------------------------------------
+
+
 class Look(NamedTuple):
     """A message seen without being taken: its card, its envelope if still stored, its latest failure if any."""
 
@@ -195,6 +205,9 @@ class Look(NamedTuple):
             return None
         record: dict[str, Any] = loads(dead_letter_record(self.message, self.envelope, self.failure, self.rules))
         return record
+
+
+# -- trace context -----------------------------------------------------------------------------------------------------
 
 
 def provider() -> "TracerProvider | None":

@@ -1,12 +1,10 @@
-"""The envelope: what a message looks like outside. JSON text to and from ``Envelope``; the payload's own text is
-kept to the byte, members we do not know are kept as they are.
+"""Envelope of a message: as JSON text, as content with a media type, and with the payload's SHA-256.
 
-The content of a message as HTTP has it, a media type and bytes, to and from an envelope. Bytes are kept as they are,
-and so is the type, whatever it says.
+Between JSON text and ``Envelope`` the payload's own text is kept to the byte, and unknown members are kept as they are.
+A document is an envelope if it has a payload and at least one other known member; anything else is a bare payload.
 
-The SHA-256 of a payload, kept in its envelope's header as the member ``payloadSha256``.
-
-Knows: where it stands and what it must be. Does not know: which queues keep one."""
+HTTP gives content as bytes and a media type; both are kept as given. The digest is the header's member
+``payloadSha256``. ``core.processor`` says which queues keep one."""
 
 import base64
 import binascii
@@ -44,6 +42,9 @@ MAX_TEXT = 255
 RESERVED_KEYS = "payload-sha256:"
 """Deduplication keys that begin so are the queue's own (``broker.unique_payloads``)."""
 JSON_TYPE = "application/json"
+
+
+# -- new messages ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +184,8 @@ def _checked(
     return Envelope(queue, id, rank, now, available, expires_at, key, text.decode(), payload, is_json, group, target)
 
 
+# -- headers -----------------------------------------------------------------------------------------------------------
+
 OUTSIDE = ("messageId", "queue", "payload", "payloadBase64")
 """Members of an envelope that are no part of its header."""
 
@@ -259,6 +262,9 @@ def _short(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+
 def iso(milliseconds: int) -> str:
     """An instant as the outside sees it: ISO 8601 with offset, milliseconds kept."""
     return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")
@@ -293,6 +299,8 @@ def payload_value(envelope: Envelope) -> Any:
     """The payload as a value: JSON decoded, other bytes as they are."""
     return loads(envelope.payload) if envelope.is_json else envelope.payload
 
+
+# -- content and media type --------------------------------------------------------------------------------------------
 
 BYTES_TYPE = "application/octet-stream"
 SHORT = 200
@@ -343,6 +351,8 @@ def is_plain_json(payload: bytes) -> bool:
     except BadInput:
         return False
 
+
+# -- digest of the payload ---------------------------------------------------------------------------------------------
 
 DIGEST = "payloadSha256"
 _KEY = f'"{DIGEST}"'

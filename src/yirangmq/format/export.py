@@ -1,5 +1,8 @@
-"""The export format: one JSON document a line, ``docs/transfer.md`` is its page. Knows: each kind of line, in both
-directions, checked to the last field. Does not know: files, stores, what an import does with them."""
+"""Export format: one JSON document a line, read and written, checked to the last field.
+
+A file has an opening line, a line for each queue with its policy, a line for each message, and a closing line; without
+that it was cut off. A message line has the envelope, the state and the latest failure. Numbers and places of the old
+store are left out. ``docs/transfer.md`` is its page."""
 
 import base64
 import binascii

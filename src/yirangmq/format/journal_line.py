@@ -1,7 +1,8 @@
-"""A line of the files by date: JSON, one record a line, what people look for first and the payload last.
+"""Line of the message journal (files by date): one record as JSON, the payload last.
 
-A payload that is text stands there as text, any other as Base64; both come back to the byte, and the SHA-256 of the
-bytes stands beside them (docs/files-by-date.md)."""
+The members that identify a record come first and in a fixed order, so that ``head_of`` reads them without decoding the
+line. A payload that is UTF-8 stands there as text, any other as Base64. Both are restored to the byte; the line has the
+SHA-256 of the bytes (docs/files-by-date.md)."""
 
 import base64
 import binascii

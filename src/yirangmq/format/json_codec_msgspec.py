@@ -1,4 +1,4 @@
-"""JSON by msgspec, for ``jsontext``. Loaded at the first text."""
+"""JSON codec by msgspec; ``format.json_codec`` loads it at the first text."""
 
 import math
 from typing import Any

@@ -1,18 +1,12 @@
-"""Limits of a JSON Schema before it is compiled: references stay inside the document, and size, depth, patterns and
-the number of subschemas that apply to one value are bounded.
+"""JSON Schema of messages: limits of a schema, its compilation within a time limit, and validation.
 
-A schema is input of a client. A reference to another document would make the compiler read a file or call a URL, so
-that every reference is looked at here; the compiler itself has no way out either (``schemas.compiled``). The other
-limits bound the time of a compilation and of a validation.
+A schema is input of a client that is not trusted. Its references must stay inside the document, because a reference to
+another one would make the compiler read a file or call a URL. Size, depth, patterns and the number of subschemas that
+apply to one value are bounded, which bounds the time of compilation and validation. The check itself is bounded too.
 
-Pure: a document in, an error or nothing out. The cost is linear in the size of the document.
-
-JSON Schema: which one is for a message, compiled, and what does not fit. The library is loaded when it is needed.
-
-A schema may come from a client that is not trusted. It is compiled without any way to read a file or to call a URL,
-within the limits of ``schema_limits``, in a thread of its own with a time limit; the compiler releases the GIL, so
-that an event loop goes on meanwhile if the caller is not on it. Compiled schemas are cached by their text: what was
-checked in one thread is ready for all others."""
+The compiler has no way to read files or URLs either. It runs in a thread of its own, for up to 5 s. It releases the
+GIL, so that an event loop goes on if the caller is in another thread. Compiled schemas are cached by the digest of
+their text for all threads. The library is loaded when a schema is first needed (extra ``[schema]``)."""
 
 import threading
 from collections import OrderedDict
@@ -23,6 +17,8 @@ from urllib.parse import unquote, urldefrag, urljoin
 
 from yirangmq.core.errors import BadInput, MissingExtra, QuotaExceeded
 from yirangmq.format.json_codec import dumps
+
+# -- limits ------------------------------------------------------------------------------------------------------------
 
 MOST_BYTES = 256 * 1024
 """Of a schema as JSON text. Compiling that much takes about 50 ms."""
@@ -275,6 +271,8 @@ def _joined(base: str, reference: str) -> str:
 def _escaped(name: str) -> str:
     return name.replace("~", "~0").replace("/", "~1")
 
+
+# -- compilation and validation ----------------------------------------------------------------------------------------
 
 COMPILE_SECONDS = 5.0
 """For one schema. Within the limits a compilation takes some 50 ms; a thread cannot be ended, so that one past this

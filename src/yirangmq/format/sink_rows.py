@@ -1,7 +1,8 @@
-"""A row of a batch: a record whose topic says where it goes (``queue:mail``, ``topic:trades``, ``dlq:mail``), and whose
-headers are the members of an envelope. From rows to what the broker stores.
+"""Rows of a sink batch: from records to envelopes, dead letters and topic records.
 
-Knows: the forms of both. Does not know: stores, ledgers."""
+The record's topic is the target: ``queue:mail``, ``topic:trades`` or ``dlq:mail``. Its headers are the members of an
+envelope; headers of other names are attributes. A row that cannot be taken goes to the dead letters with its reason,
+where the batch allows that; otherwise ``BadInput`` names the row. The same records give the same rows every time."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple

@@ -1,11 +1,10 @@
-"""A topic's record and a subscriber's cursor as JSON documents, as every surface shows them.
+"""Topic records and cursors as JSON documents, and topic records as messages of a queue.
 
-Knows: values and text. Does not know: frames.
+A record's payload is its own text where it is JSON, else Base64. When a document is published again, the numbers that
+the log gave are ignored.
 
-A record of a topic as a message of a queue. The payload's bytes are the record's; what else it had stands in the
-envelope.
-
-Knows: the forms of both. Does not know: logs, stores, bridges' cursors."""
+As a message a record keeps its payload's bytes. Topic, sequences, key and headers become attributes of the envelope;
+the id is that of ``core.bridges``."""
 
 import base64
 import binascii
@@ -20,6 +19,8 @@ from yirangmq.core.topics import NO_HEADERS, Cursor, NewRecord, Record
 from yirangmq.core.validation import line_of
 from yirangmq.format.envelope import iso
 from yirangmq.format.json_codec import dumps, loads, members
+
+# -- JSON documents ----------------------------------------------------------------------------------------------------
 
 NS = 1_000_000_000
 GIVEN = frozenset({"topic", "key", "headers", "payload", "payloadBase64"})
@@ -115,6 +116,8 @@ def cursor_document(cursor: Cursor, last: int, epoch: str) -> dict[str, Any]:
         "epoch": cursor.epoch,
     }
 
+
+# -- messages ----------------------------------------------------------------------------------------------------------
 
 SPACE = b" \t\r\n"
 MILLISECOND = 1_000_000
