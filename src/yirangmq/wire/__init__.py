@@ -1,1 +1,1 @@
-"""Bytes on the line and values, in both directions. Knows: frames. Does not know: sockets, loops, brokers."""
+"""Wire formats: bytes of frames, topic records, heartbeats and STOMP, to values and back. Sans-IO."""

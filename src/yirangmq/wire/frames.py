@@ -1,16 +1,17 @@
-"""The frame: twelve bytes of head, then a body. ``docs/wire.md`` draws it; tests/golden holds it still.
+"""Frame codec of the native protocol, with a frame reader for servers and a receive buffer for clients.
+
+``docs/wire.md`` draws the layout; tests/golden pins it:
 
     0        4         5      6       8          12
     | length | version | kind | flags | request  | body …
       u32      u8        u8     u16     u32        length bytes
 
-Big-endian. ``request`` is chosen by whoever asks and repeated in the answer; a pushed delivery carries the number of
-its subscription.
+Big-endian. The requester chooses the number ``request``, and the reply repeats it; a pushed delivery carries the number
+of its subscription. A frame that is too large is refused by its header alone. Sans-IO.
 
-A receive buffer for a side that reads much: the network writes into it, frames are looked at where they lie, and
-nothing is copied but what is made of them. ``FrameReader`` keeps less for a side with many peers.
-
-Sans-IO: ``room`` is where to write, ``filled`` says how much was written."""
+``FrameReader`` keeps no more memory than unfinished frames need, for a side with many peers. ``Intake`` is for a side
+that receives much: the socket writes into one reused buffer, and the frames are views of it, without a copy. In both,
+``room`` is where to write and ``filled`` says how many bytes were written."""
 
 import struct
 from collections.abc import Callable, Generator, Iterator
@@ -78,6 +79,9 @@ def encode(kind: int, request: int, body: bytes) -> bytes:
 
 
 NOTHING = memoryview(b"")
+
+
+# -- frame reader ------------------------------------------------------------------------------------------------------
 
 
 class FrameReader:
@@ -170,6 +174,8 @@ def check_head(length: int, version: int, flags: int, most: int) -> None:
     if length > most:
         raise TooLarge(f"a frame of {length} bytes, at most {most}", field="length")
 
+
+# -- receive buffer ----------------------------------------------------------------------------------------------------
 
 PIECE = 256 * 1024
 """What there is always room for: as much as a socket hands over at once."""

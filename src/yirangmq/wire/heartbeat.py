@@ -1,6 +1,8 @@
-"""The heartbeat's datagram: bytes ⇄ ``core.failover.Beat``, with a tag that only a holder of the shared key can make.
+"""Heartbeat datagram of a failover pair: ``core.failover.Beat`` as bytes with an HMAC-SHA256 tag.
 
-Knows: the layout (docs/pair.md) and the key handed in. Does not know: sockets, time, whether it was heard before."""
+Only a holder of the shared key can make the tag. The layout is in docs/pair.md: magic, version, tag, JSON body, at most
+1,200 bytes, so that it fits one packet of any network. Members that a later version adds are ignored. Replayed
+heartbeats are detected by ``core.failover_node``."""
 
 import hmac
 from dataclasses import MISSING, Field, fields, replace

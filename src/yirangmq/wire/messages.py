@@ -1,16 +1,16 @@
-"""What the frames say: each body is one MessagePack array, its members in the order given here.
+"""Frame bodies of the native protocol: topics, queues, and listings of messages.
 
-Payloads are bytes and pass untouched; headers are the JSON text of the envelope's other members.
+Each body is one MessagePack array with its members in the order given here. Payloads are bytes and pass unchanged;
+headers are the JSON text of the envelope's other members. A topic record is a frame of its own kind, sent as it is
+stored (``wire.records``). A connection has one topic subscription at a time, because a stored frame has no room for the
+number of a subscription.
 
-What the frames of topics say: publishing, following, recovering. Each body is one MessagePack array, as in
-``wire.messages``; a record itself is a frame of its own kind (``wire.records``), sent as it is stored.
+A listing shows messages without leasing them, as the plain value of a RESULT frame. A page of it:
 
-A connection follows one feed at a time, because a stored frame has no room for the number of a subscription.
+    {"looks": [[message, envelope, failure] …], "policies": {queue: document}, "cursor": text}
 
-Messages seen without being taken, as plain values for a RESULT frame, and back.
-
-A page is ``{"looks": [[message, envelope, failure] …], "policies": {queue: document}, "cursor": text}``: each part an
-array of its members in the order of ``core.message``, null where there is none; an empty cursor ends the listing."""
+Message, envelope and failure are arrays of their members in the order of ``core.message``, or null. An empty cursor
+ends the listing."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -22,6 +22,8 @@ from yirangmq.core.message import Envelope, Failure, Message
 from yirangmq.core.policy import QueuePolicy, read_policy, show_policy
 from yirangmq.core.states import State
 from yirangmq.wire.frames import HEAD, VERSION, Kind, encode
+
+# -- topics ------------------------------------------------------------------------------------------------------------
 
 MOST_GAPS = 1000
 """Gaps told in one answer: the latest ones."""
@@ -141,6 +143,9 @@ FEED_BODIES: dict[Kind, type[msgspec.Struct]] = {
     Kind.UNSUBSCRIBE: Unsubscribe,
     Kind.PROGRESS: Progress,
 }
+
+
+# -- connections and queues --------------------------------------------------------------------------------------------
 
 
 class Hello(msgspec.Struct, array_like=True, frozen=True):
@@ -299,6 +304,10 @@ BODIES: dict[Kind, type[msgspec.Struct]] = {
     Kind.RELEASE: Settle,
     **FEED_BODIES,
 }
+
+
+# -- encoding and decoding ---------------------------------------------------------------------------------------------
+
 _encoder = msgspec.msgpack.Encoder()
 _encode = _encoder.encode
 _decoders = {int(kind): msgspec.msgpack.Decoder(body) for kind, body in BODIES.items()}
@@ -344,6 +353,8 @@ def error_of(code: str, text: str, field: str | None = None) -> QueueError:
     kind = _errors.get(code, QueueError)
     return kind(text, field=field)
 
+
+# -- listings ----------------------------------------------------------------------------------------------------------
 
 Parts = tuple[Message, Envelope | None, Failure | None, QueuePolicy]
 """One message with all that is known of it; ``format.delivery.Look`` is such a tuple."""

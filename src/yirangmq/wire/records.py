@@ -1,5 +1,7 @@
-"""A record's frame. **The stored frame is the wire frame**: what lies in a segment is sent as it lies there. Whoever
-reads the frames of ``wire.frames`` can read these too: the first twelve bytes are their head.
+"""Record frame: a topic record as it is stored and sent, single and in bulk, with its CRC-32.
+
+**The stored frame is the wire frame**: a segment's bytes are sent as they are. The first twelve bytes are a header of
+``wire.frames``, so that a reader of those frames reads these too.
 
     0        4         5      6       8         12      16         24               32
     | length | version | kind | flags | request | crc32 | sequence | topic sequence | at (ns) |
@@ -8,14 +10,12 @@ reads the frames of ``wire.frames`` can read these too: the first twelve bytes a
     | marks | topic size | key size | headers size | topic | key | headers | payload
       u16     u16          u16        u16            UTF-8   UTF-8  MessagePack map of strings, or nothing
 
-Big-endian. ``length`` counts what follows the twelfth byte; the checksum is of all that follows it. ``docs/log.md`` has
-an example byte by byte, tests/golden holds it still. Sans-IO.
+Big-endian. ``length`` counts the bytes after the twelfth; the checksum covers all bytes after itself. ``docs/log.md``
+has an example byte by byte; tests/golden pins it. Sans-IO.
 
-CRC-32, by the machine's own instructions where the extra ``[fast]`` is installed: the same number, in a sixth of the
-time for a record of 2000 bytes.
-
-Record frames by the thousand, as a pipeline brings them: looked through once when they come, and read later without
-another look at what is known. Sans-IO."""
+With the extra ``[fast]`` the processor's own instructions compute the CRC-32: the same value, in a sixth of the time
+for a record of 2,000 bytes. Bulk frames, as a pipeline sends them, are checked once when they arrive (``survey``);
+``read_bare`` and ``read_many`` read them later without a further check of what is known."""
 
 import struct
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
@@ -35,6 +35,8 @@ except ImportError:
 
 __all__ = ["crc32"]
 
+
+# -- layout ------------------------------------------------------------------------------------------------------------
 
 KIND = 20
 """Of a record among the kinds of ``wire.frames``; 21 and 22 lie in segments only and are never sent."""
@@ -96,6 +98,9 @@ new_head = cast("Callable[[tuple[int, ...]], Head]", partial(tuple.__new__, Head
 new_record = cast("Callable[[tuple[Any, ...]], Record]", partial(tuple.__new__, Record))
 Kept = TypeVar("Kept", bound=Record)
 """What a record becomes: one, or one that can do more."""
+
+
+# -- checks of new records ---------------------------------------------------------------------------------------------
 
 
 def check_record(record: NewRecord) -> None:
@@ -187,6 +192,9 @@ def _checked_headers(headers: object) -> bytes:
     if len(data) > MOST_PART:
         raise TooLarge(f"{len(data)} bytes, at most {MOST_PART}", field="headers")
     return data
+
+
+# -- single frames -----------------------------------------------------------------------------------------------------
 
 
 def encode_batch(
@@ -344,7 +352,8 @@ def _refusal(data: memoryview, at: int, most: int) -> BadInput:
     return BadInput(f"no record begins with {bytes(data[at : at + LENGTH_FROM]).hex(' ')}", field="kind")
 
 
-decode_headers = msgspec.msgpack.Decoder(dict[str, str]).decode
+# -- frames in bulk ----------------------------------------------------------------------------------------------------
+
 new_new_record = cast("Callable[[tuple[Any, ...]], NewRecord]", partial(tuple.__new__, NewRecord))
 
 
@@ -442,7 +451,7 @@ def read_many(data: bytes) -> list[Record]:
                 topic = topics[name] = name.decode()
             headers = maps.get(raw)
             if headers is None:
-                headers = maps[raw] = decode_headers(raw)
+                headers = maps[raw] = _decode_headers(raw)
             key = data[key_from:headers_from].decode() if marks & HAS_KEY else None
         except (UnicodeDecodeError, msgspec.MsgspecError) as error:
             raise BadInput(f"record {sequence} cannot be read: {error}", field="body") from None

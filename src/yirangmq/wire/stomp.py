@@ -1,13 +1,15 @@
-"""STOMP frames, versions 1.0 to 1.2: bytes to frames and back. ``docs/stomp.md`` says what each version asks for;
-tests/golden holds the bytes still. Sans-IO.
+"""STOMP frame codec, versions 1.0 to 1.2. Sans-IO.
+
+``docs/stomp.md`` says what each version requires; tests/golden pins the bytes.
 
     COMMAND LF
     name:value LF …
     LF
     body NUL
 
-The body is ``content-length`` bytes, any bytes, or ends at the first NUL where that header is missing. Ends of lines
-between frames are signs of life. In 1.2 a line may end with CR LF, and we take that in every version, as others do."""
+The body has ``content-length`` bytes of any value; without that header it ends at the first NUL. Line ends between
+frames are heart-beats. Version 1.2 allows CR LF as the line end; the reader accepts it in every version, as other
+servers do."""
 
 import re
 from collections.abc import Generator, Mapping
