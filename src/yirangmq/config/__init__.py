@@ -1,2 +1,4 @@
-"""The settings of a server: one frozen value, read once. ``table`` lists them, ``load`` reads them, ``checks`` sees
-that they fit each other."""
+"""Settings of a server: the table, the loading of its values, and the checks across settings.
+
+``config.settings`` is the table. ``config.config`` reads the values once at start, checks that they fit each other and
+derives paths and addresses from them; the result is one frozen value."""

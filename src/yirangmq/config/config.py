@@ -1,11 +1,11 @@
-"""The settings in force, and what follows from them: folders in the data folder, addresses, the name of the node.
+"""Settings in force: addresses and paths derived from them, cross-checks, and their loading.
 
-Addresses in settings: host and port, and whether other machines reach it.
+Sources, the weakest first: defaults, the JSON file, the variables of the HTTP queue's API (``MQ_…``), the variables
+``YIRANGMQ_…``, flags. An unknown name or a bad value raises ``BadInput`` under the name by which it was given. An
+unknown environment variable is refused only if it resembles a setting's name.
 
-Settings that must fit each other: what is refused although each setting by itself is right.
-
-Settings from where people write them, each stronger than the one before: defaults, the JSON file, the environment,
-flags. What is unknown or makes no sense is refused under the name it was written with."""
+``checked`` refuses settings that do not fit each other although each is valid by itself. The main rule: an address that
+other machines reach needs a token and TLS, unless ``insecure`` is set."""
 
 import re
 import socket
@@ -20,6 +20,8 @@ from yirangmq.core.errors import BadInput
 from yirangmq.core.policy import Defaults
 from yirangmq.core.processor import Chain, check_hooks
 from yirangmq.core.validation import kind, nearest
+
+# -- addresses ---------------------------------------------------------------------------------------------------------
 
 
 def host_and_port(text: str, field: str) -> tuple[str, int]:
@@ -37,6 +39,9 @@ def is_local(host: str) -> bool:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+# -- derived values ----------------------------------------------------------------------------------------------------
 
 
 class Config(Settings):
@@ -147,6 +152,8 @@ class Config(Settings):
         plain = "".join(c if c.isalnum() and c.isascii() else "-" for c in socket.gethostname())[:40]
         return self.node or plain.strip("-") or "node"
 
+
+# -- settings that must fit each other ---------------------------------------------------------------------------------
 
 LONGEST_ADDRESS = 150
 """Of what the other node tells clients; it is in every heartbeat."""
@@ -267,6 +274,8 @@ def exposed(config: Config) -> list[tuple[str, str]]:
     found = [(setting, one) for setting, one in addresses if isinstance(one, tuple) and not is_local(one[0])]
     return [(setting, f"{one[0]}:{one[1]}") for setting, one in found]
 
+
+# -- loading -----------------------------------------------------------------------------------------------------------
 
 FOREIGN = "mq_"
 """Settings that are variables of the HTTP queue whose API we speak; those are read too, and are weaker than ours."""

@@ -1,10 +1,9 @@
-"""The table of settings: name, default, how it is read, what it is for. A new setting is one more field here, and is
-then a member of the file, a variable, a flag and a row of docs/configuration.md, which is printed from this table.
+"""The table of settings: name, default, value reader and description of each.
 
-Knows: each setting by itself. Does not know: where it is read from, or which settings must fit each other.
-
-What one setting is, and its names: ``max_frame_bytes`` in the file, ``YIRANGMQ_MAX_FRAME_BYTES`` in the environment,
-``--max-frame-bytes`` as a flag."""
+A new setting is one more field of ``Settings``. It is then a member of the JSON file (``max_frame_bytes``), an
+environment variable (``YIRANGMQ_MAX_FRAME_BYTES``) and a flag (``--max-frame-bytes``). ``tools/config_docs.py`` prints
+docs/configuration.md from this table. The value readers are those of ``core.setting_types``; the checks across settings
+are in ``config.config``."""
 
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field
@@ -67,6 +66,8 @@ def default_of(setting: "Field[Any]") -> str:
     shown = str(setting.metadata["shown"] or ("" if setting.default in (MISSING, ()) else setting.default))
     return shown.removesuffix(".0")
 
+
+# -- the table ---------------------------------------------------------------------------------------------------------
 
 LEVELS = ("debug", "info", "warning", "error")
 
