@@ -1,1 +1,3 @@
-"""What operators see of a running server. Knows: events and numbers it is given. Does not know: whence they come."""
+"""Observability of a running server: metrics, events, log lines, traces and the event-loop watchdog.
+
+The input is the events of each commit (``core.events``) and numbers passed in; nothing here reads a store."""

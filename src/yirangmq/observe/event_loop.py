@@ -1,18 +1,16 @@
-"""Loop watchdog: how long the event loop did not run, and where it was meanwhile.
+"""Event-loop watchdog, and busy polling of the loop between quick requests.
 
-While the server works, the loop beats every ``BEAT_SECONDS`` by a timer, and a thread looks as often. Each beat's delay
-goes to a histogram. A loop that is blocked for ``WARN_SECONDS`` is logged at once with the stack of its thread
-(``loop_stalled``), and with the whole time when it runs again (``loop_resumed``). One second after the last commit the
-beats stop and the thread sleeps: an idle server wakes no more often than without them.
+While the server works, the loop beats every ``BEAT_SECONDS`` by a timer, and a thread checks as often. Each beat's
+delay goes to a histogram. If the loop is blocked for ``WARN_SECONDS``, the thread logs ``loop_stalled`` at once with
+the stack of the loop's thread. When the loop runs again it logs ``loop_resumed`` with the whole time. One second after
+the last commit the beats stop and the thread sleeps: an idle server wakes no more often than without them.
 
-The thread measures time only while it runs on time itself. So a stopped process (SIGSTOP, a suspended machine) and a
-machine without processor time do not count as a blocked loop; they do count in the histogram.
+The thread measures time only while it runs on time itself. A stopped process (SIGSTOP, a suspended machine) and a
+machine without processor time therefore do not count as a blocked loop; they do count in the histogram.
 
-Keeps a server's loop from falling asleep for the moment in which whoever was just answered usually asks again.
-
-Knows: when answers left and when work came (``core.adaptive_spin`` knows what to make of it). Does not know: the desk,
-asyncio. Whoever runs it hands in ``soon``, which calls back in the next turn of the loop, and ``give_way``, which lets
-others have the processor first."""
+Busy polling: after replies have left, the loop reschedules itself for up to 0.15 ms instead of blocking. A client
+that works request by request has sent its next one by then. ``core.adaptive_spin`` decides for how long. Loop thread
+only."""
 
 import sys
 import threading
@@ -25,6 +23,8 @@ from yirangmq.core.adaptive_spin import Vigil
 from yirangmq.core.health import HealthReason, health_reason
 from yirangmq.observe.logs import log, values
 from yirangmq.observe.metrics import Histogram
+
+# -- watchdog ----------------------------------------------------------------------------------------------------------
 
 BEAT_SECONDS = 0.1
 WARN_SECONDS = 0.2
@@ -173,6 +173,8 @@ class LoopWatchdog:
             self._logged_at = now
             log.warning(event, extra=values(**named))
 
+
+# -- busy polling ------------------------------------------------------------------------------------------------------
 
 LONGEST = 0.00015
 """Seconds in which a client that has its answer asks again; others are not stayed awake for."""

@@ -1,8 +1,8 @@
-"""The latest events, for those who follow what happens. While nobody follows, nothing is kept.
+"""Event stream: a buffer of recent events for their followers, and events as documents and log lines.
 
-Each event has a number; whoever asks says the last one seen. Knows: events, the clock. Does not know: sockets.
-
-Events in words: one document for programs, one line for people, a log line for those worth it."""
+The buffer numbers every event, but keeps events only while a client follows: one that waits, or that asked within the
+last 60 s. A follower passes the number of the last event it has seen. The answer has the later events and how many of
+them the buffer no longer holds (it holds 2,000). Used from one thread at a time."""
 
 import logging
 from collections import deque
@@ -32,6 +32,8 @@ from yirangmq.core.events import (
 from yirangmq.core.ports import Clock
 from yirangmq.format.envelope import iso
 from yirangmq.observe.logs import log, values
+
+# -- documents and log lines -------------------------------------------------------------------------------------------
 
 VERBS = {"ack": "acked", "nack": "nacked", "release": "released", "extend": "extended"}
 STEPS = {"policy": "policy set", "pause": "paused", "resume": "resumed", "delete": "deleted"}
@@ -102,6 +104,8 @@ def log_events(events: Sequence[Event]) -> None:
             del about["at"]
             log.log(level, name, extra=values(**about))
 
+
+# -- the buffer --------------------------------------------------------------------------------------------------------
 
 KEPT = 2_000
 """Events a follower may be behind; past that it is told how many it missed."""

@@ -1,9 +1,11 @@
-"""Log lines: one JSON document a line, or text for people. An event has a short fixed name and named values::
+"""Log lines: one JSON document a line, or text for people; to a stream, and to syslog as well.
 
-log.info("listening", extra=values(address="unix:/run/yirangmq.sock"))
-{"at": "2026-01-13T09:21:00.000Z", "level": "info", "event": "listening", "address": "unix:/run/yirangmq.sock"}
+An event has a short fixed name and named values::
 
-The same log lines for the system's log. Loaded only where they are to go there."""
+    log.info("listening", extra=values(address="unix:/run/yirangmq.sock"))
+    {"at": "2026-01-13T09:21:00.000Z", "level": "info", "event": "listening", "address": "unix:/run/yirangmq.sock"}
+
+The syslog handler never blocks: it drops a line that the system's log does not take at once."""
 
 import logging
 from datetime import UTC, datetime

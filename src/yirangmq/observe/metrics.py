@@ -1,14 +1,10 @@
-"""Events to numbers: counters and histograms since the start, rates over the last minute, queue by queue.
+"""Metrics: histograms, counters and rates of queues and commits, and trends of queues for charts.
 
-Knows: events, the clock. Does not know: stores, text. ``observe.prometheus`` prints them.
+Counters and histograms run since the server's start, rates over the last 60 s. They are fed with the events of each
+commit and used from one thread at a time; time is passed in. ``observe.prometheus`` prints them.
 
-Counting: how long things took, and how many there were in the last minute. The time is handed in.
-
-What this process costs.
-
-How the numbers of each queue went during the last minutes, so that a chart is full when somebody first looks at it.
-
-Knows: rows of a status, the time it is given. Does not know: where they come from, who asks. Lost with the process."""
+Trends are the last 120 samples of each queue's numbers, taken every 5 s, or less often where there are many queues. A
+chart therefore has a past when it is first opened. All of it is in memory and lost with the process."""
 
 import os
 from bisect import bisect_left
@@ -22,6 +18,8 @@ from typing import Any
 from yirangmq.core.events import Committed, Died, Dropped, Event, Lapsed, Leased, Published, Refused, Settled, Steered
 from yirangmq.core.ports import Clock
 from yirangmq.format.envelope import iso
+
+# -- histograms and rates ----------------------------------------------------------------------------------------------
 
 WINDOW = 60
 """Seconds over which rates are taken."""
@@ -104,6 +102,8 @@ def window_seconds(now_ms: int, since_ms: int) -> float:
     reach = WINDOW - 1 + now_ms % 1000 / 1000
     return max(1.0, min(reach, (now_ms - since_ms) / 1000))
 
+
+# -- metrics of queues and commits -------------------------------------------------------------------------------------
 
 SPANS_MS = (1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000, 60_000, 300_000, 3_600_000)
 """From a call on the same machine to an hour of work."""
@@ -268,6 +268,8 @@ _ACTS: dict[type, Callable[[QueueNumbers, Any, int], None]] = {
 }
 
 
+# -- this process ------------------------------------------------------------------------------------------------------
+
 STATM = Path("/proc/self/statm")
 
 
@@ -278,6 +280,8 @@ def resident_bytes() -> int | None:
     except (OSError, ValueError, IndexError):
         return None
 
+
+# -- trends ------------------------------------------------------------------------------------------------------------
 
 KEPT = 120
 """Samples; at one every ``EVERY_MS`` ten minutes."""

@@ -1,6 +1,8 @@
-"""Why an address cannot be listened at, told so that it can be mended: by which setting, who has it, what to do.
+"""Diagnosis of an address that cannot be listened at: the setting, the process that has it, the remedy.
 
-Knows: what the system says of sockets and processes (Linux says most). Does not know: doors, what is spoken there."""
+Linux says most: the process is found through ``/proc/net`` and the open files of ``/proc/PID/fd``, or at a unix socket
+by its peer credentials. Of a process only its number and the program's name are shown, because its command line may
+hold secrets."""
 
 import contextlib
 import errno

@@ -1,6 +1,8 @@
-"""Numbers to the text that Prometheus reads. Every metric stands in ``METRICS``, from which docs/metrics.md is checked.
+"""Prometheus text format, and the table of all metrics.
 
-Knows: names, labels, the text format. Does not know: where the numbers come from."""
+A metric is a row of ``METRICS``; a test compares docs/metrics.md with it. Queues without series of their own are summed
+up under the label ``_other``. The text is made in parts of 100 queues' histograms, so that the event loop can run
+between two parts."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,7 @@
-"""Spans for messages that carry a trace: one when it was published, one for each time it was worked on. Needs the extra
-``otel`` and a tracer provider that somebody has set up, as ``opentelemetry-instrument yirangmq serve`` does.
+"""OpenTelemetry spans of messages that carry a trace: one of its publish, one of each processing.
 
-A message carries a trace as the attribute ``traceparent`` (W3C), or as ``traceId``."""
+A message carries a trace as the attribute ``traceparent`` (W3C), or as ``traceId``. Spans need the extra ``otel`` and a
+tracer provider in this process, as ``opentelemetry-instrument yirangmq serve`` sets one up."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
