@@ -1,2 +1,3 @@
-"""The feed of topics: publishing, live subscribers, recovery. Knows: the log, lines to clients. Does not know: which
-sockets these are, asyncio."""
+"""Topic delivery: publish path, live fan-out, catch-up from the log, durable cursors, retention.
+
+Sockets, the event loop and protocols are ports (``topics.ports``); nothing here imports asyncio."""

@@ -1,14 +1,10 @@
-"""The feed as bridges need it (``broker.bridges``): where it stands, where somebody begins, and the next records.
+"""Topic log for its other users: sink batches, bridges, and readers that go page by page.
 
-Knows: the publisher, the log. Does not know: queues, bridges.
+``broker.sink_batches`` publishes a batch's records and reads those of an unfinished one. ``broker.bridges`` reads the
+wanted records after a bridge's cursor. Its reads are returned as functions, to be run in any thread.
 
-The feed as batches of a pipeline need it (``broker.sink_batches``): where it ends, a way in, and what came since.
-
-Knows: the publisher. Does not know: batches, ledgers.
-
-Pages of a topic log: the records after a sequence, up to limits of count, bytes and sequences examined.
-
-Reading blocks on the disk: call it off the event loop. Nothing is kept between two pages but ``RecordPage.last``."""
+A page ends after the record that reaches a limit: count, bytes, or sequences examined. Reading blocks on the disk: call
+it off the event loop. Nothing is kept between two pages but ``RecordPage.last``."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -23,6 +19,9 @@ from yirangmq.topics.cursors import Ask, begins_at
 
 if TYPE_CHECKING:
     from yirangmq.topics.publisher import Publisher
+
+
+# -- sink batches ------------------------------------------------------------------------------------------------------
 
 
 class FeedForBatches:
@@ -43,6 +42,8 @@ class FeedForBatches:
         finally:
             reader.close()
 
+
+# -- pages -------------------------------------------------------------------------------------------------------------
 
 FOLLOW_SPAN = 100_000
 """Sequences examined for one page of a subscriber, wanted or not."""
@@ -103,6 +104,8 @@ def page_after(
             return RecordPage([], seen)
         return read_page(reader, filter, seen + 1, limits, render)
 
+
+# -- bridges -----------------------------------------------------------------------------------------------------------
 
 SPAN = 20_000
 """Sequences looked at in one step: a bridge that wants few of them says now and then how far it is."""

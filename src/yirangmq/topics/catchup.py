@@ -1,16 +1,13 @@
-"""One client's recovery: history from the log to its outlet, a step at a time, always ending with a whole frame.
+"""Catch-up (recovery): sending history from the log to one client, its rate limiter, and its workers.
 
-Knows: a reader, a filter, an outlet, a dialect. Does not know: threads, the loop, the live feed. A step never waits.
+A catch-up sends up to its target, says that it is complete, and goes on until the loop can take over from its position.
+It works in steps that never wait and always ends with a whole frame.
 
-History steps back while live records pass: all recoveries together take no more than so many bytes a second then,
-or whoever catches up would take the processors, and the network, from those who are up to date.
+While live records are sent, the rate limiter bounds all catch-up together to ``rate`` bytes/s. Otherwise it would take
+processors and network from the subscribers that are up to date.
 
-Knows: when a live record last passed, how much was sent since; the time it is given. Does not know: clients.
-
-The recovery workers: a few threads, each serving many clients by turns, chosen round robin. A client that does not
-read is polled, not waited for. Threads begin with the first recovery.
-
-Knows: runs and when they can go on. Does not know: what they send, the loop."""
+A worker is a thread that serves many catch-ups round robin; it polls a client that does not read. The pool assigns
+clients to workers in turn. Threads start with the first catch-up."""
 
 import os
 import select
@@ -24,6 +21,8 @@ from yirangmq.core.errors import QueueError, StoreDamaged
 from yirangmq.core.topic_filter import Filter
 from yirangmq.core.topics import Frames, LogReader, Piece
 from yirangmq.topics.ports import Batch, Dialect, Outlet, Pace, Recovering
+
+# -- one catch-up ------------------------------------------------------------------------------------------------------
 
 PIECE = 4 << 20
 """Bytes sent between two looks at what else is to be said."""
@@ -243,6 +242,8 @@ class Run:
         return True
 
 
+# -- rate limiter ------------------------------------------------------------------------------------------------------
+
 LIVE_SECONDS = 0.25
 """So long after a live record others are expected."""
 STEP = 256 * 1024
@@ -279,6 +280,8 @@ class Courtesy:
             with self._lock:
                 self._free_at = max(self._free_at, self._seconds()) + size / self.rate
 
+
+# -- workers -----------------------------------------------------------------------------------------------------------
 
 LOOK_SECONDS = 1.0
 """How often stalled clients are looked for."""

@@ -1,10 +1,10 @@
-"""Cursors of durable subscribers: confirmations that come while one is being written are written together, next.
+"""Cursors of durable subscribers, written in groups, and the start position of a subscription.
 
-Knows: cursors and where they are kept. Does not know: subscribers, the log.
+Confirmations that arrive during a write are written together in the next one. A cursor in memory is on disk. Loop
+thread only; writes run in the background executor.
 
-What a subscriber asks for, and where that begins. Knows: a log's numbers, cursors. Does not know: lines.
-
-Finding a time in the log may have to wait for the disk; everything else is answered at once."""
+A start is given as new, beginning, a sequence, or a time. Finding a time in the log may wait for the disk; the other
+starts are known at once."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -16,6 +16,9 @@ from yirangmq.core.topics import MOST_SEQUENCE, Cursor, Cursors, Log, Start
 from yirangmq.fsio.background import Aside
 
 Told = Callable[[QueueError | None], None]
+
+
+# -- cursors -----------------------------------------------------------------------------------------------------------
 
 
 class Ledger:
@@ -82,6 +85,8 @@ def floor_of(cursors: Sequence[Cursor], epoch: str, oldest_ns: int, connected: f
     ]
     return min(needed, default=None)
 
+
+# -- start of a subscription -------------------------------------------------------------------------------------------
 
 MOST_PROGRESS_SECONDS = 3600.0
 

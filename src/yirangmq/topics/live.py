@@ -1,17 +1,14 @@
-"""The publish path: everything published in one turn of the loop is one append and one sync, then each publisher's
-answer, then the stored bytes to every subscriber that is online.
+"""Publish path: group commit of records, fan-out to online subscribers, subscribers, and the tail buffer.
 
-Knows: the log, who is online. Does not know: how one gets there (``follows``), sockets, asyncio. Used from one thread,
-the loop's; because that thread alone appends, whatever it captures is in step with publishing.
+All publishes of one loop iteration are one append with one fsync, up to ``commit_bytes``. Then every publisher gets its
+reply, and after that the stored frames go to every online subscriber. A commit is cut once for each filter and dialect.
 
-One who follows the feed: a filter, a line, and a cursor into the log; never a copy of what waits for it.
+A subscriber has a filter, a connection and a cursor into the log, never a copy of the records that wait for it. The
+tail buffer keeps the latest commits while a catch-up runs, so that the loop can take over from a worker without reading
+the log.
 
-Knows: its state and how far it is. Does not know: the log, workers, other subscribers.
-
-The latest batches as they were appended, cut to what each subscriber wants; and, while somebody recovers, those of
-the last moment, so that the loop can take over from a worker without reading the log.
-
-Knows: appended frames, filters, dialects. Does not know: subscribers."""
+Loop thread only. No other thread appends, so a position read here is in step with publishing. ``topics.subscribers``
+decides which subscribers are online."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -30,6 +27,9 @@ from yirangmq.wire.records import read_head
 
 if TYPE_CHECKING:
     from yirangmq.topics.catchup import Run
+
+
+# -- subscribers -------------------------------------------------------------------------------------------------------
 
 Moved = Callable[["Subscriber", ClientState, ClientState], None]
 
@@ -84,6 +84,8 @@ class Subscriber:
         self.sent += records
         self.total += records
 
+
+# -- filtering and the tail buffer -------------------------------------------------------------------------------------
 
 MOST_KNOWN = 10_000
 """Topics of which a filter's answer is remembered."""
@@ -184,6 +186,8 @@ class Tail:
         found = [live for live in self._kept if live.appended.last > sequence]
         return found if found and found[0].appended.first == sequence + 1 else None
 
+
+# -- publishing and fan-out --------------------------------------------------------------------------------------------
 
 Hear = Callable[[Live], None]
 _topic, _payload = itemgetter(0), itemgetter(1)

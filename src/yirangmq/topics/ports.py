@@ -1,9 +1,7 @@
-"""What a feed needs from whoever holds a client's connection, and from the protocol spoken on it.
+"""Ports of topic delivery: client connection, catch-up outlet, dialect and loop; and its settings.
 
-Knows: values and ports. Does not know: sockets, loops, frames.
-
-What a feed stands on: the loop it is handed, and its settings. Knows: numbers and their reasons. Does not know:
-where they were set."""
+A connection is the sending side of one client. During a catch-up a worker has its outlet, and the connection's own
+messages wait for the end of a frame. A dialect is how a protocol writes records and control messages."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,6 +9,8 @@ from typing import Any, NamedTuple, Protocol
 
 from yirangmq.core.errors import QueueError
 from yirangmq.core.topics import Gap, Retention
+
+# -- connections -------------------------------------------------------------------------------------------------------
 
 
 class Outlet(Protocol):
@@ -61,6 +61,9 @@ class Line(Protocol):
         """Close at once; no reason: it is gone by itself."""
 
 
+# -- dialects ----------------------------------------------------------------------------------------------------------
+
+
 class Batch(NamedTuple):
     """Stored frames in a row, and how many records they are."""
 
@@ -107,6 +110,8 @@ class Dialect(Protocol):
     def records(self, batch: Batch) -> bytes:
         """Stored frames in the words of this dialect."""
 
+
+# -- loop and settings -------------------------------------------------------------------------------------------------
 
 MOST_PER_PUBLISH = 10_000
 MASKED = ("TOPIC1", "TOPIC2", "MISC")

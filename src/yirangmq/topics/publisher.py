@@ -1,7 +1,8 @@
-"""The publisher as doors see it: opened when it is first needed, asked for everything, closed once.
+"""Publisher: opens the topic log when it is first needed, and is the entry of all protocols to topics.
 
-Knows: every part of a feed. Does not know: where the log lies, frames, sockets. Every change of the publisher's state
-happens in this file. Used from one thread, the loop's."""
+It owns the parts of topic delivery and its own state (``core.topics.PUBLISHER``), which no other module changes. A log
+that was used before is opened at startup. A log that cannot be opened or written leaves queues as they are: the state
+is ERROR, and the publisher tries again every 2 s. Loop thread only."""
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress

@@ -1,12 +1,10 @@
-"""How a subscriber gets on, behind, up to date again and off: subscribing, recovering, falling behind, leaving.
+"""Subscriber life cycle, and periodic work: subscribe, lag, catch-up, leave; progress, lag alarms, retention.
 
-Knows: subscribers, the feed, the recovery workers. Does not know: cursors' disks, frames, sockets. Used from one
-thread, the loop's, and so every target is captured in step with publishing.
+A subscriber that is behind gives its connection to a catch-up worker, once everything sent is out. It gets the
+connection back when it is near the end of the log. Loop thread only, so that every target is in step with publishing.
 
-What a feed does by the clock: tell subscribers how far it is, notice those who stand still or fall behind, trim the
-log. Nothing ticks while nobody follows and nothing is kept.
-
-Knows: the parts of a feed. Does not know: how they work."""
+Progress messages and lag alarms run every 0.25 s while there are subscribers. Retention trims the log at intervals, but
+nothing that a durable subscriber or a bridge still needs."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -21,6 +19,9 @@ from yirangmq.topics.live import Feed, Live, Subscriber
 from yirangmq.topics.ports import Outlet, Subscribed
 
 Over = Callable[[], None]
+
+
+# -- life cycle --------------------------------------------------------------------------------------------------------
 
 
 class Follows:
@@ -256,6 +257,8 @@ class Follows:
                 return
             subscriber.move(ClientVerb.ARRIVE)
 
+
+# -- periodic work -----------------------------------------------------------------------------------------------------
 
 TICK_SECONDS = 0.25
 """The smallest distance between two words of progress."""
