@@ -1,4 +1,8 @@
-"""Yi-Rang MQ: a durable message queue that begins as a folder on one device."""
+"""Public Python API of Yi-Rang MQ, a durable message queue: ``open``, ``connect``, values and errors.
+
+``open`` uses a store in this process. ``connect`` and ``connect_async`` take a server's address or a store's URL; their
+verbs are the same as those of ``open``. An import loads neither stores nor clients: each is loaded by the function that
+needs it, and the names in ``_LATE`` by the module's ``__getattr__``."""
 
 from collections.abc import Sequence
 from importlib import import_module

@@ -1,4 +1,11 @@
-"""Time, chance, processors and our own name, the real ones. Everything else is handed these."""
+"""System clock, message ids and host facts: store time, UUIDv7, processor count, default consumer name.
+
+The production implementations of the ports ``core.ports.Clock`` and ``core.ports.Ids``. Other modules receive them as
+arguments; tests pass those of ``testing``.
+
+Store time is the time since boot, suspension included, plus an offset (docs/decisions/0021-store-time.md). Setting the
+wall clock therefore moves no lease and no delay. Message ids begin with store time, so that they sort in the order in
+which they were drawn. Alerts use the ``SteadyClock``, whose offset is the wall clock's when it is made."""
 
 import os
 import random
@@ -107,6 +114,8 @@ class TimeOrderedIds:
         return random.random()
 
 
+# -- random bits of message ids ----------------------------------------------------------------------------------------
+
 DRAW = 10
 """Random bytes of one draw; as many as a hundred need are asked for at once."""
 
@@ -147,6 +156,9 @@ class _Draws(threading.local):
         self.by = _forks
 
 
+# -- this host ---------------------------------------------------------------------------------------------------------
+
+
 def default_consumer() -> str:
     """Who we are if nobody says: host and process."""
     host = "".join(c if c.isalnum() or c in "_-" else "-" for c in socket.gethostname())[:40] or "host"
@@ -181,6 +193,9 @@ def give_way() -> None:
     """Whoever else wants this processor has it first."""
     if hasattr(os, "sched_yield"):
         os.sched_yield()
+
+
+# -- clock of the alerts -----------------------------------------------------------------------------------------------
 
 
 def _wall_ms() -> int:

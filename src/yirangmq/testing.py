@@ -1,5 +1,7 @@
-"""For tests, ours and yours: time that moves when told, ids that can be predicted, a store that fails on purpose.
-Knows: how the parts are put together. Does not know: pytest, or any other way to run tests."""
+"""Test doubles, also for users' tests: a manual clock, predictable ids and a store that fails on demand.
+
+``open_for_test`` opens queues on a memory store with that clock and those ids: a test of an hour takes no time, and a
+failure replays. Nothing here depends on pytest or another test runner."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
