@@ -1,8 +1,10 @@
-"""The two ways between the nodes of a pair: datagrams for heartbeats, and a TCP port at the same number where a node
-that has fallen silent is asked once more.
+"""Heartbeat link between the nodes of a pair: UDP datagrams, and a TCP probe at the same port number.
 
-Knows: sockets, the key. Does not know: what a heartbeat means. Nothing here waits for the network: a datagram that
-cannot be sent now is not sent."""
+Every heartbeat is authenticated with the pair's shared key (``wire.heartbeat``). Datagrams that fail verification are
+counted by error code. When the peer falls silent, the node probes it over TCP: each side sends one heartbeat, framed by
+a two-byte big-endian length, and each is processed like a datagram.
+
+Datagrams never wait for the network: one that cannot be sent at once is dropped, and the next heartbeat replaces it."""
 
 import asyncio
 import contextlib

@@ -1,15 +1,16 @@
-"""One node of a pair as it runs: heartbeats out and in, a look now and then, and what follows from it.
+"""Node of a failover pair: heartbeat timer, witness exchange, role changes, planned switch, status report.
 
-Knows: the clock, the link, the witness, its memory; opens and shuts the work of the server it belongs to. Every choice
-is made in ``core.failover``. Does not know: doors, stores.
+The node is the I/O around ``core.failover_node``, which makes every decision. Five times in each heartbeat interval the
+timer lets the rules look at the clock. The node sends a heartbeat once an interval, and at once after a change. It
+probes a silent peer over TCP, and starts, drains or ends the server's work on a role change. A new term is on disk
+before it is used, and every decision goes to the history file together with its evidence.
 
-What a node of a pair is given: its settings, the server whose work it opens and shuts, the clocks it goes by.
+A planned switch makes this node active, or drains its work and hands over to a peer that is running and not silent. The
+call polls until both nodes have their roles, and raises ``Unavailable`` when the deadline passes. A switch to the role
+a node already has succeeds at once.
 
-A switch by order of an operator: which node is to be active, and waiting until it is.
-
-Knows: the node, what it heard of the other. Does not know: how the work is handed over (``failover.node``), who asks.
-
-Both nodes of a pair in plain values, for people and programs, as one of them knows them."""
+Instants are milliseconds of ``CLOCK_BOOTTIME``, which goes on while the machine sleeps. Everything runs on the
+loop's thread, except the witness exchange: it blocks, so it has a thread of its own with one exchange at a time."""
 
 import asyncio
 import time
@@ -30,6 +31,8 @@ from yirangmq.failover.state_file import Memory
 from yirangmq.failover.witness import opened
 from yirangmq.observe.logs import log, values
 from yirangmq.observe.metrics import resident_bytes
+
+# -- settings, and the port to the server ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,8 @@ def boot_clock() -> int:
 def wall_clock() -> int:
     return time.time_ns() // 1_000_000
 
+
+# -- planned switch ----------------------------------------------------------------------------------------------------
 
 LOOK_SECONDS = 0.02
 
@@ -128,6 +133,9 @@ def _why(node: "Node") -> str:
     return "; ".join(f"{step.step}: {step.found}" for step in latest.steps) if latest is not None else "unknown"
 
 
+# -- status report -----------------------------------------------------------------------------------------------------
+
+
 def described(conduct: Conduct, link: Link, load: Load, now: int) -> dict[str, Any]:
     partner, decision = conduct.partner, conduct.latest
     own = partner.own
@@ -174,6 +182,8 @@ def _load(load: Load) -> dict[str, Any]:
     return {"cpu": round(load.cpu, 3), "memory": load.memory, "depth": load.depth}
 
 
+# -- the node ----------------------------------------------------------------------------------------------------------
+
 LOOKS = 5
 """In each interval."""
 GIVE_BACK_SECONDS = 2.0
@@ -213,7 +223,7 @@ class Node:
         self.turns: deque[tuple[int, Turn]] = deque(maxlen=MOST_TURNS)
         """The latest switches of this node, each with its moment."""
 
-    # -- core.duty.Duty -------------------------------------------------------------------------------------------
+    # -- core.active_guard.Duty ----------------------------------------------------------------------------------------
 
     @property
     def is_on(self) -> bool:
@@ -234,7 +244,7 @@ class Node:
         where = f" at {latest.address}" if latest.address else ""
         return NotActive(f"{here}; the active node is {latest.node}{where}")
 
-    # -- its life ---------------------------------------------------------------------------------------------------
+    # -- lifecycle -----------------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
         await self.link.open(*self.settings.listen)
@@ -331,7 +341,7 @@ class Node:
             log.warning(text, extra=values(silentSec=round(silence, 3)))
             self._remember("late" if is_late else "in-time", self._about(()))
 
-    # -- core.conduct.Outside -----------------------------------------------------------------------------------------
+    # -- core.failover_node.Outside ------------------------------------------------------------------------------------
 
     def save(self, term: int) -> None:
         self.memory.save(term)
@@ -393,7 +403,7 @@ class Node:
         """By order (``failover.node``)."""
         return await switch(self, to, seconds)
 
-    # -- for people ---------------------------------------------------------------------------------------------------
+    # -- history and status --------------------------------------------------------------------------------------------
 
     def _note(self, event: str, steps: tuple[Step, ...]) -> None:
         about = self._about(steps)

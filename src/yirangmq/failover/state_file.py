@@ -1,7 +1,11 @@
-"""What a node of a pair keeps on disk: its term, and the history of its decisions with their evidence.
+"""Durable state of a failover node: its term, and the append-only history of its decisions.
 
-Knows: two small files in one folder. The term is replaced as a whole and is on disk before it is used; the history is
-appended to, a JSON document a line, and never changed. Does not know: what any of it means."""
+Both files are in one folder. ``term.json`` is replaced as a whole and is on disk before the term is used. A term file
+that cannot be read raises ``StoreDamaged``: a node that forgot its term could become active in a term of its peer.
+
+``history.jsonl`` has one JSON document a line with the evidence of a decision. Each line is synced when it is
+appended, and never changed. A line torn by a power cut is skipped by readers, and the next append begins on a new
+line."""
 
 import os
 from collections import deque

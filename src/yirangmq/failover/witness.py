@@ -1,11 +1,12 @@
-"""A witness on storage that both nodes can reach: one small file, changed under a lock.
+"""Witness of a failover pair: the interface, its selection by URL, and a witness in a shared file.
 
-Knows: the file. Does not know: what follows (``core.failover``). It blocks, as disks and networks do: run it in a
-thread.
+A witness is a third party that at most one node holds. The shared file lies on storage that both nodes reach. It keeps
+one record (holder, term, number of the renewal), which is read and rewritten under a file lock and synced. The rules
+for renewing, taking and giving back are in ``core.failover``.
 
-Which witness the settings name. What is not named is not loaded.
-
-Knows: the two kinds. Does not know: how either works."""
+An exchange that fails, or that does not get the lock within a second, returns ``Witness.AWAY``. Every witness
+blocks, so the node uses it from one thread that is not the loop's. The etcd client is loaded only where the settings
+name it."""
 
 import os
 from collections.abc import Callable
@@ -17,6 +18,8 @@ from yirangmq.core.failover import Pace, Record, Watching, Wish, Witness
 from yirangmq.format.json_codec import dumps, loads
 from yirangmq.fsio.lock import lock_within
 from yirangmq.fsio.permissions import open_file
+
+# -- witness in a shared file ------------------------------------------------------------------------------------------
 
 MOST_BYTES = 4096
 LOCK_SECONDS = 1.0
@@ -64,6 +67,8 @@ def _read(text: bytes) -> Record | None:
     document = loads(text)
     return Record(str(document["holder"]), int(document["term"]), int(document["renewal"]))
 
+
+# -- interface, and selection by URL -----------------------------------------------------------------------------------
 
 FILE = "file:"
 

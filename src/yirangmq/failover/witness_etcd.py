@@ -1,9 +1,12 @@
-"""A witness in etcd: who holds it, under a lease, and the highest term, which stays.
+"""Witness of a failover pair in etcd: the holder under a lease, and the highest term, which outlives it.
 
-Knows: the two keys, etcd. Does not know: what follows (``core.failover``). A change is made only to what was read, so
-that of two who take it at the same moment one has it. The lease clears up behind a pair that is gone; nobody's right
-hangs on it, or on etcd's clock: a key that vanishes is waited for like one that nobody renews. It blocks, as networks
-do: run it in one thread, the only one that uses it. Needs the extra ``yirangmq[etcd]``."""
+The keys are ``/yirangmq/pair/NAME/holder`` and ``…/term``. Each write compares the revision that was read, so of two
+nodes that take the witness at the same moment one succeeds.
+
+The lease only removes the holder key of a pair that is gone. Neither safety nor takeover depends on it or on etcd's
+clock: a key that has vanished is waited for like one that its holder no longer renews.
+
+Calls block and must come from one thread, which owns the event loop inside. Needs the extra ``yirangmq[etcd]``."""
 
 import asyncio
 import os
