@@ -1,1 +1,1 @@
-"""The composition root: builds a server from its parts, and starts and stops them in order."""
+"""Composition root of a server: builds it from its parts, opens its listeners, starts and stops it in order."""

@@ -1,6 +1,11 @@
-"""The alerts of a server, built from its settings, and the facts they go by, gathered from its parts.
+"""Alerting of a server: the alert monitor built from the settings, and the facts that its rules evaluate.
 
-Knows: which part knows what. Does not know: what is wrong with it (``core.alert_rules``)."""
+The collector gathers facts from the event stream (commits, messages that died), the group committer, the disk, the pair
+and the refused clients. What counts as a fault is decided in ``core.alert_rules``.
+
+Queues cost about 25 µs each to read, so each look reads at most 200 in rotation. It also reads up to 200 with a
+known fault and up to 200 with recent deaths. A standby reports no queues. While the store cannot be read, the known
+facts of queues stay as they are, because a store in trouble is a fault of its own. Loop thread only."""
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence

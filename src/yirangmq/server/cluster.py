@@ -1,6 +1,12 @@
-"""A server as one of the nodes that serve a store in etcd: what it opens and shuts when it begins or ends to lead.
+"""Server as a node of a store in etcd: starts its work when it becomes leader, and ends it when it is deposed.
 
-Knows: the parts of the server that work, the store, the gate. Does not know: how either does it."""
+The store reports leadership and inbox changes in its etcd thread. Both are passed to the loop's thread, where
+everything else here runs.
+
+A new leader resumes store time, releases what connections of the former leader held, and adopts changed defaults.
+Then it serves; if the store refuses, it tries again after a second. A deposed leader stops its work and tells its
+clients to go elsewhere. A follower passes the connections of its clients on to the leader
+(``protocols.leader_proxy``), whose address, secret and certificate pin are in the leader's key."""
 
 import asyncio
 import hashlib
@@ -96,7 +102,7 @@ class ClusterWay:
             "full": round(self._store.room.full, 3),
         }
 
-    # -- core.duty.Duty, doors.forwarding.Lead ------------------------------------------------------------------------
+    # -- core.active_guard.Duty, protocols.leader_proxy.Lead -----------------------------------------------------------
 
     @property
     def is_on(self) -> bool:
@@ -116,7 +122,7 @@ class ClusterWay:
         host, _, port = leader.forward.rpartition(":")
         return Target(host.strip("[]"), int(port), leader.secret, leader.pin)
 
-    # -- beginning and ending -----------------------------------------------------------------------------------------
+    # -- gain and loss of the lead -------------------------------------------------------------------------------------
 
     def _arrived(self, puts: list[Put]) -> None:
         """In the thread of etcd."""

@@ -1,9 +1,15 @@
-"""A server as one node of a pair: the pair's settings, what it opens and shuts, and what can be asked of it.
+"""Server as a node of a failover pair: its work on role changes, operator methods, adoption, overlap report.
 
-Knows: the parts of the server that work, the pair. Does not know: how either does it.
+This is the ``Work`` port of ``failover.node``. A node that becomes active starts background work and opens the
+listeners that a standby keeps closed. A port that is taken is tried again every half second. A node that stands down
+stops the work and tells its clients to go elsewhere.
 
-The stores of an adoption and the file of an overlap: opened, locked, written. What happens in them is in
-``broker.export_import``."""
+Draining before a planned switch waits until no message is left, at most the configured seconds. It ends earlier when no
+count has changed for a second, because then no consumer takes messages. Leases are then treated as at a stop.
+
+``pair_adopt`` moves the messages of another node's store into this one. It holds the lock of that store meanwhile,
+and opens it with the files by date beside it. If both nodes were active at once, the messages accepted here since
+then are written to ``overlap-TERM.jsonl``, one JSON document a line. Both are done by ``broker.export_import``."""
 
 import asyncio
 import os
@@ -39,6 +45,9 @@ from yirangmq.wire.heartbeat import LONGEST_TEXT
 
 if TYPE_CHECKING:
     from yirangmq.observe.prometheus import Reading
+
+
+# -- adoption of a store, and the overlap report -----------------------------------------------------------------------
 
 
 def adopt(ours: Queues, url: str, here: str, there: str, *, dry_run: bool) -> dict[str, Any]:
@@ -82,6 +91,8 @@ def overlap(queues: Queues, since_ms: int, file: Path) -> int:
 def _line(out: Any, about: dict[str, Any]) -> None:
     out.write(dumps(about) + b"\n")
 
+
+# -- server side of the pair -------------------------------------------------------------------------------------------
 
 STEP_SECONDS = 0.02
 STILL_SECONDS = 1.0
@@ -193,7 +204,7 @@ class PairWay:
             found["yirangmq_pair_link_delay_seconds"] = [({}, partner.delay / 1000)]
         return found
 
-    # -- pair.node.Work -----------------------------------------------------------------------------------------------
+    # -- failover.node.Work --------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
         self._parts.desk.awake()
@@ -258,7 +269,7 @@ class PairWay:
 
         self._parts.pages.start(lambda queues, given: overlap(queues, since_ms, file), {}, done)
 
-    # -- for operators ------------------------------------------------------------------------------------------------
+    # -- operator methods ----------------------------------------------------------------------------------------------
 
     def begin_calls(self, calls: Calls) -> None:
         calls.add_entry("pair_status", self._status)

@@ -1,6 +1,7 @@
-"""The feed door of a server: where it listens, how it ends.
+"""Listener of the feed protocol: a unix socket, TCP or both, and how its connections end.
 
-Knows: the addresses. Does not know: what is said there. Imported only where it is on."""
+The protocol (``protocols.feed``) has no goodbye: at a stop, queued bytes are sent and the connection is closed.
+Loaded only where the settings turn the feed on."""
 
 import asyncio
 import contextlib

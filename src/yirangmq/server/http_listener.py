@@ -1,6 +1,7 @@
-"""The HTTP door of a server: its APIs side by side, who may use them, where it listens, how it ends.
+"""HTTP listener: mounts the APIs under their prefixes, and sets authentication, origin policy and limits.
 
-Knows: every API there is. Does not know: what they do. Imported only where HTTP is on."""
+``/v1`` is the native API, the prefixes of ``protocols.http.mq.api`` are the API of the HTTP queue. Everything else
+is the dashboard or a plain-text answer. Loaded only where the settings turn HTTP on."""
 
 import asyncio
 import contextlib

@@ -1,7 +1,10 @@
-"""A server with files by date: its store is opened with them, once an hour counts are written beside them, once a day
-old ones go.
+"""Files by date of a server: the journaled store, hourly snapshots of the counts, and daily retention.
 
-Knows: the settings, the desk, the time. Does not know: lines, which days may go."""
+``look`` is called about once a second and compares the wall clock: a new hour is a new snapshot, a new day is
+housekeeping as well. Both run in the thread of the paged calls. After an error they are tried again in a minute.
+
+Opening the store repairs its journal (``stores.journal``), and each repair is logged. The methods are
+``files_status``, ``files_check`` and ``files_housekeep``."""
 
 from pathlib import Path
 from typing import Any

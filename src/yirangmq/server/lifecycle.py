@@ -1,21 +1,15 @@
-"""How a server ends its work: what was asked for is answered, and leases are kept or given back.
+"""Lifecycle of a server: watch for outside changes, supervisor notices, shutdown, one-second tick, status.
 
-Knows: in which order the parts come to rest, and how long each may take. Does not know: why it is the end.
+- The store listener is a thread that reports commits which other processes make to the same store. It waits on the
+  store only while a consumer waits for messages, because it sees the server's own commits too.
+- Supervisor notices are systemd's datagrams to ``NOTIFY_SOCKET``; without that variable nothing is sent.
+- Shutdown stops listening, answers what was asked for within ``stop_seconds``, and closes the connections. Leases that
+  were taken through this server are kept or released, as the setting ``on_stop`` says. Webhook calls that do not end in
+  time put their messages back.
+- The tick looks at connections, disk, metrics, files by date, store errors and the wall clock. It logs only changes.
+- The status report collects the facts of ``status``, the server's own metrics, and the programs that may use it.
 
-Hears of changes that other processes make to the store of a running server, in a small thread.
-
-Tells the service supervisor, if there is one, how we are: systemd's datagrams.
-
-The parts of one server, once they are built: for those that tell of it, look after it, and end it.
-
-What a server looks at once a second: its clients, its disk, its numbers, and whether the store takes what it is
-given. What has changed is logged.
-
-Knows: what was seen the last time. Does not know: what follows from it.
-
-What a server tells of itself: the facts of ``status``, its own metrics, who may come.
-
-Knows: where each number stands. Does not know: who asks, or how it is shown."""
+Everything but the store listener belongs to the loop's thread."""
 
 import asyncio
 import contextlib
@@ -59,6 +53,9 @@ if TYPE_CHECKING:
     from yirangmq.server.failover import PairWay
     from yirangmq.server.journal import DayWay
 
+
+# -- store listener ----------------------------------------------------------------------------------------------------
+
 WAIT_SECONDS = 0.25
 """How long one wait lasts at most, and so how long stopping may take."""
 PAUSE_SECONDS = 0.02
@@ -93,6 +90,9 @@ class Listener:
         self._thread.join()
 
 
+# -- supervisor notices ------------------------------------------------------------------------------------------------
+
+
 def notify(text: str) -> None:
     """``READY=1``, ``STOPPING=1``, ``WATCHDOG=1``. Nobody listening is no error."""
     path = os.environ.get("NOTIFY_SOCKET", "")
@@ -104,6 +104,9 @@ def notify(text: str) -> None:
             line.sendto(text.encode(), address)
     except OSError:
         pass
+
+
+# -- parts of a server -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +134,8 @@ class ServerParts:
     day_files: "DayWay | None"
     watchdog: LoopWatchdog
 
+
+# -- shutdown ----------------------------------------------------------------------------------------------------------
 
 PER_PAGE = 500
 LAST_SECONDS = 1.0
@@ -226,6 +231,8 @@ class Ending:
         return await future
 
 
+# -- one-second tick ---------------------------------------------------------------------------------------------------
+
 TICK_SECONDS = 1.0
 
 
@@ -296,6 +303,9 @@ class Rounds:
         if was_full != (disk.full is not None):
             state = "publishing goes on" if was_full else f"publishing is refused: {disk.full}"
             log.warning(state, extra=values(free_bytes=disk.free, used_bytes=disk.used))
+
+
+# -- status report and metrics -----------------------------------------------------------------------------------------
 
 
 class Telling:

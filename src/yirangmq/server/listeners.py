@@ -1,7 +1,10 @@
-"""All ways into a server as one: the doors of our own socket, of HTTP, of the feed and of STOMP, opened, watched and
-closed together.
+"""Listeners of a server as one object: native socket, HTTP, feed and STOMP, opened, watched and closed together.
 
-Knows: which doors there are, and where they listen. Does not know: what is asked at them."""
+HTTP, feed and STOMP are loaded only where they are on. In a pair, STOMP listens on the active node alone: its clients
+recognise a standby only by a refused connection.
+
+Shutdown is ``close`` (no new connections), ``stop`` (no new requests, waiting consumers get an empty answer),
+``say_bye`` (everything is answered or refused), ``abort``. Loop thread only."""
 
 import asyncio
 import contextlib
@@ -81,7 +84,7 @@ class Entrance:
         if self.stomp is not None:
             self.stomp.close()
 
-    # -- who is inside --------------------------------------------------------------------------------------------
+    # -- connections ---------------------------------------------------------------------------------------------------
 
     @property
     def _others(self) -> "list[Web | FeedWay | StompWay]":
@@ -134,7 +137,7 @@ class Entrance:
         if self._web is not None:
             self._web.move()
 
-    # -- the end, in this order -----------------------------------------------------------------------------------
+    # -- shutdown, in this order ---------------------------------------------------------------------------------------
 
     def stop(self) -> None:
         """Take in nothing more; who waits is told that there is nothing."""

@@ -1,11 +1,12 @@
-"""One server: the parts are built here and handed to each other, run, and brought to an orderly end.
+"""Server: builds the parts, wires them together, runs them and closes them; file access checks for ``health``.
 
-Knows: every part. Does not know: flags, files of settings, exit codes; how it ends (``ending``), what is looked at
-every second (``rounds``), what it tells of itself (``telling``).
+Order of the start: store time, changed defaults and a first sweep; the topic log and its bridges; the listeners; then
+background work. A standby or a follower starts background work only when it becomes active or leader. Closing runs
+every step even if an earlier one fails, because a lock that stays held would keep the next server out. Pair, cluster
+and files by date are imported only where they are configured.
 
-Whether other users may reach what the server keeps: the reasons for ``health``.
-
-Knows: the settings that name files and folders. Does not know: modes; ``fsio.permissions`` does."""
+The file access checks report files and folders that other users of the machine can reach. What lies inside the data
+folder is protected by that folder's mode, whatever its own. The modes themselves are judged by ``fsio.permissions``."""
 
 import asyncio
 import os
@@ -56,6 +57,9 @@ if TYPE_CHECKING:
     from yirangmq.server.failover import PairWay
     from yirangmq.server.journal import DayWay
 
+
+# -- file access checks ------------------------------------------------------------------------------------------------
+
 OTHERS = 0o007
 
 
@@ -94,6 +98,9 @@ def _open_secret(path: str, setting: str) -> str:
     except OSError:
         return ""
     return f"{path} ({setting}) has mode {mode:04o}; run: chmod o= {path}" if mode & OTHERS else ""
+
+
+# -- the server --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,7 +316,7 @@ class Daemon:
         self._topics.listening()
         self._topics.online()
 
-    # -- what works without being asked -----------------------------------------------------------------------------
+    # -- background work -----------------------------------------------------------------------------------------------
 
     def _begin_work(self) -> None:
         self._batching.start()
@@ -328,7 +335,7 @@ class Daemon:
 
         return day_way(self._config, cast("Any", self._store), self._pages, self._house.clock, calls)
 
-    # -- one of a pair ----------------------------------------------------------------------------------------------
+    # -- node of a pair ------------------------------------------------------------------------------------------------
 
     def _paired(self, calls: Calls) -> "PairWay":
         from yirangmq.server.failover import PairWay, Parts  # a server alone does not load it
@@ -349,7 +356,7 @@ class Daemon:
         pair.begin_calls(calls)
         return pair
 
-    # -- one of the nodes before etcd --------------------------------------------------------------------------------
+    # -- node of a store in etcd ---------------------------------------------------------------------------------------
 
     def _clustered(self) -> "ClusterWay":
         from yirangmq.server.cluster import ClusterWay, Parts  # a server alone does not load it

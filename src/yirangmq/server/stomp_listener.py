@@ -1,7 +1,8 @@
-"""The STOMP door of a server: where it listens, how it begins and ends.
+"""STOMP listener: opens and closes with the active role, and releases leases of earlier connections.
 
-Knows: the address, what an earlier server may have left behind. Does not know: what is said there. Imported only where
-it is on."""
+A STOMP connection owns its leases, and there is none when the listener opens. Leases of STOMP consumers that a
+killed server left behind are released in place, and temporary queues are deleted. A new leader of a cluster does the
+same in one transaction, before it serves. Loaded only where the settings turn STOMP on."""
 
 import asyncio
 from collections.abc import Iterable
@@ -89,7 +90,7 @@ class StompWay:
             "yirangmq_stomp_errors_total": [({"code": code}, count) for code, count in sorted(errors.items())],
         }
 
-    # -- what a server that was killed left behind ----------------------------------------------------------------
+    # -- recovery after a crash ----------------------------------------------------------------------------------------
 
     async def _tidy(self) -> None:
         """Connections are the leases of STOMP clients, and there are none yet: what they held goes back in line, and

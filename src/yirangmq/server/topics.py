@@ -1,14 +1,13 @@
-"""The publisher of a server: built from its settings, and heard in its log.
+"""Topics of a server: the publisher, the batches of pipelines, and the bridges, built from the settings.
 
-Knows: the log, the cursors, the settings. Does not know: doors.
+- The publisher gets functions that open its log and its cursors; nothing is opened here. Its state changes are logged.
+- Batches of pipelines (``broker.sink_batches``) are made on first use, or where an earlier server left some. A start
+  finishes those that a crash interrupted; once an hour stages that were never committed are removed. Staged files are
+  read in a background thread that yields the interpreter lock to the loop.
+- Bridges feed topics into queues; records that a bridge still needs hold back the retention of the log. A standby loads
+  bridges but does not run them. If ``events_topic`` is set, the events of queues are published to that topic.
 
-Batches of pipelines in a server: built, finished after a crash, and swept.
-
-Knows: where stages lie, the thread they are read in. Does not know: what is in them, who brings them.
-
-Bridges between topics and queues in a server, and the topic of its queues' events: built from its settings.
-
-Knows: the parts they need. Does not know: doors, how a bridge works."""
+Loop thread only."""
 
 import asyncio
 import time
@@ -36,6 +35,9 @@ from yirangmq.topics.publisher import Opening, Publisher
 if TYPE_CHECKING:
     from yirangmq.broker.sink_batches import Batches
     from yirangmq.topics.live import Subscriber
+
+
+# -- publisher ---------------------------------------------------------------------------------------------------------
 
 SECOND_NS = 1_000_000_000
 
@@ -114,6 +116,8 @@ def _subscriber_is_late(subscriber: "Subscriber", lag: int) -> None:
     log.warning("a subscriber is late", extra=values(lag=lag, **about))
 
 
+# -- batches of pipelines ----------------------------------------------------------------------------------------------
+
 SWEEP_SECONDS = 3600.0
 
 
@@ -182,6 +186,8 @@ def _swept(count: Any, error: QueueError | None) -> None:
     elif count:
         log.info("stages that nobody committed are gone", extra=values(batches=count))
 
+
+# -- bridges, and the topic of events ----------------------------------------------------------------------------------
 
 MILLISECOND_NS = 1_000_000
 
