@@ -1,10 +1,10 @@
-"""The queues of a cluster as they are: who leads, how much is where. Knows: the keys. Does not know: how to print.
+"""Administration of queues in etcd: the state of a queue, deposing its leader, and roles for etcd's users.
 
-Who may do what in etcd: the roles that fit the keys of a queue. Knows: keys and etcd's permissions. Does not know:
-how to print.
+The state of one queue is read in one transaction, so its numbers are of one revision. Deposing deletes the leader's
+key. That is safe at any time, because every write of a dispatcher is fenced.
 
-etcd cannot allow deleting without putting, so "a consumer may only delete" is none of its permissions: what a
-consumer puts under its own path means nothing to the leader."""
+etcd cannot grant deletes without puts, so "a consumer may only delete" cannot be a role. A consumer may therefore
+write below its own prefix; the leader ignores what it puts there."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -17,6 +17,8 @@ from yirangmq.cluster.leadership import leader_key, prefix_of
 from yirangmq.cluster.node import find_queues
 from yirangmq.core.errors import BadInput, NotFound, QueueError, WrongState
 from yirangmq.format.json_codec import loads
+
+# -- state of the queues -----------------------------------------------------------------------------------------------
 
 
 class View(NamedTuple):
@@ -102,6 +104,8 @@ def _numbers(text: bytes) -> dict[str, int]:
     except (BadInput, ValueError, TypeError, AttributeError):
         return dict.fromkeys(names, 0)
 
+
+# -- roles for etcd's users --------------------------------------------------------------------------------------------
 
 KINDS = ("read", "write", "readwrite")
 

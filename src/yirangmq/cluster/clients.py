@@ -1,18 +1,18 @@
-"""Putting messages into the inbox of a queue. Knows: etcd, the keys, how sure a producer wants to be. Does not know:
-who moves them.
+"""Consumer and producer of a queue in etcd, which use its keys as any etcd client may, without a server.
 
-``majority``: a message was written to disk by more than half of the members when ``publish`` returns. ``few``: the
-same in the end, but up to ``OUTSTANDING`` are on their way at once, and what went wrong is raised by a later
-``publish`` or by ``flush``. ``none``: nothing is waited for and nothing is tried again; what went wrong is counted.
-etcd itself knows no write that fewer than half have: the levels differ in what the producer waits for.
+The consumer registers a key on its own lease, watches for the copies that the dispatcher puts below it, and acks by
+deleting a copy. Before each batch it checks the lease. After a loss it forgets everything that it has not handed to the
+program, registers again, and lists what is there.
 
-A message whose answer was lost is sent again under the same key: the dispatcher knows the keys it has moved.
+The producer puts messages into the inbox. A message whose answer was lost is sent again under the same key, and the
+dispatcher knows the keys that it has moved. The levels differ in what the producer waits for, since every write of etcd
+is on the disks of a majority of members:
 
-Taking messages of a queue as any etcd client may: register, watch, work, delete. Knows: etcd, the keys, its own
-lease. Does not know: the dispatcher.
+- ``majority``: ``publish`` returns when the message is confirmed.
+- ``few``: up to ``OUTSTANDING`` messages are unconfirmed at once; a later ``publish`` or ``flush`` raises the error.
+- ``none``: nothing is waited for or repeated; failures are counted.
 
-Whoever was away too long has lost what it had: before each batch the lease is looked at, and after a loss everything
-that was not begun is forgotten, and what is there is listed anew."""
+Publishing is refused with ``QuotaExceeded`` while etcd is nearly full. Each object belongs to one event loop."""
 
 import asyncio
 import contextlib
@@ -37,6 +37,8 @@ from yirangmq.core.errors import (
 from yirangmq.core.message import Reason
 from yirangmq.core.ports import Ids
 from yirangmq.format.json_codec import dumps, loads
+
+# -- consumer ----------------------------------------------------------------------------------------------------------
 
 SECONDS = 5
 """A consumer that is not heard of for so long has left."""
@@ -160,6 +162,8 @@ class Consumer:
             await asyncio.gather(self._following, return_exceptions=True)
             self._following = None
 
+
+# -- producer ----------------------------------------------------------------------------------------------------------
 
 Puts = list[tuple[bytes, bytes]]
 LEVELS = ("majority", "few", "none")

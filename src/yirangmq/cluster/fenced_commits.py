@@ -1,11 +1,15 @@
-"""The time during which one node leads a served store: what it found when it began, and every commit until it ends.
-Knows: the keys of a store as bytes, the fence, transactions too large for one request. Does not know: what they mean,
-threads.
+"""Fenced commits of one leader term in a store on etcd, with a journal for transactions too large for a request.
 
-Every commit compares two things: that the leader's key is the one we made, and that the key ``commit`` is as our last
-commit left it. So a commit whose answer was lost may be sent again: it is done once, whichever of them arrives. If it
-does not fit into one request, new bodies go ahead of it (nobody sees a body that no card names), and what is still
-too much is written down as a journal first, which the commit makes valid and whoever leads finishes."""
+Every commit compares two keys: the leader's key must be the one this leader made, and the key ``commit`` must be as its
+last commit left it. So a commit whose answer was lost can be sent again, and is applied once.
+
+A commit that does not fit into one request sends new bodies ahead, which mean nothing until a message names them. What
+is still too large is first written to journal keys ``j/NUMBER``. The commit then makes the journal valid by writing the
+number of its parts, and the leader, or the next one, applies and deletes it. A journal part is a sequence of entries:
+key length (u32), value length (i32, -1 deletes), key, value, big-endian.
+
+A term begins by reading all keys of the store at one revision. It ends when the lease is lost, a comparison fails,
+or a commit stays unconfirmed. Runs in the event loop of the etcd thread."""
 
 import asyncio
 import struct

@@ -1,14 +1,22 @@
-"""Where everything of a queue lies in etcd. Knows: the keys, in all their spellings. Does not know: etcd, what is
-done.
+"""Key schema of a queue in etcd, its policy, and the watch of the inboxes of a served store.
 
-``/q/`` is ``/queue/``; ``p``, ``producer``, ``i`` and ``input`` are the inbox; ``c`` and ``consumer`` are the
-consumers. What we write ourselves is written short; a consumer gets its copies where it registered.
+Clients may write ``/queue/`` for ``/q/``. The inbox is ``p``, ``producer``, ``i`` or ``input``; the consumers are ``c``
+or ``consumer``. The dispatcher writes the short forms, and puts a consumer's copies where it registered. Below
+``/q/QUEUE``, which holds the leader:
 
-What a queue of a cluster is told to be: its policy, kept in ``/q/{queue}/policy``. Knows: which members of a
-policy a dispatcher acts on. Does not know: how.
+    p/CLIENT/NAME         message in the inbox
+    NUMBER/NAME           message in line; numbers have 20 digits
+    c/CLIENT              registration of a consumer
+    c/CLIENT/NUMBER/NAME  copy of a message for that consumer
+    c/CLIENT/n/NUMBER     nack by that consumer
+    r/NUMBER              note of a message that came back
+    dead/NUMBER/NAME      dead letter
+    why/NUMBER            reason of a dead letter
+    s                     state of the dispatcher
+    policy                policy of the queue
 
-What plain clients put into the inboxes of a served store's queues (``/q/{queue}/p/…``, in all spellings), as it
-comes. Knows: etcd, the keys. Does not know: what becomes of it; whoever takes it in deletes the key in that commit."""
+A policy may have only members that a dispatcher acts on. The inbox watch passes on what plain clients put, in order
+of arrival; the server that takes a message in deletes its key with that commit."""
 
 import asyncio
 from collections.abc import Callable
@@ -20,6 +28,8 @@ from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, BadPolicy, Unavailable
 from yirangmq.core.policy import read_policy
 from yirangmq.format.json_codec import loads
+
+# -- key schema --------------------------------------------------------------------------------------------------------
 
 ROOTS = (b"/q/", b"/queue/")
 INBOX = frozenset((b"p", b"producer", b"i", b"input"))
@@ -174,6 +184,8 @@ def text_of(part: bytes) -> str:
     return part.decode("utf-8", "backslashreplace").replace("%2F", "/").replace("%25", "%")
 
 
+# -- policy of a queue -------------------------------------------------------------------------------------------------
+
 HONOURED = frozenset({"visibilityTimeoutSec", "retry", "dlq", "requeue", "dedupWindowSec", "paused"})
 DEAD_LETTERS = frozenset({"enabled", "whenDisabled", "retentionDays"})
 """Dead letters lie beside their queue, under ``dead/``, so there is no other queue to name."""
@@ -196,6 +208,8 @@ async def define(etcd: Etcd, queue: str, text: bytes) -> bool:
     )
     return bool(answer.succeeded)
 
+
+# -- inboxes of a served store -----------------------------------------------------------------------------------------
 
 PAUSE_SECONDS = 0.2
 READ_AT_ONCE = 32

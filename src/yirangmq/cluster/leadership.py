@@ -1,13 +1,11 @@
-"""Who leads a served store: one node stands for the key, the others look at it. Knows: etcd, the one key, its lease.
-Does not know: what is done by whoever leads.
+"""Leader election for a store in etcd: one node creates the leader's key, the others watch it; hang detection.
 
-The key hangs on the leader's lease; the revision at which it was made is the fence of every commit (``reign``).
+The key is attached to the leader's lease. Its create revision is the fencing token of every commit
+(``cluster.fenced_commits``). A node that was deposed waits a second, so that the others try first.
 
-Whether the loop that does a leader's work still turns. Knows: how to ask it, how long it may stay silent. Does not
-know: what it does, what follows.
-
-The lease is kept alive in a thread of its own, which goes on when the work hangs; a leader that does nothing and
-cannot be replaced is worse than none."""
+The lease is kept alive in the etcd thread, which goes on when the server's loop hangs. The leader therefore asks
+that loop for a sign of life, and gives up the lead if it stays silent too long. A node whose loop hangs does not
+stand."""
 
 import asyncio
 import contextlib
@@ -23,6 +21,8 @@ from yirangmq.cluster.etcd.lease import Lease
 from yirangmq.cluster.fenced_commits import Reign
 from yirangmq.core.errors import BadInput, QueueError
 from yirangmq.format.json_codec import dumps, loads
+
+# -- hang detection ----------------------------------------------------------------------------------------------------
 
 PARTS = 4
 """It is asked when this part of the time has passed."""
@@ -60,6 +60,8 @@ class Pulse:
             return False
         return True
 
+
+# -- election ----------------------------------------------------------------------------------------------------------
 
 PAUSE_SECONDS = 0.2
 STEP_ASIDE_SECONDS = 1.0

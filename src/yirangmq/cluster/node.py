@@ -1,12 +1,11 @@
-"""A node of the cluster: finds queues, stands for each, dispatches those it leads. Knows: etcd, elections, its one
-lease. Does not know: messages.
+"""Node of a cluster without a server: finds queues in etcd, stands for the lead of each, dispatches its own.
 
-The key ``/q/{queue}`` says who leads; it hangs on the node's lease, and the revision at which it was made is the
-fence of everything its dispatcher writes. A lease only says how soon somebody else may try: a leader that slept and
-wakes does no harm.
+The key ``/q/QUEUE`` names the leader and is attached to the node's one lease. Its create revision is the fencing token
+of everything its dispatcher writes. The lease only decides how soon another node may try: a leader that slept and wakes
+does no harm. A standby deposes a leader that leaves its inbox untouched for ``watchdog`` seconds.
 
-When a queue's lead should come to this node: all its consumers have been here for a while, and there is nothing to
-do that a change would delay. Knows: the keys of a queue, as they are from time to time. Does not know: elections."""
+The lead of a queue moves to this node when all its consumers have been here for ``near`` seconds, and no message is
+in the queue that a change would delay."""
 
 import asyncio
 import contextlib
@@ -25,6 +24,8 @@ from yirangmq.cluster.keys import ROOTS, Definition, Keys, Registration, queue_o
 from yirangmq.cluster.leadership import find_leader
 from yirangmq.core.errors import NotAllowed, QueueError, Unavailable, WrongState
 from yirangmq.core.ports import Clock, Ids
+
+# -- moving the lead to the consumers ----------------------------------------------------------------------------------
 
 LOOKS = 3
 """In the time that it must have been so."""
@@ -65,6 +66,8 @@ async def _all_here(etcd: Etcd, keys: Keys, node: bytes) -> Consumers:
     kvs = [kv for one in answer.responses for kv in one.response_range.kvs]
     return tuple((kv.key, kv.create_revision) for kv in kvs) if all(kv.value == node for kv in kvs) else ()
 
+
+# -- the node ----------------------------------------------------------------------------------------------------------
 
 PAUSE_SECONDS = 0.2
 STEP_ASIDE_SECONDS = 1.0

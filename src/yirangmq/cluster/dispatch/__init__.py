@@ -1,1 +1,1 @@
-"""The dispatcher of one queue on etcd: its state, its plans and its recovery."""
+"""Dispatcher of one queue in etcd: its in-memory state, its planner and its recovery."""

@@ -1,14 +1,14 @@
-"""The dispatcher of one queue: hears what changes, plans, commits, one transaction at a time. Knows: etcd, the
-ledger, the clock it is given. Does not know: how it came to lead; that ends with ``Deposed``.
+"""Dispatcher of one queue in etcd: watches its keys, plans, and commits one fenced transaction at a time.
 
-After an answer that was lost it does not guess: it proves that it still leads and reads everything anew.
+Leading ends with ``Deposed``, or with ``Idle`` when there was nothing to do for long enough. After a lost answer or a
+compacted watch the dispatcher does not guess: it proves that it still leads, and reads everything again
+(``cluster.dispatch.recovery``).
 
-What a dispatcher hears of its queue. Knows: watches, where things lie. Does not know: what they mean to it.
-
-Its own writes are most of what happens there, and come with the messages in them. So the inbox is watched for puts
-alone (a message that its producer withdrew is missed when it is to be moved), and where a consumer has its copies for
-deletes alone. For that the range of the consumers is cut in parts at each consumer that registers: its copies, and
-what lies between."""
+Most changes are the dispatcher's own writes, and come with the messages in them. So the inbox is watched for puts
+only; a message that its producer withdrew is found missing when it is to be moved. The copies of each consumer are
+watched for deletes only, for up to ``MOST_APART`` consumers. For that, the key range of the consumers is split at
+each registration into that consumer's copies and what lies between. Events of one watch come in order, events of
+different watches do not."""
 
 import asyncio
 import contextlib
@@ -29,6 +29,8 @@ from yirangmq.cluster.etcd.quota import Room
 from yirangmq.cluster.keys import Definition, Delivery, Keys, Message, Refusal, Registration
 from yirangmq.core.errors import NotAllowed, StoreFull, TooLarge, Unavailable
 from yirangmq.core.ports import Clock, Ids
+
+# -- watches -----------------------------------------------------------------------------------------------------------
 
 PUT, DELETE = 0, 1
 MOST_APART = 32
@@ -101,6 +103,8 @@ class Hearing:
         found = {self._keys.meaning(event.kv.key) for event in events if event.type == PUT}
         return sorted({one.home for one in found if isinstance(one, Registration)} - self._apart)
 
+
+# -- dispatcher --------------------------------------------------------------------------------------------------------
 
 PAUSE_SECONDS = 0.05
 FULL_SECONDS = 0.5
@@ -249,7 +253,7 @@ class Dispatcher:
             raise Deposed(self._keys.queue)
         planner.settle(ledger, batch, answer.responses, int(answer.header.revision))
 
-    # what must be read
+    # -- reads ---------------------------------------------------------------------------------------------------------
 
     async def _read_what_is_needed(self, ledger: Ledger) -> None:
         await self._read_inbox(ledger)
@@ -305,7 +309,7 @@ class Dispatcher:
         if not ledger.ahead:  # all of them were taken out of line by hand
             ledger.assigned = ledger.next - 1
 
-    # what is heard
+    # -- events --------------------------------------------------------------------------------------------------------
 
     def _stirred(self, trouble: Exception | None) -> None:
         self._trouble = self._trouble or trouble

@@ -1,11 +1,10 @@
-"""The life of one message in etcd, by the rules of ``core``. Knows: cards, and the notes they are kept in beside the
-messages. Does not know: keys, etcd.
+"""Messages of a queue in etcd: transitions by the rules of ``core``, retry notes, and dead-letter retention.
 
-A message that was delivered once and acked leaves no note. One that came back has a note with its attempts, its place
-in line and the moment from which it may be given out; ``out`` says that it is with a consumer again.
+A message that was delivered once and acked leaves no note. A message that came back has a note with its attempts, its
+place in line and the instant from which it may be delivered again. ``out`` in a note says that a consumer has it again.
 
-The dead letters of a queue in etcd: the message under ``dead/``, the reason under ``why/``. Knows: those keys.
-Does not know: how a message gets there."""
+A dead letter is the message below ``dead/`` and its reason below ``why/``. The sweep drops dead letters whose
+retention has passed, oldest first and at most ``MOST`` a call, in a fenced transaction. Parked messages stay."""
 
 from typing import Any
 
@@ -19,6 +18,8 @@ from yirangmq.core.states import State
 from yirangmq.core.validation import Fields
 from yirangmq.format.envelope import iso
 from yirangmq.format.json_codec import dumps, loads
+
+# -- transitions and notes ---------------------------------------------------------------------------------------------
 
 
 def fresh(queue: str, index: int, name: bytes) -> Message:
@@ -108,6 +109,8 @@ def why(card: Message, failure: Failure | None) -> bytes:
         }
     )
 
+
+# -- retention of dead letters -----------------------------------------------------------------------------------------
 
 MOST = 50
 

@@ -1,14 +1,13 @@
-"""The next transaction of a dispatcher, made from its ledger. Knows: the ledger, etcd's transactions and their
-limits. Does not know: connections, waiting.
+"""Planner of a dispatcher: builds the next transaction from its state, then applies or undoes the outcome.
 
-Every transaction is fenced: it does nothing unless the leader's key is still the one we made. All its moves out of
-the inbox are done or none is, so that the numbers of the messages in line have no gaps: a producer that writes its
-key anew between our look and our transaction makes us look again. What may be gone meanwhile (a copy that its
-consumer has just acked) is asked in a transaction inside, which says what it found. The state is written on the outer
-level, where etcd's quota counts it. What became of a transaction is ``settling``'s.
+- Every transaction is fenced: it does nothing unless the leader's key is still the one this leader made.
+- Its moves out of the inbox are all or nothing, so the numbers of the messages in line have no gaps. If a producer
+  rewrites a key between the look and the transaction, the transaction fails and the dispatcher looks again.
+- What may be gone meanwhile, such as a copy that its consumer has just acked, is checked in a nested transaction, whose
+  answer says what it found.
+- The state key is written on the outer level, where etcd's quota counts it.
 
-What became of a dispatcher's transaction, brought into its ledger: it was done, or nothing of it was. Knows: the
-ledger, the plan, etcd's answers. Does not know: connections, waiting."""
+The functions are pure: they change only the dispatcher's state and the batch."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -23,6 +22,8 @@ from yirangmq.cluster.etcd.client import Packing
 from yirangmq.core.message import Message
 from yirangmq.core.states import State
 from yirangmq.format.json_codec import dumps
+
+# -- planning ----------------------------------------------------------------------------------------------------------
 
 MOST_BYTES = 1_000_000
 """Of values in one request; etcd takes 1.5 MiB, keys and all."""
@@ -282,6 +283,9 @@ def _move_one(ledger: Ledger, batch: Batch, arrival: Arrival, value: bytes, now:
         batch.lined_up.append(Waiting(index, arrival.name, value))
     batch.moves.append(arrival)
     batch.next = index + 1
+
+
+# -- applying or undoing the outcome -----------------------------------------------------------------------------------
 
 
 def settle(ledger: Ledger, batch: Batch, responses: Any, revision: int) -> None:

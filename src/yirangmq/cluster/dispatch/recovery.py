@@ -1,9 +1,11 @@
-"""What a new dispatcher, or one that lost sight, reads from etcd to know what its ledger would say. Knows: the keys
-and what they mean together. Does not know: elections, watches.
+"""Recovery of a dispatcher: rebuilds its state from the keys of its queue.
 
-All is read as of one revision, under the proof that we still lead. A message in line that was given out (its number is
-not above ``assigned``), of which no consumer has a copy and no note says that it waits, was acked: only its removal is
-missing."""
+All keys are read at one revision, after a transaction that proves this node leads. A new leader recovers so, and a
+leader that lost an answer or a watch.
+
+A message was delivered before if its number is not above ``assigned``. If no consumer has a copy of it, and no note
+says that it waits, it was acked, and only its removal is missing. Without a readable state key the numbers are
+counted from the line and the dead letters, and such messages are delivered again instead."""
 
 import logging
 from typing import Any, NamedTuple

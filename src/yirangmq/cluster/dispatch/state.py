@@ -1,12 +1,12 @@
-"""What the dispatcher of one queue knows: what arrived, what stands in line, who has what, what came back. Pure: no
-etcd, no clock, no waiting. ``plan`` (see ``planning``) turns it into the next transaction, ``settle`` takes in what
-became of it.
+"""In-memory state of a dispatcher: inbox, line, deliveries, messages that came back, consumers, deduplication.
 
-Nothing is taken off a list before the transaction that does away with it has succeeded; but who is to have a message
-is written down before it is sent, because the consumer's ack can be heard before our own answer.
+The state is pure: no etcd, no clock, no waiting. ``cluster.dispatch.planner`` turns it into the next transaction and
+applies the outcome.
 
-The inbox of a queue as its dispatcher knows it, in order of arrival. Pure. What does not fit into memory is known by
-its key alone, and read when its turn comes."""
+Nothing leaves a list before the transaction that removes it has succeeded. A delivery is the exception: it is recorded
+before it is sent, because the consumer's ack can arrive before the answer to the transaction.
+
+The inbox is in order of arrival. Beyond ``HELD_BYTES`` it keeps only keys, and a body is read when its turn comes."""
 
 import bisect
 import heapq
@@ -24,6 +24,8 @@ from yirangmq.core.message import Message
 from yirangmq.core.policy import QueuePolicy
 from yirangmq.core.states import State
 from yirangmq.core.transitions import Outcome
+
+# -- inbox -------------------------------------------------------------------------------------------------------------
 
 HELD_BYTES = 32_000_000
 """Of messages in the inbox whose content is kept at hand."""
@@ -89,6 +91,8 @@ class Arrivals:
     def held_up(self, most: int) -> list[Arrival]:
         return [self._known[key] for key in islice(self.stuck, most)]
 
+
+# -- state of the queue ------------------------------------------------------------------------------------------------
 
 WINDOW = 256
 """Messages a consumer has at once and has not acked; 32 cost about 15 % in our trials."""
@@ -177,7 +181,7 @@ class Ledger:
         self._delays: list[tuple[int, int]] = []
         self._places: list[tuple[int, int]] = []
 
-    # what is heard
+    # -- events of consumers -------------------------------------------------------------------------------------------
 
     def register(self, home: bytes, kv: Any) -> None:
         """A consumer, or a new value at one we know: that is put right, unless the consumer itself came anew."""
@@ -227,7 +231,7 @@ class Ledger:
         outcome = messages.refused(card, self.policy, now, text, self.next, fraction)
         self.returning[index] = Return(card, outcome, key)
 
-    # what time brings
+    # -- time ----------------------------------------------------------------------------------------------------------
 
     def tick(self, now: int) -> None:
         """Deliveries whose time is over come back; a consumer without lease that did nothing meanwhile is dropped."""
@@ -268,7 +272,7 @@ class Ledger:
         if self._places[at : at + 1] == [(card.place, index)]:
             del self._places[at]
 
-    # who gets what
+    # -- delivery ------------------------------------------------------------------------------------------------------
 
     def has_room(self) -> bool:
         return not self.policy.paused and any(len(one.held) < self.window for one in self.consumers.values())
@@ -330,7 +334,7 @@ class Ledger:
                     found.append((card.seq, messages.name_of(card)))
         return found[:most]
 
-    # keys seen before
+    # -- deduplication -------------------------------------------------------------------------------------------------
 
     def is_repeat(self, arrival: Arrival, now: int) -> bool:
         """The same key with the same content was moved before: its producer did not hear of it."""

@@ -1,5 +1,7 @@
-"""Where an etcd cluster is and who we are there: ``etcd://h1:2379,h2,h3?user=…&ca=…``. Knows: that text.
-Does not know: connections. A password never stands in an address, which is shown in logs and lists of processes."""
+"""Address of an etcd cluster: endpoints, TLS files, credentials and store options as an ``etcd://`` URL.
+
+The form is ``etcd://h1:2379,h2,h3?user=…&ca=…``; the port is 2379 where none is given. The password comes from a
+file or the environment, and is refused in a URL, because URLs are shown in logs and process lists."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

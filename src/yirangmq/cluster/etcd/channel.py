@@ -1,14 +1,12 @@
-"""One connection to one member at a time, and the next member when it fails. Knows: gRPC, endpoints, TLS, tokens, which
-failures say "not done" and which say "perhaps". Does not know: keys, leases, queues.
+"""Connection to one etcd member at a time, with failover to the next; etcd's messages, from ``etcd.proto``.
 
-A write is never sent twice: what was sent over a connection that then failed may have been done, and whoever asked
-must look (``Unreachable``). What was refused, or never sent, was not done (``Unavailable`` and the others).
+A write is never sent twice. If a connection fails after a write was sent, the write may have been done: the call raises
+``Unreachable``, and the caller must look. Every other error, ``Unavailable`` among them, means that it was not done.
+Calls marked ``repeat`` do the same when done twice, and go to the next member. An expired token is refused before
+anything is done, so the client fetches a new one and repeats the call once.
 
-etcd's messages, made from ``etcd.proto`` when this module is loaded, and the methods that take and give them.
-Knows: the text of that file, protobuf. Does not know: connections, keys, queues.
-
-The file is plain protobuf that any compiler takes; of that language only what it uses is read here: messages of
-optional and repeated fields. So nothing generated is kept, and any protobuf from 4.25 on will do."""
+The message classes are built when this module is loaded. Only the used subset of proto2 is parsed: messages of
+optional and repeated fields. So there is no generated code, and any protobuf from 4.25 on works."""
 
 import asyncio
 import contextlib
@@ -36,6 +34,9 @@ try:
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 except ImportError as error:  # pragma: no cover - the base install
     raise MissingExtra("etcd needs grpcio and protobuf: pip install 'yirangmq[etcd]'") from error
+
+
+# -- messages and methods ----------------------------------------------------------------------------------------------
 
 PACKAGE = "yirangmq.etcd"
 COMMENT = re.compile(r"//[^\n]*")
@@ -105,6 +106,8 @@ DEFRAGMENT = _method("Maintenance/Defragment", "Empty", "HeaderOnly")
 MOVE_LEADER = _method("Maintenance/MoveLeader", "MoveLeaderRequest", "HeaderOnly")
 MEMBERS = _method("Cluster/MemberList", "Empty", "MemberListResponse")
 
+
+# -- connections -------------------------------------------------------------------------------------------------------
 
 try:
     import grpc

@@ -1,16 +1,14 @@
-"""A thin client of etcd v3: keys, transactions, leases, watches, upkeep. Knows: etcd's calls. Does not know: queues.
+"""etcd v3 client: keys, transactions, leases; list and watch; packing many operations into one transaction.
 
-An end that is sent but empty means "and all behind it" to etcd: where there is none, none is sent.
-Reads and what may be done twice are asked of the next member when one fails; writes never are (see ``lines``).
+Reads, and calls marked ``repeat``, go to the next member when one fails; writes never do (``cluster.etcd.channel``). An
+empty range end means "and all keys behind it" to etcd, so where there is no end, none is sent.
 
-What is under a prefix, and then what changes there: list, then watch, and list again when the history in between is
-gone. Knows: that order. Does not know: what the keys mean.
+``follow`` lists a range, then watches it from the next revision, and lists again when the history between was
+compacted.
 
-A transaction in the making. Knows: etcd's transactions and their limits. Does not know: queues.
-
-Operations are written where they are sent from; one that is made first and put into its place then is copied whole,
-with the message in it. Those that ask nothing share inner transactions, as many as fit: each inner one costs every
-member of etcd more than an operation in it does."""
+Packing writes each operation directly into the request, since a finished one would be copied with its message.
+Operations without a condition share nested transactions, as many as fit: a nested transaction costs every member
+more than an operation inside it."""
 
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, NamedTuple
@@ -20,6 +18,8 @@ from yirangmq.cluster.etcd.address import Address
 from yirangmq.cluster.etcd.channel import Compacted, Lines
 from yirangmq.cluster.etcd.watch import Watch
 from yirangmq.core.errors import NotFound
+
+# -- keys, transactions and leases -------------------------------------------------------------------------------------
 
 PAGE = 500
 EQUAL, GREATER, LESS = 0, 1, 2
@@ -147,6 +147,9 @@ class Etcd:
         await self.lines.call(channel.COMPACT, channel.COMPACT.request(revision=revision), repeat=True)
 
 
+# -- list and watch ----------------------------------------------------------------------------------------------------
+
+
 class Changes(NamedTuple):
     """``anew``: everything that is there now, as puts; what was known and is not among them is gone."""
 
@@ -169,6 +172,8 @@ async def follow(etcd: Etcd, key: bytes, end: bytes, *, deletes: bool = True) ->
         except Compacted:
             continue
 
+
+# -- packing -----------------------------------------------------------------------------------------------------------
 
 MOST_INSIDE = 24
 MOST_TOP = 100

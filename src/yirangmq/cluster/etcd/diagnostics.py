@@ -1,9 +1,11 @@
-"""Is this etcd fit to hold queues? Knows: releases of etcd that lose data, sizes, alarms, how long a write takes.
-Does not know: how to print; it changes nothing but a lease that it grants and revokes.
+"""Health checks of an etcd cluster, and the repair of one that is full.
 
-The way out when etcd is full: compact, defragment one member after the other, the leader last, then lift the
-alarm. Knows: that order, which matters. Does not know: queues. Lifting the alarm first would raise it again at once:
-the quota counts the file."""
+The checks cover releases of etcd with known faults, sizes against the quota, alarms and the number of members. They
+also cover kept history, leader clocks that are ahead, and the latency of a write. They change nothing but a lease,
+which they grant and revoke.
+
+The repair compacts, defragments one member after the other with the leader last, and then lifts the alarm. Lifting
+the alarm first would raise it again at once, because the quota counts the size of the file."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -17,6 +19,8 @@ from yirangmq.cluster.etcd.client import Etcd
 from yirangmq.cluster.etcd.maintenance import NOSPACE, Health, Maintenance, ask_gauges
 from yirangmq.cluster.etcd.quota import chosen_quota
 from yirangmq.core.errors import NotAllowed, QueueError, StoreFull
+
+# -- health checks -----------------------------------------------------------------------------------------------------
 
 FINE, WARN, FAIL = "ok", "warn", "fail"
 LEAST = {(3, 4): 22, (3, 5): 6}
@@ -143,6 +147,8 @@ async def _speed(etcd: Etcd) -> list[Sign]:
     middle = sorted(taken)[len(taken) // 2]
     return [Sign(WARN if middle > SLOW_MS else FINE, "latency", f"a write takes {middle:.1f} ms")]
 
+
+# -- repair of a full cluster ------------------------------------------------------------------------------------------
 
 PROBE_SECONDS = 10
 

@@ -1,8 +1,7 @@
-"""A lease that is kept alive, and that knows when it is lost. Knows: etcd's leases, the monotonic clock.
-Does not know: what hangs on it.
+"""Lease of etcd: a task keeps it alive, and the local monotonic clock says when it is lost.
 
-The time it has counts from the moment of asking, not of the answer. A process that was stopped and woke sees at once
-that its time is over: ``is_alive`` asks the clock, not the task that may not have run yet."""
+The time to live counts from the moment of asking, not of the answer. ``is_alive`` compares the clock, so a process
+that was suspended sees at once that its lease has expired, before the task has run again."""
 
 import asyncio
 import contextlib

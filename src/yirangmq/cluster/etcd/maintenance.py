@@ -1,9 +1,10 @@
-"""How the members are, and what an operator asks of them. Knows: etcd's upkeep calls, each member by its own address.
-Does not know: queues. Not for the fast path: it opens a connection to each member it asks.
+"""Maintenance of etcd members: status, alarms, defragmentation, moving the leader; sizes from ``/metrics``.
 
-What a member of etcd shows of itself to everybody, at ``/metrics``: its quota, which its other answers keep to
-themselves before 3.6, and its sizes, which where there are users only root is told. Knows: that page. Does not know:
-what follows from it."""
+Each call opens a connection to the member that it asks, so it does not belong on the fast path. A member that is
+defragmented answers no other call meanwhile.
+
+``/metrics`` is read without credentials. It shows the quota, which the status omits before etcd 3.6, and the sizes,
+which only root may ask for where etcd has users. Sizes are bytes; 0 means that they are not shown."""
 
 import asyncio
 import math
@@ -14,6 +15,8 @@ from typing import Any, NamedTuple
 from yirangmq.cluster.etcd import channel
 from yirangmq.cluster.etcd.address import Address
 from yirangmq.cluster.etcd.channel import Lines
+
+# -- status and maintenance calls --------------------------------------------------------------------------------------
 
 DEFRAGMENT_SECONDS = 120.0
 NOSPACE = 1
@@ -97,6 +100,8 @@ class Maintenance:
         finally:
             await lines.close()
 
+
+# -- sizes from the metrics page ---------------------------------------------------------------------------------------
 
 SECONDS = 2.0
 MOST_BYTES = 4 * 1024**2

@@ -1,11 +1,13 @@
-"""How much may still be written to etcd, and making room where it gets tight. Knows: sizes, quota, history, files with
-holes in them. Does not know: queues.
+"""Quota of etcd: how many bytes may still be written, and making room by compaction and defragmentation.
 
-etcd refuses everything once its file has the size of the quota, however little of the file is in use, and goes on
-refusing until an operator (``repairing``) says otherwise. A message that is moved and handed out takes its room twice
-more before the first copies are gone, so those who write ask here first, and wait. What was deleted takes room until
-history is compacted; the room then lies in the file as holes, which are used again as far as things fit into them; only
-defragmenting makes the file smaller."""
+etcd refuses every write once its file reaches the quota, however little of the file is in use. It goes on refusing
+until an operator lifts the alarm (``cluster.etcd.diagnostics``). A message that is moved and delivered needs its size
+twice more before the first copies are gone. So writers take from a budget of bytes first, and wait when it is too
+small.
+
+Deleted keys take room until their history is compacted. Compaction leaves holes in the file, which are used again as
+far as new values fit; only defragmentation makes the file smaller. One node at a time defragments, under a leased
+key."""
 
 import asyncio
 import contextlib

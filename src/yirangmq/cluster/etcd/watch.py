@@ -1,8 +1,8 @@
-"""Changes of a range of keys, in order, none twice and none left out, over any number of lost connections. Knows:
-etcd's watch stream. Does not know: what the keys mean.
+"""Watch of a key range in etcd that survives lost connections: every event once and in order.
 
-It resumes behind the last *event* it has handed on, not behind the revision of the last answer: that is the store's,
-which may be far ahead of a watch that is catching up. Parts of a large answer are handed on when all are there."""
+A watch resumes after the last event that it passed on, not after the revision of the last answer. That revision is
+the store's, and may be far ahead of a watch that is catching up. The fragments of a large answer are passed on
+together."""
 
 import asyncio
 import contextlib
