@@ -1,2 +1,4 @@
-"""Ways in and out: translate, call the broker once, translate back. Knows: broker, wire, core.
-Does not know: stores. Rules live in core, never here."""
+"""Network protocols of a server: native, HTTP, STOMP, feed, and the inbox of etcd clients.
+
+A protocol translates a request, calls the broker or the publisher once, and translates the answer. Rules live in
+``core`` and ``broker``, never here, and no protocol imports a store."""

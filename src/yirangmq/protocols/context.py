@@ -1,24 +1,21 @@
-"""Who stands at a door: found by token, by address, or both. One for all doors, so that all know the same programs.
+"""Shared context of all protocols: authentication, rate limiter for wrong tokens, refused clients, server parts.
 
-Knows: grants. Does not know: protocols, sockets. Without grants it is open to everybody who can reach it.
+Authentication finds the grant of a client by token, by address, or by both; a grant may also ask for a certificate.
+Tokens are looked up by their digest, so timing reveals nothing about them. A server without grants is open to every
+client that can reach it.
 
-Rate limiter for wrong tokens, by address, shared by all protocols.
+The rate limiter counts wrong tokens by address, for all protocols together. An address may show ``BURST`` wrong tokens
+at once and ``PER_SECOND`` more each second. Past that, every token that it shows waits up to ``LONGEST_SECONDS`` before
+it is examined, right or wrong, so that a quick answer reveals nothing. No client is locked out: a right token is
+accepted after the delay, and a pair of address and token that was right before is accepted at once. So an attacker
+behind the same NAT or proxy does not stop clients that work there.
 
-An address may show ``BURST`` wrong tokens at once and ``PER_SECOND`` more each second. Past that every token that it
-shows is looked at only after a delay of up to ``LONGEST_SECONDS``, right or wrong, so that a quick answer says nothing.
-No client is locked out: a right token is let in after the delay, and a pair of address and token that was right before
-at once. So an attacker behind the same NAT or proxy does not stop clients that work there.
-
-The callers wait with a timer, never on the event loop, and hold one attempt a connection: the limits of connections
+Callers wait with a timer, never on the event loop, and hold one attempt a connection. So the limits of connections
 bound how many wait. IPv6 addresses count by their /64. Memory is bounded: past ``MOST`` addresses or pairs the oldest
-is forgotten. Loop thread only. Knows: addresses, digests of tokens, the time it is given. Does not know: protocols.
+is forgotten.
 
-Programs that were not let in, or not allowed what they asked for: counted, told as events, and logged, but not more
-often than somebody can read.
-
-Knows: doors by name, addresses. Does not know: why somebody should be let in.
-
-What all doors of a server share. Knows: the parts they ask. Does not know: any protocol."""
+Refused clients are counted, reported as events, and logged. The same refusal of the same address is reported once in
+``QUIET_MS``, with how often it happened. Loop thread only."""
 
 import logging
 from collections import Counter, deque
@@ -41,6 +38,9 @@ from yirangmq.observe.events import Feed
 if TYPE_CHECKING:
     from yirangmq.broker.sink_batches import Batches
     from yirangmq.topics.publisher import Publisher
+
+
+# -- rate limiter for wrong tokens -------------------------------------------------------------------------------------
 
 BURST = 10.0
 """Wrong tokens at once: a person who mistypes, a few programs with an old token."""
@@ -129,6 +129,9 @@ def network_of(host: str) -> str:
     if address.ipv4_mapped is not None:
         return str(address.ipv4_mapped)
     return f"{IPv6Address(int(address) >> HOST_BITS << HOST_BITS)}/{HOST_BITS}"
+
+
+# -- authentication ----------------------------------------------------------------------------------------------------
 
 
 class Gate:
@@ -236,6 +239,8 @@ def _digest(token: str) -> bytes:
     return sha256(token.encode("utf-8", "surrogatepass")).digest()
 
 
+# -- refused clients ---------------------------------------------------------------------------------------------------
+
 QUIET_MS = 10_000
 """The same refusal of the same address is told once in so long, with how often it happened."""
 MOST_KNOWN = 1_000
@@ -293,6 +298,9 @@ class Refusals:
 def reason_of(error: QueueError) -> str:
     """``unknown``: nobody that is known; ``forbidden``: known, and not allowed this."""
     return "unknown" if isinstance(error, Stranger) else "forbidden"
+
+
+# -- server context ----------------------------------------------------------------------------------------------------
 
 
 class Introduction(NamedTuple):

@@ -1,8 +1,11 @@
-"""The door of plain etcd clients: a key that one puts into the inbox of a queue is a message, and is taken in with the
-commit that deletes the key. Knows: the desk, how a key and its value become a message. Does not know: etcd's calls.
+"""Inbox of plain etcd clients: a key that a client puts becomes a message in the commit that deletes the key.
 
-The same key with the same content, put again while the queue remembers it, is the same message: its producer did not
-hear of the first. With other content it is another."""
+The message id contains a hash of sender, name and content. A producer that lost its answer puts the same key again, and
+the queue recognises the duplicate while it remembers the first. Other content under the same key is another message.
+
+Up to ``MOST_AT_ONCE`` messages of one queue share a commit. If the queue refuses such a batch, its messages are
+tried one by one; a message that is refused alone is logged and stays in etcd. After errors of the store, a quota or
+a hook the batch is tried again in ``AGAIN_SECONDS``. Loop thread only."""
 
 import re
 from collections import deque

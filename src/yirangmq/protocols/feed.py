@@ -1,10 +1,8 @@
-"""The feed door: subscribers that speak the six frames of the public layout, over unix sockets and TCP at once.
+"""Feed protocol: codec of six public frames, topics as bits of a mask, and connections of subscribers.
 
-Knows: their frames, the publisher. Does not know: our own protocol. Nobody shows a token here, so it listens where it
-was told to and nowhere else. ``docs/feed.md`` says what is understood and answered.
-
-The six frames of the public layout, byte by byte: little-endian, no length, no version, no checksum. The first four
-bytes say which frame it is and so how long; only a topic message has a length of its own.
+Subscribers connect over unix sockets and TCP. The protocol has no token, so it listens only where the settings say. The
+frames are little-endian, without length, version or checksum. The first four bytes name the frame and thereby its size;
+only a topic message carries a size of its own:
 
     TOPI  32+n  0 magic  4 topic  8 global_seq  12 topic_seq  16 timestamp (u64, ns)  24 data_size  28 payload  +4 zeros
     SUBS  80    0 magic  4 client_id  8 topic_mask  12 last_seq  16 client_name[64]
@@ -13,12 +11,9 @@ bytes say which frame it is and so how long; only a topic message has a length o
     RECS  20    0 magic  4 result  8 start_seq  12 end_seq  16 total_messages
     RECC  16    0 magic  4 total_sent  8 timestamp (u64, ns)
 
-Sans-IO. ``docs/feed.md`` says how they are used; tests hold their bytes still.
-
-The public layout as a dialect of the feed: stored frames become topic messages, topics become bits.
-
-Knows: the layout, which topic has which bit. Does not know: who listens. Two of the same mask are equal, so that what
-is sent to both is made once."""
+The codec is sans-IO; golden tests fix its bytes. ``docs/feed.md`` says what the server understands and answers.
+Stored records are rewritten as topic messages. Subscribers with equal masks compare equal, so their bytes are made
+once."""
 
 import asyncio
 import struct
@@ -38,6 +33,8 @@ from yirangmq.topics.live import Subscriber
 from yirangmq.topics.ports import Batch, Recovering, Subscribed, Take
 from yirangmq.topics.publisher import Publisher
 from yirangmq.wire import records as wire_records
+
+# -- frames ------------------------------------------------------------------------------------------------------------
 
 TOPI, SUBS, SUOK = 0x544F5049, 0x53554253, 0x53554F4B
 RECR, RECS, RECC = 0x52454352, 0x52454353, 0x52454343
@@ -187,6 +184,9 @@ def _decode(data: bytearray, at: int, size: int) -> Message:
     return SubscriptionOk(*members) if magic == SUOK else RecoveryRequest(*members)
 
 
+# -- stored records as topic messages ----------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class Public:
     """``topics``: those that have a bit. ``mask``: the ones that are sent."""
@@ -244,6 +244,8 @@ def _fitting(number: int) -> int:
     """A number that is only told, not counted on."""
     return min(number, MOST)
 
+
+# -- connections -------------------------------------------------------------------------------------------------------
 
 MOST_NONSENSE = 64 * 1024
 """Bytes that belong to no frame; whoever sends more speaks something else."""
@@ -324,7 +326,7 @@ class FeedConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._sender.resumed()
 
-    # -- what it asks for -----------------------------------------------------------------------------------------
+    # -- requests ------------------------------------------------------------------------------------------------------
 
     def _handle(self, message: Message) -> None:
         if isinstance(message, Subscription):
@@ -367,7 +369,7 @@ class FeedConnection(asyncio.Protocol):
         except QueueError:
             self.send(not_kept(after + 1, topics.opened().feed.log.last))
 
-    # -- its line -------------------------------------------------------------------------------------------------
+    # -- topics.ports.Line ---------------------------------------------------------------------------------------------
 
     def has_room(self, size: int) -> bool:
         return self._sender.has_room(size, self._door.topics.settings.buffer_bytes)

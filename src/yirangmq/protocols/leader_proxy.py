@@ -1,11 +1,13 @@
-"""Doors of a node that does not lead: what is said at them is passed on, byte for byte, to the node that does. Knows:
-sockets, who leads (it is told). Does not know: what is said.
+"""Proxy of a node that does not lead: passes connections on to the leader, byte for byte.
 
-A connection is given to this node's own door while it leads, and to the leader's otherwise; if nobody leads it waits a
-while, and is then given to our own door, which says in its own words that there is nobody. The leader takes such
-connections at one address for all doors; the first line names the door and shows the secret that the leader keeps in
-etcd. A connection that was passed on ends with the reign of the one it was passed on to: clients come again, and are
-passed on to the next."""
+While this node leads, a connection goes to its own protocol. Otherwise the node connects to the leader and relays both
+directions with backpressure. If no leader is found within ``PATIENCE_SECONDS``, the connection goes to this node's own
+protocol, which answers that it is not active.
+
+The leader takes relayed connections of all protocols at one address. Their first line is JSON; it names the
+protocol, and shows the secret from the leader's key in etcd. With TLS the leader's certificate is pinned by its
+SHA-256 in that key. A relayed connection ends with the lead of its target: the client connects again, and is relayed
+to the next leader."""
 
 import asyncio
 import contextlib
@@ -139,7 +141,7 @@ class Passage(asyncio.Protocol):
             if transport is not None:
                 transport.close()
 
-    # -- whose it is --------------------------------------------------------------------------------------------------
+    # -- finding the leader --------------------------------------------------------------------------------------------
 
     async def _find(self) -> None:
         loop = asyncio.get_running_loop()
@@ -173,7 +175,7 @@ class Passage(asyncio.Protocol):
         _resume(self._near)
         return True
 
-    # -- what comes back ----------------------------------------------------------------------------------------------
+    # -- from the leader -----------------------------------------------------------------------------------------------
 
     def answer(self, data: bytes) -> None:
         if self._near is not None:

@@ -1,6 +1,8 @@
-"""Where clients come in: unix sockets and TCP, for every door that listens.
+"""Listening sockets of every protocol: unix sockets and TCP, their files, options and peer addresses.
 
-Knows: sockets, their files and options. Does not know: what is spoken on them."""
+A unix socket has its mode before a client can connect. A socket file that a dead server left behind is replaced; one
+at which a process listens is refused as in use. Everything that may write the file may connect. Errors are
+``CannotListen`` or ``BadInput`` with the setting at fault."""
 
 import asyncio
 import contextlib

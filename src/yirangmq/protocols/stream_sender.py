@@ -1,10 +1,12 @@
-"""The sending side of one connection: what waits goes out in order, with one write a turn; and it can be lent to a
-recovery worker, which then writes to the socket itself.
+"""Sending side of one connection: one write a loop iteration; the socket lent to a catch-up worker.
 
-Knows: a transport, its socket. Does not know: what the bytes mean. A worker gets a descriptor of its own, and only when
-nothing is left in the transport; it gives it back where a frame ends. So bytes of the two never mix.
+A catch-up worker writes to the socket itself, through a duplicate of its descriptor, with ``sendfile`` where possible.
+It gets the socket only when nothing is left in the transport, and gives it back where a frame ends. So bytes of the
+loop and of the worker never mix. Whatever the loop sends meanwhile is queued; the worker writes it between frames. Over
+TLS the worker hands its bytes to the loop, one part at a time.
 
-A connection of the socket door as a feed sees it: ``topics.ports.Line``."""
+A client for which more than ``client_memory`` bytes wait is cut. Loop thread only, except for taking the queued
+bytes. The last class is a native connection as a feed of topics sees it (``topics.ports.Line``)."""
 
 import asyncio
 import errno
@@ -18,6 +20,8 @@ from typing import Any, Protocol
 from yirangmq.core.errors import QueueError
 from yirangmq.topics.ports import Outlet, Take
 from yirangmq.topics.publisher import Publisher
+
+# -- sender ------------------------------------------------------------------------------------------------------------
 
 RELAYED = 256 * 1024
 """Bytes handed to the loop at once where a worker cannot write to the socket itself."""
@@ -116,7 +120,7 @@ class Sender:
             self._relay.free()
         self._lend_if_empty()
 
-    # -- lending --------------------------------------------------------------------------------------------------
+    # -- lending the socket --------------------------------------------------------------------------------------------
 
     def lend(self, take: Take, wake: Callable[[], None]) -> None:
         """Call ``take`` once everything sent is out; never, if the connection is lost before."""
@@ -259,6 +263,9 @@ class Relay:
 
 def _nothing() -> None:
     """Until somebody waits."""
+
+
+# -- native connection as a feed sees it -------------------------------------------------------------------------------
 
 
 class Client(Protocol):

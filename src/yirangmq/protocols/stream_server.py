@@ -1,5 +1,11 @@
-"""The socket door on asyncio: unix and TCP at once, any number of sessions, with limits that keep one client from
-hurting another. All replies of a commit go out with one write per connection."""
+"""Socket server on asyncio for the native protocol and STOMP: connections, backpressure, client limits.
+
+It serves unix sockets and TCP at once. All answers of a commit leave with one write per connection, by a flush after
+the commit. Reading pauses while a session has too many unanswered requests or its client does not read, and resumes at
+half the limit. A client that is silent for ``idle_seconds``, or in the middle of a frame for ``frame_seconds``, is
+closed.
+
+A session reads into a buffer shared by all connections, or into its own for a large frame. Loop thread only."""
 
 import asyncio
 import ssl
@@ -231,7 +237,7 @@ class Connection(asyncio.BufferedProtocol):
         self.sender.resumed()
         self.read_or_not()
 
-    # -- ours -----------------------------------------------------------------------------------------------------
+    # -- flush, backpressure and checks --------------------------------------------------------------------------------
 
     def _mark(self) -> None:
         door = self.door

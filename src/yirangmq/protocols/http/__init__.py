@@ -1,1 +1,1 @@
-"""The HTTP door: a small protocol of our own, and the routes behind it."""
+"""HTTP/1.1 server: a sans-IO protocol, routing, authentication, and the APIs behind it."""

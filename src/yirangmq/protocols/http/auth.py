@@ -1,27 +1,25 @@
-"""Origin policy and Host check: which requests of a browser are served, decided before a route is found.
+"""Access control of HTTP: origin policy and Host check for browsers, tokens with scopes, request rate limiter.
 
-A browser sends requests to any address that a web page names. A server that trusts clients without a token (none is
-configured, a unix socket, or a program known by its address) would so be used by every page its users visit. For such
-clients the policy is:
+A browser sends requests to any address that a web page names. Some servers trust clients without a token: none is
+configured, or the client uses a unix socket, or its address makes it a known program. Such a server could be used by
+every page its users visit. For these clients the origin policy is applied before a route is found:
 
-- ``Host`` must be a loopback name or address, an address the server listens on, or one of ``http_hosts``; otherwise
-  421. A page that rebinds its own name to our address (DNS rebinding) has that name as ``Host``.
+- ``Host`` must be a loopback name or address, an address the server listens on, or one of ``http_hosts``; otherwise the
+  answer is 421. A page that rebinds its own name to our address (DNS rebinding) has that name as ``Host``.
 - ``Origin``, where present, must be the server's own (the same authority as ``Host``) or one of ``cors_origins``;
   otherwise 403. Without ``Origin``, ``Sec-Fetch-Site`` must be ``same-origin`` or ``none``.
 - Programs send neither header and are not affected.
 
 Clients that need a token are served from any origin: a page cannot make a browser add an ``Authorization`` header by
-itself, and the guard refuses requests without it. Preflights carry no token, so they are answered wherever tokens are
-in use. Credentials mode is never allowed.
+itself, and the request is refused without it. Preflights carry no token, so they are answered wherever tokens are in
+use. Credentials mode is never allowed.
 
-Cost: one dict lookup per header named above, and one comparison for headers that ``quick`` has seen before. Loop thread
-only.
+Without tokens every client that can reach the server may do everything; ``config`` makes sure that these are programs
+of this machine, unless told otherwise. A client of a unix socket could open its file, and needs no token. The rate
+limiter is a token bucket for each client.
 
-Who may do what, and how often. Knows: tokens, their scopes and queues, how many requests a client made; the time it
-is given. Does not know: routes, sockets, where tokens come from.
-
-A server without tokens is open to everybody who can reach it; ``config`` sees to it that these are programs of this
-machine, unless told otherwise. Whoever comes by a unix socket could open its file, and needs no token."""
+Cost: one dict lookup for each header named above, and one comparison for headers that ``protocols.http.head_cache``
+has seen before. Loop thread only."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -34,6 +32,8 @@ from yirangmq.core.errors import Misdirected, NotAllowed, QuotaExceeded, Strange
 from yirangmq.protocols import context
 from yirangmq.protocols.context import Attempts
 from yirangmq.protocols.http.types import Exchange, Headers, Request, Response, Route
+
+# -- origin policy -----------------------------------------------------------------------------------------------------
 
 ANY = "*"
 METHODS = "GET,HEAD,PUT,PATCH,POST,DELETE"
@@ -198,7 +198,7 @@ class OriginPolicy:
         return Verdict(error)
 
 
-# -- values of headers ------------------------------------------------------------------------------------------------
+# -- header values -----------------------------------------------------------------------------------------------------
 
 
 def is_same(origin: str, host: str) -> bool:
@@ -264,6 +264,8 @@ def _misdirected(host: str) -> Misdirected:
     return Misdirected(text, field="host")
 
 
+# -- tokens, scopes and request rate -----------------------------------------------------------------------------------
+
 UNKNOWN = "authorization"
 """The field of ``NotAllowed`` for a client that did not say who it is, or is nobody: 401 and not 403."""
 CHALLENGE = ("www-authenticate", 'Bearer realm="yirangmq"')
@@ -290,7 +292,7 @@ class Guard:
     def is_open(self) -> bool:
         return self._gate.is_open
 
-    # -- origins.Access ---------------------------------------------------------------------------------------------
+    # -- Access --------------------------------------------------------------------------------------------------------
 
     @property
     def takes_tokens(self) -> bool:

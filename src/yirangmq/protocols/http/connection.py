@@ -1,10 +1,14 @@
-"""One HTTP connection, sans-IO: bytes in, requests to their routes; answers in, bytes out in the order of the requests.
+"""HTTP connection, sans-IO: admits and refuses requests, bounds their memory, and times out slow clients.
 
-Knows: which requests are taken in and which refused, what they weigh, when the connection ends. Does not know: sockets,
-clocks, what routes do. Requests of one connection run at the same time; ``line`` has their order.
+Bytes go in and reach routes as requests; answers come out as bytes in the order of the requests. Requests of one
+connection run at the same time, and ``protocols.http.pipelining`` keeps their order.
 
-Is a client too slow? Knows: when a head began, how fast a body comes, since when there is silence; the time it is
-given. Does not know: clocks, sockets, what to do about it."""
+A request is refused as soon as its head shows that its body is too large, memory is short, or access control objects. A
+body of up to ``SMALL_BODY`` bytes is still read and dropped, so that the connection can stay. A request delayed for
+wrong tokens is the last one of its connection.
+
+A client is too slow if a head takes longer than ``head_seconds``, or a body brings less than ``body_rate`` bytes/s.
+Time in which the server itself does not read does not count. Instants are handed in; loop thread only."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -18,6 +22,8 @@ from yirangmq.protocols.http.parser import Intake
 from yirangmq.protocols.http.pipelining import Line, Turn, Wire
 from yirangmq.protocols.http.responses import Tails, packed, plain, refusal, too_large
 from yirangmq.protocols.http.types import Head, Headers, Limits, Refused, Request, Route, Routes, new_request
+
+# -- slow clients ------------------------------------------------------------------------------------------------------
 
 
 class Pace:
@@ -69,6 +75,8 @@ class Pace:
             raise Refused(408, f"the body comes at less than {self._limits.body_rate} bytes a second")
         self._body_at, self._body_size = now, self._intake.body_size
 
+
+# -- connection --------------------------------------------------------------------------------------------------------
 
 SMALL_BODY = 64 * 1024
 """Bytes of a body that is read even if its request is refused, so that the connection can stay."""
@@ -398,7 +406,7 @@ class Connection:
             return "slow request"
         return ""
 
-    # -- called by the line ---------------------------------------------------------------------------------------
+    # -- called by the pipeline ----------------------------------------------------------------------------------------
 
     def served(self, turn: Turn) -> None:
         size = turn.size

@@ -1,12 +1,13 @@
-"""Requests that look like ones seen before, read without the parser.
+"""Cache of parsed HTTP heads: requests like earlier ones are read without the parser.
 
-Clients say the same headers again and again. A block of header lines that the parser has read once is kept with what it
-means; a request with the very same block, whole in one piece, needs but its first line looked at. A head that comes
-again as a whole, first line and all, is kept as a whole with its route; where paths differ in an id alone, what is
-around the id is. Whatever is in any way unusual (chunks, upgrades, a body that is still to come, another version) goes
-to the parser.
+Clients repeat the same headers. The cache keeps three things:
 
-Knows: which blocks mean what. Does not know: connections, what routes do, limits of bodies."""
+- A block of header lines and its parsed headers: a request with the same block needs only its first line parsed.
+- A whole head and its route, once it has come twice.
+- What stands around an id, for paths that differ in an id alone.
+
+It reads only input that is exactly one whole request. Anything unusual goes to the parser: chunks, upgrades, a body
+that is still to come, another version. Each table is cleared when it has ``MOST_BLOCKS`` entries."""
 
 import re
 from collections.abc import Callable, Mapping

@@ -1,7 +1,8 @@
-"""Bytes to requests: llhttp (by httptools) says what they mean, and here is held how much of them there may be.
+"""HTTP parser: llhttp (by ``httptools``), limits on the size of a head, and bodies gathered to whole requests.
 
-Knows: limits of a head, where a body ends. Does not know: routes, answers, sockets. Any split of the bytes gives the
-same requests."""
+Any split of the bytes gives the same requests. Input that is exactly one whole request goes to
+``protocols.http.head_cache`` first. Outside of bodies at most ``SLICE`` bytes are parsed at once, so that a full
+connection can stop the parser between requests. A trailer is counted against the limits and dropped."""
 
 from io import BytesIO
 from typing import Any, NoReturn, Protocol

@@ -1,10 +1,9 @@
-"""The requests of one connection in their order, and their answers going out in the same order.
+"""HTTP pipelining: the requests of one connection, answered in the order in which they came.
 
-Knows: whose turn it is, what may be sent when. Does not know: how requests come in, sockets, clocks.
-
-One request in the line of its connection: from its head to the last byte of its answer.
-
-Knows: whether it is answered, who must be told if the client leaves. Does not know: bytes, sockets."""
+An answer that is ready early waits until all before it are sent. ``100 Continue`` is sent when its request is first
+in order. A stream is sent in chunks, or until the connection closes for HTTP/1.0. A stream that fails aborts the
+connection, so that the client sees that something is missing. Event streams get a comment when they have been silent
+for too long."""
 
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -23,6 +22,8 @@ from yirangmq.protocols.http.responses import (
     with_headers,
 )
 from yirangmq.protocols.http.types import Head, Headers, Response, Route, Stream
+
+# -- one request and its answer ----------------------------------------------------------------------------------------
 
 EVENTS = "text/event-stream"
 PING = b":\n\n"
@@ -160,6 +161,9 @@ def run_each(actions: Iterable[Callable[[], None]]) -> None:
             log.exception("leaving failed")
 
 
+# -- order of the answers ----------------------------------------------------------------------------------------------
+
+
 class Wire(Protocol):
     """The bytes' way out."""
 
@@ -200,7 +204,7 @@ class Line:
         self.is_stopping = False
         """The last one in line is the last one of the connection."""
 
-    # -- called by turns ------------------------------------------------------------------------------------------
+    # -- called by requests --------------------------------------------------------------------------------------------
 
     def answered(self) -> None:
         turns = self.turns

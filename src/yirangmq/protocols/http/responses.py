@@ -1,14 +1,13 @@
-"""Answers to bytes. Knows: status lines, the headers that are the protocol's own, chunks. Does not know: sockets.
+"""HTTP responses: encoding to bytes, headers of stored payloads, and refusals that the protocol itself sends.
 
 ``Date``, ``Content-Length``, ``Transfer-Encoding``, ``Connection``, ``Keep-Alive`` and ``X-Content-Type-Options`` are
 written here and nowhere else.
 
-Response headers of stored payloads.
-
 A payload comes from a producer and is served from the dashboard's origin, so a browser must not run it there. It keeps
-its bytes and its ``Content-Type``; the headers below take away what a browser would do with them.
+its bytes and its ``Content-Type``; further headers sandbox it, and a type that is not known to be inert is an
+attachment.
 
-Answers that say no, where the protocol itself says it: in the shape of the API that was asked, or in plain words."""
+A refusal has the shape of the API that was asked, or plain text where no route was found."""
 
 import re
 import time
@@ -19,6 +18,8 @@ from math import ceil
 from yirangmq.core.errors import PackedBody, QueueError, QuotaExceeded, StoreBusy, TooLarge
 from yirangmq.observe.logs import log
 from yirangmq.protocols.http.types import Head, Headers, Response, Route
+
+# -- encoding ----------------------------------------------------------------------------------------------------------
 
 PHRASES = {
     100: "Continue",
@@ -137,6 +138,8 @@ def chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
+# -- headers of stored payloads ----------------------------------------------------------------------------------------
+
 SANDBOX: Headers = (
     ("content-security-policy", "sandbox; default-src 'none'; frame-ancestors 'none'"),
     ("cross-origin-resource-policy", "same-origin"),
@@ -171,6 +174,8 @@ def is_inert(media_type: str) -> bool:
     kind = found[1].lower()
     return kind in INERT or kind.startswith(INERT_KINDS) or (kind.startswith("application/") and kind.endswith("+json"))
 
+
+# -- refusals ----------------------------------------------------------------------------------------------------------
 
 PLAIN: Headers = (("content-type", "text/plain; charset=utf-8"),)
 PLAINLY = ("accept-encoding", "identity")

@@ -1,4 +1,4 @@
-"""HTTP router: from a method and a path to a ``Route``.
+"""HTTP router: a trie from a method and a path to a ``Route``, and several APIs side by side.
 
 ``Router`` is the trie that every API uses. ``Api`` is an API of handlers by template; ``Mounts`` puts several APIs side
 by side, each with its own templates and shape of errors::
@@ -13,8 +13,8 @@ Paths are compared exactly: letter case and a slash at the end count, ``.`` and 
 ``Api`` decodes each segment before it compares it. Values may be empty (``/mq//stats``) and may hold a slash (``%2F``
 stays within its segment); a path that is not UTF-8 or holds a NUL is refused with ``BadInput``.
 
-``HEAD`` on a path with a ``GET`` calls ``head``, or the same handler, with ``request.method`` "HEAD"; the body of the
-answer is measured and not sent. A ``GET`` that changes something must give a ``head`` that does not."""
+``HEAD`` on a path with a ``GET`` calls ``head``, or the same handler, with ``request.method`` "HEAD"; the body of
+the answer is measured and not sent. A ``GET`` that changes something must give a ``head`` that does not."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -1,13 +1,13 @@
-"""The HTTP door on asyncio: TCP, TLS and unix sockets, any number of connections, with limits that keep one client from
-hurting another. All answers of a commit go out with one write per connection.
+"""HTTP server on asyncio: sockets, backpressure and limits for each client; and request coalescing.
 
-Knows: sockets, the loop, how much waits for whom. Does not know: HTTP (``connection``), routes.
+It serves TCP, TLS and unix sockets. All answers of a commit leave with one write per connection, by a flush after the
+commit. Reading pauses while a connection has too much at work or unsent, and resumes when there is room. A client that
+takes no bytes for ``write_seconds``, or for which too much is unsent, is closed.
 
-Requests of the same kind that come in the same turn of the loop are done as one: looked up, decided and written
-together, each with its own answer.
-
-Knows: who came when. Does not know: what is done. Requests of one connection are done in the order in which they were
-sent, whatever their kinds: one joins only what comes after all that its connection has asked for before."""
+Request coalescing joins requests of the same kind and queue that arrive in the same iteration of the loop into one
+job of the group committer. They are looked up, decided and written together, each with its own answer. If the job
+fails as a whole, its requests are tried one by one. Requests of one connection keep their order across kinds: a
+request joins only a batch that comes after everything its connection has asked for before. Loop thread only."""
 
 import asyncio
 import select
@@ -28,6 +28,8 @@ from yirangmq.protocols.http.connection import Connection, Shared
 from yirangmq.protocols.http.responses import Tails, encode, plain
 from yirangmq.protocols.http.types import Limits, Request, Routes
 from yirangmq.protocols.listen import Guard, local_host, open_to_all, peer_process, prepare_tcp, tcp_server, unix_server
+
+# -- connections -------------------------------------------------------------------------------------------------------
 
 BUFFER = 64 * 1024
 """Bytes read at once. One buffer serves all connections: what was read is taken in before anybody else reads."""
@@ -255,7 +257,7 @@ class Socket(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
-    # -- ours -----------------------------------------------------------------------------------------------------
+    # -- flush, backpressure and checks --------------------------------------------------------------------------------
 
     def flush(self) -> None:
         transport = self._transport
@@ -351,6 +353,8 @@ async def listen_unix(
 ) -> asyncio.AbstractServer:
     return await unix_server(guard("http+unix", lambda: Socket(door, is_local=True)), path, mode, "http")
 
+
+# -- request coalescing ------------------------------------------------------------------------------------------------
 
 MOST = 500
 """In one batch; what is done together holds up everybody else."""

@@ -1,10 +1,8 @@
-"""The dashboard's files, as a browser asks for them: its page at ``/``, all else under ``/dashboard/``.
+"""Dashboard files, and the routes of every server: ``/health``, ``/metrics`` and ``/robots.txt``.
 
-Knows: the folder they lie in, their types, what a browser may keep. Does not know: what they do. Every file has a path
-of its own, found once by looking into the folder, so that no path from outside ever touches the disk. A file in
-``pages`` is a page: ``/dashboard/pages.js`` brings them all, so that adding one is adding a file.
-
-What every server answers, whichever APIs it has: is it there, its metrics, and that robots should stay away."""
+The dashboard's page is ``/``, all other files are below ``/dashboard/``. Each file has a route of its own, found
+once by listing the package's folder, so no path from outside reaches the disk. ``/dashboard/pages.js`` imports every
+file in ``pages``, so adding a page is adding a file. Browsers revalidate each file by its ETag."""
 
 import gzip
 from collections.abc import Callable, Iterator
@@ -21,6 +19,8 @@ from yirangmq.protocols.context import House
 from yirangmq.protocols.http.auth import CHALLENGE, UNKNOWN, Guard
 from yirangmq.protocols.http.router import Api, Params
 from yirangmq.protocols.http.types import Exchange, Headers, Request, Response
+
+# -- dashboard files ---------------------------------------------------------------------------------------------------
 
 PREFIX = "/dashboard"
 PAGE = "index.html"
@@ -108,6 +108,8 @@ def _listing() -> bytes:
     every = ", ".join(f"page{number}" for number in range(len(pages)))
     return f"{''.join(lines)}export default [{every}];\n".encode()
 
+
+# -- health, metrics and robots.txt ------------------------------------------------------------------------------------
 
 TEXT: Headers = (("content-type", "text/plain; charset=utf-8"), ("cache-control", "private, no-cache"))
 METRICS: Headers = (("content-type", CONTENT_TYPE), ("cache-control", "private, no-cache"))

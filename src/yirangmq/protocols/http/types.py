@@ -1,14 +1,13 @@
-"""The head of a request, checked: where it goes, how its body comes, what happens to the connection.
+"""HTTP types: checked heads, request and response, routes and streams, and the limits of one client.
 
-Knows: what a head may say. Does not know: bytes on the wire, routes.
+A head is checked where ambiguity could be exploited: version, method, target, framing of the body, ``Expect``. What
+fails raises ``Refused``: the protocol answers it, and the connection ends.
 
-One HTTP request and its answer, as routes see them.
+The protocol finds a ``Route`` as soon as it has a request's head, reads the body within the route's limit, and calls
+``handle``. The route calls ``Exchange.answer`` once, at once or when its work is on disk. Answers go out in the order
+of the requests.
 
-Knows: the values of HTTP. Does not know: sockets, bytes on the wire, what any route does. The protocol finds a
-``Route`` as soon as it has a request's head, takes in the body within the route's limit, and calls ``handle``; the
-route calls ``Exchange.answer`` once, now or when its work is on disk. Answers go out in the order of the requests.
-
-What one HTTP client may cost, and all of them together. Each number can be set; these are the defaults."""
+Every limit can be set; here are the defaults, each with its unit and its reason."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -17,6 +16,8 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol, cast
 
 from yirangmq.core.errors import QueueError
+
+# -- heads -------------------------------------------------------------------------------------------------------------
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 SINGLE = frozenset({"host", "content-length", "content-type", "authorization", "expect", "transfer-encoding"})
@@ -106,6 +107,8 @@ def _length(headers: Mapping[str, str], is_old: bool) -> int | None:
         raise Refused(400, "Content-Length must be a number of bytes")
     return int(told)
 
+
+# -- requests, answers and routes --------------------------------------------------------------------------------------
 
 Headers = tuple[tuple[str, str], ...]
 
@@ -204,6 +207,8 @@ class Routes(Protocol):
     def find(self, method: str, path: str) -> Route:
         """Always one: where nothing is found, a route that says so (404, or 405 with ``allow``)."""
 
+
+# -- limits ------------------------------------------------------------------------------------------------------------
 
 KIB, MIB = 1024, 1024 * 1024
 

@@ -1,1 +1,1 @@
-"""The framed protocol of the unix and TCP sockets (docs/wire.md)."""
+"""Native protocol: binary frames over unix sockets and TCP (``docs/wire.md``)."""

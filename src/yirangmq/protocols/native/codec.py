@@ -1,4 +1,7 @@
-"""Between what frames say and what the broker knows. No socket, no session: values in, values out."""
+"""Codec of the native protocol: published messages to envelopes, stored messages and deliveries to frame bodies.
+
+Pure functions without socket or session. Deliveries are built as plain tuples, which encode to the same bytes as the
+declared structs and take a third of the time to make."""
 
 from collections.abc import Sequence
 from itertools import repeat

@@ -1,6 +1,8 @@
-"""What one client of the socket door takes: leases, subscriptions, and how they are settled. Sans-IO.
+"""Consumer side of one native session: leases, waiting leases, subscriptions with a credit window, settling.
 
-Knows: the desk, who of this client waits. Does not know: frames as bytes, sockets."""
+Sans-IO. A waiting lease gets an empty answer when its time is over or the server stops. Settled messages free their
+credit at once, so the commit that settles them also delivers the next ones. Nothing is pushed to a client that does
+not read."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -99,7 +101,7 @@ class Consuming:
         self._subscriptions.clear()
         self._waiting.clear()
 
-    # -- taking ---------------------------------------------------------------------------------------------------
+    # -- leases and subscriptions --------------------------------------------------------------------------------------
 
     def lease(self, request: int, body: calls.Lease) -> None:
         queue, who = validation.check_queue(body.queue), self._consumer(body.consumer)

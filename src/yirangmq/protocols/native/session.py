@@ -1,10 +1,11 @@
-"""One client of the socket door: its frames in, its answers out. Sans-IO: the socket hands bytes in and takes bytes.
+"""Session of one native client, sans-IO: frames in, answers out, and the request between them.
 
-Requests are answered when they are on disk, in whatever order that happens; each answer names its request.
+A request is answered when it is on disk. Answers come in any order, and each names its request. Requests carry weights
+by the size of their answers; reading pauses while the unanswered weight reaches ``most_pending`` or the client does not
+read.
 
-A request of the socket door from being taken in to its answer.
-
-Knows: whom to answer. Does not know: what is asked, when it is done."""
+The first frame must be HELLO with a token, unless the client is trusted. A frame that cannot be read, or that the
+client is not allowed to send, is answered with its error, and the connection is closed."""
 
 import hmac
 from collections.abc import Callable, Generator
@@ -27,6 +28,9 @@ from yirangmq.wire.frames import Frame, FrameReader, Kind
 
 if TYPE_CHECKING:
     from yirangmq.topics.ports import Line
+
+
+# -- requests ----------------------------------------------------------------------------------------------------------
 
 
 class Asker(Protocol):
@@ -73,6 +77,8 @@ def elsewhere(transaction: Transaction) -> NoReturn:
     """Work that is not the desk's."""
     raise AssertionError
 
+
+# -- session -----------------------------------------------------------------------------------------------------------
 
 MOST_PENDING = 256
 LARGEST_GREETING = 8192
@@ -257,7 +263,7 @@ class Session:
     def check_room(self) -> None:
         self._house.check_room()
 
-    # -- frames: producing ----------------------------------------------------------------------------------------
+    # -- frames: greeting and publishing -------------------------------------------------------------------------------
 
     def _hello(self, request: int, body: messages.Hello) -> None:
         if not self.is_greeted:

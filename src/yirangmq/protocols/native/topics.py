@@ -1,7 +1,7 @@
-"""Frames of topics to calls of the publisher, and its answers to frames: one client of the socket door, as
-``protocols.native.consumers`` is for queues.
+"""Topic side of one native session: publish, subscribe, recover and confirm; records in the native format.
 
-Our own protocol: a stored frame is sent as it is, everything else as ``wire.messages`` says."""
+Frames become calls of the publisher, as ``protocols.native.consumers`` does for queues. Stored records are sent byte
+for byte as they are in the log; all other frames are encoded by ``wire.messages``."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -20,6 +20,9 @@ from yirangmq.wire.messages import MOST_GAPS, frame
 if TYPE_CHECKING:
     from yirangmq.topics.live import Stored, Subscriber
     from yirangmq.topics.ports import Line
+
+
+# -- topics of a session -----------------------------------------------------------------------------------------------
 
 _new_record: Callable[[tuple[str, bytes, str | None, dict[str, str]]], NewRecord] = partial(tuple.__new__, NewRecord)
 LONGEST_EPOCH = 64
@@ -71,7 +74,7 @@ class Following:
     def _stored(self, request: int, stored: "Stored") -> None:
         self._session.answer(Kind.TOPIC_STORED, request, messages.TopicStored(*stored))
 
-    # -- following --------------------------------------------------------------------------------------------------
+    # -- subscription --------------------------------------------------------------------------------------------------
 
     def subscribe(self, request: int, body: messages.TopicSubscribe) -> None:
         topics = self._publisher()
@@ -137,6 +140,9 @@ class Following:
 
 def _said(value: object) -> None:
     """The subscriber was told by the feed itself."""
+
+
+# -- native format -----------------------------------------------------------------------------------------------------
 
 
 class Native:

@@ -1,15 +1,13 @@
-"""Between frames and messages: headers to envelopes and back. Values in, values out; the payload is never looked into,
-but for one that says it is JSON.
+"""STOMP codec: frames to envelopes and records and back, heart-beats, and destinations.
 
-STOMP's priority is larger first, from 0 to 9; ours is 0 first. So 9 is our 0, and 0 our 9.
+Payloads are not parsed, except one whose type says JSON. STOMP's priority is 0 to 9, larger first; the store's is 0
+first. So 9 is stored as 0, and 0 as 9.
 
-Signs of life in both directions: what was agreed on, when one is due, when the other side is given up.
+Heart-beats follow the intervals that both sides agreed on. The server sends twice in each interval, and gives a client
+up after ``PATIENCE`` intervals of silence. Timers are handed in.
 
-Knows: intervals, and how often it is called. Does not know: clocks, frames, sockets.
-
-Where a frame wants to go: ``/queue/x``, ``/topic/x``, ``/temp-queue/x``; a bare ``x`` is a queue.
-
-Knows: names. Does not know: sessions, but for the number that makes a temporary queue one's own."""
+Destinations are ``/queue/x``, ``/topic/x`` and ``/temp-queue/x``; a bare ``x`` is a queue. A temporary queue belongs
+to its connection, whose session name is part of the queue's name."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -28,6 +26,8 @@ from yirangmq.format.envelope import JSON_TYPE, MAX_HEADER, MAX_TEXT, Facts, che
 from yirangmq.format.json_codec import dumps, loads
 from yirangmq.wire.stomp import V10, V12, escape
 
+# -- messages and records ----------------------------------------------------------------------------------------------
+
 HIGHEST = 9
 USUAL = 4
 """The priority of a message that has none, as JMS has it."""
@@ -45,7 +45,7 @@ KNOWN = {"type": "type", GROUP: "groupId", KEY: "deduplicationKey", "content-typ
 """Headers that are members of an envelope; all others are attributes."""
 
 
-# -- in ---------------------------------------------------------------------------------------------------------------
+# -- SEND frames -------------------------------------------------------------------------------------------------------
 
 
 class Header(NamedTuple):
@@ -128,7 +128,7 @@ def record(topic: str, headers: Mapping[str, str], body: bytes) -> NewRecord:
     return NewRecord(topic, body, kept.get(GROUP), kept)
 
 
-# -- out --------------------------------------------------------------------------------------------------------------
+# -- MESSAGE frames ----------------------------------------------------------------------------------------------------
 
 
 class Address(NamedTuple):
@@ -196,6 +196,8 @@ def _line(name: str, value: str, version: str) -> str:
         return ""  # nobody could read it
     return f"{escape(name, version)}:{escape(value, version)}\n"
 
+
+# -- heart-beats -------------------------------------------------------------------------------------------------------
 
 LEAST_MS = 500
 """What we promise to send, and ask for, at most so often."""
@@ -271,6 +273,8 @@ class Beats:
     def stop(self) -> None:
         self._is_over = True
 
+
+# -- destinations ------------------------------------------------------------------------------------------------------
 
 FIELD = "destination"
 TEMPORARY = "stomp-temp."

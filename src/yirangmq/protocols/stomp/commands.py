@@ -1,15 +1,13 @@
-"""What each frame of a STOMP client does. A frame that is refused raises; the session says so and closes.
+"""STOMP commands: what each client frame does, access control, and STOMP clients in the consumer registry.
 
-Knows: headers and their meaning. Does not know: bytes.
+A command that is refused raises; the session sends the error and closes. Options of SUBSCRIBE that would change what is
+delivered and are not implemented, such as selectors, are refused instead of ignored.
 
-What a STOMP client may do, by the token it shows as ``passcode``, and its address: the same tokens, programs, scopes
-and queues as over HTTP.
+The token is the header ``passcode``, or ``login`` without one; tokens, programs, scopes and queues are those of HTTP. A
+server without tokens is open to every client that can reach it.
 
-Knows: grants. Does not know: frames. A server without tokens is open to everybody who can reach it.
-
-STOMP clients as operators see them: on the roster of consumers, and in the list of connections.
-
-Knows: cards and wishes. Does not know: where the roster is kept."""
+From its first subscription on, a client reports to the consumer registry every ``TELL_SECONDS``, and obeys pause,
+resume and drain. Drain cannot be taken back: nothing more is pushed, and the client disconnects when it wants."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -33,6 +31,9 @@ from yirangmq.wire.stomp import V10, V12, VERSIONS, escape
 
 if TYPE_CHECKING:
     from yirangmq.protocols.stomp.session import StompSession
+
+
+# -- access control ----------------------------------------------------------------------------------------------------
 
 
 class Access:
@@ -81,6 +82,8 @@ a transaction holds was checked frame by frame."""
 def check(grant: Grant | None, command: str, name: str) -> None:
     context.check(grant, COMMANDS[command], name, "passcode")
 
+
+# -- consumer registry -------------------------------------------------------------------------------------------------
 
 TELL_SECONDS = 2.0
 
@@ -147,6 +150,8 @@ def subscriptions(session: "StompSession") -> list[dict[str, Any]]:
     return queues + topics
 
 
+# -- commands ----------------------------------------------------------------------------------------------------------
+
 Headers = dict[str, str]
 GREETINGS = ("CONNECT", "STOMP")
 MOST_SUBSCRIPTIONS = 64
@@ -162,7 +167,7 @@ DURABLE_NAMES = ("activemq.subscriptionName", "durable-subscription-name")
 NACKED = Cause(Reason.HANDLER_ERROR, "nacked over STOMP")
 
 
-# -- coming and going -------------------------------------------------------------------------------------------------
+# -- connect and disconnect --------------------------------------------------------------------------------------------
 
 
 def connect(session: "StompSession", headers: Headers, body: bytes) -> None:
@@ -198,7 +203,7 @@ def disconnect(session: "StompSession", headers: Headers, body: bytes) -> None:
     session.leave()
 
 
-# -- sending ----------------------------------------------------------------------------------------------------------
+# -- send --------------------------------------------------------------------------------------------------------------
 
 
 def send(session: "StompSession", headers: Headers, body: bytes) -> None:
@@ -255,7 +260,7 @@ def _confirm(session: "StompSession", receipt: Receipt) -> None:
         session.errand.receipts.append(receipt)
 
 
-# -- taking -----------------------------------------------------------------------------------------------------------
+# -- subscribe and settle ----------------------------------------------------------------------------------------------
 
 
 def subscribe(session: "StompSession", headers: Headers, body: bytes) -> None:
@@ -377,7 +382,7 @@ def _settle(session: "StompSession", headers: Headers, cause: Cause | None) -> N
         _confirm(session, receipt)
 
 
-# -- together or not at all -------------------------------------------------------------------------------------------
+# -- transactions ------------------------------------------------------------------------------------------------------
 
 
 def begin(session: "StompSession", headers: Headers, body: bytes) -> None:

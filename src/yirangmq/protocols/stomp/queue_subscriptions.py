@@ -1,8 +1,11 @@
-"""What one STOMP client takes from queues: its subscriptions, what it holds, and what becomes of that. Sans-IO.
+"""Queue subscriptions of one STOMP client, sans-IO: prefetch, ack modes, and the leases of its connection.
 
-Knows: leases, ack modes, credit. Does not know: frames as bytes, sockets. A STOMP client knows no leases: its
-connection is the lease. So leases are extended while it is there, and what it holds goes back in line, each message to
-its old place, as soon as it is gone."""
+STOMP has no leases, so the connection stands for them. Leases are extended every ``EXTEND_SECONDS`` while the client is
+connected. When it is gone, each message goes back to its old place in line. If the server is killed, the leases expire
+after ``LEASE_MS``.
+
+Messages in ack mode ``auto`` are acked once they are sent and the client reads. Those acks join the next commit, or
+wait up to ``GATHER_SECONDS`` for one that all clients share."""
 
 from collections.abc import Callable, Sequence
 from enum import StrEnum
@@ -230,7 +233,7 @@ class Holdings:
         for taker in self.takers.values():
             self._desk.hungry(taker.window.queue)
 
-    # -- time, and the end --------------------------------------------------------------------------------------------
+    # -- lease extension and end ---------------------------------------------------------------------------------------
 
     def _leases(self) -> list[str]:
         held = [lease for taker in self.takers.values() for lease in taker.held.values()]

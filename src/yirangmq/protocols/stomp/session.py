@@ -1,8 +1,8 @@
-"""One STOMP client: its frames in, answers and messages out. Sans-IO: the socket hands bytes in and takes bytes.
+"""Session of one STOMP client, sans-IO: frames in, receipts and messages out; the context that sessions share.
 
-What arrives in one read is one errand at the desk, so one commit; a receipt is sent when that is on disk. An error is
-said once, after the answers to everything before it, and then the connection is closed, as the protocol has it. What
-each frame does is in ``acts``."""
+All frames of one read are one job of the group committer, so one commit. A receipt is sent when that commit is on
+disk. An error is sent once, after the answers to everything before it, and then the connection is closed, as STOMP
+wants it. What each frame does is in ``protocols.stomp.commands``."""
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
@@ -193,7 +193,7 @@ class StompSession:
             self._ids_at_once = min(2 * self._ids_at_once, MOST_IDS)
         return self._fresh.popleft()
 
-    # -- to the desk, and back ----------------------------------------------------------------------------------------
+    # -- commits -------------------------------------------------------------------------------------------------------
 
     def _submit(self) -> None:
         """Everything that one read wants of the store, at once."""

@@ -1,5 +1,7 @@
-"""All who follow topics over STOMP, and on which terms. What one of them hears is in ``following``, which is loaded for
-the first of them."""
+"""Fan-out of topics to STOMP subscriptions, and the terms of a subscription.
+
+The records of a commit are decoded once, when the first subscription wants them. A durable name is followed by one
+connection, the latest. ``protocols.stomp.topic_subscriptions`` is loaded for the first subscription."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple

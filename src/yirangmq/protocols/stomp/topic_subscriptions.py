@@ -1,7 +1,11 @@
-"""What one STOMP client hears of topics. Nothing is kept for it but a sequence, and the numbers of what it has not
-acknowledged: what it does not get at once is read from the log when it can take it.
+"""Topic subscription of one STOMP client: live records, catch-up from the log, acks, durable cursors.
 
-Knows: the log, ack modes, credit, cursors. Does not know: frames as bytes, sockets."""
+Sans-IO. The server keeps a sequence for each subscription, and the numbers of the records that are not acked. A
+subscription that is at the head and has credit gets the records of a commit directly. Otherwise it reads pages of the
+log in the background thread when the client can take them.
+
+A nack counts as an ack, because the record stays in the log. A durable subscriber's cursor is what is confirmed
+without gaps; it is written again every ``FRESH_NS``, so that the log keeps its records."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
@@ -99,7 +103,7 @@ class Following:
             if self.terms.mode is not AckMode.AUTO:
                 self._out.append(one.sequence)
 
-    # -- confirming ---------------------------------------------------------------------------------------------------
+    # -- acks and cursor -----------------------------------------------------------------------------------------------
 
     def begin(self, done: Told) -> None:
         """``done`` when a durable subscriber is written down; at once for others."""

@@ -1,12 +1,11 @@
-"""What the frames of one read want of the store: steps in their order, done in one commit, and their receipts.
+"""STOMP jobs and transactions: the steps of one read in one commit; frames between BEGIN and COMMIT.
 
-Knows: the verbs. Does not know: frames, sessions. The first step that is refused ends the errand: what stands before it
-is done and confirmed, what follows is not, and the client is told so.
+A job has its steps in the order of their frames. The first step that is refused ends it: the steps before it are done
+and confirmed, those after it are not, and the client is told so. Adjacent sends to one queue, and adjacent acks, are
+one step.
 
-Transactions of one client between BEGIN and COMMIT: sends and acks, gathered and not done yet.
-
-Knows: bundles and records. Does not know: frames. One transaction is of queues or of topics: they are kept in two
-places, and no commit spans both."""
+A transaction gathers sends and acks, and does nothing before COMMIT. It is about queues or about topics, never both:
+they are in two stores, and no commit spans both."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -22,6 +21,8 @@ from yirangmq.core.topics import NewRecord
 from yirangmq.core.transitions import Cause
 from yirangmq.protocols.stomp.queue_subscriptions import Taken
 from yirangmq.topics.ports import MOST_PER_PUBLISH
+
+# -- jobs --------------------------------------------------------------------------------------------------------------
 
 Receipt = str | None
 BYTES_PER_WEIGHT = 64 * 1024
@@ -175,6 +176,8 @@ class Errand:
                 for queue, envelopes in step.bundle.queues().items():
                     verbs.gate.clear(transaction, queue, envelopes)
 
+
+# -- transactions ------------------------------------------------------------------------------------------------------
 
 MOST_OPEN = 64
 

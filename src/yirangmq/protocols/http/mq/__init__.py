@@ -1,1 +1,1 @@
-"""The API of the HTTP queue (docs/http-mq.md): messages are drafted and set, ordered and fetched, and settled by id."""
+"""API of the HTTP queue (``docs/http-mq.md``): draft and set, order and fetch, settle by id."""

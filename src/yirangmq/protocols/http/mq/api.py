@@ -1,16 +1,10 @@
-"""The API put together: its routes, in one table, and what each needs of whoever asks.
+"""API of the HTTP queue: its route table, queue routes, administrator routes, and paged listings.
 
-Knows: paths, verbs. Does not know: how anything is done.
+A listing of any length is read one page at a time, as fast as the client takes it. Between pages the loop serves other
+requests. It is a JSON array, or one line for each item.
 
-Lists of any length: a page at a time, as fast as the client takes it. Many at once, and none holds up another.
-
-Knows: pages, the two forms of a list. Does not know: what is listed.
-
-Routes of the administrator: who has the password sees and sets what governs a queue.
-
-A setting is a member of the queue's policy (docs/policy.md) under another name; null is as the server says.
-
-Routes of whole queues: how many messages are where, which failed, and everything that is done to all of them."""
+Administrator routes need the password alone. A setting is a member of the queue's policy (``docs/policy.md``) under
+another name; null means the server's default."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -51,6 +45,8 @@ from yirangmq.protocols.http.mq.request import (
 from yirangmq.protocols.http.router import Api, Params
 from yirangmq.protocols.http.server import Together
 from yirangmq.protocols.http.types import Exchange, Outlet, Request, Response
+
+# -- listings ----------------------------------------------------------------------------------------------------------
 
 QUEUES_PER_PAGE = 200
 Page = Callable[[Transaction, str], tuple[Sequence[str], str]]
@@ -113,6 +109,8 @@ def queues_page(is_wanted: Callable[[Transaction, str], bool]) -> Page:
 
     return page
 
+
+# -- administrator routes ----------------------------------------------------------------------------------------------
 
 Read = Callable[[object, str], Any]
 SETTINGS: Mapping[str, tuple[str, Read]] = {
@@ -208,6 +206,8 @@ def _seconds(milliseconds: int | None) -> float | None:
     return milliseconds // 1000 if milliseconds % 1000 == 0 else milliseconds / 1000
 
 
+# -- queue routes ------------------------------------------------------------------------------------------------------
+
 PER_PAGE = 500
 
 
@@ -262,6 +262,8 @@ def _stats(namespace: str, counts: Counts) -> dict[str, object]:
     }
 
 
+# -- route table -------------------------------------------------------------------------------------------------------
+
 PREFIXES = ("/mq", "/admin")
 LONGEST_PARAM = 600
 """Characters of a value in the path; a longer one leads nowhere."""
@@ -297,7 +299,7 @@ class MqApi:
         self._add_queues(orders)
         self._add_admin(Admin(terms.admin_password, guard.tried))
 
-    # -- the table ------------------------------------------------------------------------------------------------
+    # -- route table ---------------------------------------------------------------------------------------------------
 
     def _add_messages(self, orders: Orders, set_limit: int) -> None:
         drafts = Drafts(self._house.desk.verbs, self._house.clock)

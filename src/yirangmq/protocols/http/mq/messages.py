@@ -1,8 +1,10 @@
-"""Routes of single messages: draft, set, get, and those that settle one. Each is one verb of the broker, done together
-with all others of its kind that come at the same time.
+"""Message routes of the HTTP queue: draft, set, get, the routes that settle a message, and waiting orders.
 
-Orders that wait: served in order of arrival, by whatever door their message comes. Whoever leaves takes nothing, and
-all who wait for a queue that is cleared are told so."""
+Each of the first is one operation of the broker, coalesced with all others of its kind that arrive at the same time.
+
+An order claims one message, or waits until there is one. Waiting orders are served first come, first served,
+whatever protocol the message comes by. An order whose client leaves takes nothing. When a queue is cleared, every
+order that waits for it gets 404."""
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
@@ -34,6 +36,8 @@ from yirangmq.protocols.http.mq.request import (
 from yirangmq.protocols.http.responses import payload_headers
 from yirangmq.protocols.http.server import Together
 from yirangmq.protocols.http.types import Headers, Response
+
+# -- routes of single messages -----------------------------------------------------------------------------------------
 
 SMALL_DRAFT = 100
 """Bytes of a body and its type that are kept with what they mean: most say a priority and nothing else."""
@@ -110,6 +114,8 @@ def _about(media_type: str, rank: int, state: State) -> Headers:
         ("x-mq-state", WORDS[state]),
     )
 
+
+# -- waiting orders ----------------------------------------------------------------------------------------------------
 
 ENDED_BY = frozenset({"clear", "delete"})
 MOST_QUEUES = 10_000

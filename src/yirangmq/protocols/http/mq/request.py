@@ -1,25 +1,16 @@
-"""One request to the API on its way: what every route does with it.
+"""Requests to the HTTP queue: content negotiation, lenient values, version ranges, answers, and namespaces.
 
-Knows: the desk, who may do what. Does not know: what any route does.
+- A listing is a JSON array or one line for each item, as the header ``Accept`` prefers.
+- Values are read as leniently as the original server reads them: a text that is a number counts as a number.
+  ``BadInput`` names a value that cannot be read.
+- ``Accept-Version`` is a range as npm writes them: ``^0.6.0``, ``0.6.x``, ``>=0.5 <1 || 2``, ``1.2 - 1.4``. No version
+  satisfies a range that cannot be read.
+- Refusals by the queue's logic (404, 409) have an empty body; other errors are a JSON object.
 
-Which of two forms a client would rather have: an array, or a line for each. Knows: the header Accept.
-
-Values that clients of the HTTP queue send, read as generously as its server reads them: a text that is a number
-is one. ``BadInput`` names the value that cannot be read.
-
-Does a version satisfy a range, as npm writes ranges: ``^0.6.0``, ``0.6.x``, ``>=0.5 <1 || 2``, ``1.2 - 1.4``.
-
-Knows: versions of three numbers. A range that cannot be read is satisfied by nothing.
-
-What answers look like: the headers that all of them have, and the shape of errors.
-
-What the queue's logic refuses (404, 409) has an empty body; other errors are a JSON object that says why.
-
-Namespaces of the HTTP queue to names of our queues, and back.
-
-A namespace may be empty, begin with a dot and have 255 characters; a queue's name may not. Nearly all namespaces are
-names as they are. Those that are not, and those that begin like the names made for them, get a name that begins with
-``_.``: the namespace behind it, or its hash where that is too long. Of the latter a note keeps the namespace."""
+A namespace may be empty, begin with a dot, and have 255 characters, which a queue name may not. Most namespaces are
+queue names as they are. The others, and those that begin with ``_.``, become a queue name of ``_.`` and the
+namespace, or ``_.-`` and its SHA-256 where that is too long. In the second case a note in the store keeps the
+namespace."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -40,6 +31,8 @@ from yirangmq.protocols.http.auth import CHALLENGE, UNKNOWN
 from yirangmq.protocols.http.responses import PHRASES
 from yirangmq.protocols.http.types import Exchange, Headers, Request, Response, Stream
 from yirangmq.protocols.http.v1.rendering import STATUS_OF, retry_after
+
+# -- content negotiation -----------------------------------------------------------------------------------------------
 
 ARRAY, LINES = "application/json", "application/x-ndjson"
 LONGEST_ACCEPT = 2048
@@ -70,6 +63,8 @@ def _weight(parameters: list[str]) -> float:
                 return 0.0
     return 1.0
 
+
+# -- lenient values ----------------------------------------------------------------------------------------------------
 
 NUMBER = re.compile(r"\s*[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?\s*")
 PROTO = re.compile(rb'"__proto__"\s*:')
@@ -130,6 +125,8 @@ def whole(given: object, field: str) -> int:
         raise BadInput("must be a whole number from 0", field=field)
     return int(number)
 
+
+# -- version ranges ----------------------------------------------------------------------------------------------------
 
 Version = tuple[int, int, int]
 PART = r"(\d{1,15}|[xX*])"
@@ -221,6 +218,8 @@ def _caret_end(said: list[int]) -> Version:
     return _next(said)
 
 
+# -- answers and errors ------------------------------------------------------------------------------------------------
+
 VERSION = (0, 6, 2)
 """Of the document's API, as its clients ask for it with Accept-Version."""
 COMMON: Headers = (("cache-control", "private, no-cache"), ("vary", "Origin"))
@@ -290,6 +289,8 @@ def with_charset(media_type: str) -> str:
     return f"{media_type}; charset=utf-8" if "json" in small and "charset" not in small else media_type
 
 
+# -- requests ----------------------------------------------------------------------------------------------------------
+
 Answer = TypeVar("Answer")
 JSON_BODY = "application/json"
 NO_CONTENT = Response(204, None, COMMON)
@@ -333,7 +334,7 @@ class Call:
         self.queue = queue
         self.grant = grant
 
-    # -- what was sent --------------------------------------------------------------------------------------------
+    # -- body ----------------------------------------------------------------------------------------------------------
 
     @property
     def is_head(self) -> bool:
@@ -356,7 +357,7 @@ class Call:
             if self.media == JSON_BODY:
                 read_json(self.request.body)
 
-    # -- the way to the desk --------------------------------------------------------------------------------------
+    # -- operations ----------------------------------------------------------------------------------------------------
 
     def submit(self, work: Callable[[Transaction], Answer], reply: Callable[[Answer], Response]) -> None:
         """``work`` joins the next commit; ``reply`` makes the answer when that is on disk."""
@@ -376,7 +377,7 @@ class Call:
     def refuse(self, error: QueueError) -> None:
         self.exchange.answer(refusal(error))
 
-    # -- the way back ---------------------------------------------------------------------------------------------
+    # -- answers -------------------------------------------------------------------------------------------------------
 
     def answer(self, response: Response) -> None:
         self.exchange.answer(response)
@@ -395,6 +396,8 @@ class Call:
         headers = (*COMMON, ("content-type", media_type))
         return Response(200, None, headers) if self.is_head else Response(200, b"", headers, stream)
 
+
+# -- namespaces and queue names ----------------------------------------------------------------------------------------
 
 RESERVED = "_."
 HASHED = "_.-"

@@ -1,1 +1,1 @@
-"""The native HTTP API, ``/v1``: a table of endpoints (``api``), each translating to a verb and back."""
+"""Native HTTP API, ``/v1``: a table of endpoints, each of which translates to one operation and back."""

@@ -1,8 +1,8 @@
-"""The API's own description, OpenAPI 3.1, printed from the table of endpoints: it cannot disagree with it.
+"""Native HTTP API: every endpoint in one table, routing with access checks, and its OpenAPI 3.1 document.
 
-From a method and a path to the endpoint they mean. ``protocols.http.types.Routes`` for everything under ``/v1``.
-
-The API put together: every endpoint there is, and the parts of it that live as long as the server."""
+The OpenAPI document is printed from the table of endpoints, so it cannot disagree with it. Names in a path are
+compared as they were sent; values are decoded and checked when a request is handled. A standby refuses publishing
+and consuming before the body is read."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -22,6 +22,8 @@ from yirangmq.protocols.http.v1.log import LogRoutes
 from yirangmq.protocols.http.v1.pipelines import BatchRoutes, PipelineRoutes
 from yirangmq.protocols.http.v1.schemas import COMPONENTS, ref
 from yirangmq.protocols.http.v1.sse import Events, TopicEvents
+
+# -- OpenAPI document --------------------------------------------------------------------------------------------------
 
 JSON = "application/json"
 EVERYWHERE = ("bad_input", "too_large", "packed_body", "not_allowed", "timed_out", "unavailable", "internal_error")
@@ -153,6 +155,8 @@ def _responses(endpoint: Endpoint) -> dict[str, Any]:
     return answers
 
 
+# -- routing and access checks -----------------------------------------------------------------------------------------
+
 WORK = ("publish", "consume")
 """Verbs that a standby refuses at once; what an administrator asks for is refused when it comes to change
 something."""
@@ -246,6 +250,8 @@ class Way:
         self._path = {one.name: one.kind.check(decoded(value), one.name) for one, value in pairs}
         return self._path
 
+
+# -- the API -----------------------------------------------------------------------------------------------------------
 
 PREFIX = "/v1/"
 MAX_BODY = 16 * 1024 * 1024

@@ -1,6 +1,10 @@
-"""Taking messages: at once, or waiting for the first one for as long as the caller likes.
+"""Endpoints for consumers: lease, at once or by long poll; ack, nack, extend and release.
 
-What consumers say of their leases: ack, nack, extend, release; many at a time, a result for each."""
+Leases and acks that arrive together are coalesced into one operation where no client can tell. A long poll whose client
+leaves takes nothing. Messages leased for a client that has left are released, and the attempt does not count.
+
+Settling takes many leases in a call. Everything that can be done is done, with a result for each lease; the status
+of the answer is that of the first error."""
 
 from collections.abc import Callable, Sequence
 from itertools import islice, repeat
@@ -38,6 +42,8 @@ from yirangmq.protocols.http.v1.endpoint import (
 )
 from yirangmq.protocols.http.v1.schemas import TEXT, items, ref, thing
 from yirangmq.protocols.native.consumers import MOST_NAMES
+
+# -- lease -------------------------------------------------------------------------------------------------------------
 
 ANYBODY = "http"
 """Who leased, where nobody said."""
@@ -196,6 +202,8 @@ BODY = (
 )
 ANSWER = thing(("policy",), queue=TEXT, messages=items(ref("Delivery")), policy=ref("Policy"))
 
+
+# -- ack, nack, extend and release -------------------------------------------------------------------------------------
 
 Settle = Callable[[Verbs, Transaction, Leases, dict[str, Any]], Results]
 

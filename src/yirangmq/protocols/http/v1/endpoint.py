@@ -1,12 +1,10 @@
-"""One endpoint, and one request to it.
+"""Endpoint declarations, one request to an endpoint, and the declared fields that check its values.
 
-Knows: declarations, requests, the way to the desk and back. Does not know: what any endpoint does.
+A value is checked by its declaration, and the OpenAPI document is printed from the same declaration. Each kind of value
+says how it is written in JSON, in a query and in a schema.
 
-How a request says that it speaks CloudEvents.
-
-What a caller may say, declared once: a value is checked by its declaration, and the API's document shows it.
-
-Knows: kinds of values and how each is written in JSON, in a query and in a schema. Does not know: endpoints."""
+A request is answered once: with a reply, or with the error that was raised. Its work joins the next commit, and its
+reply is made when that is on disk. ``Accept`` decides whether messages are returned as CloudEvents."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +25,8 @@ from yirangmq.protocols.context import House
 from yirangmq.protocols.http.types import Exchange, Headers, Request, Response
 from yirangmq.protocols.http.v1 import rendering
 
+# -- CloudEvents media types -------------------------------------------------------------------------------------------
+
 EVENT_TYPE = "application/cloudevents+json"
 BATCH_TYPE = "application/cloudevents-batch+json"
 
@@ -35,6 +35,8 @@ def wants_events(request: Request) -> bool:
     """It asks for events in so many words; whoever takes anything gets our own form."""
     return "application/cloudevents" in request.headers.get("accept", "")
 
+
+# -- fields ------------------------------------------------------------------------------------------------------------
 
 Schema = dict[str, Any]
 MOST_TEXT = 10_000
@@ -193,6 +195,8 @@ LIMIT = Field("limit", whole(1, MOST_PER_CALL), "at most so many; a page of larg
 CURSOR = Field("cursor", text(), "where the page before this one ended; empty: begin", "")
 
 
+# -- endpoints and requests --------------------------------------------------------------------------------------------
+
 Answer = TypeVar("Answer")
 SMALL_BODY = 1024 * 1024
 """Bytes of a request that carries no messages."""
@@ -251,7 +255,7 @@ class Ask:
     def queue(self) -> str:
         return self.path["queue"]
 
-    # -- what was asked -------------------------------------------------------------------------------------------
+    # -- values --------------------------------------------------------------------------------------------------------
 
     def query(self) -> dict[str, Any]:
         return read(self.endpoint.query, parsed(self.endpoint.query, _texts(self.request.query)))
@@ -274,7 +278,7 @@ class Ask:
             values |= read(self.endpoint.body, self.document())
         return values
 
-    # -- the way to the desk --------------------------------------------------------------------------------------
+    # -- operations ----------------------------------------------------------------------------------------------------
 
     def submit(self, work: Callable[[Transaction], Answer], reply: Callable[[Answer], None]) -> None:
         """``work`` joins the next commit; ``reply`` is called with its value when that is on disk."""
@@ -301,7 +305,7 @@ class Ask:
 
         return told
 
-    # -- the way back ---------------------------------------------------------------------------------------------
+    # -- answers -------------------------------------------------------------------------------------------------------
 
     def refuse(self, error: QueueError) -> None:
         self.exchange.answer(rendering.refuse(error))

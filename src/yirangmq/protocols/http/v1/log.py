@@ -1,12 +1,11 @@
-"""The log as a whole, for pipelines and whoever else reads by the gigabyte: ``/v1/log`` and below, and the cursors of
-durable subscribers. Sequences here are those of the log; a range is (after, last].
+"""Endpoints of the log of all topics: its range, record frames as a stream, and cursors of durable subscribers.
 
-Looking may have to wait for the disk, and is done aside.
+They are below ``/v1/log`` and ``/v1/cursors``, for pipelines and other bulk readers. Sequences are those of the log; a
+range is (after, last]. Lookups that may wait for the disk run in the publisher's background thread.
 
-Record frames of a range as one long body: read aside in large pieces, one ahead of what the client takes.
-
-Knows: a log's reader, the stream of an answer. Does not know: sockets, who asked. The loop never waits for the disk,
-and no more than two pieces of a client are in memory."""
+Record frames of a range are one long body. Four reader threads serve all clients; each stream reads ``READ_BYTES``
+at a time, one piece ahead of what its client takes. So the loop never waits for the disk, and at most two pieces of
+a stream are in memory."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -26,6 +25,8 @@ from yirangmq.protocols.http.v1.endpoint import Ask, Endpoint, Field, text, whol
 from yirangmq.protocols.http.v1.schemas import COUNT, FLAG, items, ref, thing
 from yirangmq.topics.cursors import check_epoch
 from yirangmq.topics.publisher import Publisher
+
+# -- stream of record frames -------------------------------------------------------------------------------------------
 
 READ_BYTES = 1 << 20
 PIECE_BYTES = 16 << 20
@@ -76,7 +77,7 @@ class Frames:
         self._is_reading = True
         self._readers.run(self._read, told)
 
-    # -- exchange.Stream ----------------------------------------------------------------------------------------------
+    # -- protocols.http.types.Stream -----------------------------------------------------------------------------------
 
     def start(self, outlet: Outlet) -> None:
         self._outlet = outlet
@@ -135,7 +136,7 @@ class Frames:
             close()
         self._reader.close()
 
-    # -- aside --------------------------------------------------------------------------------------------------------
+    # -- in a reader thread --------------------------------------------------------------------------------------------
 
     def _read(self) -> bytes:
         """The next bytes; none at the end."""
@@ -153,6 +154,8 @@ class Frames:
         self._at += len(data)
         return data
 
+
+# -- endpoints ---------------------------------------------------------------------------------------------------------
 
 TYPE = "application/vnd.yirangmq.records"
 MOST_PLACES = 10_000

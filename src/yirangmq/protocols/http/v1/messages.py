@@ -1,12 +1,12 @@
-"""Messages seen without being taken, and given up: ``/v1/queues/{queue}/messages``.
+"""Endpoints to look at messages and drop them, for dead letters, and for messages as record frames.
 
-Dead letters: found, counted, sent round again, set aside, given up. Either name of their queue will do.
+They are below ``/v1/queues/{queue}``: ``messages``, ``search``, ``drop``, ``dead-letters`` and ``records``. Looking
+does not lease. A dead-letter endpoint takes the name of the queue or that of its dead-letter queue.
 
-Messages as record frames: ``GET /v1/queues/{queue}/records``, a page at a time, payloads to the byte.
-
-Made for pipelines, which read many. A frame's topic is the queue, its key the message id, its sequence the number in
-the store; its headers are the message's card and the envelope's members, texts all of them. The cursor of what follows
-is the header ``X-MQ-Cursor``, empty at the end."""
+``records`` returns a page of messages as record frames, with payloads to the byte, for pipelines that read many. In
+a frame, the topic is the queue, the key is the message id, and the sequence is its number in the store. The headers
+are the message's state and the members of its envelope, all as text. The header ``X-MQ-Cursor`` continues after the
+page; it is empty at the end."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -41,6 +41,8 @@ from yirangmq.protocols.http.v1.endpoint import (
 from yirangmq.protocols.http.v1.schemas import FLAG, MESSAGE, TEXT, items, ref, thing
 from yirangmq.wire.messages import error_of
 from yirangmq.wire.records import encode_batch
+
+# -- messages ----------------------------------------------------------------------------------------------------------
 
 
 def list_messages(ask: Ask) -> None:
@@ -130,6 +132,9 @@ ENDPOINTS = (
 )  # fmt: skip
 
 
+# -- dead letters ------------------------------------------------------------------------------------------------------
+
+
 def find(ask: Ask) -> None:
     ask.call("dlq_find", ask.values(), lambda page: answer_page(ask, page))
 
@@ -193,6 +198,8 @@ DEAD_LETTER_ENDPOINTS = (
              body=(*WHICH, DEAD_LETTER_STATE), refusals=REFUSALS),
 )  # fmt: skip
 
+
+# -- record frames -----------------------------------------------------------------------------------------------------
 
 TYPE = "application/vnd.yirangmq.records"
 CURSOR_HEADER = "x-mq-cursor"

@@ -1,11 +1,10 @@
-"""Batches of a pipeline: stages task by task, then one commit, each batch in once (``broker.sink_batches``).
+"""Endpoints for pipelines: batches staged in parts and committed once, and the progress that pipelines report.
 
-Made for the Spark sink, usable by anybody who writes in batches: ``docs/http.md`` shows how.
+A batch is staged task by task, then committed as a whole, and is stored once (``broker.sink_batches``). The Spark sink
+uses it, and so can any program that writes in batches: ``docs/http.md`` shows how.
 
-Pipelines tell of themselves: how far a query is, how fast, what failed. Kept in memory only, for the dashboard; a
-server that starts anew hears of each again within seconds.
-
-Knows: the last card of each. Does not know: Spark."""
+Progress reports are kept in memory only, the last one of each pipeline, for the dashboard. After a restart each
+pipeline reports again within seconds. A running pipeline that is silent for ``SILENT_MS`` is shown as lost."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -32,6 +31,8 @@ from yirangmq.protocols.http.v1.endpoint import (
     whole,
 )
 from yirangmq.protocols.http.v1.schemas import COUNT, INSTANT, TEXT, items, ref, some, thing
+
+# -- batches -----------------------------------------------------------------------------------------------------------
 
 MOST_STAGES = 10_000
 MOST_PIECES = 1_000_000
@@ -162,6 +163,8 @@ def _shown_batch(entry: Entry) -> dict[str, Any]:
         "at": iso(entry.at),
     }
 
+
+# -- progress reports --------------------------------------------------------------------------------------------------
 
 LARGEST = 2**53
 SILENT_MS = 60_000

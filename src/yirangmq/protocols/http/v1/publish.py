@@ -1,8 +1,10 @@
-"""From the body of a request to the envelopes it brings: one of ours or many, a bare payload, events, or any bytes.
+"""Publish endpoint, ``POST /v1/queues/{queue}/messages``, and the forms in which a body brings messages.
 
-Knows: content types, headers, the forms of a message. Does not know: the desk.
+A body is one envelope, an array or lines of them, a bare payload, CloudEvents, or any bytes described by ``X-MQ-``
+headers. Content type and headers decide which. Errors name the message that is wrong, as ``messages[N]``.
 
-Putting messages in: ``POST /v1/queues/{queue}/messages``, one or many, in one commit."""
+One bad message refuses its whole call, and nothing of it is stored. Calls that arrive together are stored in one
+operation where no client can tell: if they fail together, or the queue has a quota, they are stored one by one."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -37,6 +39,8 @@ from yirangmq.protocols.http.v1.endpoint import (
     whole,
 )
 from yirangmq.protocols.http.v1.schemas import COUNT, TEXT, items, ref, thing
+
+# -- bodies to envelopes -----------------------------------------------------------------------------------------------
 
 LINES = ("application/x-ndjson", "application/ndjson", "application/jsonl")
 FORM = "application/x-www-form-urlencoded"
@@ -177,6 +181,9 @@ def _in_place(error: QueueError, number: int) -> QueueError:
     where = f"messages[{number}]"
     words = str(error).removeprefix(f"{error.field}: ") if error.field else str(error)
     return type(error)(words, field=f"{where}.{error.field}" if error.field else where)
+
+
+# -- endpoint ----------------------------------------------------------------------------------------------------------
 
 
 class Publishing:

@@ -1,8 +1,8 @@
-"""Queues and their policies: ``/v1/queues``, ``/v1/queues/{queue}`` and what steers it.
+"""Endpoints of queues: counts and policies, pause, dispatch strategies and deliveries, admission checks.
 
-How a queue's messages are given out: ``/v1/queues/{queue}/dispatch``, its consumers, and ``/v1/deliveries``.
-
-What queues demand of messages before they store them: who has a processor, and what it would say."""
+They are below ``/v1/queues``, with ``/v1/deliveries``, ``/v1/programs`` and ``/v1/processors``. Lists leave out
+queues that the client may not see. The check endpoint is a dry run: it says whether messages would be stored, and
+stores none."""
 
 from typing import Any
 
@@ -33,6 +33,8 @@ from yirangmq.protocols.http.v1.endpoint import (
 )
 from yirangmq.protocols.http.v1.publish import BODY, HEADERS, Intake
 from yirangmq.protocols.http.v1.schemas import COUNT, FLAG, INSTANT, NUMBER, TEXT, items, ref, some, table, thing
+
+# -- queues ------------------------------------------------------------------------------------------------------------
 
 
 def all_queues(ask: Ask) -> None:
@@ -160,6 +162,9 @@ ENDPOINTS = (
 )  # fmt: skip
 
 
+# -- dispatch ----------------------------------------------------------------------------------------------------------
+
+
 def look(ask: Ask) -> None:
     ask.call("dispatch", ask.values(), ask.reply)
 
@@ -273,6 +278,8 @@ DISPATCH_ENDPOINTS = (
              "Which programs may come, who may send to whom, and who was refused", programs, "server", "admin",
              thing(programs=items(PROGRAM), refused=REFUSED)), )  # fmt: skip
 
+
+# -- admission checks --------------------------------------------------------------------------------------------------
 
 ROW = thing(**{"queue": TEXT, "from": TEXT, "processor": {"type": "object", "description": "docs/processor.md"}})
 TRIED = thing(

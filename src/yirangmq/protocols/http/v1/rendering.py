@@ -1,8 +1,7 @@
-"""The one table from an error's code to the status of its answer, and the one shape that errors have here.
+"""Rendering of the native HTTP API: status and shape of errors, records, deliveries and messages as JSON.
 
-Records as this API shows them: a payload that is JSON stands in them untouched, any other as base64.
-
-Messages as this API shows them, written to bytes: a payload's own text stands in them untouched."""
+The status of an error follows from its code, by one table. Messages and records are written straight to bytes: a
+payload that is JSON stands in them with its own text, any other as base64."""
 
 import base64
 from collections.abc import Iterable, Sequence
@@ -16,6 +15,8 @@ from yirangmq.format.json_codec import dumps, loads
 from yirangmq.protocols.http.auth import CHALLENGE, UNKNOWN
 from yirangmq.protocols.http.types import Headers, Response
 from yirangmq.wire.messages import failed, unpack
+
+# -- errors ------------------------------------------------------------------------------------------------------------
 
 JSON: Headers = (("content-type", "application/json"),)
 
@@ -116,6 +117,8 @@ def refuse(error: QueueError, status: int | None = None, headers: Headers = ()) 
     return Response(chosen, dumps({"error": document(error)}), JSON + headers)
 
 
+# -- records -----------------------------------------------------------------------------------------------------------
+
 SECOND = 1_000_000_000
 
 
@@ -150,6 +153,9 @@ def iso_ns(at_ns: int) -> str:
     """To the nanosecond."""
     seconds, rest = divmod(at_ns, SECOND)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:09d}+00:00"
+
+
+# -- messages ----------------------------------------------------------------------------------------------------------
 
 
 def delivery(one: Delivery, ahead: int) -> bytes:

@@ -1,5 +1,6 @@
-"""What answers look like, as JSON Schema: the ``components`` of the API's document. The fuzzer holds every answer to
-these."""
+"""JSON Schemas of the answers of the native HTTP API: the ``components`` of its OpenAPI document.
+
+Tests check every answer against them. An object may get further members in later versions."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,10 +1,8 @@
-"""The server itself: its state, its health, its consumers, clients and schedules.
+"""Endpoints of the server: status, health, consumers, schedules, webhooks, alerts, bridges, failover pair.
 
-Alerts: what is wrong, who cares for it, who is told. ``/v1/alerts`` and ``/v1/alert-rules``.
-
-Bridges: topics that feed queues. ``/v1/bridges`` and below.
-
-The pair, as this node of it knows it. ``/v1/pair`` and below."""
+Each calls a method of ``admin.registry``. Lists leave out queues that the client may not see, and the texts of
+health reasons are shown only to clients that may look at the whole server. Where a server has no alerts, topics or
+pair, the endpoints of that part answer 404."""
 
 from collections.abc import Callable
 from typing import Any
@@ -37,6 +35,8 @@ from yirangmq.protocols.http.v1.endpoint import (
 from yirangmq.protocols.http.v1.log import topics_of
 from yirangmq.protocols.http.v1.queues import LISTED, QUEUES_PAGE
 from yirangmq.protocols.http.v1.schemas import COUNT, FLAG, INSTANT, LEVEL, NUMBER, TEXT, items, ref, some, table, thing
+
+# -- server ------------------------------------------------------------------------------------------------------------
 
 
 def status(ask: Ask) -> None:
@@ -225,6 +225,9 @@ ENDPOINTS = (
 )  # fmt: skip
 
 
+# -- alerts ------------------------------------------------------------------------------------------------------------
+
+
 def _with_alerts(ask: Ask) -> Ask:
     if not ask.house.methods.has("alerts"):
         raise NotFound("this server keeps no alerts")
@@ -288,6 +291,9 @@ ALERT_ENDPOINTS = (
 )  # fmt: skip
 
 
+# -- bridges -----------------------------------------------------------------------------------------------------------
+
+
 def list_bridges(ask: Ask) -> None:
     topics_of(ask)
     ask.call("bridges", ask.values(), lambda rows: ask.reply({"bridges": rows}))
@@ -342,6 +348,8 @@ BRIDGE_ENDPOINTS = (
              "topics", "operate", ROW, path_kinds=(BRIDGE,), body=(START, AT), refusals=REFUSALS),
 )  # fmt: skip
 
+
+# -- failover pair -----------------------------------------------------------------------------------------------------
 
 MOST_HISTORY = 1_000
 

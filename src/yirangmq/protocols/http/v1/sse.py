@@ -1,14 +1,13 @@
-"""Following topics over HTTP: Server-Sent Events, each a record, its id the epoch and the sequence. Whoever comes back
-with ``Last-Event-ID`` goes on after it, however long it was away: what it missed is in the log.
+"""Server-Sent Events: what happens in queues, and records of topics, resumed where the reader left off.
 
-Nothing is kept for a reader but a sequence. Records are read aside, a page at a time, when the reader can take them and
-there are some. Knows: the log, the form of the stream. Does not know: sockets.
+The id of an event is the epoch and a number, and ``Last-Event-ID`` resumes after it. The server keeps nothing for a
+reader but that number. What happens within ``PAUSE_SECONDS`` is sent together. A reader that is interested in few
+events gets an id now and then, so that it can resume from there.
 
-What happens, as it happens: Server-Sent Events of all queues or of one, resumed where the reader left off.
-
-Nothing is kept for a reader but the number of the last event it was sent. One that reads slowly, or comes back late, is
-given what is still known and told how much is not: a ``gap``, never silence. Knows: the feed, the form of the stream.
-Does not know: sockets."""
+- Queue events come from the recent events that the server keeps in memory. A reader that is slow or late gets what
+  is still known, and a ``gap`` with the number of lost events.
+- Topic records come from the log, however long the reader was away. Pages are read in the background thread when the
+  reader can take them. If the next record is no longer kept, the stream ends with an ``error`` event."""
 
 from collections.abc import Callable, Collection
 from contextlib import closing
@@ -30,6 +29,8 @@ from yirangmq.topics.adapters import FOLLOW_SPAN, PageLimits, RecordPage, page_a
 from yirangmq.topics.cursors import check_epoch
 from yirangmq.topics.live import Live
 from yirangmq.topics.publisher import Publisher
+
+# -- events of queues --------------------------------------------------------------------------------------------------
 
 STREAM = "text/event-stream"
 HEADERS = (("content-type", STREAM), ("cache-control", "no-store"), ("x-accel-buffering", "no"))
@@ -114,7 +115,7 @@ class Following:
         self.sees: Callable[[str], bool] | None = None
         """Which queues the reader may hear of; None: all, and what concerns no queue."""
 
-    # -- exchange.Stream ------------------------------------------------------------------------------------------
+    # -- protocols.http.types.Stream -----------------------------------------------------------------------------------
 
     def start(self, outlet: Outlet) -> None:
         self._outlet = outlet
@@ -138,7 +139,7 @@ class Following:
         if self._alarm is not None:
             self._alarm.cancel()
 
-    # -- ours -----------------------------------------------------------------------------------------------------
+    # -- delivery ------------------------------------------------------------------------------------------------------
 
     def bye(self) -> None:
         outlet = self._outlet
@@ -211,6 +212,8 @@ QUERY = (
 RESUME = Field("Last-Event-ID", text(100), "the id of the last event that was read")
 ANSWER = {"type": "string", "description": "events as docs/http.md has them"}
 
+
+# -- records of topics -------------------------------------------------------------------------------------------------
 
 PAGE_BYTES = 256 * 1024
 PAGE_LIMITS = PageLimits(records=1000, size=PAGE_BYTES, span=FOLLOW_SPAN)
@@ -292,7 +295,7 @@ class TopicFollowing:
         self._told = seen
         self.seen = seen
 
-    # -- exchange.Stream ----------------------------------------------------------------------------------------------
+    # -- protocols.http.types.Stream -----------------------------------------------------------------------------------
 
     def start(self, outlet: Outlet) -> None:
         self._outlet = outlet
@@ -312,7 +315,7 @@ class TopicFollowing:
         if self._alarm is not None:
             self._alarm.cancel()
 
-    # -- ours ---------------------------------------------------------------------------------------------------------
+    # -- delivery ------------------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
         """There may be something to read, and room for it."""

@@ -1,8 +1,8 @@
-"""Topics: publishing records, what there is, and reading by range. ``/v1/topics`` and below.
+"""Endpoints of topics: publishing records, topics and subscribers, and reading by range; below ``/v1/topics``.
 
-From the body of a request to the records it brings to a topic: one or many, bare payloads, frames, or any bytes.
-
-Knows: content types, headers, the forms of a record. Does not know: the feed."""
+A body brings one record or many: a JSON object with a payload, an array or lines of them, a bare payload, record
+frames, or any bytes. All records of a call are stored or none, and they are on disk when it is answered. The log
+assigns sequences and times; those in record frames are ignored."""
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -24,6 +24,8 @@ from yirangmq.protocols.http.v1.schemas import COUNT, INSTANT, TEXT, items, ref,
 from yirangmq.topics.live import Stored
 from yirangmq.topics.ports import MOST_PER_PUBLISH
 from yirangmq.wire.records import MOST_PART, RecordReader, check_record
+
+# -- bodies to records -------------------------------------------------------------------------------------------------
 
 FRAMES = "application/vnd.yirangmq.records"
 BYTES = "application/octet-stream"
@@ -139,6 +141,8 @@ def _checked(record: NewRecord) -> NewRecord:
     return record
 
 
+# -- endpoints ---------------------------------------------------------------------------------------------------------
+
 MILLISECOND = 1_000_000
 
 
@@ -166,7 +170,7 @@ def _stored(ask: Ask, topic: str, count: int, stored: Stored | None) -> None:
     )
 
 
-# -- looking ----------------------------------------------------------------------------------------------------------
+# -- reading -----------------------------------------------------------------------------------------------------------
 
 
 def list_topics(ask: Ask) -> None:
