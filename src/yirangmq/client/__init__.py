@@ -1,2 +1,5 @@
-"""What programs use to reach a server. Knows: wire, format, core. Does not know: broker, stores.
-Every verb is written once, as a coroutine; the blocking face runs the very same one over a socket that blocks."""
+"""Client library: queues and topics of a server over its native protocol.
+
+Every operation is written once, as a coroutine. The asyncio client runs it on an event loop; the blocking client
+runs the same coroutine over blocking sockets. The client imports ``wire``, ``format`` and ``core``, never the broker
+or a store."""

@@ -1,5 +1,7 @@
-"""Where a server is: ``unix:/run/yirangmq.sock``, ``tcp://host:port``, ``tls://host:port``. Several, split by commas,
-are tried in turn."""
+"""Server addresses: ``unix:/PATH``, ``tcp://HOST:PORT`` and ``tls://HOST:PORT``, with options, in a comma list.
+
+Several addresses are tried in turn. Options are ``token``, ``tls``, ``ca``, ``cert`` and ``key``. A token never
+appears in the text of an address or in an error."""
 
 from dataclasses import dataclass, replace
 from typing import NamedTuple

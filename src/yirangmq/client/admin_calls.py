@@ -1,4 +1,6 @@
-"""Verbs outside the hot path: each asks for a method of the server by name. ``client.async_client`` takes them in."""
+"""Operations outside the hot path: each calls a method of the server by name.
+
+They are functions of any object with ``call``; ``client.async_client`` takes them in as methods."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Protocol

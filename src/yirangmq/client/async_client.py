@@ -1,6 +1,7 @@
-"""Every verb of a connected client, once. Over asyncio this is the asyncio face; ``client.sync_client`` runs the very
-same coroutines over sockets that block. The verbs, their arguments and results are those of
-``broker.queues.Queues``."""
+"""Asyncio client: every queue operation, as coroutines over one reconnecting connection.
+
+``client.sync_client`` runs the same coroutines over blocking sockets. Operations, arguments and results are those of
+``broker.queues``. An operation connects if need be, and returns when its effect is on the server's disk."""
 
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -248,7 +249,7 @@ class AsyncClient:
             subscription.extended(body) if isinstance(body, messages.Extend) else subscription.settled(body.leases)
         return results
 
-    # -- looking and steering: methods of the server by name ----------------------------------------------------------
+    # -- methods of the server by name ---------------------------------------------------------------------------------
 
     peek = admin_calls.peek
     walk = admin_calls.walk

@@ -1,5 +1,7 @@
-"""Connections on asyncio: any number of tasks ask on one of them; what they ask for in one turn of the loop goes out
-with one write."""
+"""Asyncio transport: a connection shared by any number of tasks, and how connections are opened.
+
+What tasks ask for in one iteration of the loop leaves with one write. Reading pauses while a topic subscription has
+too much that was not taken. A connection belongs to one loop and one process."""
 
 import asyncio
 import contextlib
@@ -69,7 +71,7 @@ class LoopLine(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self._may_write.set()
 
-    # -- client.courier.Line ----------------------------------------------------------------------------------------
+    # -- client.transport.Line -----------------------------------------------------------------------------------------
 
     @property
     def is_alive(self) -> bool:
@@ -136,7 +138,7 @@ class LoopLine(asyncio.BufferedProtocol):
                     await self._over.wait()
         self._transport.abort()
 
-    # -- ours -------------------------------------------------------------------------------------------------------
+    # -- writes, waits and end -----------------------------------------------------------------------------------------
 
     async def _writable(self) -> None:
         await self._may_write.wait()

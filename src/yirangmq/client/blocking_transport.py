@@ -1,5 +1,11 @@
-"""Connections that block, shared by any number of threads without a thread of their own: whoever waits for an answer
-while nobody reads becomes the reader, and hands the others theirs."""
+"""Blocking transport: a connection shared by any number of threads, without a thread of its own.
+
+A thread that waits for an answer while no other reads becomes the reader, and gives the others theirs. One lock guards
+what was read, another the writes; no thread holds the first while it waits for the network. While there is no room to
+send, the sender reads, because a server that waits for its client to read reads nothing itself.
+
+A single request that is usually answered within ``AWAKE_SECONDS`` is polled for (adaptive spin) before the thread
+blocks, if there is another processor for the server."""
 
 import contextlib
 import os
@@ -82,7 +88,7 @@ class BlockingLine:
     def greeted(self, welcome: messages.Welcome) -> None:
         self._talk.max_frame = welcome.max_frame
 
-    # -- out --------------------------------------------------------------------------------------------------------
+    # -- sending -------------------------------------------------------------------------------------------------------
 
     async def ask(self, kind: Kind, body: msgspec.Struct) -> Slot:
         with self._sending:
@@ -143,7 +149,7 @@ class BlockingLine:
             if room.poll(min(seconds, ROOM_SECONDS) * 1000):
                 left = left[self._write(left) :]
 
-    # -- in ---------------------------------------------------------------------------------------------------------
+    # -- receiving -----------------------------------------------------------------------------------------------------
 
     async def answer(self, slot: Slot, seconds: float) -> Reply:
         try:

@@ -1,4 +1,7 @@
-"""From an address to a client: the parts put together."""
+"""Entry points of the client: ``connect`` for the blocking client, ``connect_async`` for asyncio.
+
+Both read the addresses, check the options and put the parts together. The blocking client connects at once; the
+other connects when it is awaited or first used."""
 
 import random
 

@@ -1,9 +1,15 @@
-"""Keeps one connection alive and sees each request through to its answer: connect, greet, send, wait; after a loss
-connect again, to the next address if need be, and ask again, a bounded number of times.
+"""Reconnecting connection, pending requests, and a pipeline of requests in order.
 
-Written as coroutines over two ports, ``Line`` and ``Wires`` (``client.transport``).
+A request connects if need be, greets, is sent and awaited. After a loss the client connects again, to the next address
+if there is one, and sends the request again, a bounded number of times. ``Unreachable`` means that the last request may
+or may not have been done; ids given by the client keep a repeated publish from being stored twice.
 
-One request, from being sent to its answer. Does not know: when to try again, or where (``client.connection``)."""
+A standby is left for the active node that it names; a node with a lower term than one seen before is skipped. With
+several addresses, or a limit on silence, a silent server is pinged and then left. A TLS mismatch is recognised and
+raised at once, because no retry can mend it.
+
+The pipeline keeps several requests unanswered and preserves their order: after a loss all unanswered ones are sent
+again before the next. Everything is written as coroutines over the ports of ``client.transport``."""
 
 import os
 import time
@@ -21,6 +27,8 @@ from yirangmq.core.backoff import Backoff
 from yirangmq.core.errors import NotActive, QueueError, TlsFailed, Unavailable, Unreachable
 from yirangmq.wire import messages
 from yirangmq.wire.frames import Kind
+
+# -- pending requests --------------------------------------------------------------------------------------------------
 
 
 class Errand:
@@ -82,6 +90,8 @@ class Errand:
         """An earlier sending may have been heard although its answer was not."""
         return self.sent > 1
 
+
+# -- connection --------------------------------------------------------------------------------------------------------
 
 BACKOFF = Backoff(first=0.05, limit=2.0, jitter=0.5)
 """Seconds between two attempts to reach the server."""

@@ -1,10 +1,8 @@
-"""How far a subscriber has come, kept: with the server under its name, in a file of its own, or not at all.
+"""Cursors of topic subscriptions: kept by the server under a name, in a file, or not at all.
 
-Written once, as coroutines. A confirmation never holds up the records: one is on its way at a time, and the next one
-says all that was done meanwhile.
-
-A subscriber's own cursor in a file of its own: written whole, synced and renamed, so that a power cut leaves the old
-one or the new one. Knows: the file. Does not know: feeds."""
+Confirming does not hold up records. One confirmation is in flight at a time, and the next one covers everything done
+meanwhile. The cursor file is replaced as a whole and synced, so a power cut leaves the old or the new one. While
+records come it is written once in ``FILE_SECONDS``."""
 
 import time
 from pathlib import Path
@@ -18,6 +16,8 @@ from yirangmq.fsio.atomic_file import replace_file
 from yirangmq.fsio.permissions import OWNER
 from yirangmq.wire import messages
 from yirangmq.wire.frames import Kind
+
+# -- cursor file -------------------------------------------------------------------------------------------------------
 
 
 class Place(NamedTuple):
@@ -53,6 +53,8 @@ class CursorFile:
         except OSError as error:
             raise StoreError(f"{self._path} cannot be written: {error.strerror or error}") from None
 
+
+# -- where a cursor is kept --------------------------------------------------------------------------------------------
 
 FILE_SECONDS = 0.2
 """Between two writes of the file, while records come."""

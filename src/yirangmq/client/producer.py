@@ -1,13 +1,11 @@
-"""Messages that come one by one, each sent at once, without waiting for the answer to the one before. Written once, as
-coroutines; ``client.sync_client`` blocks on them. It outlives its connections: what is unanswered is sent again, with
-the same ids and in the same order.
+"""Producing messages: frames from what a program publishes, a pipelined sender, and batches of frames.
 
-From what a program publishes to the frames that carry it. Sans-IO.
+Messages are checked here by the rules of the server before they are sent. Each gets its id here, so sending it a second
+time cannot store it twice.
 
-Everything is checked here, by the rules the server has, before it is sent; and every message gets its id here, so that
-sending it a second time cannot store it twice.
-
-Many messages or records on their way: frames out, receipts in, in order. Stops at the first refusal."""
+The sender publishes one message at a time without waiting for the answer to the one before. It outlives its
+connections: unanswered messages are sent again with the same ids, in the same order. A batch keeps several frames in
+flight, collects their receipts in order, and stops at the first refusal. Coroutines; the frames are sans-IO."""
 
 import os
 from collections import deque
@@ -29,6 +27,8 @@ from yirangmq.format.json_codec import dumps
 from yirangmq.wire import messages
 from yirangmq.wire.frames import Kind
 from yirangmq.wire.messages import Outgoing
+
+# -- frames ------------------------------------------------------------------------------------------------------------
 
 FRAME_MESSAGES = 128
 FRAME_BYTES = 256 * 1024
@@ -101,6 +101,8 @@ def receipts(sent: Sequence[Outgoing], stored: messages.Stored, resent: bool) ->
         made[n] = made[n]._replace(refused=complaint)
     return made
 
+
+# -- sender ------------------------------------------------------------------------------------------------------------
 
 MOST_BYTES = 8 * 1024 * 1024
 """Of payloads on their way, but for a single message that is larger."""
@@ -230,6 +232,8 @@ class AsyncSender:
             self._is_closed = True
             self._left(self)
 
+
+# -- batches of frames -------------------------------------------------------------------------------------------------
 
 FRAMES_ON_THEIR_WAY = 8
 """Frames that may be unanswered: enough to keep the server busy, little to send again."""

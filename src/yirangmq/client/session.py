@@ -1,10 +1,10 @@
-"""The client's side of one connection, sans-IO: numbers for requests, frames out, answers to whoever asked.
+"""Session of one connection, sans-IO: request numbers, frames out, answers in; inbox of a topic subscription.
 
-Knows: the wire. Does not know: sockets, threads, asyncio, time. Bytes in, bytes out; a face moves them.
+Bytes go in and out; a transport moves them. A request that is no longer awaited is forgotten; messages that a forgotten
+lease brings are released as soon as they come. A frame that cannot be read ends the connection with ``Lost``.
 
-What a server sent of its feed and nobody has taken yet: records and words about them, in the order they came.
-
-Sans-IO. A ``client.session.Conversation`` fills it, a subscription empties it; these may be two threads."""
+The inbox holds records and the frames about them in order of arrival. The session fills it, and a subscription
+empties it, perhaps in another thread. Above ``PLENTY`` bytes no more should be read."""
 
 from collections import deque
 from collections.abc import Callable
@@ -19,6 +19,8 @@ from yirangmq.core.policy import MAX_BODY
 from yirangmq.wire import messages
 from yirangmq.wire.frames import HEAD, LARGEST_KEPT, Intake, Kind
 from yirangmq.wire.records import KIND, read_body
+
+# -- inbox of a topic subscription -------------------------------------------------------------------------------------
 
 RECORD = KIND
 SAID = frozenset({Kind.TOPIC_SUBSCRIBED, Kind.RECOVERY_RESPONSE, Kind.RECOVERY_COMPLETE, Kind.PROGRESS})
@@ -49,7 +51,7 @@ class Feed:
     def is_full(self) -> bool:
         return self.size > PLENTY
 
-    # -- by the conversation ------------------------------------------------------------------------------------------
+    # -- filled by the session -----------------------------------------------------------------------------------------
 
     def add_record(self, body: memoryview) -> None:
         if self.is_over:
@@ -75,7 +77,7 @@ class Feed:
         self.inbox.append((parts, size))
         return True
 
-    # -- by the subscription ------------------------------------------------------------------------------------------
+    # -- emptied by the subscription -----------------------------------------------------------------------------------
 
     def take(self) -> list[Part]:
         """All that came with one read; nothing if there is none."""
@@ -91,6 +93,8 @@ class Feed:
         self.inbox.clear()
         self._parts, self._row, self.size = [], None, 0
 
+
+# -- session -----------------------------------------------------------------------------------------------------------
 
 LARGEST_ANSWER = 2 * MAX_BODY
 """Bytes of one frame from the server: any single message fits, a stream of rubbish does not fill the memory."""
@@ -191,7 +195,7 @@ class Conversation:
         """Only one answer is waited for, and nothing else."""
         return len(self._slots) == 1 and not self._streams
 
-    # -- out --------------------------------------------------------------------------------------------------------
+    # -- requests ------------------------------------------------------------------------------------------------------
 
     def ask(self, kind: Kind, body: msgspec.Struct) -> tuple[Slot, bytearray]:
         """A request and its bytes, which are good until the next one is made."""
@@ -232,7 +236,7 @@ class Conversation:
             raise TooLarge(f"a frame of {size} bytes, the server takes {self.max_frame}", field="payload")
         return self._out
 
-    # -- in ---------------------------------------------------------------------------------------------------------
+    # -- answers -------------------------------------------------------------------------------------------------------
 
     def receive(self, count: int) -> tuple[list[News], bytes]:
         """So many bytes came from the server: who has news now, and bytes to send in return. ``Lost`` if they make no

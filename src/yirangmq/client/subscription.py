@@ -1,7 +1,8 @@
-"""Messages pushed within a credit window. Written once, as coroutines; ``client.sync_client`` blocks on them.
+"""Queue subscription: messages pushed within a credit window, and pipelined acks.
 
-It outlives its connections: after a loss it subscribes again, and says what it still holds, so that the credit counts
-over all of them."""
+It outlives its connections. After a loss it subscribes again and names the leases that it still holds, so the credit
+counts over all connections; then it repeats the unanswered acks. Closing releases what was pushed and not taken.
+Coroutines, which ``client.sync_client`` also runs over blocking sockets."""
 
 import time
 from collections import deque
@@ -53,7 +54,7 @@ class AsyncSubscription:
         self.ready: deque[Delivery] = deque()
         """Read from the line and not handed out yet."""
 
-    # -- taking -----------------------------------------------------------------------------------------------------
+    # -- messages ------------------------------------------------------------------------------------------------------
 
     def __aiter__(self) -> "AsyncSubscription":
         return self
@@ -143,7 +144,7 @@ class AsyncSubscription:
             self._heard_at = time.monotonic()
             await self._acks.resume(line)
 
-    # -- settling ---------------------------------------------------------------------------------------------------
+    # -- acks ----------------------------------------------------------------------------------------------------------
 
     async def ack_nowait(self, deliveries: Leased | Sequence[Leased]) -> None:
         """It worked: say so at once, and go on without waiting for the answer. A refusal is raised by one of the next

@@ -1,12 +1,8 @@
-"""The blocking face: the coroutines of ``client.async_client`` and ``client.subscription``, each run to its end over
-sockets that block. No verb is written here: a line of a table gives each its blocking form, with its arguments and its
-text.
+"""Blocking client of queues and topics, made from the coroutines of the asyncio client.
 
-From a coroutine to a method that blocks, by a line of a table: with its arguments and its text. Knows: how
-coroutines are run to their end. Does not know: which ones there are.
-
-The blocking face of topics: the coroutines of ``client.topics`` and ``client.topic_subscription``, each run to its end
-over sockets that block. No verb is written here."""
+No operation is written here. One line each turns a coroutine into a blocking method with its arguments and
+docstring, and runs it to its end over blocking sockets. Safe to share between threads, except that a topic
+subscription is for one thread at a time."""
 
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from functools import wraps
@@ -22,6 +18,8 @@ from yirangmq.client.topics import AsyncTopics
 from yirangmq.client.values import Delivery, TopicRecord
 from yirangmq.core.ports import Stored
 from yirangmq.core.topics import ClientState
+
+# -- from coroutines to methods ----------------------------------------------------------------------------------------
 
 Given = ParamSpec("Given")
 Answer = TypeVar("Answer")
@@ -61,6 +59,9 @@ def iterating(
             run(steps.aclose())
 
     return method
+
+
+# -- topics ------------------------------------------------------------------------------------------------------------
 
 
 def _opening(
@@ -148,6 +149,9 @@ class TopicSubscription:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+# -- queues ------------------------------------------------------------------------------------------------------------
 
 
 class Client:

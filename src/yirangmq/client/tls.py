@@ -1,5 +1,7 @@
-"""TLS without a socket: bytes in the clear on one side, sealed on the other. Threads may seal and open at once, which
-an ``ssl.SSLSocket`` does not promise."""
+"""TLS of the client: contexts, an engine over memory buffers, and which handshake errors are permanent.
+
+The engine encrypts and decrypts bytes without a socket. Two threads may do so at once, which an ``ssl.SSLSocket``
+does not promise."""
 
 import socket
 import ssl

@@ -1,11 +1,11 @@
-"""The way of a subscription to its server: connected, subscribed, lost and found again, as often as it takes.
+"""Connection of a topic subscription: subscribe, reconnect, resume; detection of duplicate and missing records.
 
-Written once, as coroutines. Knows: one connection at a time, where the feed is to go on. Does not know: who takes the
-records, or when they are done with.
+The tracker is sans-IO and follows ``docs/topics.md``, "Is anything missing?". Without a filter, sequences have no
+holes. With a filter it compares the number of records with the counts that the server sends. When something is missing,
+it takes no record until everything after the last certain sequence is sent again.
 
-What a subscriber knows of its feed, sans-IO: which records are new, which come twice, whether one is missing.
-
-The rules are those of ``docs/topics.md``, "Is anything missing?". Knows: frames' values. Does not know: connections."""
+After a loss the connection comes again every ``reconnect`` seconds, ±50 % jitter, as long as a record is awaited. A
+place that was asked for ``MOST_FAULTS`` times in vain raises the error. Coroutines; one connection at a time."""
 
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -31,6 +31,8 @@ from yirangmq.core.errors import (
 from yirangmq.core.topics import ClientState, ClientVerb, Start, client_after
 from yirangmq.wire import messages
 from yirangmq.wire.frames import Kind
+
+# -- duplicates and missing records ------------------------------------------------------------------------------------
 
 MOST_REMEMBERED = 1_000_000
 """Sequences since the last count that agreed; past them a wrong count can only be told."""
@@ -69,7 +71,7 @@ class Tracker:
             return self.needed
         return self.reached if self._is_all or self._since is None else self._checked
 
-    # -- what the server says ---------------------------------------------------------------------------------------
+    # -- frames about records ------------------------------------------------------------------------------------------
 
     def subscribed(self, about: messages.TopicSubscribed) -> bool:
         """True: this is another feed than the one before."""
@@ -210,6 +212,8 @@ class Tracker:
         return first > last
 
 
+# -- connection --------------------------------------------------------------------------------------------------------
+
 LISTEN_SECONDS = 10.0
 """After this long without a word the server is asked whether it is still there."""
 NAP_SECONDS = 0.1
@@ -266,7 +270,7 @@ class Way:
         """None: it is gone, or was never there."""
         return self._line if self._line is not None and self._line.is_alive else None
 
-    # -- coming -----------------------------------------------------------------------------------------------------
+    # -- connect and subscribe -----------------------------------------------------------------------------------------
 
     async def connected(self) -> Line:
         """One that has broken since tells why to whoever uses it."""
@@ -364,7 +368,7 @@ class Way:
         self._count_fault(after, StoreDamaged(f"what follows sequence {after} is sent and does not arrive"))
         return True
 
-    # -- what is said -----------------------------------------------------------------------------------------------
+    # -- state ---------------------------------------------------------------------------------------------------------
 
     def hear(self, said: Any) -> bool:
         """One word about the records; True: they are of another feed from now on."""

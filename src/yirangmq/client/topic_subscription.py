@@ -1,7 +1,8 @@
-"""A subscription to topics: records handed on in order and once, and confirmed when they are done with.
+"""Topic subscription: records in order and once, confirmed after they are done with, before, or by hand.
 
-Written once, as coroutines; ``client.sync_client`` blocks on them. It has a connection of its own, and outlives it:
-after a loss it comes again (``client.topic_connection``), and goes on after the last record that was handed on."""
+It has a connection of its own, and outlives it: after a loss it resumes after the last record that the program got
+(``client.topic_connection``). Asking for the next record means being done with those before it. Coroutines, which
+``client.sync_client`` also runs over blocking sockets."""
 
 import contextlib
 import inspect
@@ -49,7 +50,7 @@ class AsyncTopicSubscription:
         self.ready: deque[TopicRecord] = deque()
         """Read from the line and not handed out yet."""
 
-    # -- how it stands ----------------------------------------------------------------------------------------------
+    # -- status --------------------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> ClientState:
@@ -81,7 +82,7 @@ class AsyncTopicSubscription:
         """Gaps that the server told of: records that the log has lost."""
         return [*self._tracker.lost]
 
-    # -- taking -----------------------------------------------------------------------------------------------------
+    # -- records -------------------------------------------------------------------------------------------------------
 
     def __aiter__(self) -> "AsyncTopicSubscription":
         return self
@@ -195,7 +196,7 @@ class AsyncTopicSubscription:
             self._done = max(self._done, self._tracker.reached)  # nothing up to there was for us
         return found
 
-    # -- confirming -------------------------------------------------------------------------------------------------
+    # -- confirmation --------------------------------------------------------------------------------------------------
 
     async def confirm(self, sequence: int | None = None) -> None:
         """Everything up to this sequence is done with, or everything that was handed out; it is kept when this
@@ -203,7 +204,7 @@ class AsyncTopicSubscription:
         self._done = max(self._done, self._handed if sequence is None else sequence)
         await self._keep_now(time.monotonic() + self._seconds)
 
-    # -- the beginning and the end ----------------------------------------------------------------------------------
+    # -- connect and close ---------------------------------------------------------------------------------------------
 
     async def connect(self) -> None:
         """Now rather than when the first record is asked for, as often as the client tries; raises what keeps it

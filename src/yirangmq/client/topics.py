@@ -1,9 +1,7 @@
-"""Every verb of topics, once. Over asyncio this is the asyncio face; ``client.sync_client`` runs the very same
-coroutines over sockets that block.
+"""Topic operations of the client: publish, subscribe, read by range, and administration, as coroutines.
 
-From what a program publishes to a topic to the frames that carry it, and their receipts. Sans-IO.
-
-Everything is checked here, by the rules the server has, before it is sent."""
+Records are checked here by the rules of the server before they are sent. A frame is stored as a whole or not at all.
+A record has no id, so one that was sent again may be in the log twice; its receipt says ``resent``."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -25,6 +23,8 @@ from yirangmq.format.json_codec import dumps
 from yirangmq.wire import messages
 from yirangmq.wire.frames import Kind
 from yirangmq.wire.records import check_record
+
+# -- frames and receipts -----------------------------------------------------------------------------------------------
 
 FRAME_RECORDS = 256
 FRAME_BYTES = 256 * 1024
@@ -94,6 +94,8 @@ def receipts(sent: messages.TopicPublish, stored: messages.TopicStored, *, resen
     return made
 
 
+# -- operations --------------------------------------------------------------------------------------------------------
+
 SECOND_NS = 1_000_000_000
 RECONNECT = 3.0
 """Seconds before a subscription that lost its connection tries to come again, more or less by half."""
@@ -138,7 +140,7 @@ class AsyncTopics:
         shipment = Shipment(self._courier, Kind.TOPIC_PUBLISH, _receipts, lambda body: len(body.records))
         return await shipment.send(in_frames(made, self._courier.welcome.max_frame))
 
-    # -- following --------------------------------------------------------------------------------------------------
+    # -- subscribing ---------------------------------------------------------------------------------------------------
 
     def subscribe(
         self,
@@ -201,7 +203,7 @@ class AsyncTopics:
         self._subscriptions.add(made)
         return made
 
-    # -- looking ----------------------------------------------------------------------------------------------------
+    # -- reading and administration ------------------------------------------------------------------------------------
 
     async def list(self) -> dict[str, Any]:
         """The state of the feed, its epoch, its first and last sequence, its gaps, and ``topics``: a row for each."""

@@ -1,8 +1,7 @@
-"""What a client's coroutines stand on: one connection (``Line``), where connections come from (``Wires``), and how long
-it tries (``Terms``). Over asyncio they wait; over blocking sockets they block (``client.blocking_transport``).
+"""Transport ports of the client: a connection, how connections are opened, how long to try; socket options.
 
-How a connection is set up, on both faces: small frames leave at once, a dead peer is noticed, and there is room for
-all that may be under way."""
+``client.asyncio_transport`` and ``client.blocking_transport`` implement the ports. Socket options make small frames
+leave at once, detect a dead peer, and give a unix socket room for all requests in flight."""
 
 import contextlib
 import socket
@@ -16,6 +15,8 @@ from yirangmq.client.address import Address
 from yirangmq.client.session import Feed, News, Reply, Slot, Stream
 from yirangmq.wire import messages
 from yirangmq.wire.frames import Kind
+
+# -- ports -------------------------------------------------------------------------------------------------------------
 
 
 class Line(Protocol):
@@ -84,6 +85,8 @@ class Terms:
     """Seconds after which the client gives up on a server that says nothing at all, counted over all its tries; None:
     ``retries`` alone decide. Commands have it, so that each of them ends."""
 
+
+# -- socket options ----------------------------------------------------------------------------------------------------
 
 IDLE_SECONDS = 15
 PROBE_SECONDS = 5

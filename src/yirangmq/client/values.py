@@ -1,6 +1,6 @@
-"""What a client hands to programs: the same members as the embedded API's values, read from frames at first use.
+"""Values that the client returns: deliveries, records, receipts, and events of a topic subscription.
 
-What a client hands to programs that use topics: records, receipts, and what happens to a subscription."""
+A delivery has the members of the embedded API's; its header and policy are decoded when they are read."""
 
 from collections.abc import Callable
 from functools import partial
@@ -12,6 +12,8 @@ from yirangmq.core.topics import ClientState, Record
 from yirangmq.format.envelope import as_json, header_of, iso, payload_value
 from yirangmq.format.json_codec import dumps, loads
 from yirangmq.wire.messages import Incoming
+
+# -- deliveries --------------------------------------------------------------------------------------------------------
 
 
 class Batch(NamedTuple):
@@ -91,6 +93,9 @@ class Delivery(NamedTuple):
 
 
 new_delivery = cast("Callable[[tuple[Incoming, Batch]], Delivery]", partial(tuple.__new__, Delivery))
+
+
+# -- records and events of topics --------------------------------------------------------------------------------------
 
 
 class TopicRecord(Record):
