@@ -1,2 +1,4 @@
-"""The command line: flags in, tables or JSON out, an exit code. Knows every floor below, has no rules of its own.
-A command is one value (``command.Command``); ``parser.TABLE`` lists them all."""
+"""Command line: flags in, tables or JSON out, and an exit code.
+
+A command is one value (``cli.command``); ``cli.main`` has the table of all commands. Commands parse and print; the
+rules are in the packages below."""

@@ -1,6 +1,7 @@
-"""Options that several commands share, each said once.
+"""Options that several commands share, and conversions between command-line text and values.
 
-Words of the command line to values, and values to words."""
+Conversions read files or stdin up to a size, JSON, and ``NAME=VALUE``. They format counts, instants (UTC, to the
+second) and durations for people."""
 
 import argparse
 import sys
@@ -13,6 +14,8 @@ from yirangmq.core.errors import BadInput, TooLarge
 from yirangmq.core.states import State
 from yirangmq.format.envelope import iso
 from yirangmq.format.json_codec import loads
+
+# -- shared options ----------------------------------------------------------------------------------------------------
 
 
 def store(parser: argparse.ArgumentParser, *, has_own_key: bool = False) -> None:
@@ -89,6 +92,9 @@ def consumer(parser: argparse.ArgumentParser) -> None:
 def leases(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("leases", nargs="+", metavar="LEASE", help="lease id, as 'consume --no-ack' prints it")
     parser.add_argument("--consumer-id", metavar="NAME", help="refuse if the lease belongs to another consumer")
+
+
+# -- values ------------------------------------------------------------------------------------------------------------
 
 
 def open_input(name: str, field: str = "file") -> AbstractContextManager[BinaryIO]:

@@ -1,5 +1,7 @@
-"""What a command is: its words, its options, what it runs. One value each, so that the parser, the help, the
-documentation and the tests all read the same thing."""
+"""Command as a value (texts, options, function), and the argument parser made from it.
+
+The parser, the help, ``docs/cli.md`` and the tests read the same value. Errors of argparse become ``BadInput``, so
+they are one line with an exit code, or JSON."""
 
 import argparse
 import os

@@ -1,9 +1,10 @@
-"""A server's queues as the commands know an open store: the verbs by the client library, looks into the store as a
-transaction that asks the server. One look is one call; several looks are not of one moment.
+"""Opening a store or a server from options and environment; a server's queues behind the interface of a store.
 
-Knows: the client, the names of the server's methods. Does not know: which command runs.
+The store is named by options, the environment, or a server of this folder. If a server holds the store, commands go
+through it, unless ``--direct`` is given. A store that cannot be written is opened for reading.
 
-From options and environment to an open store. The only reader of the environment."""
+Through a server, operations go by the client library. Reads are a transaction object that asks the server: each read
+is one call, and several reads are not of one moment."""
 
 import argparse
 import os
@@ -31,6 +32,9 @@ from yirangmq.wire.messages import Parts, unpack
 
 if TYPE_CHECKING:
     from yirangmq.client.sync_client import Client
+
+
+# -- server behind the interface of a store ----------------------------------------------------------------------------
 
 Answer = TypeVar("Answer")
 RETRIES = 3
@@ -266,6 +270,8 @@ def dead_letters(queues: Queues, progress: Callable[[int, int], None]) -> DeadLe
         return DeadLetters(queues, progress)
     return cast("DeadLetters", RemoteLetters(queues))
 
+
+# -- choosing and opening a store --------------------------------------------------------------------------------------
 
 BACKENDS = {"sqlite": "sqlite", "files": "fs", "etcd": "etcd", "memory": "memory"} | dict.fromkeys(ADDRESSES, "server")
 SERVED = "sqlite:yirang-data/queue.db"

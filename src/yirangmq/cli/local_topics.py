@@ -1,10 +1,7 @@
-"""The topics of a folder, as the commands know a server's: the same methods, on the log itself. Looking needs no lock
-and disturbs no writer; publishing, trimming and durable names need the log for themselves.
+"""Topics of a folder without a server, with the methods of ``client.topics``; subscriptions that poll the log.
 
-Knows: the log, the cursors. Does not know: which command runs.
-
-Following a log without a server: what is there, then what comes, seen by looking again and again; and how far it has
-come, kept in a file or under a name. Knows: a view of the log. Does not know: connections."""
+Reading needs no lock and disturbs no writer. Publishing, trimming and durable names need the lock of the log. A
+subscription reads what is there, then polls. Its cursor is kept in a file or under a durable name."""
 
 import os
 import time
@@ -31,6 +28,8 @@ from yirangmq.stores.log.log import LogSettings, SegmentLog
 from yirangmq.stores.log.reader import to_be_trimmed
 from yirangmq.stores.log.readonly import SegmentView
 from yirangmq.topics.adapters import PageLimits, read_page
+
+# -- subscriptions -----------------------------------------------------------------------------------------------------
 
 POLL_SECONDS = 0.2
 """How often a log without a server is looked at."""
@@ -139,6 +138,8 @@ class LocalSubscription:
             self._keeping.put(sequence)
 
 
+# -- topics ------------------------------------------------------------------------------------------------------------
+
 BYTES_PER_PAGE = 1 << 20
 NOBODY = "opened directly"
 
@@ -199,7 +200,7 @@ class LocalTopics:
         self._view()  # none is made where there is none
         return dict(self._log().trim(before)._asdict())
 
-    # -- looking ----------------------------------------------------------------------------------------------------
+    # -- reading -------------------------------------------------------------------------------------------------------
 
     def list(self) -> dict[str, Any]:
         about: dict[str, Any] = {"state": "", "reason": NOBODY, "gaps": [], "topics": []}
@@ -256,7 +257,7 @@ class LocalTopics:
         records = [TopicRecord(*one) for one in found.records]
         return Page(view.epoch, view.first, view.last, found.last + 1, records)
 
-    # -- following --------------------------------------------------------------------------------------------------
+    # -- subscribing ---------------------------------------------------------------------------------------------------
 
     def subscribe(
         self,

@@ -1,7 +1,7 @@
-"""The entry: parse, run, and turn whatever went wrong into one line and an exit code.
+"""Entry point of the command line: the table of commands, the parser, errors and exit codes.
 
-All commands, and the parser made of them. Only the module of the command that was asked for is loaded; the others
-are known by name and summary."""
+Only the module of the command that is run is loaded; the others are known by name and summary. Every error becomes
+one line on stderr, or JSON, and an exit code. ``YIRANGMQ_TRACEBACK`` shows the traceback of an internal error."""
 
 import os
 import sys
@@ -14,6 +14,8 @@ from yirangmq.cli import output
 from yirangmq.cli.command import Command, Parser, epilog
 from yirangmq.cli.output import Screen
 from yirangmq.core.errors import QueueError, Unreachable
+
+# -- commands and parser -----------------------------------------------------------------------------------------------
 
 TABLE: dict[str, tuple[str, str]] = {
     "publish": ("commands.publish", "put messages into a queue"),
@@ -85,6 +87,9 @@ def build(*, only: str | None = None) -> ArgumentParser:
         if only in (None, name):
             load(name).configure(inner)
     return parser
+
+
+# -- running a command -------------------------------------------------------------------------------------------------
 
 
 def run(argv: Sequence[str] | None = None) -> int:

@@ -1,9 +1,8 @@
-"""The one table from what happened to the exit code; ``docs/cli.md`` is printed from it. Codes are a promise.
+"""Output of a command: the table of exit codes, stdout and stderr, and a progress bar.
 
-Where a command's words go: results to stdout, notes and errors to stderr, each for people or for programs.
-Does not know: queues, commands.
-
-A progress bar on stderr, for work that takes long and only where a person watches."""
+Exit codes are stable; ``docs/cli.md`` is printed from the table. Results go to stdout, notes and errors to stderr.
+With ``--json`` every document is one line, and text for people is left out. The progress bar shows only on a
+terminal, and only for work that takes longer than half a second."""
 
 import os
 import sys
@@ -17,6 +16,9 @@ from yirangmq.format.json_codec import dumps
 
 if TYPE_CHECKING:
     from yirangmq.cli.render import Column
+
+
+# -- exit codes --------------------------------------------------------------------------------------------------------
 
 OK = 0
 EMPTY = 6
@@ -92,6 +94,8 @@ def exit_code(code: str) -> int:
     return EXIT_OF.get(code, 1)
 
 
+# -- screen ------------------------------------------------------------------------------------------------------------
+
 PROGRAM = "yirangmq"
 
 
@@ -153,6 +157,8 @@ class Screen:
     def flush(self) -> None:
         sys.stdout.flush()
 
+
+# -- progress bar ------------------------------------------------------------------------------------------------------
 
 QUIET_SECONDS = 0.5
 """Work that is over sooner shows no bar."""

@@ -1,13 +1,8 @@
-"""How a message looks: as a block of text for people, as one JSON document for programs.
+"""Rendering for the screen: tables, messages and dead letters, topics and subscribers, server summary.
 
-Rows to aligned lines of text. Knows: how wide a character is, how to cut what does not fit.
-What comes from a message is shown with its control characters escaped: a payload must not drive the terminal.
-
-A feed and those who follow it, on the screen.
-Knows: what a server tells of them. Does not know: how it was asked.
-
-What a server has beside its queues, on the screen: its feed, its bridges, its place in a pair, its alerts.
-Knows: what a server tells of them. Does not know: how it was asked."""
+Tables are aligned by the width of characters and cut to the terminal. Control characters of messages are escaped,
+because a payload must not control the terminal. Messages and dead letters are also rendered as one JSON document
+each."""
 
 import unicodedata
 from collections.abc import Iterator, Sequence
@@ -20,6 +15,8 @@ from yirangmq.format import delivery
 from yirangmq.format.delivery import Delivery, Look
 from yirangmq.format.envelope import as_json, header_of, iso
 from yirangmq.format.json_codec import dumps
+
+# -- tables ------------------------------------------------------------------------------------------------------------
 
 GAP = "  "
 LEAST = 8
@@ -105,6 +102,8 @@ def _cell(text: str, width: int, right: bool) -> str:
     return space + text if right else text + space
 
 
+# -- messages and dead letters -----------------------------------------------------------------------------------------
+
 SHOWN_BYTES = 4096
 """Of a payload that is not text; all of it is in --json and --raw."""
 
@@ -168,6 +167,8 @@ def letter_record(look: Look) -> bytes:
     return delivery.dead_letter_record(look.message, look.envelope, look.failure, look.rules)
 
 
+# -- topics and subscribers --------------------------------------------------------------------------------------------
+
 SUBSCRIBER_COLUMNS = (
     Column("subscriber", shrinks=True),
     Column("state"),
@@ -194,6 +195,8 @@ def show_subscribers(screen: Screen, rows: list[dict[str, Any]]) -> None:
     names = ("subscriber", "state", "filter", "sequence", "confirmed", "lag", "peer")
     screen.table(SUBSCRIBER_COLUMNS, [[row.get(name) for name in names] for row in rows])
 
+
+# -- server summary ----------------------------------------------------------------------------------------------------
 
 BRIDGE_COLUMNS = (
     Column("bridge", shrinks=True),

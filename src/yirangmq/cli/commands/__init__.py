@@ -1,1 +1,1 @@
-"""One module a command, or a group of commands, named after it."""
+"""Commands: one module for a command or a group of commands, named after it."""

@@ -1,5 +1,6 @@
-"""``alert list|show|ack|test|rules``: what is wrong with a server, as an operator sees it. Flags and printing, no
-rules."""
+"""Commands ``alert list | show | ack | test | rules``: alerts of a server.
+
+All of them call a method of the server, and fail without one. Alerts are kept and evaluated by ``alerts.monitor``."""
 
 import argparse
 import getpass

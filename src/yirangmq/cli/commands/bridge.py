@@ -1,4 +1,6 @@
-"""``bridge add | list | show | remove | pause | resume``: topics that feed queues. A server runs them."""
+"""Commands ``bridge add | list | show | remove | pause | resume``: topics that feed queues.
+
+Bridges are kept by the server and run in it, so every command needs one."""
 
 import argparse
 from collections.abc import Callable, Iterator

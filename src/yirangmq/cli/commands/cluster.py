@@ -1,6 +1,6 @@
-"""``cluster``: nodes on etcd, and the queues they serve. Flags and printing; grpcio is loaded when a verb runs.
+"""Commands ``cluster serve | create | roles``: a node on etcd, queues with their policy, roles of etcd's users.
 
-``cluster roles``: who may do what in etcd."""
+The other ``cluster`` commands are in ``cli.commands.cluster_status``. grpcio is loaded only when a command runs."""
 
 import argparse
 import asyncio
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from yirangmq.cluster.admin import Role
     from yirangmq.cluster.etcd.address import Address
     from yirangmq.cluster.etcd.client import Etcd
+
+
+# -- roles -------------------------------------------------------------------------------------------------------------
 
 ABOUT = (
     "Roles of etcd that fit the keys of a queue: a producer writes into its own inbox, a consumer reads and "
@@ -93,6 +96,8 @@ VERBS: dict[str, tuple[str, Command]] = {
     ),
 }
 
+
+# -- serve and create --------------------------------------------------------------------------------------------------
 
 STOPS = (signal.SIGTERM, signal.SIGINT)
 MOST_POLICY = 1024 * 1024

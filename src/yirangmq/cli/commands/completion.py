@@ -1,4 +1,4 @@
-"""``completion``: a script for the shell, made from the parser."""
+"""Command ``completion``: a completion script for the shell, made from the argument parser."""
 
 import argparse
 from collections.abc import Mapping

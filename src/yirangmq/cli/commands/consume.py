@@ -1,10 +1,10 @@
-"""``consume``: take messages, print them, acknowledge what was printed. With a handler or a program for each message
-it is a consumer process (``cli.commands.consume``).
+"""Commands ``consume``, ``ack``, ``nack`` and ``extend``.
 
-``ack``, ``nack``, ``extend``: what becomes of a message that was taken with ``consume --no-ack``.
+``consume`` takes messages, prints them, and acks what it has printed. If printing is cut short, the messages are
+released at once. With ``--no-ack`` the lease stays, and the other three commands settle it.
 
-``consume --handler`` and ``consume --exec``: their options, and which of them go together. What they do is in
-``cli.commands.consume_handlers``, loaded when it is wanted."""
+With ``--handler`` or ``--exec`` it is a consumer process. Its options, and which of them go together, are checked
+here; the work is in ``cli.commands.consume_handlers``, loaded when it is needed."""
 
 import argparse
 import os
@@ -25,6 +25,8 @@ from yirangmq.core.errors import BadInput, QueueError
 from yirangmq.core.message import Reason
 from yirangmq.core.validation import nearest
 from yirangmq.format.delivery import Delivery
+
+# -- ack, nack and extend ----------------------------------------------------------------------------------------------
 
 
 def ack_options(parser: argparse.ArgumentParser) -> None:
@@ -121,6 +123,8 @@ SETTLE_COMMANDS = {
 }
 
 
+# -- options of a consumer process -------------------------------------------------------------------------------------
+
 DRAIN_SECONDS = 30.0
 GRACE_SECONDS = 5.0
 OURS = ("concurrency", "timeout", "prefetch", "drain_seconds", "poison_after", "schema", "until_empty")
@@ -195,6 +199,8 @@ def _refuse(args: argparse.Namespace, names: tuple[str, ...], why: str) -> None:
 def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
+
+# -- consume -----------------------------------------------------------------------------------------------------------
 
 FOLLOW_SECONDS = 3600
 """One wait of --follow; then it waits again."""

@@ -1,4 +1,7 @@
-"""A consumer process from options: ``consume --handler`` and ``consume --exec``. The work itself is in ``consumer``."""
+"""Consumer process from the options of ``consume --handler`` and ``consume --exec``.
+
+It builds the route and runs ``consumer.consumer``. The handler's module is found as with ``python -m``: the current
+folder counts too."""
 
 import argparse
 import io
@@ -54,7 +57,7 @@ def _told(summary: Summary) -> str:
     return ", ".join(counted)
 
 
-# -- what works -------------------------------------------------------------------------------------------------------
+# -- routes ------------------------------------------------------------------------------------------------------------
 
 
 def _function_route(args: argparse.Namespace) -> Route:

@@ -1,4 +1,6 @@
-"""``consumer``: which consumer processes there are, how they are, and what is asked of them."""
+"""Commands ``consumer list | status | pause | resume | drain``: consumer processes, and requests to them.
+
+Consumer processes report to the registry every second, and follow a request within a second."""
 
 import argparse
 import time
@@ -50,7 +52,7 @@ def wish_options(parser: argparse.ArgumentParser) -> None:
     arguments.store(parser)
 
 
-# -- looking ----------------------------------------------------------------------------------------------------------
+# -- list and status ---------------------------------------------------------------------------------------------------
 
 
 def run_list(args: argparse.Namespace, screen: Screen) -> int:
@@ -105,7 +107,7 @@ def _named(cards: list[dict[str, Any]], id: str) -> dict[str, Any]:
     raise NotFound(f"there is no consumer {id!r} here", field="consumerId")
 
 
-# -- asking -----------------------------------------------------------------------------------------------------------
+# -- pause, resume and drain -------------------------------------------------------------------------------------------
 
 
 def run_wish(args: argparse.Namespace, screen: Screen) -> int:

@@ -1,4 +1,4 @@
-"""``demo``: the life of a few messages on a fresh store, each step said before it is shown."""
+"""Command ``demo``: publish, lease, ack, retry and redrive on a new store, with each step explained."""
 
 import argparse
 import tempfile

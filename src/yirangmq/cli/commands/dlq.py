@@ -1,4 +1,6 @@
-"""``dlq list | show | stats | requeue | quarantine | purge``."""
+"""Commands ``dlq list | show | stats | requeue | quarantine | purge``: dead letters of a queue.
+
+Commands that move letters need a filter, ids or ``--all``, because a forgotten filter must not move everything."""
 
 import argparse
 import json
@@ -68,7 +70,7 @@ def _state_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--state", choices=[*KINDS], default="dead", help="dead (default), parked, or both")
 
 
-# -- looking --------------------------------------------------------------------------------------------------------
+# -- list, show and stats ----------------------------------------------------------------------------------------------
 
 
 def run_list(args: argparse.Namespace, screen: Screen) -> int:
@@ -135,7 +137,7 @@ def run_stats(args: argparse.Namespace, screen: Screen) -> int:
     return output.OK
 
 
-# -- moving ---------------------------------------------------------------------------------------------------------
+# -- requeue, quarantine and purge -------------------------------------------------------------------------------------
 
 
 def run_requeue(args: argparse.Namespace, screen: Screen) -> int:

@@ -1,4 +1,7 @@
-"""``files list|show|check|housekeep``: the files by date as an operator sees them. Flags and printing, no rules."""
+"""Commands ``files list | show | check | housekeep``: the files by date.
+
+They work on the folder that the server names, or on one beside the store, or on ``--folder``. If a server holds the
+store, ``check`` and ``housekeep`` run in the server."""
 
 import argparse
 from collections.abc import Callable, Iterator

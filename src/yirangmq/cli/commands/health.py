@@ -1,6 +1,7 @@
-"""``health`` and ``connections``: how a server is, and who is connected to it.
+"""Commands ``health``, ``connections`` and ``programs``: state of a server, its clients and its programs.
 
-``programs``: which programs may use the server, who sends to whom, and who was refused."""
+``health`` says ``down`` where a server is expected and does not answer. A store without a server is checked itself:
+whether it can be written, and whether other users of the machine can reach it."""
 
 import argparse
 from typing import Any
@@ -16,6 +17,8 @@ from yirangmq.core.errors import BadInput, NotActive, NotFound, Unavailable, Unr
 from yirangmq.core.health import DOWN, FAIL, HealthReason, health_reason
 from yirangmq.stores.lock import who_serves
 from yirangmq.stores.open import loose_parts
+
+# -- programs ----------------------------------------------------------------------------------------------------------
 
 PROGRAMS = (
     Column("program", shrinks=True),
@@ -79,6 +82,8 @@ PROGRAM_COMMANDS = {
     ),
 }
 
+
+# -- health and connections --------------------------------------------------------------------------------------------
 
 COLUMNS = (
     Column("peer"),

@@ -1,6 +1,4 @@
-"""``status`` and ``queues``: how many messages are where.
-
-``peek`` and ``show``: messages seen without being taken."""
+"""Commands ``status``, ``queues``, ``peek`` and ``show``: counts of queues, and messages without leasing them."""
 
 import argparse
 from itertools import islice
@@ -19,6 +17,8 @@ from yirangmq.core import validation
 from yirangmq.core.filter import parse
 from yirangmq.core.states import State
 from yirangmq.format.delivery import Look
+
+# -- status and queues -------------------------------------------------------------------------------------------------
 
 
 def status_options(parser: argparse.ArgumentParser) -> None:
@@ -165,6 +165,8 @@ COUNT_COMMANDS = {
     ),
 }
 
+
+# -- peek and show -----------------------------------------------------------------------------------------------------
 
 PREVIEW = 200
 """Characters of a payload in a table."""

@@ -1,5 +1,6 @@
-"""``log check``, ``log repair``, ``log dump``: the folder of a log of topics, seen file by file. Works on the files
-themselves, also while a server writes to them; only ``repair`` needs the log for itself."""
+"""Commands ``log check | repair | dump``: the segment files of a log of topics.
+
+They work on the files themselves, also while a server writes to them. Only ``repair`` needs the lock of the log."""
 
 import argparse
 import os

@@ -1,4 +1,7 @@
-"""``drop``, ``sweep``, ``check``, ``repair``: what an operator does to a store now and then."""
+"""Commands ``drop``, ``sweep``, ``check`` and ``repair``: maintenance of a store.
+
+``drop`` by ids drops all of them or none. ``check`` and ``repair`` open the store itself; ``repair`` refuses while a
+server holds it, and rebuilds a store that cannot even be opened."""
 
 import argparse
 from collections import Counter

@@ -1,4 +1,6 @@
-"""``pair status|switch|history|adopt``: the pair of nodes as an operator sees it. Flags and printing, no rules."""
+"""Commands ``pair status | switch | history | adopt``: a failover pair.
+
+Each calls a method of one of the two servers. ``history --folder`` reads the file of a node that does not run."""
 
 import argparse
 from pathlib import Path

@@ -1,6 +1,7 @@
-"""``processor set | show | list | check | remove``.
+"""Commands ``policy get | set | validate`` and ``processor set | show | list | check | remove``.
 
-``policy get | set | validate``."""
+A processor is the admission control of a queue: checks and hooks. It is one member of the policy, and ``processor
+set`` leaves the others as they are. ``validate`` and dry runs need no store."""
 
 import argparse
 import json
@@ -21,6 +22,8 @@ from yirangmq.core.policy import MAX_BODY, show_policy
 from yirangmq.core.processor import read_chain, show_chain
 from yirangmq.format.envelope import NewMessage
 from yirangmq.format.json_codec import loads
+
+# -- policy ------------------------------------------------------------------------------------------------------------
 
 LARGEST = 4 * 1024 * 1024
 """A policy may carry schemas, but not more than this."""
@@ -148,6 +151,8 @@ POLICY_COMMANDS = {
     )
 }
 
+
+# -- processor ---------------------------------------------------------------------------------------------------------
 
 COLUMNS = (
     Column("queue", shrinks=True),

@@ -1,4 +1,7 @@
-"""``publish``: one document, JSON lines, or any bytes."""
+"""Command ``publish``: one JSON document, JSON lines in batches, or any bytes.
+
+A file of lines is checked to its last line before anything is stored; stdin is stored as it comes. A batch is one
+commit."""
 
 import argparse
 from collections.abc import Iterator
@@ -75,7 +78,7 @@ def _check(args: argparse.Namespace) -> None:
         raise BadInput("goes with --raw; everything else is JSON", field="--content-type")
 
 
-# -- one ------------------------------------------------------------------------------------------------------------
+# -- one message -------------------------------------------------------------------------------------------------------
 
 
 def _publish_one(args: argparse.Namespace, queues: Queues, screen: Screen) -> int:
@@ -164,7 +167,7 @@ def overlaid(text: bytes, extra: dict[str, Any], attributes: dict[str, Any]) -> 
     return b"{%s}" % b",".join(b"%s:%s" % (dumps(name), raw) for name, raw in parts.items())
 
 
-# -- many -----------------------------------------------------------------------------------------------------------
+# -- lines -------------------------------------------------------------------------------------------------------------
 
 
 def _publish_lines(args: argparse.Namespace, queues: Queues, screen: Screen) -> int:

@@ -1,6 +1,7 @@
-"""``dispatch`` and ``deliveries``: by which strategy a queue's messages are given out, to whom, and how that went.
+"""Commands ``dispatch``, ``deliveries``, ``queue pause | resume`` and ``schedule list``.
 
-``queue pause | resume`` and ``schedule list``: what an operator sets a queue to do, or not to do."""
+They show and change how a queue's messages are delivered: its dispatch strategy and consumers, recent deliveries,
+whether it is paused, and what is published by the clock."""
 
 import argparse
 from typing import Any
@@ -16,6 +17,8 @@ from yirangmq.core.dispatch import MEANING, Strategy
 from yirangmq.core.errors import BadInput
 from yirangmq.core.events import Status
 from yirangmq.format.envelope import iso
+
+# -- options of dispatch and deliveries --------------------------------------------------------------------------------
 
 NONE = "none"
 CONSUMERS = (
@@ -330,6 +333,8 @@ DISPATCH_COMMANDS = {
     ),
 }
 
+
+# -- pause, resume and schedules ---------------------------------------------------------------------------------------
 
 COLUMNS = (
     Column("queue", shrinks=True),

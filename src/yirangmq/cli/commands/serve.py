@@ -1,4 +1,6 @@
-"""``serve``: its words and options. The server itself is loaded when they are read (``cli.commands.serve_process``)."""
+"""Command ``serve``: its texts and options, one for each setting of ``config.config``.
+
+The server itself is loaded when the options have been read (``cli.commands.serve_process``)."""
 
 import argparse
 import gc

@@ -1,4 +1,10 @@
-"""From settings to a running server, and from a signal to its end."""
+"""Server process: from settings to a running server, and from a signal to its end.
+
+Before the start it reads secrets from files, sets file modes and umask, makes folders, takes the lock of the store, and
+raises the limit of open files. Once the server is ready it tunes the garbage collector and malloc for a long run.
+
+The first SIGTERM or SIGINT stops in good order; one that comes more than ``SAME_SECONDS`` later ends the process at
+once. SIGHUP does nothing: settings are read at the start."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""``spark doctor | warmup``: is Spark ready here, and a quicker start for it."""
+"""Commands ``spark doctor | warmup``: whether Spark works here, and a class archive that makes it start sooner."""
 
 import argparse
 

@@ -1,4 +1,7 @@
-"""``token new``: a random token for ``token``, ``http_tokens``, ``programs``, ``pair_key`` or ``mq_admin_password``."""
+"""Command ``token new``: a random token for ``token``, ``http_tokens``, ``programs`` or ``pair_key``.
+
+A token file appears with its whole content or not at all, readable by its owner only. An existing file is never
+replaced."""
 
 import argparse
 import contextlib

@@ -1,7 +1,7 @@
-"""``topic``: publish, subscribe, list, show, tail, replay, trim. Here are the two that look; the others have modules
-of their own.
+"""Commands ``topic list | show | tune``, and the command group ``topic``.
 
-``topic tune``: numbers of a running server's feed, seen and changed."""
+The other commands of the group are in ``cli.commands.topic_io`` and ``cli.commands.topic_replay``. ``tune`` changes
+delivery limits of a running server until it stops."""
 
 import argparse
 from typing import Any
@@ -15,6 +15,8 @@ from yirangmq.cli.output import Screen
 from yirangmq.cli.render import Column, feed_line, show_subscribers
 from yirangmq.core.errors import Unavailable
 from yirangmq.core.topic_filter import make_filter
+
+# -- tune --------------------------------------------------------------------------------------------------------------
 
 NAMES = ("recovery_workers", "buffer_bytes", "lag_limit")
 
@@ -49,6 +51,8 @@ COMMAND = Command(
     run=run,
 )
 
+
+# -- list and show -----------------------------------------------------------------------------------------------------
 
 TOPIC_COLUMNS = (
     Column("topic", shrinks=True),

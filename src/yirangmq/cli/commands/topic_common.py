@@ -1,7 +1,7 @@
-"""Records of topics on the screen and on the command line: a line for people, a document or the bytes for programs;
-moments, headers.
+"""Shared parts of the topic commands: printing records, parsing instants, and opening the topics.
 
-From options and environment to the topics: through the server that has them, or their log itself where none runs."""
+Topics are reached through the server that holds the store. If none runs, their log is opened directly
+(``cli.local_topics``)."""
 
 import argparse
 import os
@@ -22,6 +22,8 @@ from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, Unavailable
 from yirangmq.core.topics import MOST_SEQUENCE, Record
 from yirangmq.format.topic_record import as_json, instant
+
+# -- records and instants ----------------------------------------------------------------------------------------------
 
 PREVIEW = 200
 """Characters of a payload in a line."""
@@ -81,6 +83,8 @@ def header_of(text: str) -> tuple[str, str]:
         raise BadInput(f"{text!r} is not NAME=VALUE", field="--header")
     return name, value
 
+
+# -- opening the topics ------------------------------------------------------------------------------------------------
 
 FOLDER = "topics"
 """Of the log, in the folder of the store; where ``yirangmq serve`` has it."""

@@ -1,6 +1,8 @@
-"""``topic publish``: one record, files, lines, or the JSON lines that ``topic subscribe --json`` prints.
+"""Commands ``topic publish | subscribe | tail``.
 
-``topic subscribe`` and ``topic tail``: records as they come, and the last ones."""
+``publish`` takes one record, files, lines, or the JSON lines that ``subscribe --json`` prints. Files are checked to
+their last line before anything is published; stdin is published as it comes. ``subscribe`` confirms each batch of
+records after it was printed."""
 
 import argparse
 from collections import deque
@@ -23,6 +25,8 @@ from yirangmq.core.topics import MOST_SEQUENCE, NO_HEADERS, ClientState, NewReco
 from yirangmq.format.topic_record import from_json
 from yirangmq.wire.frames import MAX_FRAME
 from yirangmq.wire.records import check_record
+
+# -- publish -----------------------------------------------------------------------------------------------------------
 
 MOST_PER_BATCH = 1000
 BYTES_PER_READ = 1 << 20
@@ -86,7 +90,7 @@ def _checked(record: NewRecord) -> NewRecord:
     return record
 
 
-# -- one, or a few files ----------------------------------------------------------------------------------------------
+# -- publish: one record, or a record for each file --------------------------------------------------------------------
 
 
 def _publish_each(args: argparse.Namespace, screen: Screen, topics: Topics, make: Callable[[bytes], NewRecord]) -> int:
@@ -115,7 +119,7 @@ def _said_receipt(topic: str, receipt: Receipt) -> str:
     return f"published {receipt.sequence}, {topic}#{receipt.topic_sequence}{twice}"
 
 
-# -- many -------------------------------------------------------------------------------------------------------------
+# -- publish: lines ----------------------------------------------------------------------------------------------------
 
 
 class Line(NamedTuple):
@@ -203,6 +207,8 @@ COMMAND = Command(
     run=run,
 )
 
+
+# -- options of subscribe and tail -------------------------------------------------------------------------------------
 
 PAGE = 1000
 MOST_TAIL = 1_000_000

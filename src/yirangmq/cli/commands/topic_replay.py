@@ -1,4 +1,7 @@
-"""``topic replay`` and ``topic trim``: records once more, printed or into a queue or a topic; and records given up."""
+"""Commands ``topic replay`` and ``topic trim``: records again, printed or published; old records removed.
+
+A replay ends with the record that is last when it begins. Into a queue, message ids are made of epoch and sequence,
+so a replay that was cut short can be repeated without duplicates. Trimming removes whole segments."""
 
 import argparse
 from collections.abc import Callable, Iterator, Sequence

@@ -1,11 +1,8 @@
-"""``yirangmq torture``: the power-cut test as a command. Knows: flags, printing. Does not know: the work itself.
+"""Command ``torture``: simulated power cuts, and failing I/O calls, with the result as text or JSON.
 
-A whole server in a thread of this process, for ``torture --faults``: every protocol open, on a store that the caller
-has opened over calls that can be made to fail.
-
-``yirangmq torture --faults``: flags and printing. Does not know: the cases themselves.
-
-``torture``: named here, made in ``yirangmq.crashtest``."""
+The tests themselves are in ``crashtest``. ``--faults`` also needs a server in this process, with socket, HTTP and
+STOMP open, on a store whose calls can be made to fail. It is built here, because ``crashtest`` does not import the
+server."""
 
 import argparse
 import asyncio
@@ -31,6 +28,8 @@ from yirangmq.crashtest.faults.protocols import Addresses
 from yirangmq.crashtest.faults.targets import TARGETS, StartServer
 from yirangmq.crashtest.runner import Loss, Plan, Report, torture
 from yirangmq.server.server import Daemon, Secrets
+
+# -- power cuts --------------------------------------------------------------------------------------------------------
 
 STEPS, SEED, STATES = 60, 1, 8
 SURVIVED, LOST = 0, 1
@@ -135,6 +134,8 @@ def _power_cuts_as_json(plan: Plan, report: Report, seconds: float) -> dict[str,
     }
 
 
+# -- server for fault injection ----------------------------------------------------------------------------------------
+
 PATIENCE = 30.0
 SETTINGS: dict[str, Any] = {
     "http": "127.0.0.1:0",
@@ -207,6 +208,8 @@ class FaultServer:
             raise QueueError(f"the server did not stop within {PATIENCE:g} s")
         self._raise_failure()
 
+
+# -- fault injection ---------------------------------------------------------------------------------------------------
 
 PASSED, FAILED = 0, 1
 MOST = 1_000_000
@@ -300,6 +303,9 @@ def _faults_as_json(args: argparse.Namespace, report: fault_run.Report, seconds:
             for failure in report.failures
         ],
     }
+
+
+# -- the command -------------------------------------------------------------------------------------------------------
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,6 @@
-"""``export`` and ``import``: queues to a file of JSON lines and back, into a store of either kind."""
+"""Commands ``export`` and ``import``: queues to a file of JSON lines and back, between stores of any kind.
+
+They open the store itself, not the server. The export file appears under its name when it is whole and on disk."""
 
 import argparse
 import os

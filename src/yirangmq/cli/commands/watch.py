@@ -1,8 +1,7 @@
-"""``top``, ``watch`` and ``metrics``: what goes on, as a live view, line by line, and for Prometheus.
+"""Commands ``top``, ``watch`` and ``metrics``; pages of queue rows that several commands use.
 
-Rows of queues for commands, a page at a time: from a server by its ``status``, or from a store that is open here.
-
-Knows: pages. Does not know: how rows are printed."""
+Rows come from a server's ``status``, or from transactions of a store that is open here. Without a server, rates and
+events are what changed between two looks."""
 
 import argparse
 import os
@@ -28,6 +27,8 @@ from yirangmq.core.ports import Transaction
 from yirangmq.format.envelope import iso
 from yirangmq.observe import prometheus
 from yirangmq.observe.metrics import Metrics
+
+# -- pages of queue rows -----------------------------------------------------------------------------------------------
 
 SHOWN = 1000
 """Rows that a terminal gets where nothing else is said."""
@@ -109,6 +110,8 @@ def _totals(transaction: Transaction, some: Sequence[str]) -> dict[str, dict[str
     counted = ((name, transaction.counts(name)) for name in some)
     return {name: {what: getattr(counts, what) for what in queries.TOTALS} for name, counts in counted}
 
+
+# -- options of top, watch and metrics ---------------------------------------------------------------------------------
 
 POLL_SECONDS = 0.5
 """How often a store without a server is looked at."""

@@ -1,4 +1,4 @@
-"""``pipeline``: every verb of it, from the modules that have them."""
+"""Command group ``pipeline``: batch jobs, streams and projects on Spark."""
 
 from yirangmq.cli.command import Command
 from yirangmq.cli.commands.pipeline import batch_jobs, load, projects, streams

@@ -1,6 +1,7 @@
-"""``pipeline archive | compact | housekeep``: messages as Parquet, by date.
+"""Commands ``pipeline archive | compact | housekeep | report | audit | poison``.
 
-``pipeline report | audit | poison``: what there is to know of messages and records."""
+The first three keep messages and records as Parquet files by date. The others analyse queues, topics and archives.
+The jobs are in ``pipeline.jobs``; Spark is loaded when one runs."""
 
 import argparse
 from dataclasses import asdict
@@ -15,6 +16,8 @@ from yirangmq.cli.commands.pipeline.common import common, source, table, values
 from yirangmq.cli.output import Screen
 from yirangmq.core.errors import BadInput
 from yirangmq.pipeline.run_registry import read_place
+
+# -- archive -----------------------------------------------------------------------------------------------------------
 
 
 def _today() -> Any:
@@ -153,6 +156,9 @@ VERBS: dict[str, tuple[str, Command]] = {
         ),
     ),
 }
+
+
+# -- analysis ----------------------------------------------------------------------------------------------------------
 
 
 def report_options(parser: argparse.ArgumentParser) -> None:

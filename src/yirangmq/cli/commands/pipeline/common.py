@@ -1,7 +1,7 @@
-"""What every command that works with Spark shares: its options, the session, a line that says how far it is. Spark is
-loaded when a session is made, and not before.
+"""Shared parts of the Spark commands: options, session, progress, and rows as tables.
 
-What the jobs of ``pipeline`` share: options, and rows as tables."""
+Spark is loaded when a session is made. A session that exists already is used and left running. Progress is Spark's
+own count of tasks, polled in a thread."""
 
 import argparse
 import os
@@ -22,6 +22,9 @@ from yirangmq.pipeline.spark_errors import SparkLog
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+# -- options and session -----------------------------------------------------------------------------------------------
 
 BROKER, MASTER = "http://127.0.0.1:8080", "local[*]"
 NEEDED = ("pyspark", "pandas", "pyarrow", "google.protobuf")
@@ -162,6 +165,8 @@ def _tasks(spark: "SparkSession", show: Progress) -> Iterator[None]:
         is_over.set()
         watcher.join()
 
+
+# -- places and tables -------------------------------------------------------------------------------------------------
 
 SHOWN = 20
 

@@ -1,4 +1,7 @@
-"""``pipeline replay | redrive | load``: rows into queues and topics, all of them or none."""
+"""Commands ``pipeline replay | redrive | load``: rows into queues and topics, all of them or none.
+
+``replay`` and ``load`` write under a name through ``/v1/batches``; run again under the same name, they write
+nothing. ``redrive`` moves dead letters that an SQL condition selects."""
 
 import argparse
 from pathlib import Path

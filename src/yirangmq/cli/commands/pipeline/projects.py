@@ -1,4 +1,7 @@
-"""``pipeline init | dry-run | run``: projects of Spark's declarative pipelines."""
+"""Commands ``pipeline init | dry-run | run``: projects of Spark's declarative pipelines.
+
+A run reads what is new and ends. Its state is in the folder of pipelines and is reported to the server. SIGTERM or
+``pipeline stop`` ends it, and the next run resumes."""
 
 import argparse
 import os

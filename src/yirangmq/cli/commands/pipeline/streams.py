@@ -1,4 +1,7 @@
-"""``pipeline process | explain | list | status | stop``: streams that go on, and how they do."""
+"""Commands ``pipeline process | explain | list | status | stop``: streams from topics to queues and topics.
+
+``process`` runs until it is stopped, and resumes from its checkpoint. ``explain`` builds the same stream without
+reading data. ``list`` and ``status`` read the state that runs keep in the folder of pipelines."""
 
 import argparse
 import os
@@ -149,7 +152,7 @@ def run_explain(args: argparse.Namespace, screen: Screen) -> int:
     return output.OK
 
 
-# -- looking --------------------------------------------------------------------------------------------------------
+# -- list, status and stop ---------------------------------------------------------------------------------------------
 
 
 def list_options(parser: argparse.ArgumentParser) -> None:
