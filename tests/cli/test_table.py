@@ -3,7 +3,7 @@
 import pytest
 
 from yirangmq.cli.arguments import span
-from yirangmq.cli.render import Column, cut, measure, render, safe
+from yirangmq.cli.table import Column, cut, measure, render, safe
 
 COLUMNS = (Column("name", shrinks=True), Column("count", right=True), Column("text", shrinks=True))
 

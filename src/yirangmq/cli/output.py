@@ -15,7 +15,7 @@ from yirangmq.core.errors import QueueError
 from yirangmq.format.json_codec import dumps
 
 if TYPE_CHECKING:
-    from yirangmq.cli.render import Column
+    from yirangmq.cli.table import Column
 
 
 # -- exit codes --------------------------------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ class Screen:
         self.write(text.encode("utf-8", "backslashreplace") + b"\n")
 
     def table(self, columns: "Sequence[Column]", rows: Sequence[Sequence[object]]) -> None:
-        from yirangmq.cli.render import render
+        from yirangmq.cli.table import render
 
         width = os.get_terminal_size(sys.stdout.fileno()).columns if self.is_terminal else None
         for line in render(columns, rows, width):

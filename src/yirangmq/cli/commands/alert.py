@@ -10,7 +10,7 @@ from yirangmq.cli import arguments, connection, output
 from yirangmq.cli.arguments import brief, counted
 from yirangmq.cli.command import Command
 from yirangmq.cli.output import Screen
-from yirangmq.cli.render import Column
+from yirangmq.cli.table import Column
 from yirangmq.core.alerts import Level
 from yirangmq.core.errors import Unavailable
 

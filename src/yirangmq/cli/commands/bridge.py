@@ -12,7 +12,7 @@ from yirangmq.broker.queues import Queues
 from yirangmq.cli import arguments, connection, output
 from yirangmq.cli.command import Command
 from yirangmq.cli.output import Screen
-from yirangmq.cli.render import Column
+from yirangmq.cli.table import Column
 from yirangmq.core.bridges import check_bridge, read_new
 from yirangmq.core.errors import BadInput, Unavailable
 

@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, urlencode
 from yirangmq.cli import output
 from yirangmq.cli.command import Command
 from yirangmq.cli.output import Screen
-from yirangmq.cli.render import Column
+from yirangmq.cli.table import Column
 from yirangmq.clock import SystemClock
 from yirangmq.core import validation
 from yirangmq.core.errors import NotFound, QueueError, TimedOut

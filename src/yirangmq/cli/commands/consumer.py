@@ -11,7 +11,7 @@ from yirangmq.cli import arguments, connection, output
 from yirangmq.cli.arguments import counted, span
 from yirangmq.cli.command import Command
 from yirangmq.cli.output import Screen
-from yirangmq.cli.render import Column
+from yirangmq.cli.table import Column
 from yirangmq.core import validation
 from yirangmq.core.consumer_registry import SILENT, WISHES
 from yirangmq.core.errors import BadInput, NotFound, Unavailable

@@ -14,7 +14,8 @@ from yirangmq.cli import arguments, connection, output
 from yirangmq.cli.arguments import brief
 from yirangmq.cli.command import Command
 from yirangmq.cli.output import Progress, Screen
-from yirangmq.cli.render import Column, letter_card, letter_record
+from yirangmq.cli.render import letter_card, letter_record
+from yirangmq.cli.table import Column
 from yirangmq.core import validation
 from yirangmq.core.errors import BadInput
 from yirangmq.format.json_codec import loads

@@ -14,7 +14,7 @@ from yirangmq.cli import arguments, connection, output
 from yirangmq.cli.arguments import counted
 from yirangmq.cli.command import Command
 from yirangmq.cli.output import Screen
-from yirangmq.cli.render import Column
+from yirangmq.cli.table import Column
 from yirangmq.clock import SystemClock
 from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, NotFound

@@ -11,7 +11,7 @@ from yirangmq.cli import arguments, connection, output
 from yirangmq.cli.arguments import span
 from yirangmq.cli.command import Command
 from yirangmq.cli.output import Screen
-from yirangmq.cli.render import Column
+from yirangmq.cli.table import Column
 from yirangmq.clock import SystemClock
 from yirangmq.core.errors import BadInput, NotActive, NotFound, Unavailable, Unreachable
 from yirangmq.core.health import DOWN, FAIL, HealthReason, health_reason

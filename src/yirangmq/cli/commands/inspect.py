@@ -12,7 +12,8 @@ from yirangmq.cli.arguments import moment, span
 from yirangmq.cli.command import Command
 from yirangmq.cli.commands import watch
 from yirangmq.cli.output import Screen
-from yirangmq.cli.render import Column, cut, header_text, look_line, payload_text, show_site
+from yirangmq.cli.render import header_text, look_line, payload_text, show_site
+from yirangmq.cli.table import Column, cut
 from yirangmq.core import validation
 from yirangmq.core.filter import parse
 from yirangmq.core.states import State

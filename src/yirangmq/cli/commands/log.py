@@ -14,7 +14,7 @@ from yirangmq.cli.arguments import counted
 from yirangmq.cli.command import Command
 from yirangmq.cli.commands.topic_common import record_line
 from yirangmq.cli.output import Progress, Screen
-from yirangmq.cli.render import Column
+from yirangmq.cli.table import Column
 from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, NotFound
 from yirangmq.core.ports import Finding

@@ -15,7 +15,7 @@ from yirangmq.cli import arguments, connection, output
 from yirangmq.cli.arguments import attribute, counted, read_input
 from yirangmq.cli.command import Command
 from yirangmq.cli.output import Screen
-from yirangmq.cli.render import Column
+from yirangmq.cli.table import Column
 from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, BadPolicy
 from yirangmq.core.policy import MAX_BODY, show_policy

@@ -6,7 +6,7 @@ from yirangmq.cli import output
 from yirangmq.cli.command import Command
 from yirangmq.cli.commands.pipeline import common
 from yirangmq.cli.output import Screen
-from yirangmq.cli.render import Column
+from yirangmq.cli.table import Column
 
 
 def doctor_options(parser: argparse.ArgumentParser) -> None:

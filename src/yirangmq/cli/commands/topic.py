@@ -12,7 +12,8 @@ from yirangmq.cli.command import Command
 from yirangmq.cli.commands import topic_common, topic_io, topic_replay
 from yirangmq.cli.commands.topic_common import record_line
 from yirangmq.cli.output import Screen
-from yirangmq.cli.render import Column, feed_line, show_subscribers
+from yirangmq.cli.render import feed_line, show_subscribers
+from yirangmq.cli.table import Column
 from yirangmq.core.errors import Unavailable
 from yirangmq.core.topic_filter import make_filter
 

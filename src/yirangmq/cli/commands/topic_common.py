@@ -16,7 +16,7 @@ from yirangmq.cli import arguments, connection
 from yirangmq.cli.arguments import brief
 from yirangmq.cli.local_topics import LocalTopics
 from yirangmq.cli.output import Screen
-from yirangmq.cli.render import cut, safe
+from yirangmq.cli.table import cut, safe
 from yirangmq.client.sync_client import Topics
 from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, Unavailable

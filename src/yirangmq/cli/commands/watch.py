@@ -19,7 +19,7 @@ from yirangmq.cli import arguments, connection, output
 from yirangmq.cli.arguments import counted, span
 from yirangmq.cli.command import Command
 from yirangmq.cli.output import Screen
-from yirangmq.cli.render import Column, render
+from yirangmq.cli.table import Column, render
 from yirangmq.clock import SystemClock
 from yirangmq.core import validation
 from yirangmq.core.errors import BadInput

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from yirangmq.cli.output import Progress, Screen
-from yirangmq.cli.render import Column
+from yirangmq.cli.table import Column
 from yirangmq.core.errors import BadInput, MissingExtra
 from yirangmq.pipeline.run_registry import Reach
 from yirangmq.pipeline.spark_errors import SparkLog

@@ -17,7 +17,7 @@ from yirangmq.cli import output
 from yirangmq.cli.command import Command
 from yirangmq.cli.commands.pipeline import common
 from yirangmq.cli.output import Screen
-from yirangmq.cli.render import Column
+from yirangmq.cli.table import Column
 from yirangmq.pipeline import project_template, run_registry
 from yirangmq.pipeline.declarative_events import Flow
 from yirangmq.pipeline.spark_errors import SparkLog

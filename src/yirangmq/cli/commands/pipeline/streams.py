@@ -15,7 +15,7 @@ from yirangmq.cli.command import Command
 from yirangmq.cli.commands.pipeline import common
 from yirangmq.cli.commands.pipeline.projects import HOME_HELP
 from yirangmq.cli.output import Screen
-from yirangmq.cli.render import Column
+from yirangmq.cli.table import Column
 from yirangmq.core.validation import check_count
 from yirangmq.pipeline import run_registry
 from yirangmq.pipeline.declarative_events import Seen

@@ -1,0 +1,91 @@
+"""Tables on the screen: rows to aligned lines, cut to the width of the terminal.
+
+Columns are aligned by the width of characters: wide East Asian ones take two places. Control characters of messages are
+escaped, because a payload must not control the terminal."""
+
+import unicodedata
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+GAP = "  "
+LEAST = 8
+"""A shrinking column keeps at least this many characters."""
+
+
+class Column(NamedTuple):
+    """``right`` aligns numbers; ``shrinks`` says that it may be cut where the screen is narrow."""
+
+    title: str
+    right: bool = False
+    shrinks: bool = False
+
+
+def render(columns: Sequence[Column], rows: Sequence[Sequence[object]], width: int | None) -> Iterator[str]:
+    """The lines of a table, cut to ``width`` if it is given."""
+    cells = [[plain(cell) for cell in row] for row in rows]
+    lines = [[column.title for column in columns], *cells]
+    widths = [max(measure(line[at]) for line in lines) for at in range(len(columns))]
+    if width is not None:
+        widths = _fitted(columns, widths, width)
+    for line in lines:
+        parts = (_cell(text, size, column.right) for text, size, column in zip(line, widths, columns, strict=True))
+        yield GAP.join(parts).rstrip()
+
+
+def plain(value: object) -> str:
+    """A cell's text: nothing for None, and no control characters."""
+    if value is None:
+        return "-"
+    return safe(str(value))
+
+
+def safe(text: str, keep: str = "") -> str:
+    """Control and format characters as escapes, but for those in ``keep``."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
+
+
+def measure(text: str) -> int:
+    """Columns on the screen: wide East Asian characters take two, combining ones none."""
+    if text.isascii():
+        return len(text)
+    return sum(_width(character) for character in text)
+
+
+def _width(character: str) -> int:
+    if unicodedata.combining(character):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+def cut(text: str, width: int) -> str:
+    if measure(text) <= width:
+        return text
+    kept, used = [], 0
+    for character in text:
+        used += _width(character)
+        if used > width - 1:
+            break
+        kept.append(character)
+    return "".join(kept) + "…"
+
+
+def _fitted(columns: Sequence[Column], widths: list[int], width: int) -> list[int]:
+    """Take from the widest shrinking column until the line fits or nothing more can give."""
+    over = sum(widths) + len(GAP) * (len(widths) - 1) - width
+    widths = list(widths)
+    while over > 0:
+        candidates = [at for at, column in enumerate(columns) if column.shrinks and widths[at] > LEAST]
+        if not candidates:
+            break
+        widest = max(candidates, key=lambda at: widths[at])
+        widths[widest] -= 1
+        over -= 1
+    return widths
+
+
+def _cell(text: str, width: int, right: bool) -> str:
+    text = cut(text, width)
+    space = " " * (width - measure(text))
+    return space + text if right else text + space
