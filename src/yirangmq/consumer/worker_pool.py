@@ -27,7 +27,7 @@ from yirangmq.core.backoff import Backoff
 from yirangmq.core.consumer_registry import WISHES, ConsumerState
 from yirangmq.core.errors import BadInput, MissingExtra, NotAllowed, QueueError
 from yirangmq.core.message import MAX_MESSAGE, Reason
-from yirangmq.format.delivery import parent_of, provider
+from yirangmq.format.trace_context import parent_of, provider
 
 
 class Gate:

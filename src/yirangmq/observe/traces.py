@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from yirangmq.core.errors import BadInput
 from yirangmq.core.events import Event, Traced
-from yirangmq.format.delivery import parent_of, provider
 from yirangmq.format.json_codec import loads
+from yirangmq.format.trace_context import parent_of, provider
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider

@@ -29,11 +29,9 @@ from yirangmq.core.topics import MOST_SEQUENCE, NO_HEADERS, NewRecord, Record, c
 from yirangmq.wire.frames import MAX_FRAME
 
 try:
-    from isal.isal_zlib import crc32
+    from isal.isal_zlib import crc32 as crc32
 except ImportError:
-    from zlib import crc32
-
-__all__ = ["crc32"]
+    from zlib import crc32 as crc32
 
 
 # -- layout ------------------------------------------------------------------------------------------------------------
