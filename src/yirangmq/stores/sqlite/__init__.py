@@ -1,1 +1,1 @@
-"""The store in one SQLite file: shared by processes, or owned by a server with a redo log."""
+"""SQLite store: one file, shared by processes or owned by a server with a redo log."""

@@ -1,7 +1,11 @@
-"""What a served SQLite store has done beside its work, each by a thread that is started when there is something to do.
+"""Background threads of the server's SQLite store: deferred commit, and WAL checkpoint.
 
-Knows: when. Does not know: what a commit is made of. A thread that cannot be started, or meets an error, fails nobody:
-whoever comes next does the work, or it is done later."""
+Each thread starts when it first has work. ``Settling`` lets SQLite commit what has been in the redo log alone for too
+long, or at once when hurried. ``Copying`` is the checkpointer: it copies WAL pages over a connection of its own while
+others commit. The committing thread copies the pages that came meanwhile, so that the WAL restarts; it also copies a
+WAL longer than 8 times the checkpoint size.
+
+A thread that cannot be started, or meets an error, fails no request: the next commit does its work, or a later try."""
 
 import contextlib
 import logging

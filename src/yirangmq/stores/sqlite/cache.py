@@ -1,15 +1,17 @@
-"""A connection that remembers what was changed through it, and where it looked in vain. Knows: which statements only
-look, which can wait, which tables they are about. Does not know: what they mean, what becomes of the record.
+"""Statement recorder with a negative cache, and caches of recent payloads and of messages known by id.
 
-What was published just now, kept in memory: a consumer that waits is handed it without a look into the tables.
+``Recorder`` takes the place of the connection in transactions of the server store:
 
-Knows: envelopes by their numbers. Does not know: who took them; what is kept longer than needed goes with the rest.
+- It records each statement that changed something, for the redo log.
+- It defers statements that cannot fail and whose result is unused, to the next query at the latest.
+- It remembers queries that found nothing (negative cache) until a row is put into the one table they ask.
+- It waits for a background commit before it uses the connection.
 
-What this process wrote a moment ago and is about to be asked for by name: drafts, messages whose id was given out,
-contents that were just set. Nothing here need be read back from the file.
+``Arrivals`` keeps up to 8 MiB of envelopes just published, so that a waiting consumer is served without a query.
 
-Knows: cards, envelopes, how much of them may be kept. Does not know: SQL. It is part of what is thrown away when
-another process has written or a transaction has failed (``sqlite_ledger.Known``)."""
+``Named`` keeps what this process wrote a moment ago and will be asked for by id: drafts, claimed messages, and
+contents that were just set. Both are part of ``reads.Known`` and are dropped with it when another process has written
+or a transaction has failed."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,6 +24,8 @@ from yirangmq.core.message import Envelope, Message, new_message, total_size
 from yirangmq.core.ports import Change
 from yirangmq.core.states import State
 from yirangmq.stores.sqlite.redo_log import Made
+
+# -- statement recorder ------------------------------------------------------------------------------------------------
 
 Values = Sequence[Any]
 _PUTS_INTO = re.compile(r"(?:INTO|UPDATE)\s+(?:OR\s+\w+\s+)?(\w+)")
@@ -154,6 +158,8 @@ def _remembered(vain: set[tuple[str, Values]], look: tuple[str, Values], cursor:
     return iter(())
 
 
+# -- recent payloads ---------------------------------------------------------------------------------------------------
+
 EACH = 300
 """Bytes that a message takes beside payload and header."""
 MOST_ARRIVED_BYTES = 8 * 1024 * 1024
@@ -203,6 +209,8 @@ class Arrivals:
         self._sent.clear()
         self._size = self._passed = 0
 
+
+# -- messages known by id ----------------------------------------------------------------------------------------------
 
 MOST_CARDS = 20_000
 """At some 500 bytes each, name and all."""

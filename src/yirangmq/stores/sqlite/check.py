@@ -1,12 +1,13 @@
-"""Looks a SQLite store over, and mends what can be mended without guessing. What SQLite itself finds damaged is
-reported here and left to ``sqlite_salvage``.
+"""Consistency check of a SQLite store, and repair of what can be repaired without guessing.
 
-Looks over the payloads that lie together in a SQLite store (schema/005-content.sql): each row is of messages of its
-own, and of some that are there. A message whose payload is not where it should be is found by ``sqlite_unreadable``.
+Damage that ``PRAGMA integrity_check`` finds, or text that does not decode, is reported as ``damaged`` and not touched:
+``stores.sqlite.salvage`` rebuilds the file. The other checks run in one transaction:
 
-Looks over the runs of a SQLite store (schema/004-runs.sql): each holds the messages it says, and nobody else does.
-
-What is torn is cut out: a message that then stands nowhere is found, and put back in line, by ``sqlite_check``."""
+- Runs: each row of ``fresh`` and ``batch`` holds the messages it says, and no other row holds them. A run that breaks
+  this rule is cut; a message then in no state is found by a later check and made ready again.
+- Payload rows: rows do not overlap, and each is used by at least one message.
+- Messages: rows that no longer decode (``corrupt_rows``); no state, two states, no content, no name.
+- Groups and counters: compared with the messages."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -21,6 +22,8 @@ from yirangmq.stores.sqlite.corrupt_rows import bury, unreadable
 from yirangmq.stores.sqlite.payloads import IS_LITTER, SIZE
 from yirangmq.stores.sqlite.runs import Batch, Runs, Span, spans
 from yirangmq.stores.sqlite.writes import SHARED
+
+# -- packed payloads ---------------------------------------------------------------------------------------------------
 
 _OVERLAPPING_CONTENT = """
 SELECT first, last, next FROM (SELECT first, last, lead(first) OVER (ORDER BY first) AS next FROM content)
@@ -42,6 +45,8 @@ def littered(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
             db.execute("DELETE FROM content WHERE first = ?", (first,))
         yield Finding("litter", f"{first}-{last}", "payloads of no message; given up", repair)
 
+
+# -- runs --------------------------------------------------------------------------------------------------------------
 
 COUNTED = "coalesce(sum(last - first + 1), 0)"
 """Messages in runs."""
@@ -155,6 +160,8 @@ def _doubles(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
                     runs.cut(seq, seq)
             yield Finding("twice", str(seq), f"in a run, and {where}; taken out of the run", repair)
 
+
+# -- the file, messages, groups and counters ---------------------------------------------------------------------------
 
 DAMAGED = "damaged"
 """The kind of a finding that only a new file can mend."""

@@ -1,4 +1,9 @@
-"""Opening a SQLite file as a store: settings, schema, migration; and SQLite's errors as ours."""
+"""SQLite connections: pragmas, schema migration, busy handler, and translation of SQLite's errors.
+
+Opening replays a redo log that a killed server left, before a migration changes the tables. A migration is one
+transaction over the numbered steps in ``schema/*.sql``; a newer schema and the file of another program are refused.
+
+The busy handler sleeps 0.5 to 10 ms at random, so that waiting processes do not retry in step."""
 
 import errno
 import os

@@ -1,8 +1,9 @@
-"""Messages whose stored bytes can no longer be read: text that is no text, JSON that is no JSON. A disk can do that
-to a file that SQLite finds in order.
+"""Messages whose stored bytes no longer decode: text that is not UTF-8, JSON that does not parse.
 
-Such a message is buried: it lies among the dead letters as CORRUPT until somebody looks, its payload the bytes that are
-there, and holds up nobody. Knows: the queue tables. Does not know: transactions, time, counters."""
+A disk can damage values in a file that SQLite itself finds sound. Such a message goes to the dead letters with the
+reason CORRUPT, so that it does not block its queue. Its payload is the bytes that are left.
+
+Rows are read as BLOBs, which cannot fail. The caller provides the transaction and corrects the counters."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple

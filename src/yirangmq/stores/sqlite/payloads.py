@@ -1,9 +1,10 @@
-"""Payloads of messages published together, laid one behind the other into one row: the table ``content``
-(schema/005-content.sql).
+"""Packed payloads: payloads of messages published together, one behind the other in one row of ``content``.
 
-A message whose payload lies there has a number in its column ``payload`` instead of the bytes: where they begin, how
-many they are, whether they are JSON. Knows: how payloads are laid together, found, taken out and given up. Does not
-know: states, verbs, counters."""
+Such a message has an integer in its column ``payload`` (schema/005-content.sql): the offset shifted by 25 bits, the
+length in 24 bits, and a last bit for JSON. A row holds up to 64 KiB; a payload over 16 KiB stays by itself.
+
+A row is deleted when none of its messages refers to it any more. A message that will stay long, such as a dead letter,
+takes its payload out first. The column ``sizes`` serves salvage: it finds payloads of messages whose rows are lost."""
 
 from bisect import bisect_right
 from collections.abc import Sequence

@@ -1,10 +1,8 @@
-"""What every part of a batch of work on the queue tables needs: numbers, names, policies, counters.
+"""Store cache, queue table and message lookups: the base classes of the SQLite transaction.
 
-Counters and the numbers given out are gathered in memory and written once, just before the commit.
-
-The part of a batch of work that looks messages up: in line, by number, by id, by state, by what time wants.
-
-A message is found in a row of its own or in a run (``sqlite_runs``); nobody who asks sees the difference."""
+``Known`` is all that a process caches between transactions. ``Ledger`` has numbers, queue names, policies, notes, and
+the counters, gathered in memory and written once, just before the commit. ``Reading`` finds messages in order, by
+number, id, state and due time, whether in a row of their own or in a run (``stores.sqlite.runs``)."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,8 +26,7 @@ from yirangmq.stores.sqlite.payloads import END_CONTENT, Contents, Row
 from yirangmq.stores.sqlite.runs import Batch, Head, Held, Runs, Span, spans
 
 AHEAD = 1000
-"""Numbers reserved at once, so that not every commit has to write down the last one given out. A process that ends
-leaves a gap."""
+"""Numbers reserved at once, so that few commits write the last one given out. A process that ends leaves a gap."""
 MOST_POLICIES = 20_000
 """Policies kept in memory, about 1 KB each. When there are more, all are forgotten and read again as they are used."""
 MOST_NUMBERS = 200_000
@@ -47,11 +44,9 @@ class Known:
     rules: dict[str, QueuePolicy] = field(default_factory=dict)
     """Policies whose text is known to be the one that is stored."""
     leased: dict[int, Message] = field(default_factory=dict)
-    """Cards this process leased out, so that an ack need not read them back. Thrown away with the rest when another
-    process has written, or a transaction of ours failed."""
+    """Messages this process leased out, so that an ack need not read them back."""
     named: Named = field(default_factory=Named)
-    tails: dict[tuple[int, int], Span] = field(default_factory=dict)
-    """By queue and rank the last run in line."""
+    tails: dict[tuple[int, int], Span] = field(default_factory=dict)  # by queue and rank, the last ready run
     arrivals: Arrivals = field(default_factory=Arrivals)
     held: dict[int, Held] = field(default_factory=dict)
     """By their first number, batches this process leased out."""
@@ -60,8 +55,7 @@ class Known:
     contents: list[Row] = field(default_factory=list)
     """Payloads of messages published together, as they were read last."""
     due: tuple[int | None, bool] | None = None
-    """The earliest moment at which time has something to do, and whether it has, or had when that was last looked up;
-    None: to be looked up."""
+    """The earliest due time, and whether a message is due then for certain; None: to be looked up."""
     queue_count: int | None = None
     """How many queues there are; None: to be counted."""
     totals: dict[str, int] | None = None
@@ -75,6 +69,9 @@ class Known:
     last: int = 0
     """The last number given out, of those up to ``reserved`` that nobody else gives out."""
     reserved: int = 0
+
+
+# -- queue table -------------------------------------------------------------------------------------------------------
 
 
 class Ledger:
@@ -283,10 +280,10 @@ class Ledger:
             self._db.execute("INSERT OR REPLACE INTO note VALUES (?, ?)", (key, text))
 
 
-_in_order = itemgetter(4, 5)
-"""Of a card: rank and place."""
-_by_moment = itemgetter(8, 0)
-"""Of a card: when it is due, and its number."""
+# -- lookups -----------------------------------------------------------------------------------------------------------
+
+_in_order = itemgetter(4, 5)  # of a message: rank and place
+_by_moment = itemgetter(8, 0)  # of a message: due time and number
 _by_number = itemgetter(0)
 
 
@@ -491,8 +488,7 @@ def _head_in_order(head: Head) -> tuple[int, int]:
 def _merged(
     line: list[tuple[int, int, int]], apart: list[tuple[int, int]], limit: int
 ) -> tuple[list[tuple[int, int, int]], int]:
-    """Of runs, (rank, first, last), and of single places, (rank, place), so much as the first ``limit`` are; of the
-    latter how many."""
+    """The first ``limit`` messages of runs (rank, first, last) and single places (rank, place); how many of these."""
     places = sorted([*apart, *((rank, seq) for rank, first, last in line for seq in _some(first, last, limit))])[:limit]
     end = places[-1]
     runs = [(rank, first, last if rank < end[0] else min(last, end[1])) for rank, first, last in line]

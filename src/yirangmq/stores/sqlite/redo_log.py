@@ -1,18 +1,21 @@
-"""The file of changes as a server writes it: records appended in a ring, void as SQLite takes them in.
+"""Redo log of the server's SQLite store, ``queue.db-redo``: format, replay after a crash, and append.
 
-Knows: where the next record has room, when it is on disk. Does not know: how records are read (``sqlite_redo``), when
-SQLite commits.
+A record is what one commit changed: the statements it executed, with their values (docs/sqlite.md)::
 
-Changes that are on disk but not yet in the SQLite file: ``queue.db-redo``, beside it (docs/sqlite.md).
+    head  <IIQI: bytes of the body, CRC-32 of all that follows, generation, number of the record
+    body  marshal (version 2) of: new statements, changes, whether statement numbers restart;
+          a change is: number of the statement, whether it is for many rows, values or rows
 
-A record is what one commit changed: the statements that did it, with their values. Records follow each other in a ring:
-where the next one does not fit before the end of the file, it stands at the beginning. Each carries a generation, and
-its number in it. The SQLite file says which generation counts, and from which record on and where: a commit of SQLite
-that takes records in changes that, so that they are void with the same stroke, and can be written over. The file keeps
-its length: a sync has nothing to write but the record.
+A statement is written once and has a number from then on.
 
-Knows: what records look like, which of them count, how changes are made again, who may do so. Does not know: what the
-statements mean, when to commit; how records are appended is ``sqlite_ring``."""
+The file is a ring of 1 MiB: a record that does not fit before the end stands at the beginning. Its length never
+changes, so a sync writes nothing but the record. The table ``redo`` in the SQLite file holds the mark: generation,
+number and offset of the first record that counts. A SQLite commit that contains records moves the mark in the same
+transaction, which voids them: they may be overwritten. Records count as long as each is whole and has the mark's
+generation and the next number.
+
+While a server holds ``flock`` on the file, no other process replays it. ``append`` returns False where it has no room
+or the file cannot be created (retried after 60 s); the store then lets SQLite commit."""
 
 import contextlib
 import marshal
@@ -30,6 +33,8 @@ from yirangmq.core.errors import StoreDamaged
 from yirangmq.fsio.disk import Disk
 from yirangmq.fsio.lock import try_lock, unlock
 from yirangmq.fsio.permissions import access_in
+
+# -- format and replay -------------------------------------------------------------------------------------------------
 
 Made = tuple[str, bool, Any]
 """A statement, whether it was for many rows, and its values or rows."""
@@ -227,6 +232,8 @@ def _is_left(place: Path, mark: Mark) -> bool:
         pass
     return False
 
+
+# -- append ------------------------------------------------------------------------------------------------------------
 
 BYTES = 1024 * 1024
 """Of the whole file: half of it for what SQLite commits, large enough that most commits need no page; half for what

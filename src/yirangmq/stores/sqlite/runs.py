@@ -1,14 +1,13 @@
-"""Messages in line that never were anywhere else: the table ``fresh`` (schema/004-runs.sql), where those whose numbers
-follow each other are one row.
+"""Runs: messages with consecutive numbers and the same state, one row in ``fresh`` or ``batch``.
 
-Knows: spans of numbers; how a run in line grows, is cut and is read. Does not know: verbs, counters, single rows. New
-runs are kept back until somebody has to find them in the table, or the commit comes: who is served in the commit that
-brought its messages takes them from here, and nothing is written and deleted again.
+The schema is in schema/004-runs.sql. A message that changes by itself is cut out of its run first and gets a row of
+its own in ``ready`` or ``life``.
 
-Messages kept as one row while they share their fate: the tables ``fresh`` (``sqlite_line``) and ``batch``
-(schema/004-runs.sql).
+``InLine`` has ready messages that were never leased (``fresh``). New runs are kept in memory until a query has to find
+them or the commit comes: a message leased in the commit that published it is never written to ``fresh``.
 
-Knows: spans of numbers; how a run grows, is cut and is read. Does not know: verbs, counters, single rows."""
+``Runs`` adds messages leased together for the first time, and those acked together (``batch``). It remembers up to
+10,000 batches leased by this process, so that settling one reads nothing."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -24,6 +23,9 @@ from yirangmq.stores.sqlite.payloads import BEGINS, LENGTH, SIZE, Contents, miss
 Span = tuple[int, int]
 """The first and the last of numbers that follow each other."""
 Head = tuple[Message, Envelope]
+
+
+# -- ready runs: fresh -------------------------------------------------------------------------------------------------
 
 LAST_FRESH = "SELECT first, last FROM fresh WHERE queue = ? AND rank = ? ORDER BY first DESC LIMIT 1"
 ADD_FRESH = "INSERT INTO fresh VALUES (?, ?, ?, ?)"
@@ -240,6 +242,8 @@ def _joined(runs: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
             found.append((rank, first, last))
     return found
 
+
+# -- leased and done runs: batch ---------------------------------------------------------------------------------------
 
 _COLUMNS = "first, last, queue, rank, state, due_at, changed_at, consumer, body, ids"
 

@@ -1,7 +1,11 @@
-"""A new file for a store whose own is damaged: what can be read is read into it, the damaged file is kept under another
-name, and nobody else has the store meanwhile. What is read is the business of ``sqlite_rescue``.
+"""Rebuild of a damaged SQLite store: readable rows go into a new file, which takes the place of the damaged one.
 
-Knows: files, locks, the first page of a SQLite file. Does not know: what the tables mean."""
+The damaged file is kept as ``queue.db.damaged``, with its WAL and redo log. During the rebuild this process holds an
+exclusive lock on SQLite's shared-lock bytes; a process that waits for it has to open the store again afterwards.
+
+Where the tables cannot be found, the copy gets the first page of a new store, whose tables begin at the same pages.
+Redo log records that still fit are replayed, and the new file is checked and repaired. If nothing can be read, the
+file stays as it is and ``StoreDamaged`` is raised. The rows are read by ``stores.sqlite.salvage_rows``."""
 
 import fcntl
 import os

@@ -1,13 +1,11 @@
-"""Reads the rows of a damaged SQLite store that can be read, and writes them into a sound one.
+"""Row salvage from a damaged SQLite file: readable rows, and payloads whose message rows are lost.
 
-A page that is lost takes some rows with it and no others: numbered tables are read on behind the gap, sorted ones from
-both ends. What became of a message whose row stands alone is for ``sqlite_check`` to say. Knows: the queue tables.
-Does not know: files, locks.
+A lost page costs its own rows only. Tables with an integer key are read on behind a gap of up to 100,000 numbers, and
+behind a longer gap from the other end; other tables are read from both ends.
 
-Payloads out of a damaged SQLite store, also of messages whose own rows are lost: a page of ``message`` has some two
-hundred rows, and their payloads lie elsewhere (schema/005-content.sql).
-
-Knows: what is left of such a message. Does not know: how tables are read around a gap, what becomes of it."""
+A page of ``message`` has about 200 rows, while their payloads lie elsewhere (schema/005-content.sql). A message with
+only its id and payload left goes to the dead letters as CORRUPT. Rows that contradict each other are left to
+``stores.sqlite.check``."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -30,6 +28,10 @@ from yirangmq.stores.sqlite.runs import Runs
 UNREADABLE = (apsw.CorruptError, apsw.NotADBError, apsw.SQLError, apsw.IOError, UnicodeDecodeError)
 MOST = 2**53
 """No number of ours is larger; a damaged one may be."""
+
+
+# -- payloads whose message rows are lost ------------------------------------------------------------------------------
+
 LOST = "all but its id and payload was lost"
 _IS_THERE = """
 SELECT 1 FROM message WHERE seq = ?1 UNION ALL SELECT 1 FROM life WHERE seq = ?1 AND body = 0 UNION ALL
@@ -81,6 +83,8 @@ def lost_row(old: apsw.Connection, new: apsw.Connection, find: Find, name: tuple
     at = new.execute(_NEIGHBOUR, (seq,)).fetchone() or (0,)
     return seq, queue, id, rank[0], at[0], at[0], 0, None, "", payload, 0, 0
 
+
+# -- readable rows -----------------------------------------------------------------------------------------------------
 
 LONGEST_GAP = 100_000
 """Numbers to try one by one behind a lost page; behind a longer gap the rest is read from the other end."""

@@ -1,16 +1,18 @@
-"""The SQLite store of a server, which nobody else writes to: small commits and many.
+"""SQLite store of a server, its only writer: small commits to a redo log, SQLite's commits in the background.
 
-A commit of SQLite writes whole pages, some 60 KB for one message. So a small one goes to the file of changes
-(``sqlite_ring``), one write and one sync, and SQLite's own transaction stays open: whoever comes next sees what was
-done. A large one, a file of changes that is half full, or the end of two seconds make SQLite commit all of it.
+A SQLite commit writes whole pages, about 60 KB for one message. A small commit (up to 150 changed rows) goes to the
+redo log instead (``stores.sqlite.redo_log``), with one write and one sync. SQLite's transaction stays open, so later
+transactions see the change. SQLite commits all of it with the next large commit, when the redo log is half full, or
+after 2 s.
 
-The last two happen aside: SQLite commits in a thread of its own, and meanwhile others go on as long as they ask it
-nothing. What they change is on disk in the file of changes, and told to SQLite when it is back. Between that commit and
-SQLite's next transaction somebody else could come and write: for so long the file of changes is held, and who finds it
-so steps back. Pages are copied from SQLite's log into its file by another thread.
+The last two are background commits on a thread (docs/decisions/0019-sqlite-commits-aside.md). Meanwhile transactions
+go on as long as they need no answer from SQLite: their changes are on disk in the redo log, and SQLite executes them
+when the connection is back. Between COMMIT and the next BEGIN IMMEDIATE another process could take SQLite's write
+lock. The server therefore holds ``flock`` on the redo log for that window, and other writers that see it held back
+off. Another thread checkpoints the WAL.
 
-If a batch of work fails, SQLite forgets all since its last commit, and what is in the file of changes is made again.
-After a crash the same happens when the store is opened, by whomever."""
+A failed transaction rolls SQLite back to its last commit, and the redo log is replayed. After a crash the next process
+that opens the store replays it."""
 
 import contextlib
 import logging

@@ -1,7 +1,8 @@
-"""The SQL of the queue tables, and rows to values. Knows: columns. Does not know: connections, transactions.
+"""SQL statements of the queue tables, and the mapping of rows to values.
 
-A row of ``life`` has the members of ``Message`` in their order, so that one tuple serves every statement: ?1 is seq,
-?2 the queue's number, ?4 the state, and so on."""
+The columns of ``life`` have the order of the fields of ``core.message.Message``, so one tuple serves every statement:
+?1 is seq, ?2 the queue's number, ?4 the state, and so on. Statements on ``fresh`` and ``batch`` are in
+``stores.sqlite.runs``, those on ``content`` in ``stores.sqlite.payloads``."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,5 +1,13 @@
-"""Messages in one SQLite file. One writing connection per process, short immediate transactions, WAL with full sync:
-when ``transaction`` ends without an error, its changes are on disk. The schema is in ``schema/*.sql``."""
+"""SQLite store that several processes may open: one writing connection each, short immediate transactions.
+
+WAL with full sync: when ``transaction`` ends without an error, its changes are on disk. The schema is in
+``schema/*.sql``. Threads of one process take turns by a lock.
+
+A writing transaction first replays the redo log of a server that was killed, and waits for a server's background
+commit. When another process has written, the caches (``reads.Known``) are dropped, except for parsed policies.
+
+On a full disk the reserve is released and history is trimmed. While the reserve is in use, new messages get only pages
+that are free inside the file."""
 
 import contextlib
 import threading

@@ -1,9 +1,11 @@
-"""One batch of work on the queue tables; see ``core.ports.Transaction`` for what each method promises.
+"""Transaction of the SQLite store: publishing, deduplication keys, and operations on whole runs of messages.
 
-Its parts: ``sqlite_ledger`` has numbers, policies and counters, ``sqlite_reading`` finds messages, ``sqlite_changing``
-moves them, ``sqlite_ending`` ends them, ``sqlite_together`` moves many as one; here they come in.
+``SqliteTransaction`` implements ``core.ports.Transaction``, ``Together`` the part ``core.ports.InRuns``, which leases
+and settles a run of messages as one row. They extend ``reads.Ledger`` (numbers, policies, counters), ``reads.Reading``
+(lookups), ``writes.Changing`` (state changes) and ``writes.Ending`` (rewrites, deletions).
 
-The part of a batch of work that treats a run of messages as one: ``core.ports.InRuns``."""
+``add`` inserts a batch without a lookup. After a constraint violation it takes the rows back and looks up each id and
+key. A single plain message is looked up first, because its inserts are deferred and must not fail."""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, count, repeat
@@ -20,6 +22,8 @@ from yirangmq.stores.sqlite.payloads import UNDO_CONTENT, by_itself, laid
 from yirangmq.stores.sqlite.reads import MOST_NUMBERS, Known
 from yirangmq.stores.sqlite.runs import Batch
 from yirangmq.stores.sqlite.writes import Ending
+
+# -- operations on runs ------------------------------------------------------------------------------------------------
 
 
 class Together(Ending):
@@ -130,6 +134,8 @@ def _fresh(seq: int, queue: str, rank: int, sent: Envelope) -> Message:
     """The card of the first one of a run in line."""
     return Message(seq, queue, "", State.READY, rank, seq, 0, 0, 0, 0, sent.published_at, "", "", 0, True)
 
+
+# -- publishing and deduplication keys ---------------------------------------------------------------------------------
 
 _kind_of = itemgetter(2, 3, 4, 5, 6, 7, 10, 11)
 """What can be the same for many: rank, times, key, header, group, target."""

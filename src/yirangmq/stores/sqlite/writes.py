@@ -1,13 +1,11 @@
-"""The part of a batch of work that moves messages from state to state.
+"""State changes, rewrites, deletions and history trimming of the SQLite transaction, batched by kind.
 
-Changes are sorted by kind, and all of a kind is one statement where that can be.
+Changes are sorted by kind: queue, state and content before and after, and whether they carry a failure. All of a kind
+are one statement where possible. Most batches are of one kind; the sorting functions test for that first.
 
-Messages and changes sorted by what is done to them together. Knows: values. Does not know: SQL.
-
-A batch is mostly all of one sort, and there are many batches: that case is looked for first.
-
-The part of a batch of work after which less is left of a message, or something else: another content, an id without
-content, no trace; bytes that nobody can read."""
+``Changing`` moves messages from state to state; those with the same times and consumer share a row of ``batch``
+(``stores.sqlite.runs``). ``Ending`` replaces contents, deletes messages, and reduces history to remembered ids. It
+also moves messages that no longer decode from the head of a queue to the dead letters."""
 
 from collections.abc import Sequence
 from heapq import merge
@@ -22,6 +20,8 @@ from yirangmq.stores.sqlite import corrupt_rows as unreadable
 from yirangmq.stores.sqlite import sql
 from yirangmq.stores.sqlite.reads import Reading
 from yirangmq.stores.sqlite.runs import Batch, Head, Span, members, spans
+
+# -- sorting by kind ---------------------------------------------------------------------------------------------------
 
 Kind = tuple[str, State, bool, State, bool, bool]
 Fate = tuple[int, int, int, str]
@@ -113,6 +113,8 @@ def by_fate(cards: list[Message]) -> dict[Fate, list[Message]]:
         fates.setdefault((card[4], card[8], card[10], card[11]), []).append(card)
     return fates
 
+
+# -- state changes -----------------------------------------------------------------------------------------------------
 
 _by_number = itemgetter(0)
 MOST_CARDS = 20_000
@@ -319,6 +321,8 @@ def _ids(cards: list[Message], first: int, last: int) -> str:
         cards = [card for card in cards if first <= card[0] <= last]
     return dumps({card[2]: card[17] for card in sorted(cards, key=_by_number)}).decode()
 
+
+# -- rewrites, deletions, history --------------------------------------------------------------------------------------
 
 TRIMMED_IN_TURN = 200
 """Queue numbers that one ``trim`` looks at beside those with new done messages."""
