@@ -1,1 +1,1 @@
-"""The store of JSON files: one file a message, whose name says its state."""
+"""Files store: one JSON file a message; its folder is the message's state."""

@@ -1,15 +1,15 @@
-"""Brings what a transaction changed to the disk, all or nothing, in the order that a power cut cannot harm:
+"""Commit of the files store: a transaction's changes reach the disk in an order that a power cut cannot harm.
 
-1. contents of new messages, failures and policies into temporary files; synced. The same for what the batch adds to
-   the base of the totals, if it does (totals.py)
-2. failures get their names; synced, so that no dead letter is ever without its reason
-3. messages get their names: new ones out of the temporary files, others by a rename from the old name to the new; one
-   with another content is there under its new name, synced, before the old one goes
-4. names synced: the folders entered, then the folders left. Only now the caller hears that it is done
-5. the base of the totals and the index follow; contents of finished messages are blanked, empty folders removed
+1. Contents of new messages, failures and policies go to temporary files and are synced. So does the intent, if the
+   batch changes the base of the totals (``stores.files.totals``).
+2. Failures get their names, synced, so that no dead letter is ever without its reason.
+3. Messages get their names: new ones out of the temporary files, others by a rename from the old name to the new. A
+   message with another content is there under its new name, synced, before the old file goes.
+4. Names are synced: the folders entered, then the folders left. Only now the caller is answered.
+5. The base of the totals and the index follow. Contents of finished messages are blanked, empty folders removed.
 
-Each message is whole at every moment; a batch that a power cut hits may be there in part. An error takes everything
-back. Knows: the order of work. Does not know: what the changes mean."""
+Each message is whole at every moment; after a power cut a batch may be there in part. An error takes everything back
+(``stores.files.undo_log``)."""
 
 import os
 from collections import defaultdict

@@ -1,8 +1,8 @@
-"""Files that a person or another program drops into ``<queue>/inbox``: each becomes a message, in order of arrival.
+"""Import of files that a person or another program drops into ``<queue>/inbox``.
 
-The file itself is renamed into line, so that it is either still there or a message, never both. A broken one is set
-aside with its reason; one that may still be being written is left for later. Knows: what may lie in an inbox. Does not
-know: how messages are kept."""
+Each file becomes a message, in order of arrival, up to 1000 in a call. The file itself is renamed into line, so it is
+either still there or a message, never both. An invalid file goes to the quarantine with the reason, but not within 2 s
+of its last change: it may still be written."""
 
 import os
 import time

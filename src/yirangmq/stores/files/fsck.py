@@ -1,15 +1,12 @@
-"""Looks a files store over, from the names up, and knows how to mend each thing that is wrong. On the way it makes
-the index anew.
+"""Consistency check of a files store, from the names up; it builds the index on the way.
 
-Does not know: when to mend (recovery.py, files_check.py), which of two names of a message stays
-(repair.py), what lies beside messages (fsck.py).
+``Survey`` walks all queues and yields each problem with its repair (``stores.files.repair``). Its ``made`` is the
+index once every problem was mended; ``stores.files.recovery`` decides when that happens.
 
-Looks over what lies beside the messages of one queue: why they failed, deduplication keys, totals, the policy.
+``Beside`` checks what belongs to the messages of one queue, after these: failures, deduplication keys, totals, policy.
 
-Knows: the queue's messages, which were looked over first. Does not know: how those are found (fsck.py).
-
-New messages that came with a deduplication key of which there is no trace: a power cut may have kept a message and
-lost its key. Nobody was told of that message, and whoever sends it again must find it."""
+``Keyless`` restores lost deduplication keys: a power cut may have kept a new message and lost its key. That message
+was never confirmed, and a producer that sends it again must find it."""
 
 import re
 import time
@@ -62,6 +59,8 @@ from yirangmq.stores.files.totals import (
 )
 from yirangmq.stores.files.undo_log import Deeds, Home, is_blank
 from yirangmq.stores.files.view import failure_path
+
+# -- failures, keys, totals, policy ------------------------------------------------------------------------------------
 
 _FAILURE_NAME = re.compile(r"([0-9]{12,16})[ab]\.json")
 
@@ -141,6 +140,9 @@ class Beside:
             yield Problem("policy", self._mender.where("config/policy.json"), str(error), None)
 
 
+# -- lost deduplication keys -------------------------------------------------------------------------------------------
+
+
 class Keyless:
     def __init__(self, root: str, policies: Policies, deeds: Deeds, made: Made) -> None:
         self._root = root
@@ -175,6 +177,8 @@ class Keyless:
 def _is_new(message: Message) -> bool:
     return message.leases == 0 and message.state in (State.READY, State.DELAYED, State.HELD, State.DRAFT)
 
+
+# -- messages of all queues --------------------------------------------------------------------------------------------
 
 STUCK = ("stuck", "is held, and nobody of its group is before it")
 OUT_OF_TURN = ("out of turn", "is not held, and others of its group come first")

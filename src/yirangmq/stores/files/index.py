@@ -1,15 +1,15 @@
-"""Where each message lies, without searching: an index beside the files, in ``.index``.
+"""Index of the files store, derived from the file names: records by number, and lookups by id, key and group.
 
-The names of the files are the truth. The index only spares listing them all: by number (a record per message, at a
-fixed offset of a small file), by id and by deduplication key (secondary_indexes.py), by group (secondary_indexes.py),
-by due time (timer_index.py), and the counters. It is never synced, and believed only while nothing speaks against it:
-it must have been written since the machine started, at this very folder, by processes that finished their work.
-Otherwise it is made
-anew from the names (recovery.py). Knows: numbers. Does not know: folders of messages.
+The names of the files are the truth; the index, in ``.index``, only spares listing them all. It holds
 
-What stands in the index of a files store, entry by entry: a message by its number, an id, a deduplication key.
+- a record per message, by number, at a fixed offset of a small file;
+- ids and deduplication keys (hash indexes), and groups (linked lists): ``stores.files.secondary_indexes``;
+- due times: ``stores.files.timer_index``;
+- the counters of each queue.
 
-Knows: their bytes. Does not know: files (index.py, secondary_indexes.py)."""
+The index is never synced. It is trusted only if its state file was written since the machine started, for this very
+folder, by a process that finished its commit. Otherwise ``stores.files.recovery`` rebuilds it. Used under the store's
+lock."""
 
 import os
 import struct
@@ -25,6 +25,8 @@ from yirangmq.fsio.disk import exists
 from yirangmq.fsio.permissions import access_in, make_folder, open_file
 from yirangmq.stores.files.names import TOPS, Card, top_of
 from yirangmq.stores.files.secondary_indexes import PRINT, Chains, Member, Shards, fingerprint, writing
+
+# -- records -----------------------------------------------------------------------------------------------------------
 
 PER_SEGMENT = 1000
 """Messages of one file, by their numbers."""
@@ -99,6 +101,8 @@ def key_record(key: Key) -> bytes:
 def read_key_record(record: bytes) -> Key:
     return Key(record[:PRINT], int.from_bytes(record[PRINT:-8], "little"), int.from_bytes(record[-8:], "little"))
 
+
+# -- index files -------------------------------------------------------------------------------------------------------
 
 MAGIC = b"yrMQidx3"
 _STATE = struct.Struct("<8sIIQQQ40sQQ")

@@ -1,11 +1,10 @@
-"""The index follows a commit: what needs space is written before anything else happens, so that a full disk refuses in
-time; the rest when the batch is on disk.
+"""Index maintenance of the files store: the update with each commit, and a whole index in memory for a rebuild.
 
-Knows: what was changed, the index. Does not know: how it gets to the disk (commit.py).
+``Bookkeeping.prepare`` writes what needs space before the commit does anything else, so that a full disk refuses in
+time. ``finish`` writes the rest when the batch is on disk; if it fails, the index stays marked as in doubt and the
+next transaction rebuilds it.
 
-A whole index in memory, while it is being made from the names: some 70 bytes a message, more for one in a group.
-
-Knows: the records of the index. Does not know: where they come from (fsck.py)."""
+``Made`` is filled by ``stores.files.fsck`` from the names: about 70 bytes a message, more for one in a group."""
 
 import os
 from array import array
@@ -34,6 +33,8 @@ from yirangmq.stores.files.names import UNSAID, Card, read_name
 from yirangmq.stores.files.secondary_indexes import PRINT, Member, fingerprint, shard_of
 from yirangmq.stores.files.timer_index import Calendar, Note
 from yirangmq.stores.files.transaction import FilesTransaction
+
+# -- update with a commit ----------------------------------------------------------------------------------------------
 
 
 class Done(NamedTuple):
@@ -152,6 +153,9 @@ def _place_of(card: Card | None) -> int:
     if card is None or not card.message.group or card.message.state not in WAITING:
         return 0
     return card.message.place
+
+
+# -- index in memory, for a rebuild ------------------------------------------------------------------------------------
 
 
 class Made:

@@ -1,22 +1,17 @@
-"""Every file of a queue, folder by folder. Knows: the layout. Does not know: what names mean.
+"""Files of a queue in the files store: deduplication key files, spare files, and the walk over its folders.
 
-Deduplication keys: an empty file each, whose name is the record, in ``meta/keys``, by the end of the window::
+A deduplication key is an empty file in ``meta/keys`` whose name is the record. A folder covers ten minutes of expiry::
 
     meta/keys/0002947160/1768296360000.16.a3f09c2d11b7e845~018f3c5e-0b7a
 
-That is: until when, the message's number in base 36, the key's fingerprint, the message's id. Keys without an end lie
-by the number, a thousand in a folder: ``meta/keys/far-0000000000``. A key outlives its message; when the message is
-forgotten first, or was there already when it was given the key, the name has the mark ``.f``, so that a key without
-mark and without message is known for what it is: left by a power cut, of a message that never was.
+The name holds the end of the window in ms, the message's number in base 36, the key's fingerprint, and the message's
+id. Keys without an end lie by message number, a thousand in a folder: ``meta/keys/far-0000000000``. A key outlives its
+message. The mark ``.f`` is set when the message is forgotten first, or when it existed before it was given the key. A
+key with neither mark nor message was left by a publish that a power cut interrupted.
 
-Knows: names. Does not know: messages.
-
-Files of forgotten messages, blanked and kept to be written again. On ext4 making a file costs many times more for
-half a minute after others were removed, and a queue that prunes its history removes as many as it makes; a file that
-goes round costs two renames.
-
-They lie in ``meta/spare`` and hold one byte, the brace with which every message begins. After a crash none is used:
-recovery removes them. Knows: names. Does not know: what was in the files, what will be."""
+Spare files (``meta/spare``, up to 500 a queue) are files of forgotten messages, blanked and reused. On ext4, creating
+a file costs many times more for half a minute after others were removed; reusing one costs two renames. A spare holds
+one byte, the brace every message begins with. Recovery removes all spares."""
 
 import os
 import re
@@ -27,6 +22,8 @@ from yirangmq.fsio.disk import listdir
 from yirangmq.stores.files.index import Key
 from yirangmq.stores.files.names import DEPTH, PER_FOLDER, base36
 from yirangmq.stores.files.undo_log import SPARE
+
+# -- deduplication keys ------------------------------------------------------------------------------------------------
 
 STRETCH_MS = 600_000
 FAR_MS = 9_000_000_000_000
@@ -77,6 +74,8 @@ def read_key(name: str) -> KeyFile | None:
     return KeyFile(Key(bytes.fromhex(fingerprint), int(seq, 36), int(until)), id, bool(mark))
 
 
+# -- spare files -------------------------------------------------------------------------------------------------------
+
 SPARE_FOLDER = "meta/spare"
 MOST = 500
 """Spare files a queue keeps; what is more is removed."""
@@ -121,6 +120,8 @@ class Spares:
     def forget(self, queue: str) -> None:
         self._known.pop(queue, None)
 
+
+# -- walk over a queue's folders ---------------------------------------------------------------------------------------
 
 FAILURES = "meta/failures"
 TEMP = "meta/temp"

@@ -1,8 +1,10 @@
-"""What is in the file of a message: its envelope as one JSON document, readable with ``cat``, and at its end a member
-``yirangmq`` with what else is needed to give back exactly what was sent.
+"""Content of a message file: the envelope as one JSON document, plus a member ``yirangmq`` for the store.
 
-A file that somebody dropped into the inbox is kept as it is and has no such member. A content never changes; where
-another takes its place, that is another file. Knows: JSON text. Does not know: folders."""
+The file is readable with ``cat``. The member ``yirangmq`` holds what else is needed to return exactly what was sent. A
+file that was dropped into the inbox is kept as it is, without that member. A content is never changed in place:
+another content is another file.
+
+Failure files and the lines of ``results.jsonl`` are written here too."""
 
 import base64
 import binascii

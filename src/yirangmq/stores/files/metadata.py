@@ -1,21 +1,14 @@
-"""The queues of a files store: folders below the root that have an inbox. One cache per opening of a store.
+"""Metadata of a files store: number counter, notes, policy files, and the list of queues.
 
-A listing is reused while the root's modification time is unchanged, so that the cost of a commit does not depend on the
-number of queues. Only folders that were not seen before are looked into.
+- Counter: ``.counter`` is ahead of every number given out, 10,000 at a time, so that no number is given twice.
+- Notes: a text file each in ``.notes``, whose path is its key. File names end in ``~.txt``; no key contains ``~``, so
+  a note and a folder of notes may have the same name.
+- Policies: ``config/policy.json`` of each queue. A person may edit it at any time; it is read again when its
+  modification time, size or inode has changed.
+- Queues: folders below the root that have an inbox. A listing is reused while the root's modification time is
+  unchanged, so the cost of a commit does not depend on the number of queues. Only new folders are looked into.
 
-The store's own numbers on disk: the counter file, which is ahead of every number given out, so that none is ever
-given twice. (Totals of a queue: totals.py.)
-
-Knows: how it is written and read back. Does not know: what is counted when.
-
-Notes beside the messages: a text file each, in ``.notes``, whose path is its key. ``~`` stands in no key, so that a
-note and a folder of notes may have the same name.
-
-Knows: paths and texts. Does not know: who keeps them, what for.
-
-Each queue's ``config/policy.json``, which a person may edit at any time: read again when it has changed.
-
-Knows: one file per queue. Does not know: transactions."""
+Totals of a queue are in ``stores.files.totals``."""
 
 import os
 import time
@@ -28,6 +21,8 @@ from yirangmq.core.validation import QUEUE
 from yirangmq.format.json_codec import dumps, loads
 from yirangmq.fsio.disk import exists, isdir, read_bytes, subfolders
 from yirangmq.stores.files.undo_log import Home
+
+# -- number counter ----------------------------------------------------------------------------------------------------
 
 COUNTER = ".counter"
 FORMAT = 3
@@ -75,6 +70,8 @@ def read_counter(root: str) -> Counter | None:
     return found
 
 
+# -- notes -------------------------------------------------------------------------------------------------------------
+
 FOLDER = ".notes"
 TEMP = ".temp"
 """Where a note is written before it gets its name."""
@@ -113,6 +110,8 @@ def unfinished(root: str) -> list[str]:
     except FileNotFoundError:
         return []
 
+
+# -- policies ----------------------------------------------------------------------------------------------------------
 
 FILE = "config/policy.json"
 _Stamp = tuple[int, int, int]
@@ -159,6 +158,8 @@ class Policies:
             problem.field = error.field
             raise problem from None
 
+
+# -- queues ------------------------------------------------------------------------------------------------------------
 
 SETTLED_NS = 50_000_000
 """A listing made sooner after the root changed is not reused: a change within the same tick of the file system's clock

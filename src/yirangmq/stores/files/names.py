@@ -1,16 +1,16 @@
-"""Where a message lies in the files store and what its file is called: a ``Card`` to folder and name, and back.
+"""File names of the files store: encoding of a message's place and metadata in folder and name, and back.
 
-Its state is the folder; everything else that changes in its life stands in the name, so that a change is one rename::
+The folder is the message's state. What else changes in its life is in the name, so that a change is one rename::
 
     000000000042A1L1Dmkc4yo80Cmkc4y120Z7~018f3c5e-0b7a~worker-1.json
 
-The first number is what the folder is in order of, in decimals: the place in line (``inbox``, ``inbox-for``), the time
-of the last change (``dlq``, ``parked``, ``archive``), or the message's number in the store (everywhere else). Then come
-marks, each a capital letter with a value, numbers in base 36, left out where there is nothing to say; then the message
-id, and the consumer if there is one. A name has at most 255 bytes: of one that would be longer, what never changes in a
-life (priority, group, target, size) is left to its content (docs/files.md explains each mark).
+The first number, in decimals, orders the folder: the place in line (``inbox``, ``inbox-for``), the time of the last
+change (``dlq``, ``parked``, ``archive``), or the message's number in the store (everywhere else). Marks follow, each a
+capital letter and a value (numbers in base 36), omitted where there is nothing to say. Then come the message id, and
+the consumer if there is one.
 
-Knows: names. Does not know: disks, what is in the files."""
+A name has at most 255 bytes. A longer one leaves out what never changes (priority, group, target, size); the content
+of the file has it. docs/files.md explains each mark."""
 
 import re
 from datetime import UTC, datetime, timedelta

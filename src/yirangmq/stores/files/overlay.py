@@ -1,14 +1,11 @@
-"""What a transaction has changed and the disk does not know yet. Knows: cards before and after, in memory.
-Does not know: how they get to the disk (commit.py).
+"""Overlay of the files store: uncommitted changes, the merged view of disk and changes, deduplication keys.
 
-What a transaction sees: what the disk has, with what was changed since on top, in order.
+``Pending`` holds in memory what a transaction has changed, with messages before and after; ``stores.files.commit``
+brings it to the disk. ``Sight`` shows what the transaction sees: the disk (``stores.files.view``) with the changes on
+top, in order. ``Keyring`` tells which message holds a deduplication key, and gives and takes keys.
 
-Knows: cards, on disk and not yet there. Does not know: what is done with them.
-
-Deduplication keys as a transaction sees them: who holds which, given and taken (layout.py has the files).
-
-A new message and its key stand and fall together: after a power cut neither is left without the other. A key that is
-given to a message on disk stands by itself. Knows: keys. Does not know: why they are asked for."""
+A new message and its key stand and fall together: after a power cut neither is left without the other. A key given to
+a message that is already on disk stands by itself."""
 
 from bisect import bisect_left
 from collections import defaultdict
@@ -26,6 +23,8 @@ from yirangmq.stores.files.metadata import Rotation
 from yirangmq.stores.files.names import Card
 from yirangmq.stores.files.totals import NONE, TOTALS, Numbers, plus, share_of
 from yirangmq.stores.files.view import Order, View, order_of
+
+# -- uncommitted changes -----------------------------------------------------------------------------------------------
 
 
 class Reject(NamedTuple):
@@ -230,6 +229,9 @@ def is_counted(message: Message) -> bool:
     return message.state is not State.DROPPED and (message.state is not State.DONE or message.body)
 
 
+# -- merged view -------------------------------------------------------------------------------------------------------
+
+
 class Sight:
     """One per transaction."""
 
@@ -324,6 +326,9 @@ def _card_order(card: Card) -> Order:
 
 def _turn(card: Card) -> Order:
     return card.message.rank, card.message.place
+
+
+# -- deduplication keys ------------------------------------------------------------------------------------------------
 
 
 class Keyring:

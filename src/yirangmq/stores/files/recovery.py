@@ -1,8 +1,10 @@
-"""After a crash or a power cut, and whenever the index is in doubt: mend what the names show to be wrong, and make the
-index anew. And the same when a person asks for a check. No file is read that need not be: contents are checked when
-they are used, or when a check is asked for.
+"""Recovery of a files store: repair of what the names show to be wrong, and rebuild of the index.
 
-Knows: the store's lock is held. Does not know: what can be wrong (fsck.py)."""
+It runs under the store's lock after a crash or a power cut, whenever the index is in doubt, and for ``check`` and
+``repair``. It reads no content that it does not need: contents are checked when they are used, or when a check is
+asked for. ``look`` only builds the index, for a store that cannot be written.
+
+``stores.files.fsck`` finds the problems, ``stores.files.repair`` knows how to mend each."""
 
 from yirangmq.core.message import Counts
 from yirangmq.core.ports import Finding

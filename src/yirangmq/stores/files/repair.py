@@ -1,18 +1,15 @@
-"""How each thing that can be wrong in a files store is mended: moved, removed, set aside, told anew.
+"""Repair actions of the files store: moves, removals and quarantine; the order of groups; duplicate files.
 
-Knows: the disk, names. Does not know: what is wrong (fsck.py), when to mend it (recovery.py).
+``Mender`` builds each ``Problem`` that ``stores.files.fsck`` finds, with the action that mends it.
+``stores.files.recovery`` runs the actions.
 
-Groups from the names up: who belongs to each, in order, and who is not where the rule puts them. The rule: the first
-of a group is in line or in hand, all behind it are held. A batch that a power cut hit may have freed the next one
-without finishing the one before it, or the other way round; nobody was told, so either way back is right.
+``Muster`` collects group members from the names. The rule: the first of a group is not held, all behind it are. A
+batch that a power cut hit may have released the next member without finishing the one before it, or the other way
+round. No caller was answered, so either way back is right.
 
-Knows: the rule, cards. Does not know: files (fsck.py).
-
-Two files that claim to be one message: which of them stays.
-
-Where a message has two names, because after a power cut the old one came back, the later state stays: more leases,
-then the later change, then done before dead before parked before waiting before leased. Only a change that nobody was
-told of can leave two names, so either would do."""
+``age`` and ``claim`` decide which of two files for one message, or one id, stays. After a power cut a message may have
+its old name as well. The later state stays: more leases, then the later change, then the order of ``LATER``. Only an
+unconfirmed change can leave two names, so either would do."""
 
 import os
 from array import array
@@ -30,6 +27,8 @@ from yirangmq.stores.files.message_file import Sort, write_failure
 from yirangmq.stores.files.names import TOPS, Card
 from yirangmq.stores.files.undo_log import Deeds, quarantine
 from yirangmq.stores.files.view import failure_path
+
+# -- problems and their repair -----------------------------------------------------------------------------------------
 
 
 class Problem(NamedTuple):
@@ -99,6 +98,9 @@ def path_of(card: Card) -> str:
     return f"{card.folder}/{card.name}"
 
 
+# -- order of groups ---------------------------------------------------------------------------------------------------
+
+
 class Muster:
     """The members of one queue's groups, as the names tell of them; 16 bytes each."""
 
@@ -143,6 +145,8 @@ def held(message: Message) -> Message:
         message = transitions.release(message, policy, message.changed_at, message.place)
     return transitions.hold(message)
 
+
+# -- duplicates --------------------------------------------------------------------------------------------------------
 
 LATER = (
     State.DRAFT,

@@ -1,17 +1,13 @@
-"""The members of each group that are not done with, chained in order of their places: who is first, and who is next, is
-known without looking at the others, however many wait.
+"""Secondary indexes of the files store: a hash index on disk, and linked lists of the members of each group.
 
-Two kinds of files: in ``.index/groups`` a record for each group with its first and its last member
-(secondary_indexes.py), in ``.index/links`` for each member, at a fixed offset, its place and the members before and
-behind it.
+``Shards`` is a set of fixed-width records in 64 files, each record beginning with the 8-byte fingerprint of a text. A
+lookup reads one file, an insert appends to it. Two texts may share a fingerprint, so callers check what they find.
 
-Part of the index (index.py): it may be lost at any time and is never synced. Knows: numbers. Does not know:
-messages, what a group is for.
+``Chains`` links the unfinished members of each group in order of their places: the first member, and the next of each,
+are found however many wait. ``.index/groups`` has the first and last member of each group. ``.index/links`` has, at a
+fixed offset for each member, its place and its two neighbours.
 
-A set of short records on disk, found by a text: 64 small files, each a row of fixed-width records beginning with
-the text's fingerprint. To look one up is to read one file; to add is to write at its end.
-
-Part of the index (index.py): it may be lost at any time and is never synced."""
+Both are part of the index: never synced, and rebuilt after a loss (``stores.files.index``)."""
 
 import os
 import struct
@@ -24,6 +20,8 @@ from typing import NamedTuple
 
 from yirangmq.fsio.disk import exists
 from yirangmq.fsio.permissions import OWNER, Access, open_file
+
+# -- hash index --------------------------------------------------------------------------------------------------------
 
 PRINT = 8
 """Bytes of a fingerprint. Two texts may share one: who looks something up checks what was found."""
@@ -182,6 +180,8 @@ def _write_all(fd: int, data: bytes, at: int) -> None:
     while done < len(data):
         done += os.pwrite(fd, data[done:], at + done)
 
+
+# -- linked lists of groups --------------------------------------------------------------------------------------------
 
 PER_SEGMENT = 1000
 LINK = struct.Struct("<qqq")

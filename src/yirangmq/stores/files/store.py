@@ -1,22 +1,19 @@
-"""Messages as JSON files in folders that can be looked at with ``ls`` and ``cat``: a message's folder is its state,
-a change of state is one rename, and everything that changes in its life stands in its name (stores/files/names.py).
+"""Files store: messages as JSON files whose folder is their state, and the lock of its root folder.
 
-How things are found. Ready messages: by listing ``inbox/<priority>/<thousand places>``, whose names sort in order of
-delivery; one small folder is read, however many wait; those for one consumer lie apart, in ``inbox-for``. By number or
-id: the index says which folder to list (index.py). By time: so does its calendar (timer_index.py). Who is next in a
-group: so do its chains (secondary_indexes.py). The index is derived from the names, never synced, and made anew
-whenever it cannot be trusted (recovery.py).
+Files can be looked at with ``ls`` and ``cat``. A change of state is one rename, and what else changes in a message's
+life is in its name (``stores.files.names``). The standard library is enough: no package is needed.
 
-What is promised. When ``transaction`` ends without an error its changes are on disk (commit.py). Any number of
-processes may have the same folder open; they take turns by a lock (store.py). Counts by state are exact, always:
-after a crash they are counted from the names. So are the totals (published, acked …; totals.py).
+Lookups. Ready messages: by listing ``inbox/<priority>/<thousand places>``, whose names sort in order of delivery. One
+small folder is read, however many wait; messages for one consumer lie apart, in ``inbox-for``. By number or id: the
+index names the folder to list (``index``). By time: ``timer_index``. The next of a group: ``secondary_indexes``. The
+index is derived from the names, never synced, and rebuilt whenever it cannot be trusted (``recovery``).
 
-Bare Python is enough: nothing here needs a package.
+Guarantees. When ``transaction`` ends without an error, its changes are on disk (``commit``). Any number of processes
+may have the folder open. Counts by state are always exact: after a crash they are counted from the names. So are the
+totals (``totals``).
 
-Who may change a files store now: one writer among all threads and processes, or many readers among processes.
-
-``flock`` on one file: the system lets go of it when a process dies, however it dies. Knows: locks. Does not know:
-what they guard."""
+``RootLock`` is ``flock`` on one file, which the system releases however a process dies: one writer among all threads
+and processes, or many reading processes."""
 
 import contextlib
 import errno
@@ -45,6 +42,8 @@ from yirangmq.stores.files.transaction import FilesTransaction
 from yirangmq.stores.files.undo_log import Deeds, Home
 from yirangmq.stores.files.view import View
 from yirangmq.stores.reserve import HISTORY_PARTS, files_reserve, give_up_history
+
+# -- lock --------------------------------------------------------------------------------------------------------------
 
 BACKOFF = Backoff(first=0.0001, limit=0.0025, jitter=1.0)
 """Seconds between two attempts: up to 0.2 ms after the first one, up to 5 ms at most."""
@@ -153,6 +152,8 @@ class RootLock:
         with self._turn:
             self._close()
 
+
+# -- store -------------------------------------------------------------------------------------------------------------
 
 DURABILITIES = ("full", "os")
 """``os`` leaves out the syncs: safe against a killed process, not against a power cut."""

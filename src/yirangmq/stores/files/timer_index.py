@@ -1,15 +1,11 @@
-"""The messages on which time acts, found by the calendar: those that are due, and when the next one is. As the view it
-belongs to: one per transaction, and what was listed once is not listed again.
+"""Timer index of the files store: time buckets with the folders in which messages are due.
 
-Knows: the calendar, names of files. Does not know: what time does to a message.
+``Calendar`` is the folder ``.index/due``: a text file per bucket (``Stretch``), ``<begin>-<seconds>``, a folder on
+each line. A bucket is a second wide for the next two minutes, a minute for the next three hours, and an hour beyond.
+When a wide bucket begins, its entries move to narrow ones. A line is written before the file it is about, so none is
+ever missing. It may be stale: the names in the folder decide. Like the rest of the index it is never synced.
 
-When to look where: for each stretch of time the folders in which something is due then.
-
-One small text file per stretch, ``.index/due/<begin>-<seconds>``, a folder a line. Near times have stretches of a
-second, far ones of an hour; when a long one begins, what is due later in it is noted again in short ones. A line may
-be stale: the names in the folder decide. A line is written before the file it is about, so none is ever missing.
-
-Part of the index (index.py): never synced. Knows: times and folders. Does not know: what is in them."""
+``Timed`` reads it in one transaction: messages that are due, and when the next one is. It lists each bucket once."""
 
 import errno
 import os
@@ -19,6 +15,8 @@ from typing import NamedTuple
 from yirangmq.core.message import Message
 from yirangmq.fsio.permissions import access_in, open_file
 from yirangmq.stores.files.names import Card, due_in
+
+# -- time buckets on disk ----------------------------------------------------------------------------------------------
 
 NEAR_MS = 120_000
 FAR_MS = 10_800_000
@@ -108,6 +106,9 @@ def _append(fd: int, lines: bytes) -> None:
     """The line break comes first: what a full disk cut off does not swallow the next line."""
     if os.write(fd, lines) < len(lines):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+# -- due messages of a transaction -------------------------------------------------------------------------------------
 
 
 class Due(NamedTuple):

@@ -1,14 +1,14 @@
-"""Totals of a queue (published, acked, failed, dropped, redriven) that are exact after every crash.
+"""Crash-safe totals of a queue (published, acked, failed, dropped, redriven): a stored base and an intent.
 
-Most of a total is counted from the names of the messages: each message that is there was published, each one in
-``archive`` or ``meta/done`` was acked, each one in ``meta/dropped`` was dropped. Only the rest is kept, the *base*: the
-share of messages that are forgotten, and all failures and redrives. The base is the name of an empty file in
-``meta/totals``: ``VERSION.published.acked.failed.dropped.redriven``. Publish, ack and drop never change it.
+Most of a total is counted from the names of the messages: each message present was published, each one in ``archive``
+or ``meta/done`` was acked, each one in ``meta/dropped`` was dropped. Only the rest is stored, the *base*: the share of
+messages that are forgotten, and all failures and redrives. The base is the name of an empty file in ``meta/totals``:
+``VERSION.published.acked.failed.dropped.redriven``. Publish, ack and drop never change it.
 
-A batch that changes the base writes an intent first: which messages it moves and what each adds. The intent is durable
-before the first rename, and the base is renamed after the last one is durable. If the process or the machine stops in
-between, recovery adds the share of those messages that did move. An intent counts only while the base still has the
-name the intent begins with."""
+A batch that changes the base first writes an intent: the messages it moves and what each adds. The intent is durable
+before the first rename, and the base is renamed after the last one is durable. After a crash in between, recovery adds
+the share of the messages that did move. An intent counts only while the base still has the name the intent begins
+with."""
 
 import os
 import re

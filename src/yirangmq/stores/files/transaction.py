@@ -1,5 +1,9 @@
-"""One batch on a files store: what the disk has, with what was changed since on top. See ``core.ports.Transaction``
-for what each method promises; nothing reaches the disk before the commit (commit.py)."""
+"""Transaction of the files store: the disk with the uncommitted changes on top.
+
+Implements ``core.ports.Transaction``. Nothing reaches the disk before the commit (``stores.files.commit``).
+
+A message whose content cannot be read goes to the quarantine, and the next of its group is released. A queue whose
+policy file is broken has no timed work; the other queues go on."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence

@@ -1,11 +1,11 @@
-"""Changes of the disk that can be taken back: each remembers how. Contents are made durable before they get their
-names, names before the caller hears of them; many share one sync.
+"""Undo log of the files store: a batch of file operations that can be taken back, and the quarantine.
 
-Knows: the disk, the order of syncs. Does not know: messages.
+``Deeds`` records the inverse of each operation and applies them backwards when the batch fails; only ``unlink`` cannot
+be taken back. Contents are durable before they get their names, names before the caller is answered. More than six
+files or folders share one ``syncfs`` where the system has it.
 
-Sets a file aside that is no message, or no longer one: into the queue's ``quarantine``, with a note that says why.
-
-Knows: names that are taken, names that are too long. Does not know: what was wrong."""
+``quarantine`` moves a file that is no message, or no longer one, to the queue's ``quarantine/``, with a note of the
+reason."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -16,6 +16,8 @@ from typing import NamedTuple
 
 from yirangmq.format.json_codec import dumps
 from yirangmq.fsio.disk import Disk, exists, isdir
+
+# -- batch of file operations ------------------------------------------------------------------------------------------
 
 SPARE = ".spare"
 """How names of files end that may be written again (layout.py)."""
@@ -263,6 +265,8 @@ def is_blank(path: str) -> bool:
     except FileNotFoundError:
         return False
 
+
+# -- quarantine --------------------------------------------------------------------------------------------------------
 
 MOST = 240
 """Letters of a name that a suffix can be put to."""

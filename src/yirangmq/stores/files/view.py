@@ -1,7 +1,10 @@
-"""What lies on the disk, as cards, in order. One view per transaction: while the lock is held nothing else changes,
-so that what was listed once is not listed again.
+"""Read view of a files store's disk: messages by number, by id and in order, and their contents.
 
-Knows: folders, names, the index. Does not know: changes that are not on the disk yet."""
+One view per transaction: while the lock is held nothing else changes, so each folder is listed once. The index names
+the folder of a number or id; the listing of that folder has the file name. Where a file is not where the index says,
+``is_doubtful`` is set and the index is rebuilt afterwards.
+
+Uncommitted changes are not seen here: ``stores.files.overlay`` merges them."""
 
 import os
 import re
