@@ -1,7 +1,7 @@
-"""Reads every byte of a log and says what is wrong. Knows: the files, and what they should hold.
-Does not know: how to mend it (``SegmentLog.mend`` does). Works beside a writer.
+"""Log check, and repair of a damaged segment.
 
-Mends one sealed segment of a log that is open for writing. Knows: the segment. Does not know: the others."""
+``check`` reads every byte and compares, beside a writer; it mends nothing. ``mended`` works on one sealed segment of a
+log that is open for writing (``SegmentLog.mend``): it writes a wrong index anew, or salvages what is sound."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -19,6 +19,8 @@ from yirangmq.stores.log.salvage import QUARANTINE, Case, salvage
 from yirangmq.stores.log.segment_files import Workshop
 from yirangmq.stores.log.segment_format import SPARE, Mark, first_of
 from yirangmq.wire import records
+
+# -- check -------------------------------------------------------------------------------------------------------------
 
 DAMAGED, GAP, INDEX, ASIDE, FOREIGN = "damaged", "gap", "index", "set-aside", "foreign"
 Progress = Callable[[int, int], None]
@@ -112,6 +114,9 @@ def _beside(folder: str) -> Iterator[Finding]:
     for name in sorted(os.listdir(aside)) if os.path.isdir(aside) else []:
         if not name.endswith(".txt"):
             yield Finding(ASIDE, f"{aside}/{name}", "was damaged; what is sound in it was saved", True)
+
+
+# -- repair ------------------------------------------------------------------------------------------------------------
 
 
 def mended(workshop: Workshop, segment: Segment, now_ns: int) -> list[Segment] | None:

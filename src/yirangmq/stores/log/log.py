@@ -1,13 +1,11 @@
-"""The end of the log: many callers, one write and one sync for all that wait. Knows: the segment in use, the next one.
-Does not know: the segments before it, readers.
+"""Topic log open for writing: append with group commit, retention, repair.
 
-Nothing is counted before it is on disk. A write that fails is taken back; after a sync that fails nobody can say what
-is on disk, and the log takes no more until it is opened again.
+``Appender`` is the group commit: threads queue tickets, and the thread that gets the lock writes up to 4 MiB of
+waiting records with one write and one sync. Readers see confirmed records only. A failed write is taken back. After a
+failed sync the content of the disk is unknown, and the log takes no more until it is opened again.
 
-The log of a publisher's topics: a folder of segments. One process writes, any number read (``segments_view``).
-
-Knows: how the parts work together, which segments there are. Does not know: subscribers, sockets.
-``docs/log.md`` says what lies where and what is promised."""
+``SegmentLog`` is a folder of segments: one process writes, any number read (``stores.log.readonly``). ``docs/log.md``
+says what lies where and what is guaranteed."""
 
 import os
 import threading
@@ -33,6 +31,8 @@ from yirangmq.stores.log.recovery import Recovery
 from yirangmq.stores.log.segment_files import ZEROS, End, Workshop
 from yirangmq.stores.log.segment_set import House, segment_size
 from yirangmq.wire import records
+
+# -- append ------------------------------------------------------------------------------------------------------------
 
 MOST_AT_ONCE = 4 << 20
 """Bytes of payloads written with one sync, if several callers wait: enough that the sync hardly counts."""
@@ -255,6 +255,9 @@ class Appender:
                 self._broken = f"a sync failed ({error.strerror}); what is on disk is not known"
                 raise
             self._is_synced = True
+
+
+# -- log ---------------------------------------------------------------------------------------------------------------
 
 
 class LogSettings(NamedTuple):

@@ -1,10 +1,12 @@
-"""Reads a log: by sequence, by time, as records, as frames, as pieces of files. Knows: a source of segments.
-Does not know: who writes them. Every reader has descriptors of its own and moves nobody's position.
+"""Log reader, with the segments and the chain of segments it reads.
 
-The segments of a log, in order. Knows: where each begins and ends, and what is missing between them.
-Does not know: how they came to be. A chain is replaced, never changed: whoever holds one may go on with it.
+``Segment`` is one file and how far it may be read. While a reader has it open, a shared ``flock`` keeps the file from
+being recycled. A chain is an ordered sequence of segments, replaced and never changed: a reader may go on with the one
+it has.
 
-What a reader asks of one open segment. Knows: a segment and a descriptor of its file. Does not know: the others."""
+``SegmentReader`` reads by sequence or time, as records, as frames, or as pieces of files. Its ``Source`` is the log
+itself or a read-only view. Every reader has descriptors of its own. Where a file was retired or recycled meanwhile,
+the reader asks its source again, up to 5 times."""
 
 import os
 from bisect import bisect_right
@@ -20,7 +22,8 @@ from yirangmq.fsio.lock import try_lock
 from yirangmq.stores.log import segment_format as scan
 from yirangmq.stores.log.segment_format import Head, Seal, State, Summary, Topic
 from yirangmq.wire import records
-from yirangmq.wire import records as wire_records
+
+# -- segment -----------------------------------------------------------------------------------------------------------
 
 
 class Tail(NamedTuple):
@@ -107,6 +110,8 @@ class Segment:
             raise Gone from None
 
 
+# -- chain of segments -------------------------------------------------------------------------------------------------
+
 Chain = Sequence[Segment]
 
 
@@ -136,6 +141,9 @@ def to_be_trimmed(chain: Chain, before: int) -> Trimmed:
     going = list(takewhile(lambda segment: segment.first <= segment.tail.last < before, chain))
     first = chain[len(going)].first if len(going) < len(chain) else chain[-1].tail.last + 1
     return Trimmed(len(going), sum(segment.size for segment in going), first)
+
+
+# -- queries on an open segment ----------------------------------------------------------------------------------------
 
 
 def offsets(segment: Segment, fd: int, start: int, stop: int) -> tuple[int, int]:
@@ -228,6 +236,8 @@ def see_all(segment: Segment, reached: int, end: int) -> None:
             f"{segment.path}: the frame at byte {reached} cannot be read; 'yirangmq log check' says more"
         )
 
+
+# -- reader ------------------------------------------------------------------------------------------------------------
 
 ENOUGH = 1 << 18
 """Bytes of frames handed over at once where they are picked by topic."""
@@ -366,7 +376,7 @@ class SegmentReader:
         for segment, fd, begin, end in self._spans(start, stop, wanted):
             for step in scan.walk(fd, begin, end):
                 begin = step.offset + step.head.size
-                if is_wanted is None or is_wanted(wire_records.topic_at(step.data, step.at, step.head)):
+                if is_wanted is None or is_wanted(records.topic_at(step.data, step.at, step.head)):
                     yield decoded(segment, step)
             see_all(segment, begin, end)
 
@@ -377,7 +387,7 @@ class SegmentReader:
         for segment, fd, begin, end in self._spans(start, stop, wanted):
             for offset, head, data, at in scan.walk(fd, begin, end):
                 begin = offset + head.size
-                if is_wanted is None or is_wanted(wire_records.topic_at(data, at, head)):
+                if is_wanted is None or is_wanted(records.topic_at(data, at, head)):
                     first, last = first or head.sequence, head.sequence
                     parts.append(data[at : at + head.size])
                     held += head.size
@@ -401,7 +411,7 @@ class SegmentReader:
             first = last = length = 0
             for offset, head, data, at in scan.walk(fd, begin, end):
                 begin = offset + head.size
-                if is_wanted(wire_records.topic_at(data, at, head)):
+                if is_wanted(records.topic_at(data, at, head)):
                     first, last = first or head.sequence, head.sequence
                     length += head.size
                 elif length:

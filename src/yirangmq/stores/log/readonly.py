@@ -1,8 +1,10 @@
-"""Reads a log's folder from outside: no lock, no writer needed, nothing is changed. Copes with a writer at work:
-segments come, are sealed, retired or used again between two looks.
+"""Read-only view of a log's folder: takes no lock, needs no writer, changes nothing.
 
-Knows: the files. Does not know: the process that writes them. What it shows is on disk: where a record may not have
-been synced yet, the view syncs the file itself before it shows the record."""
+The view copes with a writer at work: segments come, are sealed, retired or recycled between two steps. A look that
+meets this is repeated after 2 ms, up to 50 times.
+
+What the view shows is on disk: where a record may not be synced yet, the view syncs the file before it shows the
+record."""
 
 import os
 import time

@@ -1,7 +1,11 @@
-"""Opens a log's folder for writing: reads every segment's head and seal, scans the last one, cuts what a power cut left
-half-written, sets aside what is damaged. Everything the log knows comes from its segments; there is no other file.
+"""Log recovery: opens a folder of segments for writing.
 
-Knows: a folder and the rules of what may lie in it. Does not know: appending, readers."""
+Recovery reads the head and seal of every segment, scans the last one, and cuts off what a power cut left half-written.
+It seals segments that were not sealed yet, salvages damaged ones, and removes spare files. All the log knows comes
+from its segments; there is no other file.
+
+The log goes on with a new epoch only where an unknown number of records is lost. ``StoreTooNew`` and ``WrongEpoch``
+are raised before anything is changed."""
 
 import os
 from collections.abc import Callable

@@ -1,7 +1,7 @@
-"""Makes new segments of what is sound in a damaged one. The damaged file goes to ``quarantine/`` with a note; what it
-no longer holds is a gap between the new ones. Knows: one file and its bounds. Does not know: the rest of the log.
+"""Segment salvage: new segments from the sound records of a damaged one.
 
-The file is copied first and replaced last: a power cut at any point leaves it to be salvaged again."""
+The damaged file goes to ``quarantine/`` with a note of the reason. What it no longer holds is a gap between the new
+segments. The file is copied first and replaced last: after a power cut at any point it is salvaged again."""
 
 import os
 from collections.abc import Iterable

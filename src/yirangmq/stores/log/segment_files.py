@@ -1,8 +1,8 @@
-"""The acts on disk by which segments come, are sealed, and go. Knows: files and their order of syncs.
-Does not know: records, callers. Errors pass as ``OSError``.
+"""Segment files on disk: create, seal, retire and recycle, each with its order of syncs.
 
-A file becomes a segment by its name: it is written and synced first, renamed then. A name that is gone is gone for
-certain before the file is used for anything else."""
+A file becomes a segment by its name: it is written and synced first, then renamed. A retired name is durably gone
+before the file is reused. New files are filled with zeros ahead of time, because a sync costs less when the file does
+not grow. A retired file becomes a spare unless a reader holds it. Errors pass as ``OSError``."""
 
 import os
 from collections.abc import Mapping

@@ -1,17 +1,19 @@
-"""Walks over the frames of a segment's file. Knows: how to read them from a descriptor, what a sound row of them is.
-Does not know: which segments there are, what to do about damage. Reads with ``pread``: no position is shared.
+"""Segment format of the topic log (head, state, index, seal), and the walk over the frames of a segment.
 
-What lies in a segment's file, in this order:
+A segment's file holds, in this order::
 
-    head        96 bytes: whose log, which epoch, the first sequence
+    head        96 bytes: epoch of the log, epoch of the segment before, first sequence, time, where the records begin
     state       one frame of kind 21: each topic's numbers before the first record here
     records     frames as they are sent (wire/records.py)
     index       one frame of kind 22, written when the segment is sealed: the topics' numbers after the last record,
-                and every so often (sequence, time, offset)
-    seal        64 bytes, the last of the file: the last sequence, the times, where the index begins
+                and every 64 KiB a mark (sequence, time, offset)
+    seal        64 bytes, the last of the file: first and last sequence, their times, where the index begins
 
-A segment in use ends in zeros, or in what lay in its file before it was used again; it has neither index nor seal.
-Both can be made anew from the records. Sans-IO; ``docs/log.md`` draws it."""
+A segment in use ends in zeros, or in what its file held before it was recycled; it has neither index nor seal. Both
+can be rebuilt from the records. Numbers are big-endian; ``docs/log.md`` draws the layout.
+
+The format functions do no I/O. The walk reads a descriptor with ``pread``, so no file position is shared. It says how
+far records are sound; callers decide what to do about damage."""
 
 import mmap
 import os
@@ -27,6 +29,8 @@ import msgspec
 
 from yirangmq.core.errors import StoreDamaged, StoreTooNew
 from yirangmq.wire import records
+
+# -- format ------------------------------------------------------------------------------------------------------------
 
 VERSION = 1
 SIGN = b"YRGMQLOG"
@@ -174,6 +178,8 @@ def _body(kind: int, data: bytes) -> bytes:
         raise StoreDamaged(f"{what} does not hold what was written")
     return body
 
+
+# -- walk over frames --------------------------------------------------------------------------------------------------
 
 CHUNK = 1 << 20
 MARK_EVERY = 1 << 16

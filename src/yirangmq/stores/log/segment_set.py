@@ -1,8 +1,11 @@
-"""The segments of a log that is open for writing: new ones come at the end, old ones go at the beginning, damaged ones
-are replaced. Knows: the chain, the spare file, what is done in the background. Does not know: records, callers.
+"""Segment set of a log open for writing: roll, seal, retention, replacement, and the background executor.
 
-Work on segments that nobody waits for: sealing, preparing the next file. Knows: one thread.
-Does not know: what the work is."""
+``House`` has the chain of segments and the spare file. New segments come at the end, old ones go at the beginning,
+damaged ones are replaced. The chain is an immutable tuple: readers keep the one they have. ``roll`` is called under
+the appender's lock; changes of other segments take ``_upkeep``.
+
+``Errands`` runs work that no caller waits for (sealing, preparing the next file) in order on one thread, or at once
+where ``ahead`` is off."""
 
 import logging
 import os
@@ -20,6 +23,8 @@ from yirangmq.stores.log.reader import Segment
 from yirangmq.stores.log.salvage import QUARANTINE
 from yirangmq.stores.log.segment_files import End, Making, Spare, Workshop
 from yirangmq.stores.log.segment_format import HEAD_SIZE, write_state
+
+# -- background executor -----------------------------------------------------------------------------------------------
 
 Work = Callable[[], None]
 log = logging.getLogger(__name__)
@@ -57,6 +62,8 @@ def _logged(work: Work) -> None:
     except Exception:  # the caller has gone on, and the next errand must not wait for ever
         log.exception("log_upkeep_failed")
 
+
+# -- segment set -------------------------------------------------------------------------------------------------------
 
 SMALLEST_FIRST = 1 << 20
 """A new log begins small, and each segment may be as large as all that is kept before it."""
