@@ -1,2 +1,3 @@
-"""Places to keep messages. Knows: disks. Does not know: doors, callers, why a message moves.
-Each store is a ``core.ports.Store`` and passes tests/contracts."""
+"""Message stores (SQLite, files, etcd, memory), the topic log, the journal, and what they share.
+
+Every message store implements ``core.ports.Store`` and passes ``tests/contracts``; ``stores.open`` picks one by URL."""

@@ -1,8 +1,10 @@
-"""The roster of consumers as files beside a store that several processes open directly: ``queue.db.consumers/ID.json``
-is what a consumer says of itself, ``ID.wish`` what an operator asks of it.
+"""Consumer registry in a folder beside a store that several processes open directly.
 
-Knows: cards, a folder. Does not know: queues. These files may be lost at any time and come again within seconds, so
-they are renamed into place but never synced."""
+``queue.db.consumers/ID.json`` is the consumer's last heartbeat. ``ID.wish`` is what an operator asks of that process;
+the consumer receives it with its next heartbeat.
+
+Files are renamed into place and never synced: a lost file is written again within seconds. An unchanged heartbeat is
+rewritten every 4 s at most. The folder is created with the first file and removed with the last."""
 
 import contextlib
 import os

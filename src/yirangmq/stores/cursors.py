@@ -1,17 +1,17 @@
-"""Durable subscribers' cursors, wherever they are kept: what a cursor may look like, and which place a URL means.
-Knows: the places by name. Does not know: topics, subscribers.
+"""Durable cursors of topic subscribers, in a file of JSON lines or in a SQLite file.
 
-Cursors in one small file that can be read with ``cat``: each line is a checksum and a JSON document, the latest line
-for a name counts. The file is made anew when it holds far more lines than cursors.
+A URL picks the place: ``file:PATH`` or ``sqlite:PATH``. ``Checked`` validates each cursor before the place is touched.
+
+``FileCursors`` is for one process. A line is a CRC-32 in hex and a JSON document; the last line for a name counts::
 
     5a1c09e2 {"cursors":[{"name":"billing","epoch":"…","sequence":42,"filter":"trades.*","atNs":1768296060123456789}]}
     91b3c0de {"dropped":"billing"}
 
-A line is synced before ``put`` returns. A last line that is not whole was never confirmed and is cut off. One process
-writes. Knows: the file. Does not know: what the cursors point at.
+``put`` and ``drop`` return after an fdatasync. An incomplete last line was never confirmed and is cut off at open. A
+damaged line between others leaves an older cursor: records are redelivered, none is lost. A copy of the damaged file
+is kept as ``PATH.damaged``. The file is rewritten once it exceeds 64 KiB and 8 times its size after the last rewrite.
 
-Cursors in a SQLite file of their own. Several processes may have it open. Knows: one table.
-Does not know: what the cursors point at."""
+``SqliteCursors`` allows several processes: WAL, ``synchronous=FULL``, a busy timeout of 5 s."""
 
 import errno
 import os
@@ -32,6 +32,8 @@ from yirangmq.fsio.disk import Disk
 from yirangmq.fsio.errors import translated
 from yirangmq.fsio.permissions import access_in
 from yirangmq.stores.sqlite.connection import make_file, sqlite_errors_translated
+
+# -- file of JSON lines ------------------------------------------------------------------------------------------------
 
 ROOM = 64 * 1024
 """A file no larger than this is never made anew."""
@@ -225,6 +227,8 @@ def _document(line: bytes) -> Any:
         return None
 
 
+# -- SQLite file -------------------------------------------------------------------------------------------------------
+
 APPLICATION_ID = 0x79724D43
 """Marks the file as ours: "yrMC"."""
 BUSY_MS = 5_000
@@ -293,6 +297,8 @@ class SqliteCursors:
 def _signed(number: int) -> int:
     return number - WHOLE if number >= HALF else number
 
+
+# -- opening by URL, and input checks ----------------------------------------------------------------------------------
 
 EPOCH = re.compile("[0-9a-f]{32}")
 HALVES = re.compile("[\ud800-\udfff]")

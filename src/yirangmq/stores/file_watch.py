@@ -1,4 +1,6 @@
-"""Hears of changes made by other processes: inotify where the system has it, a short sleep where it does not."""
+"""File change notification across processes: inotify, or polling every 50 ms where inotify is missing.
+
+A silent inotify watch is trusted for 1 s, then ``wait`` returns and the caller looks again."""
 
 import ctypes
 import os

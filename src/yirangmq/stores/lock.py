@@ -1,7 +1,9 @@
-"""Which server holds a store: a lock file beside it, ``queue.db.lock``, with the server's process and address inside.
+"""Store lock of a server: a lock file beside the store, with the server's process and address inside.
 
-The lock itself is ``flock``: the system lets go of it when the server dies, however it dies, so that a file left behind
-means nothing. Knows: locks, one small file. Does not know: what is stored, who listens."""
+The lock on ``queue.db.lock`` is ``flock``, which the system releases however the process dies. A file left behind
+therefore means nothing. Its content is a JSON ``Holder``; the address is empty while the server starts.
+
+``memory:`` and ``etcd:`` stores have no lock file: etcd stores use leader election."""
 
 import errno
 import os

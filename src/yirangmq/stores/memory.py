@@ -1,10 +1,12 @@
-"""Messages in this process's memory, for tests. Knows: dicts and sorted lists. Does not know: disks.
+"""In-memory store: the reference implementation of the store port, for tests.
 
-What the memory store holds, and how to change it with a way back. Knows: dicts and sorted lists.
-Does not know: what the entries mean.
+``MemoryState`` is the committed data. It outlives the stores opened on it, as a file outlives a process. One lock
+serialises all transactions.
 
-One batch on messages in memory: every change can be undone, and the line and the calendar follow the cards.
-Slow where simple is clearer: it is what the other stores are compared with."""
+``Edit`` is the undo log: each change records its inverse, and a failed transaction applies the inverses backwards.
+``MemoryTransaction`` changes messages in one place, so the ready lists, the groups and the timer list follow them. It
+prefers simple to fast: the contract tests hold every other store to the same behaviour. ``stores.etcd.state`` extends
+these classes."""
 
 import threading
 from bisect import bisect_left, bisect_right, insort
@@ -20,6 +22,8 @@ from yirangmq.core.policy import QueuePolicy, read_policy
 from yirangmq.core.ports import Change, Finding, Page, Stored
 from yirangmq.core.states import WAITING, State
 from yirangmq.format.json_codec import loads
+
+# -- committed state and undo log --------------------------------------------------------------------------------------
 
 ABSENT: Any = object()
 
@@ -95,6 +99,8 @@ def _take_out(line: list[Any], entry: tuple[int, ...]) -> None:
         raise LookupError(f"{entry} is not in line")
     del line[at]
 
+
+# -- transaction -------------------------------------------------------------------------------------------------------
 
 _NEVER = 2**63
 
@@ -420,6 +426,9 @@ def read_cursor(cursor: str, state: State) -> tuple[int, ...]:
     if len(parts) != (3 if state is State.READY else 2):
         raise BadInput(f"{cursor!r} is not a cursor of this listing", field="cursor")
     return parts
+
+
+# -- store -------------------------------------------------------------------------------------------------------------
 
 
 class MemoryStore:

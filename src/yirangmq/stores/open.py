@@ -1,9 +1,10 @@
-"""``sqlite:queue.db``, ``files:./queues``, ``etcd://h1,h2,h3``, ``memory:``: the scheme picks the store; each is
-loaded when asked for.
+"""Opening of a store by URL, and the permissions of its files.
 
-Parts of a store that other users may reach: for ``check``, ``repair`` and ``health``.
+Schemes are ``sqlite:queue.db``, ``files:./queues``, ``etcd://h1,h2,h3`` and ``memory:``. An implementation is imported
+when its scheme is opened.
 
-Knows: which files and folders a store is made of. Does not know: who should use it; ``fsio.permissions`` does."""
+``loose_parts`` finds files and folders of a store that other users can reach, for ``check``, ``repair`` and
+``health``. Which permissions are too wide is decided by ``fsio.permissions``."""
 
 import stat
 from pathlib import Path
@@ -14,6 +15,8 @@ from yirangmq.core.policy import RESERVE_BYTES
 from yirangmq.core.ports import Clock, Finding, Store
 from yirangmq.fsio.permissions import access_in, loose
 from yirangmq.stores.lock import lock_path
+
+# -- opening -----------------------------------------------------------------------------------------------------------
 
 SCHEMES = ("sqlite", "files", "etcd", "memory")
 
@@ -78,6 +81,8 @@ def open_roster(url: str, clock: Clock) -> Roster | None:
 
     return RosterFolder(Path(f"{place.rstrip('/')}.consumers"), clock)
 
+
+# -- permissions -------------------------------------------------------------------------------------------------------
 
 KIND = "permissions"
 BESIDE = ("", "-wal", "-shm", "-redo", ".lock")

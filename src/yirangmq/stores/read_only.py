@@ -1,10 +1,12 @@
-"""Stores that this process may read and not write: a read-only file system, files of another user, an immutable file.
+"""Read-only opening of stores this process cannot write: read-only file system, other owner, immutable file.
 
-SQLite: the file is opened read-only where that shows every confirmed message. That is not so while the WAL cannot be
-read without writing its index, while a redo log is not applied yet, or where the schema is of an earlier version: then
-the file, its WAL and its redo log are copied to a temporary folder and opened there. Files: an index is made from the
-names in a temporary folder. Nothing is written to the store itself, and every write is refused with
-``store_read_only``."""
+SQLite: the file is opened with ``mode=ro`` (and ``immutable=1`` if the WAL is empty) where that shows every confirmed
+message. Three cases do not: a WAL whose index would have to be written, a redo log that is not applied yet, an older
+schema. Then the file, its WAL and its redo log are copied to a temporary folder and opened there.
+
+Files: the index is built from the file names in a temporary folder.
+
+The store itself is never written; every write is refused with ``store_read_only``."""
 
 import os
 import shutil

@@ -1,13 +1,12 @@
-"""Disk space reserved for draining a full store: a file beside the store that is really allocated.
+"""Disk space reserve for draining a full store, and trimming of history on a full disk.
 
-Ack, nack, drop, purge and lease need a little space: pages of a WAL, a folder, a line in a journal. When one of them
-finds no space, the store removes this file, the work is repeated, and the file is made again as soon as there is room.
-Publishing never uses that space. Not thread-safe: used under the store's lock.
+``Reserve`` is a file beside the store whose blocks are really allocated. Ack, nack, drop, purge and lease need a
+little space: WAL pages, a folder, a journal line. When such a call finds none, the store deletes the reserve, repeats
+the call, and allocates the reserve again as soon as there is room. Publishing never uses that space. Not thread-safe:
+used under the store's lock.
 
-History given up for new messages: where a store is full, the content of acked messages goes before its policy says
-so, the oldest first. Their ids stay remembered for the tombstone window.
-
-Knows: the port. Does not know: which store."""
+``give_up_history`` drops the content of acked messages before their policy says so, up to ``limit`` of them. Their ids
+stay remembered for the tombstone window."""
 
 import contextlib
 import os
@@ -16,6 +15,8 @@ from pathlib import Path
 from yirangmq.core.ports import Change, Transaction
 from yirangmq.core.states import State
 from yirangmq.fsio.permissions import open_file
+
+# -- the reserve file --------------------------------------------------------------------------------------------------
 
 SHARE = 8
 """At most this part of the file system is reserved ..."""
@@ -104,6 +105,8 @@ def sqlite_reserve(path: Path, most: int) -> Reserve:
 def files_reserve(root: str, most: int) -> Reserve:
     return Reserve(f"{root}/.reserve", most)
 
+
+# -- trimming of history -----------------------------------------------------------------------------------------------
 
 HISTORY_PARTS = (500, 50, 5)
 """Messages that are given up in one transaction: as many as there is space for."""

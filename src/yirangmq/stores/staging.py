@@ -1,6 +1,7 @@
-"""Stages of batches as files: ``<query>/<batch>/<stage>.<piece>``. Each is whole and on disk before it is told of.
+"""Staging files of sink batches: ``<query>/<batch>/<stage>.<piece>``.
 
-Knows: files. Does not know: what is in them, ledgers."""
+Implements ``broker.sink_batch_rows.Stages``. A piece is written to a temporary file, synced and renamed, so it is
+whole and on disk before ``put`` returns. ``put`` of an existing piece replaces it."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

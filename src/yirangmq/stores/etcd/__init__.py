@@ -1,1 +1,1 @@
-"""The store whose messages are kept in etcd."""
+"""Message store in etcd: its leader keeps the state in memory and commits each transaction to etcd."""

@@ -1,9 +1,17 @@
-"""What a served store keeps in etcd, key by key, and the same in memory. Knows: both forms. Does not know: etcd,
-transactions.
+"""State of an etcd store: its transaction in memory, and the mapping between memory and keys in etcd.
 
-Under ``/yirangmq/NAME/``: ``m/`` cards and ``b/`` envelopes by number, ``f/`` failures, ``k/`` deduplication keys,
-``c/`` counters and ``p/`` policies by queue, ``n/`` notes, ``last`` the last number given out. What follows from these
-(lines, groups, the calendar, names) is in memory alone."""
+Keys below ``/yirangmq/NAME/``::
+
+    m/ b/ f/    messages, envelopes and failures, by number
+    k/          deduplication keys, by hash
+    c/ p/       counters and policies, by queue
+    n/          notes
+    last        the last number given out
+
+Derived data (ready lists, groups, timers, ids) is in memory only and rebuilt by ``read_state``.
+
+``EtcdTransaction`` extends the memory store's transaction with two indexes. ``RecordingEdit`` notes what it changes,
+and ``writes_of`` turns that into keys and values. No I/O here: ``stores.etcd.store`` sends them."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence

@@ -1,10 +1,11 @@
-"""The queues of a served store in etcd. Whoever leads the store has its cards and envelopes in memory, reads there, and
-sends what a transaction changed as one fenced commit when the block is left. Knows: the state in memory, the thread in
-which etcd is spoken to. Does not know: elections (``cluster.leadership``), how commits are made
-(``cluster.fenced_commits``).
+"""Message store in etcd: leader election, the leader's state in memory, one fenced commit per transaction.
 
-While this process does not lead, every transaction is refused with ``not_active``: nothing here can be read that would
-still be true a moment later."""
+The leader has all messages and envelopes in memory and reads there. What a transaction changed is sent as one fenced
+commit when its block is left (``cluster.fenced_commits``); elections are in ``cluster.leadership``. An asyncio loop on
+the thread ``etcd`` speaks to etcd; transactions run one at a time on the caller's thread and wait for it.
+
+While this process does not lead, every transaction is refused with ``not_active``: what it could read here might be
+stale a moment later."""
 
 import asyncio
 import os

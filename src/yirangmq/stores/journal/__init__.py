@@ -1,1 +1,1 @@
-"""The journal: messages of a day in files by date, beside a store."""
+"""Journal: accepted messages and their outcomes in files by date, beside a store."""

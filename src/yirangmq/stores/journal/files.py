@@ -1,7 +1,10 @@
-"""Files by date: ``2026-11-15/00000042.jsonl``, written at one end by one process, and mended when they are opened.
+"""Journal files by date, ``2026-11-15/00000042.jsonl``: append, take back, recovery at open, removal of a day.
 
-What is appended is on disk when ``append`` returns, or not there at all; until the store has committed it can be taken
-back. Knows: lines of bytes, days, positions. Does not know: messages, the store."""
+One process writes. What is appended is on disk when ``append`` returns; if it raises, none of it is there. Until the
+store has committed, the lines can be taken back. Opening cuts off lines that no store commit confirmed.
+
+A file beyond 64 MiB is followed by the next number. A day's folder is renamed before its files are removed, so readers
+see it go in one step."""
 
 import contextlib
 import os

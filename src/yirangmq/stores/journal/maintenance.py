@@ -1,13 +1,11 @@
-"""A look through files by date: is every line whole and true, is every message there once, and does the store agree?
+"""Journal retention, and the check of the journal against its store.
 
-The store is looked at before and after the files: what waits in it before must stand in them, and what they leave open
-must wait in it after, or have been settled meanwhile. Knows: lines, cards. Does not know: how to mend.
+Retention removes a day when its age says so (``core.journal.judged``) and no message accepted on it is unfinished. It
+reads the day's lines and looks each message up in the store, a page at a time: exact, without any bookkeeping.
 
-Housekeeping of files by date: which days go, and what keeps the others.
-
-A day goes when time says so (``core.journal.judged``) and no message accepted in it still waits in the store: its
-lines are read and each message is looked up, a page at a time, so that this is exact and needs no books of its own.
-Knows: files, cards. Does not know: who asks, when."""
+The check asks three things: is every line whole and true, is every message there once, does the store agree. It reads
+the store before and after the files. What waits in the store before must be in the files. What the files leave open
+must wait in the store after, or have been settled meanwhile. The check mends nothing."""
 
 import contextlib
 from array import array
@@ -32,6 +30,9 @@ from yirangmq.stores.journal.store import read_position
 PER_PAGE = 500
 Read = Callable[[Callable[[Transaction], Any]], Any]
 """Work in a transaction that changes nothing."""
+
+
+# -- retention ---------------------------------------------------------------------------------------------------------
 
 
 class Kept(NamedTuple):
@@ -103,6 +104,8 @@ def _current(read: Read) -> str:
     known: Position | None = read(read_position)
     return "" if known is None else known.file.partition("/")[0]
 
+
+# -- check -------------------------------------------------------------------------------------------------------------
 
 BLOCK = 1 << 16
 ACCEPTED, SETTLED_MARK = 1, 2

@@ -1,19 +1,14 @@
-"""A store around another one that writes down what is accepted and what becomes of it, in files by date.
+"""Journaling store: a decorator that writes accepted messages and their outcomes to files by date.
 
-In each commit the lines come first: written, synced once for all that share the commit, then the store commits, and in
-that very commit remembers how far the files reach. So after a crash the store knows which lines are true, and those
-behind them are cut off (``DayFiles.open``); a commit that fails takes its lines back. Replies wait for both.
+In each commit the lines come first: written, and synced once for all that share the commit. Then the store commits,
+and in that same commit records how far the lines are valid (the note ``files-by-date/position``). After a crash, lines
+behind that position are cut off (``DayFiles.open``). A commit that fails takes its lines back. Replies wait for both.
 
-Knows: which methods of a transaction accept or settle messages. Does not know: verbs, doors, days that may go.
+``Observed`` wraps a transaction and notes which messages it accepts and settles; the lines are made at the commit and
+carry its time. A transaction that accepts and settles nothing passes through.
 
-A transaction with an eye on what it accepts and settles, for files by date.
-
-Knows: which methods of a transaction do that, and what is told of each. Does not know: files, commits.
-
-What files by date and their store say of each other: the position up to which lines are true, what was told last,
-and whether a card agrees with it.
-
-Knows: lines, cards, the note in the store. Does not know: commits."""
+At open the store is compared with the position: messages without a line get one. Where the last commit of a files
+store was cut in the middle, its lines are followed by corrections."""
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -31,6 +26,8 @@ from yirangmq.format import journal_line
 from yirangmq.format.journal_line import Head
 from yirangmq.format.json_codec import dumps, loads
 from yirangmq.stores.journal.files import DayFiles, files, lines
+
+# -- observed transaction ----------------------------------------------------------------------------------------------
 
 
 class Observed:
@@ -142,6 +139,8 @@ def _as_found(card: Message) -> Outcome:
     return Outcome(card, card.state, delivery, card.attempt, card.consumer, 0, str(card.reason))
 
 
+# -- position, and lines against messages ------------------------------------------------------------------------------
+
 NOTE = "files-by-date/position"
 
 
@@ -196,6 +195,8 @@ def read_position(transaction: Transaction) -> Position | None:
 def write_position(known: Position) -> str:
     return dumps(known._asdict()).decode()
 
+
+# -- store -------------------------------------------------------------------------------------------------------------
 
 PER_PAGE = 500
 COMPLETED = tuple(state for state in KEPT if state is not State.DRAFT)
