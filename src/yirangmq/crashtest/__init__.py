@@ -1,2 +1,4 @@
-"""Pulls the plug on a store, on paper: records what it asks of the disk, rebuilds every kind of disk a power cut could
-leave behind, and opens the store in each. Knows: stores, the broker. Does not know: doors, the command line's looks."""
+"""Crash tests of the stores: simulated power cuts, and fault injection (``crashtest.faults``).
+
+A power-cut run records what a store asks of the disk. At each point it rebuilds the disks that a power cut could
+leave, and opens the store on each of them (docs/power-cuts.md)."""

@@ -1,12 +1,10 @@
-"""The stores that can be tortured: how to open each with a recorder under it, and how to open what is left.
-Knows: the stores by name. Does not know: workloads, cuts.
+"""Backends under test, and the I/O recorders below them: a ``Disk``, and a VFS for SQLite.
 
-The files store's and the log's way to the disk, with everything it asks written down. Knows: ``fsio.disk.Disk``.
-Does not know: what the files mean.
+A recorder does what it is asked, then notes it in the journal. The VFS models two habits of SQLite's unix VFS. The
+shared-memory file does not survive a power cut. The first sync of a journal or WAL opened with permission to create it
+also syncs its folder; a test proves this.
 
-SQLite's own way to the disk, with everything it asks written down. Knows: apsw's VFS, and two habits of SQLite's
-unix VFS: the shared-memory file is not meant to survive, and the first sync of a journal or WAL that was opened with
-leave to create it also syncs its folder (tests/torture proves the latter). Does not know: what the database means."""
+A ``Backend`` opens its store with a recorder below it, and without one as users do."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -23,6 +21,8 @@ from yirangmq.fsio.disk import Disk
 from yirangmq.stores.files.store import FilesStore
 from yirangmq.stores.sqlite.server_store import ServedSqliteStore
 from yirangmq.stores.sqlite.store import SqliteStore
+
+# -- recorder of the files store, the redo log and the topic log -------------------------------------------------------
 
 
 class RecordingDisk(Disk):
@@ -129,6 +129,8 @@ class RecordingDisk(Disk):
         return node
 
 
+# -- recorder of SQLite ------------------------------------------------------------------------------------------------
+
 BASE = "unix"
 JOURNALS = apsw.SQLITE_OPEN_MAIN_JOURNAL | apsw.SQLITE_OPEN_WAL
 
@@ -196,6 +198,8 @@ def sync_folder_of(journal: Journal, path: Path) -> None:
     if node is not None:
         journal.add(SyncFolder(node))
 
+
+# -- backends ----------------------------------------------------------------------------------------------------------
 
 OpenStore = Callable[[], Store]
 STORE = "store"

@@ -1,15 +1,16 @@
-"""What is surely on the disk, and what may be: the rules of fsync as POSIX states them, read against us.
+"""Disk model of a power cut: file trees, the recorded I/O, and what may be on disk after a cut.
 
-Syncing a file makes its content safe, not its name. Syncing a folder makes the names in it safe. Until then a file
-may hold any part of what was written since its last sync, and a name may stand for anything it stood for since its
-folder's. A rename is never lost from both sides: old name, new name, or both.
-Does not know: which possibility to pick.
+``Tree`` is a disk's content as a value. ``Journal`` lists in order what a store asked of the disk; it follows which
+name stands for which file.
 
-A disk's content as a value: which names there are, and what is in them. Knows: how to lay it out in a folder.
-Does not know: how it came about.
+``Shadow`` is the disk after some of these events, by the rules POSIX gives for fsync, read at their worst:
 
-What a store asked of the disk, in order. Knows: names, files, bytes; it follows which name stands for which file.
-Does not know: what of it is safe (disk_model.py), who asks (backends.py, backends.py)."""
+- Syncing a file makes its content durable, not its name. Syncing a folder makes the names in it durable.
+- Until then a file may hold any part of what was written since its last sync. A name may stand for anything it stood
+  for since its folder's last sync.
+- A rename leaves the old name, the new name, or both; never neither.
+
+``crashtest.power_cuts`` picks from these possibilities."""
 
 import hashlib
 import os
@@ -17,6 +18,8 @@ from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import NamedTuple
+
+# -- file trees --------------------------------------------------------------------------------------------------------
 
 Tree = Mapping[str, bytes | None]
 """Paths below one folder, parents first, to a file's bytes; None is a folder."""
@@ -51,6 +54,8 @@ def digest(tree: Tree) -> bytes:
         total.update(content or b"")
     return total.digest()
 
+
+# -- recorded I/O ------------------------------------------------------------------------------------------------------
 
 TOP = 0
 """The number of the folder that holds everything."""
@@ -190,6 +195,8 @@ def number(tree: Tree) -> tuple[dict[Name, int], dict[int, bytes | None]]:
         contents[count] = content
     return names, contents
 
+
+# -- what may be on disk -----------------------------------------------------------------------------------------------
 
 DataChange = Write | Truncate
 

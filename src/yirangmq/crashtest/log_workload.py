@@ -1,6 +1,7 @@
-"""A busy little day of a log of topics and its cursors, the same for the same seed: appends of every size over many
-small segments, trims, files used again, cursors that move, closing and opening in between. Knows: the log.
-Does not know: disks; it only tells the journal when it calls."""
+"""Workload of the power-cut run on the topic log and its cursors.
+
+It appends batches of every size over many small segments, trims, recycles files, moves cursors, and reopens the log in
+between. The same seed gives the same calls: nothing runs in the background. Each call is announced to the journal."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,8 +1,10 @@
-"""Which of the possible disks to look at: all where they are few, the corners and a seeded draw where they are many.
-Knows: a shadow, a budget, chance. Does not know: stores.
+"""Power-cut outcomes: how much of unsynced data is left, and which of the possible disks to try.
 
-How much of what was written to a file since its last sync a power cut leaves. Knows: bytes and blocks.
-Does not know: files, names. Each kind takes the safe content and the changes after it, and gives one content."""
+Each ``Keep`` makes one content from the durable content of a file and the changes after it: lost, kept, zeros, torn at
+a byte, or scattered by sector.
+
+``wrecks`` yields up to ``budget`` different disks of a ``Shadow``: all where they are few, otherwise the extremes,
+cases with exactly one name early or late, and a seeded draw. The same seed gives the same disks."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,6 +25,8 @@ from yirangmq.crashtest.disk_model import (
     digest,
     put,
 )
+
+# -- contents of an unsynced file --------------------------------------------------------------------------------------
 
 SECTORS = (512, 4096)
 """What disks of both kinds write at once; a write may be torn between these, at places that are multiples of them."""
@@ -119,6 +123,8 @@ def _sectors(write: Write, size: int) -> list[tuple[int, int]]:
     edges = [write.offset, *range((write.offset // size + 1) * size, end, size), end]
     return list(pairwise(edges))
 
+
+# -- choice of disks ---------------------------------------------------------------------------------------------------
 
 TRIES = 4
 """Different choices often make the same disk; so many choices per wanted disk, then it is enough."""

@@ -1,8 +1,10 @@
-"""The whole of it: record a day, cut it at every point, open what is left. Knows: the order of work, where wrecks are
-laid out and kept. Does not know: how a disk breaks (power_cuts.py), what was promised (verify.py), how it is shown.
+"""Power-cut run: records a workload, cuts the power at every event, verifies what could be left.
 
-What is played with each kind of backend: how a day is told, how a wreck is opened and judged.
-Knows: stores of queues and logs of topics, each by its own workload and judge. Does not know: cuts, how it is shown."""
+``Game`` is what differs between stores and the topic log: how the workload is recorded, how a possible disk is opened
+and verified. ``torture`` lays each disk out in a folder, in memory where the system has ``/dev/shm``, and verifies it.
+
+One disk in three also gets stale files that the store never syncs. After one in six the power fails again while the
+store is opened. The run stops early after ``Plan.enough`` losses."""
 
 import shutil
 import tempfile
@@ -17,6 +19,8 @@ from yirangmq.crashtest.log_workload import NO_LOG, LogSnapshot, open_all, take_
 from yirangmq.crashtest.power_cuts import Wreck, wrecks
 from yirangmq.crashtest.verify import Expected, ExpectedLog, judge, judge_log
 from yirangmq.crashtest.workload import NOTHING, START_MS, Call, Snapshot, Story, take, tell
+
+# -- stores and the topic log ------------------------------------------------------------------------------------------
 
 
 class Moment(NamedTuple):
@@ -125,6 +129,8 @@ class LogGame:
     def set_aside(self, top: Path) -> int:
         return 0
 
+
+# -- the run -----------------------------------------------------------------------------------------------------------
 
 MEMORY = Path("/dev/shm")
 """Wrecks are made by the thousand and thrown away; where there is a disk in memory, it spares the real one."""

@@ -1,8 +1,8 @@
-"""Opens what a power cut left and looks whether every promise was kept. Knows: what was confirmed before the cut, and
-what was under way. Does not know: how the disk came to look like this.
+"""Verification after a power cut: opens a store or a log and compares it with what was confirmed.
 
-Opens what a power cut left of a log and looks whether every promise was kept. Knows: what was confirmed before the
-cut, and what was under way. Does not know: how the disk came to look like this."""
+``Expected`` and ``ExpectedLog`` hold the content before the call that was cut off, and the content after it. Every
+message or record must match one of the two, counters must be right, and ``check`` must find nothing. Then the store or
+log must work: new messages and records go through, and every message that is owed is delivered once and whole."""
 
 from pathlib import Path
 from random import Random
@@ -30,6 +30,8 @@ from yirangmq.crashtest.workload import (
 )
 from yirangmq.stores.log.check import check
 from yirangmq.stores.log.readonly import SegmentView
+
+# -- stores ------------------------------------------------------------------------------------------------------------
 
 LATER_MS = 600_000
 """By then every delay and every lease of the workload is over."""
@@ -155,6 +157,9 @@ def _undelivered(found: Snapshot, delivered: dict[Key, bytes], after: Snapshot) 
         elif key in delivered and (card.envelope is None or delivered[key] != card.envelope.payload):
             complaints.append(f"{'/'.join(key)} was delivered with another content")
     return complaints
+
+
+# -- topic log ---------------------------------------------------------------------------------------------------------
 
 
 class ExpectedLog(NamedTuple):

@@ -1,10 +1,10 @@
-"""A busy little day, the same for the same seed: every verb on a few queues, through two openings of one store, with
-closing and opening in between. Knows: the broker. Does not know: disks; it only tells the journal when it calls.
+"""Workload of the power-cut run on a store, snapshots of a store, and the ledger of confirmed calls.
 
-Everything a store knows, as one value that can be compared. Knows: the port. Does not know: which store.
+``tell`` plays every verb on three queues through two openings of one store, with reopening in between. The same seed
+gives the same calls. Each call is announced to the journal; the recorder below the store notes its I/O.
 
-What the callers were told, kept apart from the store: the store's word is not taken for its own honesty.
-Knows: ids, payloads, replies. Does not know: disks, cuts."""
+``Snapshot`` is everything a store knows, as one comparable value. ``Ledger`` keeps ids and payloads as the calls
+confirmed them, independently of the store under test."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -22,6 +22,8 @@ from yirangmq.crashtest.backends import Backend, OpenStore
 from yirangmq.crashtest.disk_model import Called, Journal, Returned
 from yirangmq.format.delivery import Delivery
 from yirangmq.format.envelope import NewMessage
+
+# -- snapshots ---------------------------------------------------------------------------------------------------------
 
 PAGE = 500
 LIVING = WAITING | {State.DRAFT, State.DEAD, State.PARKED}
@@ -150,6 +152,9 @@ def _steps(old: Card | None, new: Card) -> dict[str, int]:
     }
 
 
+# -- confirmed calls ---------------------------------------------------------------------------------------------------
+
+
 class Ledger:
     """Messages the store has confirmed and still owes, and those it must never deliver again."""
 
@@ -184,6 +189,8 @@ class Ledger:
                 found.append(f"{'/'.join(key)} was finished and is {card.state}")
         return found
 
+
+# -- the workload ------------------------------------------------------------------------------------------------------
 
 START_MS = 1_768_296_060_000
 """2026-01-13T09:21:00Z: any instant will do, if it is always the same."""

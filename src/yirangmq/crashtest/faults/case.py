@@ -1,17 +1,14 @@
-"""One case of a fault injection run: which call of which operation fails, with what, for how long; and the verdict.
+"""Fault injection cases: the operations under test, how one case is played, and its verdict.
 
-A case prepares a queue, arms the injector, does one operation and looks:
+A case prepares a queue, arms the injector, does one operation and checks:
 
-1. the caller got an answer in time: success, or an error with a code of the store;
-2. a confirmed change is there, a refused one is not;
-3. while a fault lasts, health does not say ok; after it, every protocol publishes, leases and acks, and health says ok;
-4. at the end of an operation's cases a copy of the files, opened as after a kill, tells the same and is sound.
+1. The caller got an answer in time: success, or an error with a code of the store.
+2. A confirmed change is there, a refused one is not.
+3. While a fault lasts, health does not say ok. After it, every protocol works and health says ok.
+4. At the end of an operation's cases, a copy of the files, opened as after a kill, says the same and is sound.
 
-Knows: one target and its folder. Does not know: how calls fail, how a server is put together, which cases there are.
-
-The operations of a fault injection run: how each is prepared and done, and what it may have changed.
-
-A confirmed change is there, a refused one is not. Knows: operations, states. Does not know: faults."""
+An ``Operation`` says how it is prepared and done, and what it may have changed. ``crashtest.faults.runner`` lists
+the cases."""
 
 import contextlib
 import shutil
@@ -28,6 +25,8 @@ from yirangmq.crashtest.faults.injector import LOCKED, Injector, SystemCalls
 from yirangmq.crashtest.faults.protocols import V1, Embedded, Hung, Lost, Protocols, Refused
 from yirangmq.crashtest.faults.targets import LogTarget, StartServer, States, StoreTarget, target_of
 from yirangmq.crashtest.runner import MEMORY
+
+# -- operations --------------------------------------------------------------------------------------------------------
 
 QUEUE = "work"
 GONE = frozenset((State.DONE, State.DROPPED))
@@ -163,6 +162,8 @@ def operations(target: Target, protocol: Protocols) -> dict[str, Operation]:
         return TOPICS if target.is_server else {**TOPICS, **CURSORS}
     return EMBEDDED if isinstance(protocol, Embedded) else QUEUES
 
+
+# -- cases -------------------------------------------------------------------------------------------------------------
 
 ONCE, WHILE = "once", "while"
 STORE_CODES = frozenset(

@@ -1,24 +1,16 @@
-"""System calls of this process on files below one folder, made to fail on demand.
+"""Fault injector, and the two places where it acts: Python's system calls, and a SQLite VFS.
 
-The functions of ``os``, ``fcntl`` and ``io`` that Python code calls are replaced while the ``with`` block lasts. So
-every call counts, whether it goes through ``fsio.disk`` or not: of a store, its locks, cursors and alerts.
-What C libraries do by themselves is not seen (SQLite has ``sqlite_vfs``).
+``Injector`` counts the I/O calls that an error applies to and decides which fail. It is thread-safe: a server's
+background threads do I/O too.
 
-Knows: which functions there are and how the system would fail them. Does not know: when (``injector``), what the files
-mean. Needs ``/proc``.
+``SystemCalls`` replaces functions of ``os``, ``fcntl`` and ``io`` while its block lasts, for files below one folder.
+So every call counts, through ``fsio.disk`` or not: those of a store, its locks, cursors and alerts. Calls inside C
+libraries are not seen. Needs ``/proc``.
 
-The injector: counts the I/O calls that an error applies to, and decides which of them fail.
-
-Knows: names of calls and of errors. Does not know: how calls are intercepted (``system_calls``, ``sqlite_vfs``), what
-is done with them. Thread-safe: a server's background threads do I/O too.
-
-SQLite's calls made to fail on demand: a VFS over the system's own.
-
-SQLite takes the locks of a WAL on its shared-memory file, past the methods that a VFS of apsw has: that another process
-holds the write lock is tested with a real lock (``targets.locked``). A failed allocation is what a method reports,
-SQLITE_IOERR_NOMEM; apsw's own ``fault_inject`` exists only in its debug builds.
-
-Knows: apsw's VFS. Does not know: when (``injector``), what the database means."""
+``FaultingVfs`` fails SQLite's own calls. SQLite takes the locks of a WAL on its shared-memory file, past the methods
+of an apsw VFS; a write lock of another process is therefore tested with a real lock (``targets.StoreTarget.locked``).
+A failed allocation is simulated by what a method reports, SQLITE_IOERR_NOMEM: apsw's ``fault_inject`` needs a debug
+build."""
 
 import builtins
 import errno
@@ -36,6 +28,8 @@ from typing import Any, NamedTuple
 import apsw
 
 from yirangmq.fsio import disk
+
+# -- injector ----------------------------------------------------------------------------------------------------------
 
 _CHANGES = ("write", "pwrite", "truncate", "mkdir", "rename", "open", "link", "allocate")
 _SYNCS = ("fsync", "fdatasync", "syncfs")
@@ -132,6 +126,8 @@ class Injector:
         found: int = getattr(errno, self.error, errno.EIO)
         return found
 
+
+# -- Python's system calls ---------------------------------------------------------------------------------------------
 
 BY_PATH = {
     "open": "open", "stat": "stat", "lstat": "stat", "listdir": "list", "scandir": "list", "unlink": "unlink",
@@ -255,6 +251,8 @@ def _target(fd: int) -> str:
     except OSError:
         return ""
 
+
+# -- SQLite's VFS ------------------------------------------------------------------------------------------------------
 
 BASE = "unix"
 EXTENDED = {

@@ -1,7 +1,8 @@
-"""The protocols of a server, each as a producer and a consumer of queues, and as a producer of topics.
+"""Clients of a server's protocols for fault injection, each a producer and a consumer behind one interface.
 
-Each speaks over its own connection and dials again after it has lost it. An error of the server is ``Refused`` with its
-code; an answer that does not come in time is ``Hung``. Knows: bytes of each protocol. Does not know: faults."""
+Each client has a connection of its own and reconnects after losing it. An error of the server is ``Refused`` with its
+code, a missing answer after 10 s is ``Hung``, a broken connection is ``Lost``. ``Embedded`` is the Python API on a
+store in this process."""
 
 import http.client
 import json

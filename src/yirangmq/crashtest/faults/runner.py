@@ -1,6 +1,8 @@
-"""A fault injection run: all cases of each target, or those that are asked for, and their summary.
+"""Fault injection run: the cases of each target, played in turn, and their summary.
 
-Knows: which calls of which operations fail in turn. Does not know: how one case is played and judged (``case``)."""
+The cases are found by doing each operation once without a fault and counting its I/O calls. Each call is a case for
+every error that applies to it: failing once, and failing from there on. ``Plan`` limits a run by a seeded sample, one
+case, time, or the number of failures. ``crashtest.faults.case`` plays and judges one case."""
 
 import time
 from collections.abc import Callable, Sequence

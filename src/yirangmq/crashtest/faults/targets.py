@@ -1,7 +1,8 @@
-"""What faults are injected into: each store by itself, and a whole server on it, as one thing that starts and stops.
+"""Targets of fault injection: each store by itself, and a whole server on it.
 
-Knows: how each store is opened over the faulting calls, how its content is read. Does not know: faults, bytes on lines.
-The server comes from the caller (``cli.commands.torture``), which may know how one is put together."""
+A target starts and stops as one thing. It opens its store over the faulting calls, reads its content, and checks a
+copy of its files. The function that starts a server is passed in by ``cli.commands.torture``: this package may not
+import the server."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
