@@ -1,5 +1,8 @@
-"""The asyncio face of queues opened in this process: each verb of ``Queues`` runs in a thread of its own pool, so that
-the loop goes on while the disk is waited for. No verb is written here: a line of a table gives each its form."""
+"""Asyncio facade of an embedded store: the methods of ``broker.queues`` as coroutines.
+
+Each call runs in a thread of the facade's own pool, so that the event loop goes on while the disk syncs. A waiting
+lease occupies its thread. If the task that awaits a lease is cancelled, the messages it takes are released. A table
+wraps the blocking methods; none is written twice."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator

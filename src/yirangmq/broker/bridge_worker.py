@@ -1,16 +1,14 @@
-"""One bridge at work: the next records of its topics go into its queue, with the cursor, in one commit.
+"""Bridge worker (topic records to a queue), its definition and cursor notes, and messages stored as dead.
 
-Whoever kills the server between two commits finds both or neither, so that a record is in the queue once. A record
-that the queue can never take becomes one of its dead letters; a queue that can take nothing now is tried again, while
-what waits for it waits in the log.
+The worker publishes the next records of its topics to its queue and moves its cursor in the same commit. A crash
+between two commits leaves both or neither, so each record is in the queue once.
 
-Knows: the desk, the verbs, a feed. Does not know: where the log lies, other bridges. Used from the loop's thread.
+A record that the queue can never take becomes a dead letter of it. If the queue or the store takes nothing now, the
+worker retries every ``AGAIN_SECONDS`` and the records wait in the log. After a quota error it halves its batch first. A
+retired position or a new epoch of the log stops the bridge until it is resumed from a new position.
 
-What the store keeps of bridges: notes, written in the commits that store their messages.
-
-Knows: notes. What they mean is ``core.bridges``.
-
-Messages that are dead letters from the start: of batches and bridges, each with what was wrong with it."""
+The log is read on a background thread; everything else runs on the event loop's thread. The meaning of the notes is in
+``core.bridges``. ``bury``, which stores new messages as dead letters at once, also serves ``broker.sink_batches``."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -31,6 +29,9 @@ from yirangmq.format.json_codec import dumps, loads
 from yirangmq.format.topic_record import envelope_of
 
 Value = TypeVar("Value")
+
+
+# -- notes: definitions and cursors ------------------------------------------------------------------------------------
 
 
 def bridges(transaction: Transaction) -> list[tuple[Bridge, Reached]]:
@@ -75,6 +76,9 @@ def _read(key: str, text: str, make: Callable[[dict[str, Any]], Value]) -> Value
         raise StoreDamaged(f"the note {key} cannot be read: {error}") from None
 
 
+# -- messages stored as dead letters -----------------------------------------------------------------------------------
+
+
 def bury(verbs: Verbs, transaction: Transaction, queue: str, found: Sequence[tuple[Envelope, str]], now: int) -> None:
     """New, and at once among the dead letters, each for its reason."""
     check_new_queues(transaction, [queue], verbs.defaults.max_queues)
@@ -89,6 +93,8 @@ def bury(verbs: Verbs, transaction: Transaction, queue: str, found: Sequence[tup
     swap(transaction, changes, now, verbs.touched)
     verbs.happened.refused(changes, now)
 
+
+# -- worker ------------------------------------------------------------------------------------------------------------
 
 MOST_RECORDS = 500
 MOST_BYTES = 1 << 20

@@ -1,6 +1,10 @@
-"""All bridges of a server: made, changed and removed durably; each at work while it is not paused.
+"""Bridges of a server: created, paused, resumed and removed durably, each with a worker while it runs.
 
-Knows: their notes, the feed. Does not know: how one works (``crossing``), who asks. Used from the loop's thread."""
+A bridge is a store note (``broker.bridge_worker``); callbacks run after the commit. A change fails if the stored bridge
+is not the expected version. Bridges from the settings are created or updated at start; their cursor and pause stay.
+
+A bridge at work holds back the retention of the topic log at its cursor. A paused or stopped bridge does so for a
+limited time, like a durable subscriber that is offline. Event loop thread only."""
 
 from collections.abc import Callable, Sequence
 from functools import partial

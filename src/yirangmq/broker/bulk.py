@@ -1,7 +1,11 @@
-"""What is done to a whole queue, a page at a time, so that nobody waits for more than one page of it: all failed
-messages renewed or abandoned, the queue cleared, and what a changed policy means for messages that are there.
+"""Bulk operations on a queue, a page per commit: redrive or abandon failed messages, clear, apply a policy.
 
-Knows: transactions, how to have work done in one. Does not know: threads, doors."""
+A page has ``PER_PAGE`` messages at most, so other requests wait for no more than that. The numbers of the messages are
+listed first (8 bytes each); each page checks that they are still in the expected state.
+
+A new policy builds or removes the index of unique payloads, and recomputes the due times of draft, claimed and leased
+messages if its timeouts changed. ``adopt_defaults`` does the latter after a change of the server's default timeouts; it
+must finish before the first sweep. Calls block until their pages are durable."""
 
 from array import array
 from collections.abc import Callable, Iterator, Sequence

@@ -1,28 +1,22 @@
-"""Jobs of a group commit, and how a batch of them runs in one transaction.
+"""Parts of a group commit: jobs and their runner, store probe, lock wait, admission outside transactions.
 
-Both committers use this: the one on the event loop (``broker.group_commit``) and the one for threads
-(``broker.group_commit_threads``). They decide which jobs form a batch and how callers are answered.
+Both committers use the jobs and the runner: ``broker.group_commit`` on the event loop and
+``broker.group_commit_threads`` for threads. They decide which jobs form a batch and how callers are answered. Probe,
+lock wait and admission serve the event loop's committer only, on its thread.
 
-Store probe: whether the store can be written now, by what became of the latest commit, or by writing to it.
+Store probe: whether the store can be written now. A commit that changed something within ``FRESH_SECONDS`` proves it.
+Otherwise the probe writes a note through the group commit, synced like any request. An answer comes within
+``PROBE_SECONDS``, even if the store does not respond. Concurrent callers share a probe.
 
-The probe is a request like any other: it goes through the group commit and the same files, and is synced as they are.
-It is made only where the latest commit does not tell already: a commit that changed something within the last second
-proves the same. An answer comes within ``PROBE_SECONDS``, also while the store does not answer. Callers that ask at the
-same time share one probe. Loop thread only.
+Reserved space: a commit that found no space is repeated once, if the store can release space that it had reserved
+(``stores.reserve``).
 
-A commit that found no space may be repeated once, with space that the store had reserved (stores/reserve.py).
+Lock wait: the event loop never sleeps for a lock. If another process holds the store's lock (``StoreBusy``), a timer
+retries the commit. Its requests wait in order of arrival, each until its deadline. An expired request is refused with
+``store_busy`` and never runs again, so nothing of it is stored later.
 
-Requests that wait while another process holds the store's lock.
-
-The event loop never sleeps for a lock. A commit that finds the lock taken (``StoreBusy``) is tried again by a timer;
-its requests wait here, in order of arrival, each until its deadline. A request whose deadline passes is refused with
-``store_busy`` and is never run again, so nothing of it is stored later. Loop thread only.
-
-Admission control outside of the transaction, for jobs of the committer on the event loop.
-
-A job whose messages need hooks or long checks stops with ``Uncleared``. It waits here while the workers
-(``broker.admission.workers``) check the messages, then runs again from the beginning, with the verdicts. Loop thread
-only."""
+Admission: a job whose messages need hooks or long checks stops and waits for ``broker.admission.workers``. Then it runs
+again from the beginning, with the verdicts."""
 
 import random
 from collections.abc import Callable, Iterable
@@ -39,6 +33,9 @@ from yirangmq.core.ports import Store, Transaction
 
 if TYPE_CHECKING:
     from yirangmq.broker.group_commit import Desk
+
+
+# -- store probe -------------------------------------------------------------------------------------------------------
 
 PROBE_SECONDS = 0.5
 """How long a caller of health waits for the answer of the store."""
@@ -134,6 +131,9 @@ def write_probe(transaction: Transaction, now_ms: int) -> None:
     transaction.set_note(NOTE, str(now_ms))
 
 
+# -- reserved space ----------------------------------------------------------------------------------------------------
+
+
 def relieve(store: Store, error: BaseException) -> bool:
     """Whether the work that failed with this error may be repeated now. Publishing is repeated only where the store
     has space inside itself; what is refused again is refused for good."""
@@ -142,6 +142,8 @@ def relieve(store: Store, error: BaseException) -> bool:
     offered: Callable[[], bool] | None = getattr(store, "relieve", None)  # not every store has a reserve
     return offered is not None and offered()
 
+
+# -- jobs and their runner ---------------------------------------------------------------------------------------------
 
 MOST_PER_COMMIT = 1000
 """Jobs in one commit. More would delay the first reply and save nothing per job."""
@@ -267,6 +269,8 @@ def no_processor(needed: Uncleared) -> HookFailed:
     return HookFailed(f"the processor of queue {needed.queue!r} cannot run here", field="processor")
 
 
+# -- lock wait ---------------------------------------------------------------------------------------------------------
+
 BUSY_SECONDS = 5.0
 """Default deadline of a request, from the first attempt to commit it."""
 BACKOFF = Backoff(first=0.0015, limit=0.0375, jitter=1 / 3)
@@ -353,6 +357,9 @@ class BusyWait:
             f"the store was locked for over {self.seconds:g} s, by another process or a long commit of this server; "
             f"nothing was stored, try again in {RETRY_AFTER} s"
         )
+
+
+# -- admission outside of the transaction ------------------------------------------------------------------------------
 
 
 class Committer(Protocol):

@@ -1,7 +1,8 @@
-"""The roster of consumers in memory: a server's, or that of a store nobody else can see.
+"""Consumer registry in memory: the status reports of running consumers, and the operator's requests to them.
 
-Knows: the cards. Does not know: sockets, files. Nothing here outlives the process; consumers tell of themselves every
-second, so that a restarted server knows them again at once."""
+It implements the registry port of ``core.consumer_registry`` for a server, and for a store that no other process can
+open; ``stores.consumer_registry`` keeps files instead. Nothing outlives the process. Consumers report every second, so
+a restarted server has the list again within a second. Thread-safe."""
 
 import threading
 from collections.abc import Mapping

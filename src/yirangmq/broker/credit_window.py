@@ -1,8 +1,11 @@
-"""Consumers that wait for messages: a subscription within its credit window, and a lease with patience.
+"""Waiting consumers: subscriptions within a credit window, their unsettled leases, and single lease requests.
 
-``Subscription`` is the window of every protocol that pushes (native, STOMP, webhooks): the desk asks it how many
-messages it ``wants`` and lets it ``take`` them. What counts against the credit is kept in its ``ledger``; the protocol
-enters what it pushed there, takes out what is settled, and tells the desk that there is room again."""
+Every protocol that pushes uses the window: native, STOMP, webhooks. The committer asks how many messages a subscription
+wants and hands them over once they are leased on disk. Unsettled messages count against the credit; the protocol
+records pushed and settled messages in a ledger, and notifies the committer when there is credit again. Leases that
+expired are removed from the ledger only when the credit is used up.
+
+A lease request takes messages once, or ends at its timer."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
@@ -10,6 +13,8 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from yirangmq.core.policy import QueuePolicy
 from yirangmq.core.ports import Clock
 from yirangmq.format.delivery import Delivery, RunDeliveries
+
+# -- credit window -----------------------------------------------------------------------------------------------------
 
 
 class Unsettled(Protocol):
@@ -69,6 +74,9 @@ class Subscription(Generic[Ledger]):
         """For an operator."""
         unsettled = self.ledger.unsettled
         return {"queue": self.queue, "consumerId": self.consumer, "credit": self.credit, "unsettled": unsettled}
+
+
+# -- unsettled leases --------------------------------------------------------------------------------------------------
 
 
 class Pushed(NamedTuple):
@@ -148,6 +156,9 @@ class PushedLeases:
             self._out.update(dict.fromkeys(leases, until))
         self._whole.clear()
         self._in_whole = 0
+
+
+# -- lease request -----------------------------------------------------------------------------------------------------
 
 
 class Waiting:

@@ -1,8 +1,11 @@
-"""The dead letters: found, counted, sent round again, set aside, given up. One thing with two views: state ``dead``
-of the source queue, and the name in that queue's ``dlq.queue``. Either name is understood everywhere here.
+"""Dead-letter queue operations (count, redrive, quarantine, purge), and paged search of messages by filter.
 
-Messages that match a filter, page by page. Knows: which field of the filter comes from where, and loads nothing
-the filter does not ask for."""
+A dead letter is a message in state ``dead`` of its source queue; ``dlq.queue`` of that queue's policy is a second name
+for the same messages. Every operation here accepts either name.
+
+An operation first lists the matching messages (8 bytes each), then moves them page by page, each page in a commit. Each
+page evaluates state and filter again. A search reads envelopes and failures only if the filter or the result needs
+them."""
 
 from array import array
 from collections import Counter
@@ -23,6 +26,8 @@ from yirangmq.core.ports import Change, Transaction
 from yirangmq.core.states import State
 from yirangmq.format.delivery import Look
 from yirangmq.format.envelope import header_of, iso, payload_value
+
+# -- search by filter --------------------------------------------------------------------------------------------------
 
 CARDS_PER_PAGE = 500
 BODIES_PER_PAGE = 50
@@ -109,6 +114,8 @@ def search_page(
         found = [Look(look.message, envelope, failure, look.rules) for look, envelope, failure in parts]
     return page.cursor, [shown(look, ahead) for look in found] if ahead else found
 
+
+# -- dead letters ------------------------------------------------------------------------------------------------------
 
 MOST_PER_COMMIT = 500
 """Messages moved in one commit: a large redrive shares the lane with everybody else."""

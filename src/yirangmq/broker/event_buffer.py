@@ -1,10 +1,12 @@
-"""What the verbs did inside the transaction under way, as events. Whoever commits hands them on when all is on disk,
-and drops them when the commit failed. While nobody listens nothing is gathered.
+"""Event buffer of the open transaction, and the log of deliveries of queues with a dispatch strategy.
 
-The record of deliveries: those under way, and the latest that ended. In memory and bounded: what must outlive the
-process is told as an event, or to a queue of outcomes.
+Operations add events (``core.events``) during the transaction. The committer publishes them to the listeners after a
+durable commit and drops them after a failed commit. Without listeners nothing is collected. Listeners run on the
+committing thread.
 
-Knows: records. Does not know: transactions; it is told when a commit is on disk, and when it failed."""
+The delivery log holds deliveries in flight and the latest ended deliveries, in memory and bounded. What must outlive
+the process goes out as an event, or to a queue of outcomes (``broker.dispatch.fan_out``). The committing thread writes
+the log, any thread reads it."""
 
 import threading
 from collections import Counter, deque
@@ -35,6 +37,8 @@ from yirangmq.core.events import (
 from yirangmq.core.message import Envelope, Message, Run
 from yirangmq.core.ports import Change, Stored
 from yirangmq.core.states import State
+
+# -- delivery log ------------------------------------------------------------------------------------------------------
 
 MOST_KEPT = 20_000
 """Deliveries that ended, of all queues, at some 400 bytes each."""
@@ -153,6 +157,8 @@ class DeliveryLog:
         )
         return list(islice(fit, limit))
 
+
+# -- event buffer ------------------------------------------------------------------------------------------------------
 
 Hear = Callable[[Sequence[Event]], None]
 MOST_BEGUN = 100_000

@@ -1,15 +1,13 @@
-"""Queues out of one store and into another, of any kind. Knows: which messages, in which order, in which state they
-arrive. Does not know: what a line looks like (``format.export``), files, progress bars.
+"""Export and import of queues between stores of any kind, and adoption of another node's backlog.
 
-Memory stays flat: eight bytes a message of one queue for the order, and one page of messages.
+An export lists each queue at a single moment, in the order in which another store should receive it. An import stores
+each page in a commit; an id that is known already stays as it is. Memory stays flat: 8 bytes per message of a queue,
+and a page of messages. The form of a line is in ``format.export``; the caller handles files and progress bars.
 
-What waits in the store of a node that is gone, brought into that of the node that works; and what two nodes took in
-while both worked.
-
-Knows: two stores, the order of steps. First the other store is marked, so that nothing is delivered from it meanwhile;
-then each page is stored here together with the ids it had, then given up there; then the mark goes. Broken off at any
-point it can be done again: nothing is stored twice, also when it was delivered here long ago. Does not know: where the
-stores are."""
+Adoption moves the backlog of a failed node's store into the active node's store. A mark in the other store first
+prevents that it is served (``broker.housekeeping``). Each page is stored here together with its ids, then dropped
+there; the mark goes last. An interrupted adoption can be repeated: nothing is stored twice, even if it was delivered
+here long ago. ``overlap`` lists what changed here while both nodes were active."""
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -64,7 +62,7 @@ def _silent(messages: int, size: int) -> None:
     pass
 
 
-# -- out ------------------------------------------------------------------------------------------------------------
+# -- export ------------------------------------------------------------------------------------------------------------
 
 
 def total(queues: Queues, wanted: Sequence[str] | None = None) -> int:
@@ -190,7 +188,7 @@ def _moved(line: MessageLine, by: int) -> MessageLine:
     )
 
 
-# -- in -------------------------------------------------------------------------------------------------------------
+# -- import ------------------------------------------------------------------------------------------------------------
 
 
 def load(
@@ -360,6 +358,8 @@ def _arrived(before: Message, old: Message) -> Message:
     )
 
 
+# -- adoption ----------------------------------------------------------------------------------------------------------
+
 KNOWN = "pair-adopted"
 """Here: the ids that came from a node, by node, queue and page."""
 WAITING = (State.LEASED, State.CLAIMED, State.READY, State.DELAYED, State.HELD)
@@ -430,7 +430,7 @@ def _set_policy(transaction: Transaction, queue: str, text: str) -> None:
         transaction.set_policy(queue, text)
 
 
-# -- while both worked --------------------------------------------------------------------------------------------
+# -- overlap of two active nodes ---------------------------------------------------------------------------------------
 
 
 def overlap(queues: Queues, since_ms: int, tell: Callable[[dict[str, Any]], None]) -> int:

@@ -1,8 +1,16 @@
-"""Many callers, one commit: everything asked for in one turn of the loop becomes one transaction with one sync, and
-consumers that wait are served in that same transaction.
+"""Group commit on the event loop.
 
-Knows: the verbs, the store, who waits. Does not know: asyncio, sockets. Whoever runs it hands in ``soon``, which calls
-back when the current turn is over, and ``later``, which calls back after some seconds."""
+All jobs submitted during a loop iteration run in a single store transaction with a single fsync; waiting consumers are
+served in the same transaction. Replies are sent after the commit is durable. Under load (``CROWD``) the next commit
+waits up to ``TURNS_TO_GATHER`` loop iterations for more jobs.
+
+If the store fails a batch, each job is committed alone, so that no job can fail the others. A long job has a commit of
+its own on another thread; other jobs wait until it is durable. While another process holds the store's lock, reads are
+answered and other jobs wait (``broker.commit_jobs``). On a standby, reads are answered and everything else is refused.
+If the node loses its active role during a commit, the batch is refused, so that clients retry at the active node.
+
+Independent of asyncio: ``soon`` runs a callback after the current loop iteration, ``later`` after some seconds. Not
+thread-safe: loop thread only."""
 
 from collections import deque
 from collections.abc import Callable, Sequence

@@ -1,8 +1,12 @@
-"""The writer lane: all that callers ask for while one commit is under way becomes the next one.
+"""Group commit for threads, with a leader and followers and no writer thread.
 
-There is no writer thread. A caller that finds the lane free becomes its leader: it takes everybody's waiting work into
-one transaction, syncs once, hands out the replies, and passes the lead on. One caller pays one sync and no thread
-switch; a hundred share one."""
+A caller that finds no leader becomes the leader. It takes all waiting jobs into a transaction, syncs once, hands out
+the results and passes the lead to the next waiting caller. Jobs that arrive during a commit form the next batch. A
+single caller pays an fsync and no thread switch; a hundred callers share an fsync.
+
+If the store fails a batch, each job is committed alone. A caller that is interrupted (Ctrl-C) leaves its place; if it
+led, its batch fails unconfirmed. Admission checks run in the caller's thread outside of the commit. Reads need no place
+and no sync."""
 
 import threading
 from collections import deque

@@ -1,11 +1,12 @@
-"""What time brings: delays end, leases lapse, messages age, history and remembered ids go.
+"""Housekeeping: the sweep of due messages, pruning, the adoption mark, and the recorded default timeouts.
 
-The mark on a store whose messages another node is taking. Knows: the note. Does not know: how they are taken
-(``broker.export_import``).
+The sweep applies what is due: delays end, leases and messages expire, dead letters pass their retention. Pruning
+forgets history and deduplication ids beyond their limits. Both are bounded per call, since they share a commit with
+callers that wait.
 
-The default time-outs that messages in a store were handed out with, so that a server started with others knows.
-
-Knows: the note. Does not know: what is done then (``broker.bulk``)."""
+The adoption mark is a note in a store whose messages another node is taking (``broker.export_import``); a marked store
+must not be served. The recorded timeouts are the server defaults by which due times in the store were computed. If a
+server starts with others, ``broker.bulk`` recomputes them."""
 
 from collections.abc import Callable, Sequence
 
@@ -15,6 +16,8 @@ from yirangmq.core.errors import WrongState
 from yirangmq.core.message import Message
 from yirangmq.core.policy import Defaults
 from yirangmq.core.ports import Change, Transaction
+
+# -- sweep and pruning -------------------------------------------------------------------------------------------------
 
 MOST_PER_SWEEP = 500
 """A sweep shares its commit with callers that wait; what is left over is due at the next one."""
@@ -54,6 +57,8 @@ def tidy(transaction: Transaction, now: int, limit: int = MOST_PER_SWEEP) -> int
     return transaction.forget_keys(now, limit) + transaction.trim(limit)
 
 
+# -- adoption mark -----------------------------------------------------------------------------------------------------
+
 MARK = "pair-adopting"
 """In the other store: who is taking its messages."""
 
@@ -66,6 +71,8 @@ def check_unmarked(transaction: Transaction) -> None:
             f"its messages are being adopted by {found}: finish that with 'pair adopt' there", field="store"
         )
 
+
+# -- recorded default timeouts -----------------------------------------------------------------------------------------
 
 NOTE = "mq/timeouts"
 

@@ -1,12 +1,12 @@
-"""What each verb does inside one transaction: load, decide by ``core.transitions``, swap. Many at a time, never
-half-done.
+"""Queue operations inside a transaction: publish, lease, settle, drop, sweep; and atomic bundles of them.
 
-A verb checks everything before it writes anything, so that one that raises one of our errors has changed nothing.
+Each operation loads messages, decides by ``core.transitions`` and swaps them, many at a time. It checks everything
+before it writes anything: an operation that raises a ``QueueError`` has changed nothing. Apart from leasing, and from
+acks of whole runs, messages change through ``swap``. It maintains unique payloads, FIFO groups, concurrency limits and
+delivery records. For the committing thread only.
 
-Messages published and leases settled together or not at all: what other queues call a transaction.
-
-Knows: the verbs and what can stop them. Does not know: who asks, or for how long it was gathered. Everything is
-checked before anything is written, because a verb that is refused does not undo those before it."""
+A bundle publishes messages and settles leases together or not at all (a STOMP transaction). All of it is checked before
+the first write, because a refused operation does not undo those before it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -354,6 +354,9 @@ class Verbs:
         most = MOST_PER_SWEEP + 2 * self._settled
         self._tidied_at, self._settled = now, 0
         self._is_quiet = self.sweep_once(transaction, now, most) + tidy(transaction, now, most) == 0
+
+
+# -- atomic bundle -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)

@@ -1,9 +1,10 @@
-"""Policies put in force: checked whole before anything is stored, and paused or resumed in place.
+"""Policies: validation and activation, pause and resume; dispatch settings, members and deliveries.
 
-The dispatch of a queue, as operators see and steer it: its strategy set in place, its consumers registered and
-deregistered, its deliveries looked at.
+A policy document is checked whole before it is stored: fields, schemas, hooks, schedules. It is in force from its
+commit on, also for waiting consumers. A stored policy that cannot be read, because it was edited by hand, affects its
+own queue only.
 
-Knows: policies, who attends. Does not know: who asks."""
+A change of ``dispatch`` leaves messages alone that are in flight, ready or delayed; later deliveries follow it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,6 +20,8 @@ from yirangmq.core.events import Status, Steered, show
 from yirangmq.core.policy import QueuePolicy, read_policy
 from yirangmq.core.ports import Transaction
 from yirangmq.format.json_codec import dumps, loads
+
+# -- policy documents --------------------------------------------------------------------------------------------------
 
 
 def checked(document: object, queue: str, schemas: Schemas, gate: Gate | None = None) -> QueuePolicy:
@@ -63,6 +66,8 @@ def pause(transaction: Transaction, verbs: Verbs, queue: str, *, paused: bool) -
     put(transaction, verbs, queue, document or None, "pause" if paused else "resume")
     return True
 
+
+# -- dispatch ----------------------------------------------------------------------------------------------------------
 
 MEMBERS = ("strategy", "weights", "key", "graceSec", "outcomes")
 NONE = "none"

@@ -1,7 +1,7 @@
-"""How many messages of each queue are where: one row a queue, as ``status`` shows it through every door.
+"""Read-only queries: a status row per queue, totals of all queues, messages with envelope and failure.
 
-Messages as people look at them: the card with its content, its failure and the policy of its queue. Changes
-nothing."""
+The row is the same in every protocol. A queue whose policy cannot be read is listed with ``policyError``, so that it
+does not hide the others. Instants of messages are shown in wall-clock time, which is ``ahead`` of store time."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,6 +14,8 @@ from yirangmq.core.policy import QueuePolicy, read_policy
 from yirangmq.core.ports import Transaction
 from yirangmq.core.states import State
 from yirangmq.format.delivery import Look
+
+# -- queues ------------------------------------------------------------------------------------------------------------
 
 STATES = ("ready", "delayed", "held", "leased", "dead", "parked", "done")
 TOTALS = ("published", "acked", "failed", "dropped", "redriven")
@@ -95,6 +97,9 @@ class QueueRotation:
             found = transaction.queues("", self._limit)
         self._after = found[-1] if len(found) == self._limit else ""
         return found
+
+
+# -- messages ----------------------------------------------------------------------------------------------------------
 
 
 def check_state(state: str) -> State:

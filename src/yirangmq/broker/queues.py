@@ -1,5 +1,8 @@
-"""The queues of one store, as a program uses them: each verb checks what it is given, goes through the lane once, and
-returns when the change is on disk."""
+"""Queues of a store as a program uses them: every operation as a blocking, thread-safe method.
+
+Each method checks its arguments, runs once through the committer and returns when the change is durable. The committer
+is ``broker.group_commit_threads`` in an embedded store. Inside a server, ``admin.registry`` passes the job to the event
+loop's committer."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -1,6 +1,11 @@
-"""Room in a queue that has a quota: whether a batch fits, and which messages go when the oldest must.
+"""Quota of a queue: whether a batch fits, which messages are dropped for it, and the limit of queues.
 
-Knows: what the store says of the queue. The rule itself is ``core.policy``."""
+The rule is ``core.policy``; this module supplies the counts and chooses the messages. Nothing is written here. Messages
+known by their id do not count again, so a repeated publish succeeds.
+
+With ``onFull`` = ``dropOldest``, ready messages of the lowest priority are dropped first, oldest first, then delayed
+and held messages; claimed and leased messages never. The lowest priority is found by bisection, since priorities may be
+any number."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace

@@ -1,10 +1,9 @@
-"""Jobs that run in a read-only transaction: while another process holds the store's lock, and on a standby.
+"""Read-only execution of jobs: while another process holds the store's lock, and on a standby.
 
-Jobs that only read get their value; nothing is changed. The committer answers them.
-
-A standby's store: looked at, and never changed.
-
-Knows: which methods of a transaction are work. Does not know: doors."""
+A wrapper of the transaction raises at every method of ``WORK``: writes, and reads that serve only to lease. While
+the lock is held elsewhere, jobs that only read get their value and the others are returned untouched, to wait. On a
+standby, jobs that would change something are refused with the name of the active node. The committer answers the
+jobs."""
 
 from collections.abc import Callable
 from typing import Any, cast
@@ -13,6 +12,8 @@ from yirangmq.broker.commit_jobs import JobRunner, Task, reply_error
 from yirangmq.core.active_guard import Duty
 from yirangmq.core.errors import StoreBusy
 from yirangmq.core.ports import Store, Transaction
+
+# -- read-only transaction ---------------------------------------------------------------------------------------------
 
 WORK = frozenset(
     {
@@ -59,6 +60,9 @@ def sealed(transaction: Transaction, duty: Duty) -> Transaction:
 def read_only(transaction: Transaction) -> Transaction:
     """The same for a transaction without the write lock: every change raises ``NeedsWrite``."""
     return cast("Transaction", _Sealed(transaction, NeedsWrite))
+
+
+# -- running jobs ------------------------------------------------------------------------------------------------------
 
 
 def run_reads(store: Store, runner: JobRunner, jobs: list[Task]) -> list[Task]:

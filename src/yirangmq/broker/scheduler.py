@@ -1,15 +1,11 @@
-"""The schedules in the policies: whether they can be kept, when they fire next, and the message of a tick.
+"""Scheduler: cron schedules of the policies, the timer that rereads policies, and the publisher of ticks.
 
-A tick's message id is the schedule's name and the time it was due, so that a tick published twice is stored once. The
-arithmetic of cron is ``core.cron``; ``broker.scheduler`` publishes.
+A tick is published as a message whose id is the schedule's name and the due time, so that a tick published twice is
+stored once. All due ticks share a commit. Ticks are skipped while no server runs, and when they are ``GRACE_MS`` late.
+A refused tick is logged and lost. The arithmetic of cron is ``core.cron``.
 
-When to look at the policies again: at a time that was set, and at once when one of them was changed here.
-
-Knows: the desk. Does not know: what is looked for.
-
-Publishes the ticks of all schedules, each once, as they fall due. Ticks while nothing runs are skipped.
-
-Knows: the desk, the clock. Does not know: cron, asyncio."""
+The timer fires at a set time, and at once when this process changed a policy; ``webhooks.webhooks`` uses it too. For
+the committer's thread."""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +21,8 @@ from yirangmq.core.policy import QueuePolicy, Schedule
 from yirangmq.core.ports import Clock, Transaction
 from yirangmq.format.envelope import iso, read
 from yirangmq.format.json_codec import dumps
+
+# -- schedules ---------------------------------------------------------------------------------------------------------
 
 
 class Tick(NamedTuple):
@@ -100,6 +98,9 @@ def all_schedules(transaction: Transaction) -> Iterator[tuple[str, Schedule]]:
             yield queue, schedule
 
 
+# -- timer -------------------------------------------------------------------------------------------------------------
+
+
 class Alarm:
     """Used from the desk's thread: ``start``, ``stop``, and again where duty comes and goes. ``look`` is called only
     between the two."""
@@ -135,6 +136,8 @@ class Alarm:
         """Somebody steered a queue."""
         self.set(0.0)
 
+
+# -- publisher of ticks ------------------------------------------------------------------------------------------------
 
 GRACE_MS = 60_000
 """A tick this late is skipped: the machine slept, or the store refused for too long."""

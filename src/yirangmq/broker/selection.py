@@ -1,25 +1,19 @@
-"""What of a queue may be handed out next: alive, fit for its schema, as it was sent, and not more than somebody can
-carry.
+"""Selection of messages to lease: ready, alive, valid, intact, affordable; FIFO groups; strict order.
 
-Knows: transactions, what was affordable before. Does not know: leases.
+Selection sweeps expired messages, moves those that do not fit their schema to the dead letters, and stops at a limit of
+bytes. The count that fitted last time is the count loaded next time, so that large payloads are not read in vain.
 
-Lines of messages that one consumer alone may have. Knows: how ``Transaction.scan`` has places.
+Messages for a single consumer stand behind all other ready messages, in places by consumer (``Transaction.scan``).
 
-FIFO groups: of the messages that share a group id one is in line or in hand, the others are held behind it.
+FIFO groups: of the messages with the same group id, the first is ready or in flight and the others are held. Changes of
+messages pass ``swap``, so that a group moves on in the commit that ends its first message.
 
-Every change of messages goes through ``swap``, so that a group whose first message is done with, whatever the verb,
-moves on in the same commit. Knows: transactions. The moves themselves are ``core.transitions``.
+Integrity: where a queue keeps the SHA-256 of payloads, each payload is verified before it is leased. A damaged message
+goes to the dead letters or is parked, and is counted and logged.
 
-What was stored is handed out as it was sent, or not at all: where a queue keeps the SHA-256 of its payloads, each is
-looked at before it leaves. One that does not fit is set aside, counted and told.
-
-Knows: digests, transactions. Does not know: leases, doors.
-
-Strict order: one message of a queue at a time, and the next only when the one before is acked or dead. One that
-waits to be tried again holds the others back, and comes first when its time has come.
-
-Knows: cards that were begun and are not done with. They are found in the store at first, and followed from then on; a
-change of the policy begins anew."""
+Strict order: a single message of a queue is in flight at a time. The next follows when it is acked or dead; a message
+that waits for its retry holds the others back. Begun messages are found in the store at first and followed from then
+on; a policy change starts anew."""
 
 import logging
 from bisect import bisect_right
@@ -37,6 +31,8 @@ from yirangmq.core.policy import QueuePolicy
 from yirangmq.core.ports import Change, Transaction
 from yirangmq.core.states import WAITING, State
 from yirangmq.format.envelope import damage
+
+# -- messages for a single consumer ------------------------------------------------------------------------------------
 
 BEHIND_ALL = f"{RANK_LAST}.{2**62}"
 """The end of a line, as ``Transaction.scan`` has places."""
@@ -70,6 +66,9 @@ def heads_of(
             cards.append(card)
     found = zip(cards, transaction.envelopes(cards), strict=True)
     return [(card, envelope) for card, envelope in found if envelope is not None]
+
+
+# -- FIFO groups -------------------------------------------------------------------------------------------------------
 
 
 def swap(transaction: Transaction, changes: Sequence[Change], now: int, touched: set[str]) -> None:
@@ -118,6 +117,8 @@ def _firsts(transaction: Transaction, messages: Sequence[Message]) -> dict[tuple
                 found[queue, group] = first
     return found
 
+
+# -- payload integrity -------------------------------------------------------------------------------------------------
 
 log = logging.getLogger("yirangmq")
 
@@ -168,6 +169,8 @@ class Damage:
         return PayloadDamaged(f"message {message.id} is not handed out: {text}") if text else None
 
 
+# -- strict order ------------------------------------------------------------------------------------------------------
+
 PER_PAGE = 500
 AGAIN = (State.READY, State.DELAYED, State.HELD)
 
@@ -217,6 +220,8 @@ def _retried(transaction: Transaction, queue: str) -> Iterator[Message]:
         yield from (card for card in page.messages if card.attempt)
         cursor, is_first = page.cursor, False
 
+
+# -- selection ---------------------------------------------------------------------------------------------------------
 
 Head = tuple[Message, Envelope]
 MOST_SWEEPS = 20

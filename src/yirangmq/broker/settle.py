@@ -1,13 +1,13 @@
-"""Verbs that end a lease or make it longer, inside one transaction: look the leases up, decide each by
-``core.transitions``, swap all at once. A stale one is its own error and harms no other.
+"""Settling: ack, nack, release and extend of leases, singly or in runs; lease ids; leasing of runs.
 
-Knows: leases, transactions. Does not know: how messages are handed out, doors.
+An operation looks the leases up, decides each by ``core.transitions``, and swaps all at once. A stale lease gets its
+own error and does not affect the others. A repeated ack or nack succeeds.
 
-Lease ids as callers give them, and what becomes of each. Knows: their form. Does not know: stores, verbs.
+A lease id is the message's number and a fence. A call takes ``MOST_PER_CALL`` ids at most, none twice.
 
-Verbs on messages that share their fate: decided once for all of a run, by the same rules.
-
-Knows: runs, what must be told of them. Does not know: how a store keeps them."""
+A run is a sequence of consecutive messages in the same state, decided once for all. Messages are leased and acked in
+runs. An ack needs leases of the same fence, no unique payloads and no dispatch strategy; otherwise each lease is
+settled by itself."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -19,6 +19,8 @@ from yirangmq.core.message import Envelope, Message, Run, lease_span, split_leas
 from yirangmq.core.policy import Chance, Defaults
 from yirangmq.core.ports import Change, Transaction, new_change
 from yirangmq.format.delivery import Delivery, RunDeliveries
+
+# -- lease ids ---------------------------------------------------------------------------------------------------------
 
 MOST_PER_CALL = 10_000
 """Messages in one call; a larger batch gains nothing and holds the lane."""
@@ -58,6 +60,9 @@ def _checked_lease(lease: object) -> tuple[int, int]:
     if key is None:
         raise BadInput(f"{lease!r} is not a lease id", field="leaseId")
     return key
+
+
+# -- runs --------------------------------------------------------------------------------------------------------------
 
 
 class RunDeeds(Protocol):
@@ -124,6 +129,8 @@ def _swap(transaction: Transaction, run: Run, after: Message) -> None:
     assert runs is not None
     runs.swap_run(run, after)
 
+
+# -- leases singly -----------------------------------------------------------------------------------------------------
 
 Settle = Callable[[Message | None, int, str, Transaction, int], Change | None]
 

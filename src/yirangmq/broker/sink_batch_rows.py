@@ -1,11 +1,12 @@
-"""The rows of a batch as they lie in its stages: counted when they come, and read again for the commit.
+"""Rows of a sink batch in its stages, and double buffering of their parts.
 
-Knows: stages, record frames, how rows are sorted. Does not know: the store, the log, the ledger. Reads piece by piece;
-rows for queues are kept until they are stored together, those for topics only while there are few.
+A stage holds the rows of a Spark task, as pieces of record frames. Rows are counted and checked when a piece arrives,
+and read again, piece by piece, for the commit. The commit compares rows and checksum of each stage with what its task
+reported. Rows for queues stay in memory until they are stored together; rows for topics only up to ``KEPT_BYTES``. A
+stage of plain topic rows that arrived since the server's start is not read to be counted. Background threads only.
 
-Something long, part by part: while one part is written the next is read aside.
-
-Knows: turns. Does not know: what a part is, where it goes. Used from one thread, the loop's."""
+Double buffering: while a part is written, the next is read on a background thread. A part is valid until the second
+next is requested. Event loop thread only."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
@@ -182,6 +183,8 @@ def scan(data: bytes) -> Scanned:
     found = survey(data)
     return Scanned(found.records, found.is_bare and found.largest <= LARGE and are_for_topics(found.topics))
 
+
+# -- double buffering --------------------------------------------------------------------------------------------------
 
 Part = TypeVar("Part")
 

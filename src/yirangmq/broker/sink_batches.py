@@ -1,14 +1,12 @@
-"""Batches of a pipeline, each in once, whatever is repeated: rows are staged task by task, then committed together.
+"""Sink batches of a pipeline, exactly once: stages, the commit, and the ledger in store notes.
 
-One commit of the store takes the rows for queues and dead letters and the ledger's entry. Rows for topics go to their
-log right after it; the entry says ``pending`` until they are there, and each carries the batch's name, so that whoever
-is stopped in between finishes and never repeats. Used from one thread, the loop's; files are read and written aside.
+Tasks stage their rows; the commit makes all of them visible. A single store commit takes the rows for queues, the dead
+letters and the ledger's entry. Rows for topics follow in the log. Until they are there the entry says ``pending``, and
+each record carries the batch's name. A server that stopped in between appends the missing records at its next start. A
+batch that is committed again returns its first result and stores nothing.
 
-Knows: the desk, the verbs, the ledger. Does not know: HTTP, what a stage lies in, who made it.
-
-The ledger of a pipeline's batches: notes of the store, written in the commit that stores the rows.
-
-Knows: notes. What they mean is ``core.sink_batches``."""
+The ledger is written in the commit that stores the rows; ``core.sink_batches`` defines its entries. Stages that are not
+committed within an hour are removed. Event loop thread only; files are read and written on background threads."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -26,6 +24,8 @@ from yirangmq.core.sink_batches import MARK, STAGE_AGE_MS, Entry, Stage, Step, c
 from yirangmq.core.topics import NewRecord, Record
 from yirangmq.format.json_codec import dumps, loads
 from yirangmq.format.sink_rows import Rows, set_aside, set_unfit_aside
+
+# -- ledger ------------------------------------------------------------------------------------------------------------
 
 
 def find(transaction: Transaction, query: str, batch: int) -> Entry | None:
@@ -60,6 +60,8 @@ def _read(key: str, text: str) -> Entry:
     except (KeyError, TypeError, ValueError) as error:
         raise StoreDamaged(f"the note {key} cannot be read: {error}") from None
 
+
+# -- batches -----------------------------------------------------------------------------------------------------------
 
 MOST_PER_APPEND = 2_500
 """Records for topics that are written at one go: some milliseconds of the loop's time, then others have their turn."""

@@ -1,12 +1,12 @@
-"""The record of store time in a store: read when the store is opened or a node begins to work, renewed by commits.
+"""Store time: the clock of all stored instants, and its record in the store.
 
-Knows: the note, the clock. Does not know: when a store is opened. Used from the thread of the committer.
+Every stored instant lies on store time (docs/decisions/0021-store-time.md). While the machine runs, store time is the
+time since boot plus an offset. The offset is on record in the store, so that all processes of a boot agree on it,
+whatever happens to the wall clock. After a reboot store time goes on by as much as the wall clock advanced, never back,
+and not at all if that is over ``MOST_OFF_MS``.
 
-Store time from one boot of the machine to the next: by how much it goes on while nothing runs.
-
-Store time is the line on which every stored instant lies (docs/decisions/0021-store-time.md). While the machine runs it
-is the time since boot plus an offset; the offset is on record in the store, so that all processes of one boot agree on
-it whatever becomes of the wall clock."""
+The record is read when a store is opened or a node becomes active. Commits renew it about every ``RECORD_MS``. For the
+committer's thread."""
 
 import json  # an idle server loads no faster reader
 from contextlib import suppress
@@ -23,6 +23,9 @@ RECORD_MS = 60_000
 """How often the record is renewed, by a commit that is made anyway."""
 MOST_OFF_MS = 366 * 24 * 3_600_000
 """A wall clock that says that the machine was off for longer is not believed."""
+
+
+# -- offset from the time since boot -----------------------------------------------------------------------------------
 
 
 class Record(NamedTuple):
@@ -47,6 +50,9 @@ def resumed(record: Record | None, boot: str, boot_ms: int, wall_ms: int) -> int
         return record.offset_ms
     off = wall_ms - record.wall_ms
     return record.store_ms + (off if 0 <= off <= MOST_OFF_MS else 0) - boot_ms
+
+
+# -- wall-clock time of stored instants --------------------------------------------------------------------------------
 
 
 def shown_message(message: Message, ahead: int) -> Message:
@@ -74,6 +80,8 @@ def _shown(instant: int, ahead: int) -> int:
     """0 stands for never. A store that began in 1970 has instants that a clock set back would put before it."""
     return max(1, instant + ahead) if instant else 0
 
+
+# -- record in the store -----------------------------------------------------------------------------------------------
 
 NEVER = 1 << 62
 

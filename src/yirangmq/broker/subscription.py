@@ -1,10 +1,11 @@
-"""Messages within a credit window, for a program that holds the store itself; the same to use as a client's
-(``client.subscription``). How many are unsettled is asked of the store, so it does not matter who settled them.
+"""Embedded subscription and sender with the interface of the client's, and the wake-up of waiting consumers.
 
-Messages that come one by one, for a program that holds the store itself; the same to use as a client's
-(``client.producer``). There is no way to be on: each is on disk when ``send`` returns.
+The subscription takes messages within a credit window, like ``client.subscription``. It counts unsettled leases in the
+store, so leases settled elsewhere free credit too. The sender publishes message by message, like ``client.producer``;
+each message is durable when ``send`` returns.
 
-Consumers that wait on an empty queue: woken by a change, here or in another process, never by a busy loop."""
+Consumers of an empty queue block until a change in this process or another. A single thread waits on the store and
+wakes the others; there is no polling."""
 
 import threading
 import time
@@ -22,6 +23,9 @@ from yirangmq.format.delivery import Delivery, Leased, lease_ids
 
 if TYPE_CHECKING:
     from yirangmq.broker.queues import Queues
+
+
+# -- sender ------------------------------------------------------------------------------------------------------------
 
 
 class Sender:
@@ -55,6 +59,9 @@ class Sender:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+# -- wake-up -----------------------------------------------------------------------------------------------------------
 
 
 class Waiters:
@@ -95,6 +102,8 @@ class Waiters:
                     self._generation += 1
                     self._news.notify_all()
 
+
+# -- subscription ------------------------------------------------------------------------------------------------------
 
 MOST_AT_ONCE = 256
 """Messages taken in one commit, so that other consumers get some too."""

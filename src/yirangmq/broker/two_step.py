@@ -1,12 +1,10 @@
-"""The producer's verbs of the HTTP queue inside one transaction: a message is drafted, then its content is set. Many
-at a time; the rules are ``core.transitions``.
+"""Two-step operations of the HTTP queue: draft, then content; claim, then fetch; settling by message id.
 
-A verb checks everything before it writes anything, so that one that is refused has changed nothing.
+Producer: a draft reserves a message id, and becomes a message when its content is set. Consumer: a claim hands out ids,
+a fetch leases those messages and returns their content, and messages are settled by their ids alone.
 
-The consumer's verbs of the HTTP queue inside one transaction: claim (order), fetch (get), and those that settle
-messages by their ids alone. Many at a time; the rules are ``core.transitions``, whole queues are ``broker.bulk``.
-
-A verb checks everything before it writes anything, so that one that is refused has changed nothing."""
+Each operation runs inside a transaction on many messages, by the rules of ``core.transitions``. It checks everything
+before it writes anything. Operations on whole queues are in ``broker.bulk``."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -26,6 +24,8 @@ from yirangmq.core.policy import Load, QueuePolicy
 from yirangmq.core.ports import Change, Clock, Stored, Transaction, new_change
 from yirangmq.core.states import State
 from yirangmq.format.envelope import stamped, with_content
+
+# -- producer: draft and content ---------------------------------------------------------------------------------------
 
 OURS = '{"retry":{"limit":null},"dlq":{"retentionDays":3660},"archive":{"enabled":false}}'
 """The policy of a queue that begins with a draft, as the document describes queues: a message may come back any number
@@ -182,6 +182,9 @@ class Drafts:
         verbs.happened.published(queue, sent, [len(new[8]) for new in sent], (), now)
 
 
+# -- lookup by message id ----------------------------------------------------------------------------------------------
+
+
 def cards_of(
     verbs: Verbs, transaction: Transaction, queue: str, ids: Sequence[str], now: int
 ) -> dict[str, Message | None]:
@@ -216,6 +219,8 @@ def _writing(card: Message | None, old: Envelope | None, content: Content, most:
         raise NotFound(rules.UNHEARD)
     return Writing(found, old, with_content(old, content.type, content.body))
 
+
+# -- consumer: claim, fetch, settle ------------------------------------------------------------------------------------
 
 Decided = Callable[[Message | None, QueuePolicy], Change | None]
 

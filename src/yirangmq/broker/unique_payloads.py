@@ -1,10 +1,11 @@
-"""Queues in which no two messages have the same payload (``unique``). Each payload's hash is a key of the store, held
-by the message that has it: one look at any depth.
+"""Index of unique payloads: SHA-256 keys in the store, for queues without two equal payloads.
 
-Knows: keys, whose they are. Does not know: doors. A key whose holder is gone, or has other content by now, refuses
-nobody. Where several messages had one payload before the queue became unique, the others stand behind the holder as its
-heirs. A mark says how many messages the queue had ever been given when all of them were in the index: if there have
-been more, some came past it, and everything is indexed before the next one is compared."""
+The message that has a payload holds its key; a lookup costs the same at any depth of the queue. A key whose holder is
+gone, or has other content by now, blocks nothing.
+
+If messages were equal before the queue became unique, the others stand behind the holder as its heirs. A mark records
+how many messages the queue had ever received when all of them were indexed. If more have arrived since, some bypassed
+the index; then the whole queue is indexed before the next comparison."""
 
 from collections.abc import Callable, Collection, Sequence
 from hashlib import sha256

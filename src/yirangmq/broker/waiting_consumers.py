@@ -1,9 +1,11 @@
-"""Consumers that wait, and how they are served inside a transaction: queue by queue, in order of arrival, in turns.
+"""Wait list of consumers, served inside a transaction: queue by queue, in order of arrival, in turns.
 
-Knows: who waits, the verbs. Does not know: commits, doors. Whoever runs it hands in ``plan``, which sees to it that
-``serve`` is called with the next transaction.
+A waiting consumer is a subscription with credit left or a lease request that found nothing yet. Each commit serves the
+queues where messages or consumers changed, and gives a consumer ``MOST_PER_TAKER`` messages at most. Queues with a
+strategy are served by ``broker.dispatch.dispatcher``. A queue that cannot be read, such as by a broken policy file,
+does not affect the others.
 
-Consumers that wait for messages, as the committer sees them. Jobs are in ``broker.commit_jobs``."""
+The committer passes ``plan``, which schedules the next transaction. Loop thread only."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence

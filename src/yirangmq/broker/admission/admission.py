@@ -1,17 +1,19 @@
-"""Between a door and the store: every message of a queue that has a processor passes its chain here, whatever door it
-came through. Nothing is written here.
+"""Admission control by a queue's processor, the messages its hooks derive, and the policy's JSON Schemas.
 
-Checks of few bytes are made at once, inside the transaction. What takes longer (hooks, and checks of much) is made
-outside of it: ``Uncleared`` says what, whoever runs the work has it looked at (``broker.admission.workers``) and runs
-the work again with the verdicts.
+Every message of a queue with a processor passes its chain of checks and hooks here, whatever protocol it came through.
+Nothing is written here.
 
-Knows: chains, verdicts, the store's policies. Does not know: threads, processes, doors.
+Checks of up to ``INLINE_BYTES`` run inside the transaction. Hooks, and checks of more, run outside it: the job stops
+with the control-flow exception ``Uncleared``. The committer has ``broker.admission.workers`` check the messages, then
+runs the job again with the verdicts. A verdict holds for the chain that gave it: after a policy change the message is
+checked again.
 
-New messages that hooks make of others: each names its cause, and is the same however often that is sent.
+A message that a hook derives names its cause in its header. Its id is a hash of the parent's queue, id and payload, the
+hook and a number, so a repeated parent derives the same messages. A chain of queues that leads back to its beginning is
+refused.
 
-Knows: hooks, envelopes. Does not know: stores, how hooks are run.
-
-JSON Schema, per message type and version, as the policy says. The library is loaded when a policy first needs it."""
+A policy's ``schemas`` apply per message type and version. The JSON Schema library is loaded when a policy first needs
+it."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -34,6 +36,9 @@ from yirangmq.format.json_schema import first_complaint as schema_complaint
 
 if TYPE_CHECKING:
     from yirangmq.core.payload_checks import Schema
+
+
+# -- derived messages --------------------------------------------------------------------------------------------------
 
 Made = tuple[tuple[Hook, NewMessage], ...]
 """Of one message."""
@@ -87,6 +92,8 @@ def _child(parent: Envelope, hook: Hook, new: NewMessage, number: int, now: int)
     return child._replace(header=header, available_at=max(available, now), expires_at=expires)
 
 
+# -- JSON Schemas of the policies --------------------------------------------------------------------------------------
+
 MOST_COMPILED = 100
 """Policies whose schemas are kept ready."""
 
@@ -138,6 +145,8 @@ class Schemas:
             known[1][kind, version] = compiled(schema, f"schemas.{kind}.{version}", BadPolicy)
         return known[1][kind, version]
 
+
+# -- admission ---------------------------------------------------------------------------------------------------------
 
 INLINE_BYTES = 256 * 1024
 """Payloads checked inside a transaction: about a millisecond for each check; more would hold up everybody else."""

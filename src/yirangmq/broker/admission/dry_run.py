@@ -1,6 +1,11 @@
-"""What a queue's processor would say of messages that are not stored; which queues have one, and where it stands.
+"""Dry run of a queue's processor, and the processors in force: list, set, remove.
 
-Knows: chains, verdicts. Does not know: who looks at messages (it is handed their verdicts), doors."""
+A dry run reports for each message whether the processor would admit it, and why not. Nothing is stored. Quota,
+deduplication and the policy's ``schemas`` are not evaluated. The caller obtains the verdicts and passes them to
+``report``.
+
+The list names the origin of each processor: the queue's policy or the server's settings. Setting a processor changes
+that member of the policy only; removing it returns the queue to the server's settings."""
 
 from collections.abc import Sequence
 from hashlib import sha256

@@ -1,10 +1,13 @@
-"""The process in which hooks run: ``python -m yirangmq.broker.admission.hook_worker FD``. One request at a time over a
-socket; it ends when the other side is gone, whatever a hook is doing.
+"""Hook worker: the process that runs hooks, ``python -m yirangmq.broker.admission.hook_worker FD``.
 
-Knows: how a hook is found and called, what it may answer. Does not know: queues, stores, time-outs: whoever started it
-kills it when it is too slow.
+It answers requests over a socket, each before the next. When the server closes the socket, a reader thread ends the
+process, whatever a hook is doing. The worker has no timeouts: ``broker.admission.hooks`` kills it when a hook takes too
+long.
 
-A frame is the length of the rest and that of its JSON text (4 bytes each, big-endian), the JSON text, payloads."""
+A request without a message id only loads the hook. The outcome is ``fine``, ``unfit`` (the message is refused) or
+``failed`` (the hook is at fault); ``Reject``, ``BadInput`` and ``ValueError`` make a message unfit.
+
+Frame: length of the rest, length of the JSON text (4 bytes each, big-endian), the JSON text, the payloads."""
 
 import json
 import os

@@ -1,12 +1,13 @@
-"""Hooks in a process of their own, from the outside: started when first needed, killed when one takes too long, started
-again for the next.
+"""Hook process supervision, and the checker that runs a chain's checks and hooks for a message.
 
-Knows: processes and deadlines. Does not know: chains, stores. Used by one thread at a time; ``close`` by any.
+The process (``broker.admission.hook_worker``) is started at the first call. When a hook exceeds its timeout, the
+process and its children are killed; the next call starts another. Starting Python and importing the hook's module has a
+limit of its own, ``START_SECONDS``.
 
-One who looks at messages outside of a transaction: checks first, then hooks, each in its time.
+The checker runs outside of transactions: checks first, then hooks, each within its timeout. A failing message does not
+affect the others. After ``MOST_LOST`` lost processes the remaining messages of a request fail untried.
 
-Knows: the gate's checks, a process for hooks. Does not know: transactions, who waits. Used by one thread at a time;
-``close`` by any."""
+Both classes are for a single thread at a time; ``close`` may be called from any."""
 
 import contextlib
 import os
@@ -24,6 +25,8 @@ from yirangmq.core.errors import HookFailed, QueueError
 from yirangmq.core.message import Envelope
 from yirangmq.core.processor import Chain, Hook
 from yirangmq.format.envelope import NewMessage
+
+# -- the process -------------------------------------------------------------------------------------------------------
 
 START_SECONDS = 60.0
 """For Python to start and the hook's module to be imported, which is not the hook's time."""
@@ -149,6 +152,8 @@ def _signal_name(number: int) -> str:
     except ValueError:
         return f"signal {number}"
 
+
+# -- the checker -------------------------------------------------------------------------------------------------------
 
 MOST_LOST = 3
 """Processes that may be lost over the messages of one request; the rest of them is not tried."""

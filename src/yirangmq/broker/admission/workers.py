@@ -1,7 +1,11 @@
-"""Messages that are looked at outside of a transaction, queue by queue: each queue has its own threads, and its own
-processes for hooks, so that a slow one delays no other. What came first is answered first.
+"""Check workers: a pool of threads and hook processes per queue, for checks outside of a transaction.
 
-Knows: threads, whom to tell. Does not know: what is looked at and how (``broker.admission.hooks``)."""
+Each queue has its own pool, so that a slow processor delays no other queue. Results are delivered on the committer's
+thread, for each queue in the order of the requests. A thread that is idle for ``IDLE_SECONDS`` ends with its process.
+When too much waits for a queue (``MOST_WAITING``, ``MOST_BYTES``), further requests are refused.
+
+Without an event loop there is no pool: the calling thread runs the checks, and only callers of the same queue wait for
+each other."""
 
 import threading
 from collections import deque

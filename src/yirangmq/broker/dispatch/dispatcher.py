@@ -1,15 +1,13 @@
-"""Gives the messages of a queue to its consumers by the strategy of its policy: those who wait, as the desk has them,
-and those who ask without waiting.
+"""Dispatcher: messages of a queue to its consumers by the policy's strategy; queue members; message keys.
 
-Knows: takers, offers, who attends, what strategies remember. Does not know: doors. Which message goes to whom is
-decided in ``core.dispatch``; leases are ``broker.operations``.
+It serves waiting consumers, as the committer lists them, and consumers that ask without waiting. ``core.dispatch``
+decides which message goes to which consumer; ``broker.operations`` leases it. For the committing thread only.
 
-Who the consumers of each queue are, kept beside its messages where the strategy goes by names: one that was there
-before a restart is one of them after it.
+Members: the consumers of a queue whose strategy goes by names. A store note keeps them, so that a member before a
+restart is a member after it. The note is written when membership changes, not each time that a consumer is seen; after
+a failed commit it is written again.
 
-Knows: notes, names. Does not know: connections, strategies.
-
-The key of a message, by which it is given to the same consumer as others with that key."""
+Key: an attribute of the message, or its group. Messages with the same key go to the same consumer."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
@@ -37,6 +35,8 @@ from yirangmq.core.ports import Change, Transaction
 from yirangmq.core.states import State
 from yirangmq.format.delivery import Delivery
 from yirangmq.format.json_codec import dumps, loads
+
+# -- members of a queue ------------------------------------------------------------------------------------------------
 
 FOLDER = "dispatch/"
 """Where the notes stand, one for each queue."""
@@ -119,6 +119,9 @@ def _read(text: str | None, now: int) -> Attendance:
     return Attendance(registered, {}, seen)
 
 
+# -- message keys ------------------------------------------------------------------------------------------------------
+
+
 def key_of(envelope: Envelope, attribute: str) -> str:
     """The value of the attribute, or its group if no attribute is named; "" if it has none."""
     if not attribute:
@@ -129,6 +132,8 @@ def key_of(envelope: Envelope, attribute: str) -> str:
     value = attributes.get(attribute) if isinstance(attributes, dict) else None
     return "" if value is None else f"{type(value).__name__} {value}"
 
+
+# -- dispatcher --------------------------------------------------------------------------------------------------------
 
 MOST_PER_TAKER = 256
 """Messages handed to one consumer in one commit, so that the others get some too."""

@@ -1,12 +1,11 @@
-"""A copy of each message for every consumer of its queue, addressed to it alone: with its own lease, its own retries
-and its own end. The message itself is then done with, in the same commit.
+"""Broadcast fan-out: a copy of each message per member of the queue; and delivery outcomes sent to a queue.
 
-Knows: transactions, names of consumers. Does not know: who of them is there.
+Each copy is addressed to a single consumer and has its own lease, retries and end. The original is acked in the commit
+that stores the copies. Without members the messages stay ready. Copies for a former member become dead letters.
 
-The end of each delivery, told to a queue: in the same commit, so that none is forgotten, and by its webhook or its
-subscribers at their own pace, so that nobody waits for it.
-
-Knows: records as documents. Does not know: how that queue's messages reach anybody."""
+Outcomes: a policy can name a queue that receives the end of each delivery as a JSON message, in the same commit. The
+delivery does not wait for its consumers or its webhook, and does not fail if that queue is full. Released messages have
+no outcome. A queue of outcomes that has outcomes itself receives none."""
 
 from collections.abc import Sequence
 from itertools import islice
@@ -25,6 +24,8 @@ from yirangmq.core.policy import Defaults, Load, QueuePolicy
 from yirangmq.core.ports import Change, Ids, Transaction
 from yirangmq.format.envelope import MAX_TEXT, NewMessage, build, iso
 from yirangmq.format.json_codec import dumps, loads
+
+# -- broadcast ---------------------------------------------------------------------------------------------------------
 
 BROADCASTER = "broadcast"
 """Who takes the message that copies are made of."""
@@ -121,6 +122,8 @@ def copy_of(envelope: Envelope, name: str, now: int) -> Envelope:
         target=target,
     )
 
+
+# -- delivery outcomes -------------------------------------------------------------------------------------------------
 
 TYPE = "delivery.outcome"
 
