@@ -1,10 +1,10 @@
-"""Named methods of bridges, and what a server says of them in ``status``, ``health`` and its metrics.
+"""Bridge methods, bridges in status, health and metrics; and queue events published to a topic.
 
-What happens in the queues, as records of a topic. They are told after the commit, as every listener is: a server
-that is killed right then tells them to nobody.
-
-Queues that a bridge feeds from this very topic are passed over: their events would become their messages, and those
-events, for ever. Knows: events, the publisher. Does not know: bridges, metrics. Used from the loop's thread."""
+The event topic receives what happens in the queues, as records. They are published after the commit, like any
+listener's events: a server killed at that moment loses them. Events of queues that a bridge feeds from this same topic
+are skipped. They would become messages of those queues, and the events of these messages further records, without end.
+Beyond ``MOST_WAITING`` unpublished events, new events are dropped and counted; the next record says how many. Event
+loop thread only."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -26,6 +26,9 @@ from yirangmq.topics.publisher import Publisher
 
 if TYPE_CHECKING:
     from yirangmq.observe.prometheus import Reading
+
+
+# -- bridge methods ----------------------------------------------------------------------------------------------------
 
 
 class BridgeCalls:
@@ -113,6 +116,8 @@ def _read_resume(values: Values) -> tuple[str, Start | None, int]:
         return name, None, 0
     return name, *read_start(values)
 
+
+# -- queue events as records of a topic --------------------------------------------------------------------------------
 
 MOST_WAITING = 10_000
 """Events that may wait for the log; past this they are counted, and that is told."""

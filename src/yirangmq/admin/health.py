@@ -1,6 +1,9 @@
-"""Health of this server: what the store, its disk and the parts of the server report, judged by ``core.health``.
+"""Health of the server: store, disk, full-store latch and backlogs, judged by ``core.health``.
 
-An answer is cheap and never waits for the store: see ``broker.commit_jobs``."""
+A health check is cheap and never waits for the store: the store probe of ``broker.commit_jobs`` answers in time. Each
+check counts the backlog of some queues in rotation, so its cost does not depend on the number of queues. After a write
+is refused for lack of space, health reports a failure for ``REFUSED_MS`` and then a warning, until a message is
+published."""
 
 import os
 from collections.abc import Callable, Sequence

@@ -1,5 +1,8 @@
-"""Named methods that tell what goes on: ``metrics``, ``rates``, ``trends``, ``watch``. They change nothing; only
-``metrics`` reads the store, in slices."""
+"""Monitoring methods ``metrics``, ``rates``, ``trends`` and ``watch``, and the sampler of trends.
+
+They change nothing. Only ``metrics`` and the sampler read the store, in slices (``admin.queue_lists``), so that other
+requests are served in between. ``watch`` is a long poll for events. A busy store does not stop ``metrics``: the page
+then has the server's own metrics only."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

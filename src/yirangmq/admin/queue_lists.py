@@ -1,12 +1,11 @@
-"""Lists of queues a page at a time: what is asked for, which queues these are, and their rows, in slices.
+"""Paged lists of queues with their status rows, and long answers made in slices.
 
-One form everywhere: ``limit`` rows at most, of queues behind ``cursor`` whose names begin with ``prefix`` and contain
-``find``, by ``sort``. The answer has the ``cursor`` of the next page, "" at the end.
+A slice is a job in the next commit; requests of other clients are served between two slices. No request waits for more
+than a slice, however long the answer.
 
-Long answers made in slices: each slice is a piece of work in the next commit, and requests of other clients are
-served between two slices. No request waits for more than one slice, however long the answer.
-
-Knows: the desk. Does not know: what the answer is."""
+The parameters of a list are the same everywhere: at most ``limit`` rows, of queues after ``cursor`` with names that
+begin with ``prefix`` and contain ``find``, ordered by ``sort``. The answer has the ``cursor`` of the next page, "" at
+the end. Ordering by a count reads the counts of all queues and keeps a page of them in memory."""
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
@@ -20,6 +19,8 @@ from yirangmq.broker.group_commit import Desk
 from yirangmq.core.errors import BadInput, QueueError
 from yirangmq.core.message import Counts
 from yirangmq.core.ports import Clock, Transaction
+
+# -- answers in slices -------------------------------------------------------------------------------------------------
 
 Slice = Callable[[Transaction], Any]
 Slices = Generator[Slice | None, Any, Any]
@@ -48,6 +49,8 @@ def in_slices(desk: Desk, steps: Slices, done: Done) -> None:
 
     go_on(None, None)
 
+
+# -- lists of queues ---------------------------------------------------------------------------------------------------
 
 PAGE = 1000
 """Rows of a page where nothing else is said, and at most."""

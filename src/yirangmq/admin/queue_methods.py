@@ -1,16 +1,9 @@
-"""Named methods on messages chosen by a filter: any state, and the dead letters. All of them are long (``paged``).
+"""Named methods of queues: search, dead letters, dispatch, processors, policies, bulk; and their registration.
 
-Named methods about the dispatch of a queue: its strategy, its consumers, its deliveries.
-
-Named methods about processors: ``processors``, ``processor_set``, ``processor_check``.
-
-Knows: the desk, the forms of a message. Does not know: how messages are looked at.
-
-Named methods that change queues. Short ones work inside one transaction; long ones (``paged``) have a thread of
-their own and take the desk for one page at a time.
-
-The calls that every server answers, put into its table. Loaded when somebody first asks for one: a server that only
-hands messages through has no need of them."""
+Short methods run inside the next commit. Long methods (``paged``) have a thread of their own and use the committer for
+a page at a time (``admin.registry``). Search and dead letters are long. ``fill`` puts the methods that every server has
+into the call table. This module is loaded at the first call of a named method; a server that only passes messages on
+never loads it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -43,6 +36,9 @@ from yirangmq.wire.messages import pack
 
 if TYPE_CHECKING:
     from yirangmq.admin.registry import Calls, Site
+
+
+# -- search ------------------------------------------------------------------------------------------------------------
 
 DEFAULT_LIMIT = 100
 MOST_MOVED = 10**9
@@ -152,6 +148,8 @@ def _moved(moved: Moved) -> dict[str, Any]:
     return {"count": moved.count, "ids": moved.ids}
 
 
+# -- dispatch ----------------------------------------------------------------------------------------------------------
+
 MOST_SHOWN = 100
 
 
@@ -202,6 +200,8 @@ METHODS: dict[str, Callable[[Clock, Verbs, Transaction, Given], Any]] = {
     "dispatch_deregister": deregister,
 }
 
+
+# -- processors --------------------------------------------------------------------------------------------------------
 
 MEMBERS = frozenset({"payload", "id", "type", "version", "attributes", "content_type"})
 """Of a message that is tried."""
@@ -255,6 +255,8 @@ def _envelope(queue: str, given: object, number: int, now: int) -> Envelope:
         raise BadInput(f"known members: {', '.join(sorted(MEMBERS))}", field="messages")
     return build(queue, NewMessage(**members), f"tried-{number}", now)
 
+
+# -- policies and whole queues -----------------------------------------------------------------------------------------
 
 PER_PAGE = 500
 
@@ -339,6 +341,9 @@ def _forget(transaction: Transaction, queue: str, state: State) -> int:
     messages = transaction.scan(queue, state, PER_PAGE).messages
     transaction.forget(messages)
     return len(messages)
+
+
+# -- registration ------------------------------------------------------------------------------------------------------
 
 
 def fill(calls: "Calls", verbs: Verbs, pages: Pages | None, site: "Site | None") -> None:

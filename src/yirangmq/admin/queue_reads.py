@@ -1,6 +1,8 @@
-"""Named methods that change nothing. Each works inside one transaction, on a page at most.
+"""Named methods that change nothing, and pages of messages bounded by count and bytes.
 
-Messages for a RESULT frame, a page at a time: bounded by count and by bytes, with a cursor for the rest."""
+Each method runs inside a transaction and returns a page at most. A page, the body of a RESULT frame, ends at ``limit``
+messages or ``PAGE_BYTES`` of payload; a single larger message is a page too. A cursor leads to the rest. The bytes so
+far decide how many messages the next step loads."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -18,6 +20,8 @@ from yirangmq.core.ports import Clock, Transaction
 from yirangmq.core.states import State
 from yirangmq.format.delivery import Look
 from yirangmq.wire.messages import pack
+
+# -- pages of messages -------------------------------------------------------------------------------------------------
 
 PAGE_BYTES = 1024 * 1024
 """Payload bytes of a page, but for a single message that is larger."""
@@ -45,6 +49,8 @@ def gather(step: Step, limit: int, cursor: str) -> tuple[list[Look], str]:
         affordable = (PAGE_BYTES - size) * len(looks) // size if size else MOST_PER_STEP
         count = max(1, min(count * 4, MOST_PER_STEP, affordable))
 
+
+# -- methods -----------------------------------------------------------------------------------------------------------
 
 Given = Mapping[str, Any]
 

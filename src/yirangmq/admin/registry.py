@@ -1,20 +1,17 @@
-"""Every verb that is not in the hot path, by name: what the operator's commands and the client library ask for.
+"""Registry of named methods: call table, permissions, long methods on threads, reading of arguments.
 
-One table for all doors. A method takes named values and returns plain values, and is of one of three kinds: inside the
-next commit, paged (a thread of its own, one page of it at a time on the desk), or with a beginning of its own.
+The operator's commands and the client library call everything beside the hot path by name; a single table serves all
+protocols. A method takes named values and returns plain values. It is of one of three kinds: inside the next commit,
+paged, or with a start of its own.
 
-The desk as a lane: long work in a thread of its own, one page at a time on the desk, so that nobody waits for more
-than one page of it.
+A paged method runs on one of ``THREADS`` threads. Each of its pages is a job of the event loop's committer, so that
+other requests wait for a page at most. When the server stops, the current page ends and the next is refused. A read
+that finds the store locked by another process is retried for as long as a request waits.
 
-Knows: the desk, how to reach its thread. Does not know: what the work is, asyncio.
+``METHODS`` gives each method its verb and where it is exercised (``core.access``). A method that is not listed needs
+``admin`` on the whole server; a test checks that all are listed.
 
-The verb of every named method, and where it is exercised: the rows of named calls in the table of ``core.access``.
-
-A method that is not listed needs ``admin`` on the whole server; a test sees to it that all are listed.
-
-Long methods in threads of their own. Knows: when they begin and end. Does not know: what they do, asyncio.
-
-Reads the named values of a call: each known one once, then nothing may be left. ``BadInput`` names the value."""
+Arguments: each known value is read once, then none may be left. ``BadInput`` names the value."""
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -37,6 +34,9 @@ from yirangmq.fsio.background import BackgroundExecutor, Call
 
 if TYPE_CHECKING:
     from yirangmq.broker.queues import Queues
+
+
+# -- committer for other threads ---------------------------------------------------------------------------------------
 
 PAUSE_SECONDS = 0.05
 """Between two attempts to read while another process holds the store's lock."""
@@ -97,6 +97,8 @@ class DeskLane:
         return future.result()
 
 
+# -- permissions -------------------------------------------------------------------------------------------------------
+
 QUEUE, SERVER, NOWHERE = "queue", "server", "nowhere"
 """Where: in the queue that the call names, or in all of them if it names none; in the server; in no queue at all."""
 
@@ -156,6 +158,8 @@ def verb_of(method: str, values: Mapping[str, Any]) -> tuple[str, str | None]:
     return verb, queue if isinstance(queue, str) and queue else None
 
 
+# -- long methods ------------------------------------------------------------------------------------------------------
+
 Given = Mapping[str, Any]
 Done = Callable[[Any, QueueError | None], None]
 PagedMethod = Callable[["Queues", Given], Any]
@@ -202,6 +206,8 @@ class Pages:
         self._lane.stop()
         self._executor.stop(wait=False, cancel=False)
 
+
+# -- call table --------------------------------------------------------------------------------------------------------
 
 Method = Callable[[Transaction, Given], Any]
 Entry = Callable[[Desk, Given, Done], None]
@@ -268,6 +274,9 @@ class Calls:
             fill(self, *usual)
             self._entries |= added
         return self._entries
+
+
+# -- arguments ---------------------------------------------------------------------------------------------------------
 
 
 class Values(Fields):

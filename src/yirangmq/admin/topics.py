@@ -1,7 +1,8 @@
-"""Named methods of topics, and what a server says of them in ``status``, ``health`` and its metrics. Looking opens no
-log that nobody has used; what may have to wait for the disk is done aside.
+"""Topic methods, topics in status, health and metrics, and pages of records.
 
-Records by range, a page at a time: what is asked for, and the page. Knows: the log. Does not know: who asks."""
+Lists, status and metrics do not open a topic log that has not been used yet. Work that may wait for the disk runs on a
+background thread. A page of records ends at its limit, at ``PAGE_BYTES`` of payload, or after ``PAGE_LOOK`` records
+scanned, since cursor commits wait for the same thread."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from yirangmq.observe.prometheus import Reading, Samples
     from yirangmq.topics.live import Live, Subscriber
 
+
+# -- pages of records --------------------------------------------------------------------------------------------------
+
 PAGE_BYTES = 1 << 20
 """Payload bytes on one page of records, but for a single one that is larger."""
 PAGE_LOOK = 20_000
@@ -57,6 +61,8 @@ def page(log: Log, start: int | None, at_ns: int | None, filter: Filter, limit: 
         about = {"epoch": reader.epoch, "first": reader.first, "last": reader.last, "next": found.last + 1}
     return {**about, "records": [[*one[:5], dict(one.headers), one.payload] for one in found.records]}
 
+
+# -- methods, status and metrics ---------------------------------------------------------------------------------------
 
 SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 MOST_WORKERS = 64
