@@ -1,2 +1,4 @@
-"""The consumer process: takes messages, runs handlers, keeps leases alive, says how it went, obeys its operator.
-Knows: the verbs of queues it is handed, core, format. Does not know: stores, sockets, brokers."""
+"""Consumer runtime: leases messages, runs handlers, extends leases, settles, and obeys the operator.
+
+It uses a queue interface that it is given, embedded or over a connection (``consumer.lease_table``). Nothing here
+depends on stores, sockets or the broker."""

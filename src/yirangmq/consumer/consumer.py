@@ -1,4 +1,4 @@
-"""The consumer as a program uses it.
+"""Consumer as a program uses it, its heartbeat, and a single run from first lease to last ack.
 
     consumer = Consumer("sqlite:queue.db", concurrency=4)
 
@@ -7,17 +7,15 @@
 
     consumer.run()
 
-What a handler returns or raises decides: returning acks; ``Retry`` and ``Reject`` do as they say; any other error gives
-the message back as failed.
+The handler decides the outcome: returning acks the message, ``Retry`` and ``Reject`` do as they say, and any other
+error nacks it.
 
-The consumer's pulse, in a thread of its own so that no handler can stop it: extends every lease in hand, notices
-handlers that take too long, tells the broker of this consumer and hears what the operator wishes.
+Heartbeat: extends the leases in hand, gives up on handlers that exceed their timeout, reports the consumer to the
+broker and receives the operator's request. It has a thread of its own, so that no handler can block it. If the process
+dies, the heartbeat stops and the leases expire.
 
-If the process dies, so does the pulse, and the leases end.
-
-One run of a consumer, from the first lease to the last ack: starts the parts, hears what happens, drains, ends.
-
-Everything that may end the run comes through one inbox: signals, the program, the operator, a fatal error."""
+Run: starts the parts, waits for events, drains, ends. Everything that may end a run arrives in a single inbox: signals,
+the program, the operator, a fatal error."""
 
 import os
 import signal
@@ -40,6 +38,8 @@ from yirangmq.consumer.worker_pool import Budget, Gate, Kit, Poison, Station
 from yirangmq.core import validation
 from yirangmq.core.consumer_registry import ConsumerState
 from yirangmq.core.errors import BadInput
+
+# -- heartbeat ---------------------------------------------------------------------------------------------------------
 
 REPORT_SECONDS = 1.0
 AGAIN = 10
@@ -118,6 +118,8 @@ class Heartbeat:
         self._is_cut_off = True
         self._holdings.put_off(due, now + min(1.0, due[0].span / AGAIN))
 
+
+# -- run ---------------------------------------------------------------------------------------------------------------
 
 LAST_WORDS_SECONDS = 5.0
 """For the last results after everything else has ended."""
@@ -310,6 +312,8 @@ class Shift:
         except Exception as error:
             log.debug("the last word was not heard: %s", error)
 
+
+# -- public class ------------------------------------------------------------------------------------------------------
 
 Function = TypeVar("Function", bound=Handle)
 SIGNALS = (signal.SIGTERM, signal.SIGINT)

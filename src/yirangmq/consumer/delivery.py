@@ -1,6 +1,7 @@
-"""What a handler is handed. Knows: the leased message, whether the lease is still in force.
+"""Delivery as a handler receives it, the errors ``Retry`` and ``Reject``, and the outcome of a handler.
 
-What became of a message in a handler's hands: a value for each way it can end, and the words a handler may use."""
+The delivery is the leased message and whether the lease is still in force. An outcome is a value for each way in which
+a handler can end. Its ``kind`` repeats when the fault repeats, for the detection of poison messages."""
 
 import inspect
 from typing import Any, NamedTuple
@@ -9,6 +10,8 @@ from yirangmq.consumer.lease_table import Holding
 from yirangmq.core import validation
 from yirangmq.core.message import MAX_MESSAGE, Reason
 from yirangmq.format.envelope import as_json
+
+# -- delivery ----------------------------------------------------------------------------------------------------------
 
 
 class Delivery:
@@ -70,6 +73,9 @@ class Delivery:
     def envelope_json(self) -> bytes:
         """The envelope as JSON text, the payload's own text inside it; a payload that is not JSON as Base64."""
         return as_json(self._taken.envelope)
+
+
+# -- outcome -----------------------------------------------------------------------------------------------------------
 
 
 class Retry(Exception):

@@ -1,9 +1,10 @@
-"""Every lease in hand, from the moment it was taken to the moment its end is on disk. Knows: when each wants to be
-extended, when each is overdue, which of them may still be answered for. Does not know: queues, threads, handlers.
+"""Lease table of a consumer, and the queue interface that a consumer needs.
 
-Times are seconds of a clock that only goes forward.
+The table holds every lease from the moment it is taken until its end is durable at the broker. It says when to extend a
+lease, when a handler is overdue, and whether a handler's result still counts. Leases are extended each time a third of
+them has passed, so that two extensions may fail. Times are seconds of a monotonic clock. Thread-safe.
 
-What a consumer needs of queues, embedded or at the other end of a socket: some of the verbs of ``broker.queues``."""
+The interface is a part of ``broker.queues``, embedded or over a connection."""
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,6 +13,8 @@ from typing import Any, Protocol
 
 from yirangmq.core.errors import QueueError
 from yirangmq.core.message import Envelope
+
+# -- queue interface ---------------------------------------------------------------------------------------------------
 
 Results = list[QueueError | None]
 """For each lease None, or why not."""
@@ -77,6 +80,8 @@ class Queues(Protocol):
 
     def close(self) -> None: ...
 
+
+# -- lease table -------------------------------------------------------------------------------------------------------
 
 PARTS = 3
 """A lease is extended each time a third of it has passed, so that two extensions may fail."""

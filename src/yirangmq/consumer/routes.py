@@ -1,9 +1,9 @@
-"""Is this message fit for the handler? Its envelope must be readable; its payload must fit the schema the consumer
-brings along, if it brings one, and the schema of its type in the queue's policy, if it has one.
+"""Routes (queue, handler, concurrency, timeout), and validation of messages before their handler.
 
-The broker checks policies when a message is published; one that was there before its schema is checked here.
-
-Which function works on which queue, and how."""
+A message is valid if its envelope is readable and its payload fits two schemas. These are the consumer's own, if given,
+and that of its type in the queue's policy, if any. The broker validates by the policy at publishing; messages that are
+older than the schema are caught here. Without the package for JSON Schema, schemas of policies are skipped with a
+warning."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -16,6 +16,8 @@ from yirangmq.core import validation as names
 from yirangmq.core.errors import BadInput, MissingExtra, QueueError
 from yirangmq.format.json_codec import dumps
 from yirangmq.format.json_schema import chosen_schema, compiled, first_complaint
+
+# -- validation --------------------------------------------------------------------------------------------------------
 
 Validator = Callable[[Any], Any]
 """Given the payload's value; raises if it is not fit."""
@@ -79,6 +81,8 @@ def _if_possible(schema: Any) -> Any:
         log.warning("a schema of a policy cannot be used here: %s", error)
     return None
 
+
+# -- routes ------------------------------------------------------------------------------------------------------------
 
 Handle = Callable[[Delivery], Any]
 MOST_CONCURRENT = 1_000

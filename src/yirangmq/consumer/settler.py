@@ -1,14 +1,11 @@
-"""Says to the broker how it went. While one call is under way all that ends meanwhile gathers and becomes the next, so
-that one commit serves many and a lone one waits for nothing.
+"""Settler (outcomes to the broker, in batches), and the consumer's logger, counters and supervised threads.
 
-Knows: outcomes, the verbs that settle. Does not know: handlers. A call that fails is tried again for as long as the
-leases in it are good.
+While a settling call is in flight, further outcomes gather and form the next call. Thus a commit serves many outcomes,
+and a single outcome does not wait. There is a call per kind of outcome. A call that fails is retried for as long as its
+leases are valid; after that its results are counted as lost.
 
-What a consumer writes into the log. Each line about a message carries its names, for logs that are JSON.
-
-What a consumer has done so far, in numbers. Every message it took ends in exactly one of them.
-
-Threads that do not die unheard: a fault in one is told, and ends the run."""
+Log lines about a message carry its queue, id, attempt and trace id as fields. Every message that was taken ends in
+exactly one counter. An error that escapes a supervised thread ends the run."""
 
 import logging
 import threading
@@ -21,6 +18,8 @@ from yirangmq.consumer.delivery import Outcome
 from yirangmq.consumer.lease_table import Holding, Holdings, Queues, Results, Taken
 from yirangmq.core.backoff import Backoff
 from yirangmq.core.message import Reason
+
+# -- log lines ---------------------------------------------------------------------------------------------------------
 
 log = logging.getLogger("yirangmq.consumer")
 
@@ -35,6 +34,9 @@ def about(taken: Taken) -> dict[str, dict[str, Any]]:
     if trace:
         named["traceId"] = trace
     return {"values": named}
+
+
+# -- counters ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,8 @@ class Tally:
         return self._summary
 
 
+# -- supervised threads ------------------------------------------------------------------------------------------------
+
 Fail = Callable[[BaseException], None]
 """Called with an error that makes going on senseless."""
 
@@ -86,6 +90,8 @@ def thread(work: Callable[[], None], name: str, fail: Fail) -> threading.Thread:
 
     return threading.Thread(target=run, name=f"yirangmq-{name}", daemon=True)
 
+
+# -- settler -----------------------------------------------------------------------------------------------------------
 
 BACKOFF = Backoff(first=0.05, limit=1.0)
 """Seconds between two attempts while the server cannot be reached."""

@@ -1,12 +1,11 @@
-"""One run of a program: bytes to its stdin, the end of its stderr kept, an end put to it in time. Its stdout is ours,
-and so is its stderr.
+"""Subprocess handler: any program as a handler, and a single run of it with timeout and kill.
 
-Knows: processes. Does not know: messages. The program and all it starts are one process group, so that stopping it
-stops them too, and Ctrl-C at a terminal reaches the consumer alone.
+The message is on stdin, its properties are in the environment, and the exit code decides: 0 acks, ``EX_DATAERR``
+rejects, ``EX_TEMPFAIL`` retries later. Any other code or signal is a failure. The codes are those of ``sysexits.h``.
 
-Any program as a handler: the message on stdin, what it is in the environment, the exit code decides.
-
-Codes are those of ``sysexits.h``, which mail programs have used for such answers for decades."""
+The program's stdout and stderr are the consumer's; the end of stderr goes with a failed message. The program and its
+children form a process group: stopping it stops them too, and Ctrl-C at a terminal reaches the consumer only. At its
+timeout the program gets SIGTERM, and SIGKILL after a grace period."""
 
 import os
 import selectors
@@ -21,6 +20,8 @@ from typing import NamedTuple
 from yirangmq.consumer.delivery import DONE, Delivery, Outcome, too_slow
 from yirangmq.core import validation
 from yirangmq.core.message import MAX_MESSAGE, Reason
+
+# -- run of a program --------------------------------------------------------------------------------------------------
 
 CHUNK = 65_536
 TAIL = 1_500
@@ -134,6 +135,8 @@ class Child:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, number)
 
+
+# -- handler -----------------------------------------------------------------------------------------------------------
 
 EXIT_DONE = 0
 EXIT_REJECT = os.EX_DATAERR

@@ -1,15 +1,16 @@
-"""One queue's place in a consumer: a thread that fetches as many messages as there is room for, and the threads that
-work on them. Knows: its route, the kit. Does not know: other queues, signals, the operator.
+"""Worker pool of a queue: a fetch thread and handler threads; pause gate, poison detection, run state, spans.
 
-Whether messages are taken now: running, paused, draining. Told by the operator, a signal or the program itself.
+The fetch thread leases as many messages as there is room for: concurrency and prefetch, less those in hand. A handler
+whose result no longer counts keeps its thread. If all threads are stuck so, prefetched messages go back to the queue.
 
-The consumer's own eye for poison: the same fault again and again in the same message, as seen by this process.
-A queue's policy does the like for all consumers together (``retry.poisonAfter``), but knows reasons, not faults.
+The gate says whether messages are taken now: running, paused, draining or stopped. The operator, a signal or the
+program moves it; after draining it never runs again.
 
-What the parts of a running consumer share.
+Poison detection counts the same fault in a row in the same message, as this process sees it. A queue's policy does the
+same for all consumers together (``retry.poisonAfter``), but by reason codes, not by faults.
 
-A handler's work as a span, so that what the handler itself traces hangs under the message it was for. Without the
-extra ``otel``, or where nobody has set a tracer provider up, nothing is done."""
+A handler's work is an OpenTelemetry span under the message's trace. Without the extra ``otel`` or a tracer provider
+there is none."""
 
 import threading
 import time
@@ -28,6 +29,8 @@ from yirangmq.core.consumer_registry import WISHES, ConsumerState
 from yirangmq.core.errors import BadInput, MissingExtra, NotAllowed, QueueError
 from yirangmq.core.message import MAX_MESSAGE, Reason
 from yirangmq.format.trace_context import parent_of, provider
+
+# -- pause gate --------------------------------------------------------------------------------------------------------
 
 
 class Gate:
@@ -82,6 +85,8 @@ class Gate:
             self._moved.wait_for(lambda: self._state is not before, seconds)
 
 
+# -- poison detection --------------------------------------------------------------------------------------------------
+
 MOST = 10_000
 """Messages remembered; those that failed longest ago are forgotten first."""
 
@@ -110,6 +115,9 @@ class Poison:
                 return outcome
         text = f"{times} times {outcome.kind}, the last time: {outcome.text}"
         return Outcome(Reason.POISON, text[:MAX_MESSAGE], kind=outcome.kind)
+
+
+# -- state that the parts of a run share -------------------------------------------------------------------------------
 
 
 class Budget:
@@ -157,6 +165,9 @@ class Kit:
     fail: Fail
 
 
+# -- span --------------------------------------------------------------------------------------------------------------
+
+
 def handling(taken: Taken, queue: str) -> AbstractContextManager[Any]:
     """The span of one try. A handler's error is recorded in it."""
     found = provider()
@@ -174,6 +185,8 @@ def handling(taken: Taken, queue: str) -> AbstractContextManager[Any]:
     tracer = found.get_tracer("yirangmq")
     return tracer.start_as_current_span(f"handle {queue}", parent_of(taken.header), trace.SpanKind.CONSUMER, attributes)
 
+
+# -- worker pool -------------------------------------------------------------------------------------------------------
 
 WAIT_SECONDS = 0.5
 """One wait for messages; a pause or a drain is noticed after that at the latest."""
