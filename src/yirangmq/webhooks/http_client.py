@@ -1,14 +1,14 @@
-"""POSTs to one endpoint over connections that are kept. Redirects are answers like any other: nobody follows them.
+"""HTTP/1.1 client for webhooks: kept connections, response parser, outcome of a response, signature.
 
-Knows: sockets, TLS, HTTP/1.1. Does not know: queues, what an answer means.
+Redirects are not followed. A host name is resolved at most every ``ADDRESS_SECONDS``, and only addresses that the
+setting ``outgoing_networks`` allows are called. If a kept connection turns out to be dead, the request is sent on a new
+connection. The parser is sans-IO; it reads ``LONGEST_BODY`` of a body at most and keeps ``KEPT`` of it.
 
-One answer to a POST, out of the bytes that come. Sans-IO.
+Outcome: 2xx acks the message, 4xx other than 408, 425 and 429 rejects it, any other status retries it. ``Retry-After``
+of 429 and 503 holds back all messages.
 
-Knows: HTTP/1.1 as far as an answer goes, and how much of it is kept. Does not know: sockets, what it means.
-
-What an answer means for its message. Knows: statuses, ``Retry-After``. Does not know: how the answer came.
-
-The signature on what is pushed: HMAC-SHA256 over the time and the body. ``docs/http.md`` shows how to check it."""
+Signature: HMAC-SHA256 over timestamp and body; ``docs/http.md`` shows how to verify it. Alert sinks use this module
+too."""
 
 import asyncio
 import hashlib
@@ -25,6 +25,8 @@ import httptools
 
 from yirangmq.core.message import Reason
 from yirangmq.core.webhook import OutgoingNetworks
+
+# -- response ----------------------------------------------------------------------------------------------------------
 
 LONGEST_HEAD = 64 * 1024
 KEPT = 4 * 1024
@@ -95,6 +97,8 @@ class Answer:
             self.is_complete = True
             self.stays = self._parser.should_keep_alive()
 
+
+# -- connections -------------------------------------------------------------------------------------------------------
 
 BUFFER = 16 * 1024
 ADDRESS_SECONDS = 30.0
@@ -194,6 +198,8 @@ class Poster:
         return answer
 
 
+# -- outcome -----------------------------------------------------------------------------------------------------------
+
 AGAIN = frozenset({408, 425, 429})
 """Of 4xx, those that say: not now."""
 HOLDING = frozenset({429, 503})
@@ -242,6 +248,9 @@ def retry_after(given: str, now: float) -> float | None:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return max(0.0, min((moment - datetime.fromtimestamp(now, UTC)).total_seconds(), LONGEST_HOLD))
+
+
+# -- signature ---------------------------------------------------------------------------------------------------------
 
 
 def signature(secret: bytes, timestamp: str, body: bytes) -> str:

@@ -1,7 +1,7 @@
-"""Pushes the messages of one queue to its webhook: leases them, POSTs them, settles them by the answer.
+"""Webhook pusher of a queue: leases its messages, POSTs them, settles them by the answer.
 
-While the endpoint is not well only one message at a time is tried, and less and less often: a dead endpoint must not
-turn a full queue into dead letters. Knows: the desk, one policy. Does not know: other queues, who starts it."""
+While the endpoint is failing, a single message at a time is tried, at growing intervals. Thus a dead endpoint does not
+turn a full queue into dead letters. Leases of messages in flight are extended. Event loop thread only."""
 
 import asyncio
 import ssl

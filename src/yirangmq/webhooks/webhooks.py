@@ -1,10 +1,11 @@
-"""The webhooks of all queues: begun, replaced and ended as policies change.
+"""Webhooks of all queues: pushers started, replaced and stopped as policies change; their secrets and terms.
 
-Knows: which queue has one. Does not know: how a message is pushed.
+Policies are read again every ``LOOK_SECONDS``, and at once after a change in this process. A pusher lives as long as
+its queue, webhook and secret stay the same; other changes of the policy reach it in place. If a secret cannot be read,
+the webhook waits and the operator sees why.
 
-Secrets by name: a file each, in a folder that only the server reads. They never leave it.
-
-What a webhook's pusher goes by. Values only."""
+Secrets are files by name in a folder that only the server reads; they never leave it. The pusher's module is loaded
+with the first webhook. Event loop thread only."""
 
 import logging
 import ssl
@@ -25,6 +26,9 @@ from yirangmq.core.webhook import OutgoingNetworks, Webhook
 if TYPE_CHECKING:
     from yirangmq.webhooks.pusher import Pusher
 
+
+# -- secrets -----------------------------------------------------------------------------------------------------------
+
 MOST_BYTES = 4096
 
 
@@ -41,6 +45,8 @@ def read_secret(folder: Path, name: str) -> bytes:
     return line
 
 
+# -- terms -------------------------------------------------------------------------------------------------------------
+
 CONSUMER = "webhook"
 """Who leases what is pushed."""
 
@@ -54,6 +60,8 @@ class Terms:
     secret: bytes
     policy: QueuePolicy = field(compare=False)
 
+
+# -- webhooks ----------------------------------------------------------------------------------------------------------
 
 LOOK_SECONDS = 10.0
 """Policies are looked at so often even if nobody changed one here: another process may have."""
