@@ -1,1 +1,1 @@
-"""Alerts as the world hears of them: looks, sinks, and what can be asked. The rules are in ``core.alerts``."""
+"""Alerts: monitor, methods, outboxes and sinks. The rules are in ``core.alerts``."""

@@ -1,15 +1,11 @@
-"""The alerts of one server as they go on: a look now and then, what follows kept on disk, then told.
+"""Alert monitor: periodic evaluation of the rules, the file of open alerts, alert documents and methods.
 
-Knows: the rules, the file, the outboxes. Does not know: where facts come from. The disk is written by a thread of its
-own; nothing here waits for it, or for a sink.
+Each evaluation asks for the facts, applies the rules (``core.alert_rules``, ``core.alerts``) and saves what changed.
+Outboxes send after the save, so that a notice that was sent is known after a crash. If the save fails, notices are sent
+all the same. The file is written by a thread of its own; nothing here waits for the disk or for a sink.
 
-Alerts and notices as documents: what sinks, doors and the file of open alerts have in common (docs/alerts.md).
-
-The file of open alerts: replaced as a whole, on disk when ``save`` returns. One that cannot be read is set aside.
-
-Knows: one file. Does not know: what an alert is.
-
-Named methods of alerts, and what a server says of them in ``status`` and its metrics."""
+The file is replaced as a whole and durable when ``save`` returns. A file that cannot be read is renamed. Sinks,
+protocols and the file share the documents of alerts and notices (docs/alerts.md)."""
 
 import asyncio
 import logging
@@ -46,7 +42,7 @@ _PLAIN = (
 )  # fmt: skip
 
 
-# -- for people and programs ------------------------------------------------------------------------------------------
+# -- documents for sinks and protocols ---------------------------------------------------------------------------------
 
 
 def shown(alert: Alert, ahead: int = 0) -> dict[str, Any]:
@@ -86,7 +82,7 @@ def notice_document(told: Notice, node: str, ahead: int = 0) -> dict[str, Any]:
     return {"notice": told.told.value, "at": iso(told.at + ahead), "node": node, "alert": shown(told.alert, ahead)}
 
 
-# -- on disk ----------------------------------------------------------------------------------------------------------
+# -- documents for the file --------------------------------------------------------------------------------------------
 
 
 def written(standing: Standing) -> dict[str, Any]:
@@ -127,6 +123,8 @@ def _read(given: Mapping[str, Any]) -> Alert:
     return Alert(**plain, level=Level(given["level"]), worst=Level(given["worst"]))
 
 
+# -- file of open alerts -----------------------------------------------------------------------------------------------
+
 NAME = "alerts.json"
 ASIDE = "alerts.broken.json"
 
@@ -159,6 +157,8 @@ class AlertFile:
         if is_new:
             sync_folder(folder.parent)
 
+
+# -- monitor -----------------------------------------------------------------------------------------------------------
 
 LOGGED = {Level.INFO: logging.INFO, Level.WARNING: logging.WARNING, Level.CRITICAL: logging.ERROR}
 Saved = Callable[[QueueError | None], None]
@@ -341,6 +341,8 @@ class AlertWatch:
     def counts(self) -> Mapping[str, int]:
         return self.standing.counts
 
+
+# -- methods -----------------------------------------------------------------------------------------------------------
 
 STATES = ("open", "over", "all")
 LONGEST_NAME, LONGEST_NOTE = 100, 500

@@ -1,12 +1,11 @@
-"""The notices for one sink: sent in order, tried again while it does not take them, each within its time, and counted.
+"""Alert outbox of a sink: notices in order, with retries; the channel interface; the program sink.
 
-Knows: one channel, what is still to be sent. Does not know: what a notice says, the disk.
+Each notice is retried until its time is over, then it is lost and counted. Beyond ``MOST_PENDING`` the oldest notices
+are dropped. A channel makes a single attempt and raises ``Undelivered``; the outbox enforces the timeout by cancelling
+it. Event loop thread only.
 
-One way out for notices. Knows: what a way out promises. Does not know: which there are.
-
-Notices to a program of the operator's: its arguments as they are, no shell, the notice as JSON at its stdin.
-
-From the sinks of the settings to channels."""
+The program sink runs a program of the operator's without a shell, with the notice as JSON on stdin. ``channel_of``
+turns a sink of the settings into its channel; mail and webhooks are in ``alerts.remote_sinks``."""
 
 import asyncio
 import os
@@ -25,6 +24,8 @@ from yirangmq.format.envelope import iso
 from yirangmq.format.json_codec import dumps
 from yirangmq.observe.logs import log, values
 
+# -- channel interface -------------------------------------------------------------------------------------------------
+
 Document = Mapping[str, Any]
 
 
@@ -38,6 +39,8 @@ class Channel(Protocol):
 
     def close(self) -> None: ...
 
+
+# -- outbox ------------------------------------------------------------------------------------------------------------
 
 MOST_PENDING = 200
 """Past them the oldest are given up."""
@@ -152,6 +155,8 @@ class Outbox:
         self._channel.close()
 
 
+# -- program sink ------------------------------------------------------------------------------------------------------
+
 KEPT = 500
 """Bytes of what it says on stderr that are kept."""
 
@@ -213,6 +218,8 @@ def _kill(pid: int) -> None:
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
 
+
+# -- channels of the settings ------------------------------------------------------------------------------------------
 
 Secret = Callable[[str], bytes]
 """From a name to the secret, or ``QueueError`` if there is none."""

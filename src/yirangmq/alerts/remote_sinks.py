@@ -1,8 +1,8 @@
-"""Notices by e-mail, over SMTP. The standard library's client works in a thread, which ends with its connection.
+"""Alert sinks over the network: e-mail by SMTP, and webhooks.
 
-Knows: SMTP, what such a mail looks like. Does not know: when to send one.
-
-Notices to a webhook: POSTed as JSON, signed as the messages of a queue are (docs/http.md)."""
+``smtplib`` blocks, so each mail has a thread and a connection of its own; cancelling closes the connection, which ends
+the thread. A webhook receives the notice as JSON, signed like the messages of a queue (docs/http.md). Both connect only
+to addresses that the setting ``outgoing_networks`` allows."""
 
 import asyncio
 import smtplib
@@ -22,6 +22,8 @@ from yirangmq.core.alert_settings import Mail
 from yirangmq.core.webhook import OutgoingNetworks, Webhook
 from yirangmq.format.json_codec import dumps
 from yirangmq.webhooks.http_client import BadAnswer, Poster, allowed_addresses, judged, signature
+
+# -- e-mail ------------------------------------------------------------------------------------------------------------
 
 LONGEST_SUBJECT = 200
 SERVICE_READY = 220
@@ -159,6 +161,9 @@ def composed(document: Document, mail: Mail) -> EmailMessage:
     message.set_content("\n".join(lines) + "\n")
     message.add_attachment(dumps(document), maintype="application", subtype="json", filename="notice.json")
     return message
+
+
+# -- webhook -----------------------------------------------------------------------------------------------------------
 
 
 class Posting:
