@@ -1,13 +1,11 @@
-"""A project of Spark's declarative pipelines, checked or run: Spark's own parts do the work, with our settings.
+"""Runner of declarative pipeline projects: check or run, and the elements a project defines with their places.
 
-Spark runs such a pipeline behind a server in its own Java process; the session here is a client of that. Tables are
-kept under the project's folder, and so is the list of them, so that a second run goes on where the first one ended.
+Spark's own pipeline code does the work, with the settings of ``pipeline.session``. Spark runs a pipeline behind a
+server in its own Java process; the session here is a client of it. Tables and their catalog are kept in the project's
+folder, so that a second run continues where the first ended. A lock file allows a single run per project.
 
-Knows: ``spark-pipeline.yml`` and how Spark is asked to run it. Does not know: the command line.
-
-What a declarative pipeline consists of, and where each part of it is defined.
-
-Knows: Spark's registry of parts. Does not know: runs."""
+Tables, views, sinks and flows are recorded with file and line as Spark registers them. An error in a definition, or in
+a flow that cannot be resolved, names that place."""
 
 import os
 import re
@@ -27,6 +25,8 @@ from yirangmq.pipeline import spark_errors
 from yirangmq.pipeline.declarative_events import Flow, Flows, Unresolved, short, unresolved_of
 from yirangmq.pipeline.session import ON_THIS_MACHINE, SETTINGS, is_here, is_local, send_modules_of
 from yirangmq.pipeline.spark_errors import SparkLog
+
+# -- elements and their places -----------------------------------------------------------------------------------------
 
 KINDS = {
     "MaterializedView": "materialized view",
@@ -99,6 +99,8 @@ def place_of(flow: str, elements: list[Element], folder: Path) -> str | None:
             return f"{one.place}:{text.count(chr(10), 0, found.start()) + 1}"
     return None
 
+
+# -- runs --------------------------------------------------------------------------------------------------------------
 
 SPECS = ("spark-pipeline.yml", "spark-pipeline.yaml")
 STATE = ".yirangmq"

@@ -1,10 +1,10 @@
-"""What the flows of a declarative pipeline do: from the lines of its events and the log of events that Spark keeps.
+"""Progress of micro-batches, and the state of the flows of a declarative pipeline.
 
-Knows: the two texts. Does not know: who runs the pipeline.
+A micro-batch is read from Spark's progress document, with position and lag from the offsets of the data source. Stream
+jobs use it too (``pipeline.query_monitor``).
 
-What is seen of one micro-batch: from the document that Spark makes of a progress.
-
-Knows: that document, and our offsets. Does not know: Spark itself."""
+The state of a flow comes from the texts of the pipeline's events. Its rows and batches come from Spark's event log,
+which is read from where the last read ended, whole lines only."""
 
 import json
 import re
@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from yirangmq.pipeline import spark_errors
+
+# -- micro-batches -----------------------------------------------------------------------------------------------------
 
 QUALITY = "quality"
 """The name of the counts that ``process`` asks Spark for with each micro-batch."""
@@ -78,6 +80,8 @@ def _sequence(offset: object) -> int | None:
     found = offset.get("global_seq") if isinstance(offset, dict) else None
     return found if isinstance(found, int) else None
 
+
+# -- flows -------------------------------------------------------------------------------------------------------------
 
 SAID = re.compile(r"^Flow '?([^ ']+)'? (?:is|has) ([A-Z]+)\b\.?(.*)", re.DOTALL)
 """Such as ``Flow spark_catalog.default.orders is RUNNING.``"""

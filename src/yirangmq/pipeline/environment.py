@@ -1,24 +1,15 @@
-"""A Java for Spark: the one that is set, the one on the path, or the one of the extra ``spark-jre``.
+"""Environment of Spark: the Java to use, ``spark doctor``, a quick Python for tasks, a class-data archive.
 
-Knows: how each is found, and that the extra's runtime lacks a module Spark always asks for. Changes the environment of
-nobody: it returns what a Spark process should be started with.
+Java: that of JAVA_HOME, that on the PATH, or that of the extra ``spark-jre``. The runtime of the extra lacks a module
+that Spark always requests, so a small script removes the request. No environment is changed: the result says what to
+start a Spark process with.
 
-``spark doctor``: one look at everything that Spark needs here, each with what was found.
+Python for tasks: Spark puts its own Python sources first on the path, as a zip without compiled files. Each process,
+and each stream starts one, would compile them anew. That takes three times as long as loading installed modules, and
+Spark waits ten seconds for it. The script leaves the zip out.
 
-Knows: names and versions. Does not know: the command line.
-
-The Python that Spark starts for its tasks on this machine: the one that runs here, by way of a small script.
-
-Spark puts its own Python sources first on the path, as a zip of which nothing is kept compiled: each process that it
-starts, and each stream starts one, would compile them anew, which takes three times as long as to load those that are
-installed, and Spark waits ten seconds for it. The script leaves the zip out.
-
-A class-data archive: the classes that Spark loads, kept in the form Java wants them in, for a quicker start.
-
-Java passes an archive over that is not of the same Java and the same jars, so an old one does no harm; its name says
-what it is for all the same.
-
-Knows: a file in the cache, and how Java is asked to make it. Does not know: sessions in use."""
+Class-data archive: the classes that Spark loads, in the JVM's own form, for a faster start. Java ignores an archive of
+another Java or other jars, so a stale archive does no harm."""
 
 import hashlib
 import os
@@ -38,6 +29,9 @@ from yirangmq.core.errors import MissingExtra, QueueError, StoreError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+# -- Java --------------------------------------------------------------------------------------------------------------
 
 LEAST, MOST = 17, 25
 """Versions of Java that Spark 4 runs on."""
@@ -120,6 +114,8 @@ def _packaged(environment: Mapping[str, str]) -> Java | None:
         fresh.replace(script)
     return Java(shim, version, "the extra spark-jre")
 
+
+# -- spark doctor ------------------------------------------------------------------------------------------------------
 
 PACKAGES = {"pyspark": (4, 2), "pandas": (2, 2), "pyarrow": (18,), "protobuf": (6, 33), "grpcio": (), "pyyaml": ()}
 BELOW = {"pyspark": (4, 4), "pandas": (3,)}
@@ -205,6 +201,8 @@ def try_out(spark: "SparkSession") -> list[Check]:
     ]
 
 
+# -- Python for tasks --------------------------------------------------------------------------------------------------
+
 SCRIPT = """#!/bin/sh
 case "$PYTHONPATH" in */pyspark.zip:*) PYTHONPATH="${{PYTHONPATH#*/pyspark.zip:}}" ;; esac
 export PYTHONPATH
@@ -227,6 +225,8 @@ def quick_python(cache: Path) -> str:
         return sys.executable
     return str(path) if os.access(path, os.X_OK) else sys.executable
 
+
+# -- class-data archive ------------------------------------------------------------------------------------------------
 
 PATTERN = "spark-*.jsa"
 PATIENCE = 300

@@ -1,7 +1,8 @@
-"""A standalone Spark cluster on this machine's loopback, from the pip package: one master, some workers.
+"""Local Spark cluster: a standalone master and workers on loopback, from the pip package, for trials.
 
-For trying things out: the same jobs, sent over sockets to processes of their own. Knows: Spark's daemons and how to
-start and end them. Does not know: jobs."""
+Jobs run in processes of their own and are sent over sockets, as on a real cluster. The executors get nothing of this
+process's environment for Python: code must be installed or come from the driver. At the end all processes are
+killed."""
 
 import os
 import re

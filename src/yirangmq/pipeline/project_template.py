@@ -1,7 +1,6 @@
-"""A new project of a declarative pipeline: a topic of orders, checked, routed to queues and counted; with sample data
-and a test. ``init`` writes the files; everything in them is meant to be changed.
+"""Project template of a declarative pipeline: topic, schema, routing, a table, sample data and a test.
 
-Knows: texts and names. Does not know: Spark."""
+``init`` writes the files into a new folder; everything in them is meant to be edited. Needs no Spark."""
 
 import json
 import random

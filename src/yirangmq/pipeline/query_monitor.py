@@ -1,15 +1,12 @@
-"""A query that is kept running: until it ends, fails, is asked to stop, or the process is told to go.
+"""Query monitor: keeps a stream running, logs its micro-batches, and reports it to the broker.
 
-Each look: what is new goes to the watcher, the status to the running folder, the card to the broker.
-Knows: the running folder, the listener, the query. Does not know: what the query does, the command line.
+A query runs until it ends, fails, is asked to stop, or the process gets a signal. Each poll saves its status in the
+registry's folder (``pipeline.run_registry``) and reports it to the broker. When it stops, the micro-batch under way is
+finished first. If the machine is too busy for Spark to start its Python processes, the query is started again.
 
-What a query does, as it does it: a JSON line for each micro-batch, and a line for people.
-
-Knows: Spark's progress. Does not know: what the query is for.
-
-Telling the broker how a query does, so that its dashboard can show it. A broker that cannot be told stops nothing.
-
-Knows: the card of ``PUT /v1/pipelines/NAME``. Does not know: Spark."""
+The listener writes a JSON line for each micro-batch, on a thread of Spark's. The broker's dashboard shows the report
+(``PUT /v1/pipelines/NAME``), which is sent when it changed and at regular intervals. A broker that cannot be reached
+stops nothing."""
 
 import json
 import os
@@ -37,6 +34,8 @@ from yirangmq.pipeline.declarative_events import Seen, seen_of
 from yirangmq.pipeline.run_registry import Status
 from yirangmq.pipeline.source.errors import SourceError
 from yirangmq.pipeline.source.http_client import HttpBroker
+
+# -- listener ----------------------------------------------------------------------------------------------------------
 
 PROGRESS = "progress.jsonl"
 MOST_BYTES = 4 << 20
@@ -99,6 +98,8 @@ class ProgressListener(StreamingQueryListener):
                 file.write(json.dumps(value, separators=(",", ":")) + os.linesep)
 
 
+# -- report to the broker ----------------------------------------------------------------------------------------------
+
 PATIENCE = 2.0
 BEAT_SECONDS = 10.0
 """A query that is idle tells that it is there."""
@@ -130,6 +131,8 @@ class Teller:
         finally:
             self._broker.close()
 
+
+# -- monitor -----------------------------------------------------------------------------------------------------------
 
 LOOK_SECONDS = 0.25
 STARTS, AGAIN_SECONDS = 4, 5.0

@@ -1,12 +1,10 @@
-"""Where jobs read: ``topic:orders``, ``queue:mail``, ``dlq:mail``, ``done:mail``, ``archive:FOLDER``, or
-``files:FOLDER`` for files by date; as frames.
+"""Registry of the pipelines on this machine, and the places that jobs read from.
 
-Knows: the words and the options of the data source that they stand for. Does not know: jobs.
+A place is ``topic:orders``, ``queue:mail``, ``dlq:mail``, ``done:mail``, ``archive:FOLDER``, or ``files:FOLDER`` for
+files by date. It is read as a frame, by the options of the data source that it stands for.
 
-Which pipelines there are on this machine, and how they do: a folder each, with its state and its progress.
-
-``status.json`` is written by the one who runs it; a file ``stop`` asks it to end.
-Knows: files. Does not know: Spark."""
+The registry has a folder per pipeline. The process that runs it writes ``status.json``; a file ``stop`` asks it to end.
+A pipeline is ``lost`` if its status says ``running`` and its process is gone."""
 
 import json
 import os
@@ -20,6 +18,9 @@ from yirangmq.core.errors import BadInput, NotFound, WrongState
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+# -- places that jobs read from ----------------------------------------------------------------------------------------
 
 KINDS = ("topic", "queue", "dlq", "done", "archive", "files")
 SOURCES = {"queue": "queue", "dlq": "dlq", "done": "archive"}
@@ -101,6 +102,8 @@ def read_states(spark: "SparkSession", place: Place, reach: Reach) -> "DataFrame
         whole = whole.unionByName(part)
     return whole
 
+
+# -- registry ----------------------------------------------------------------------------------------------------------
 
 STATUS, STOP, PROGRESS = "status.json", "stop", "progress.jsonl"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")

@@ -1,6 +1,7 @@
-"""A Spark session with our settings: for small machines, quiet, in UTC, and with the data source ready.
+"""Spark session with the project's settings: for small machines, quiet, in UTC, with the data source.
 
-Knows: Spark's settings and why each is there. Does not know: jobs."""
+Also the ways by which code reaches executors: the data source by value or as a zip, and the user's modules of a folder.
+A cluster's master that does not answer is reported within ``LOOK_SECONDS``; Spark itself would try for a minute."""
 
 import logging
 import os

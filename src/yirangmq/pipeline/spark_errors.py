@@ -1,11 +1,9 @@
-"""What Spark raises, as one of our errors: the line that says what is wrong, without the stack of two languages.
+"""Spark's errors as errors of yirangmq, and the log file for the output of Spark's Java process.
 
-Knows: how Spark's texts look. Does not know: jobs.
+An error is reduced to the line that says what is wrong, without the stacks of two languages.
 
-Where Spark's Java process prints: into a file instead of between a command's own lines. What the data source has to
-say to whoever watches stands in that file too, and is fetched from it.
-
-Knows: file descriptors, a file. Does not know: Spark."""
+The Java process keeps the file descriptors that it was started with. They point to the log file, so that its output
+does not mix with a command's lines. Notices of the data source are in that file too, and are read from it."""
 
 import os
 import re
@@ -15,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from yirangmq.core.errors import BadInput, NotAllowed, QueueError, Retired, StoreDamaged, Unavailable
+
+# -- errors ------------------------------------------------------------------------------------------------------------
 
 OURS = re.compile(r"(?:SourceError|Retired|Refused|BadInput): ([^\n]+)")
 """How an error of the data source, or of a step, ends up in a text of Spark's."""
@@ -98,6 +98,8 @@ def line_of(text: str) -> str:
     first = lines[0] if lines else "no words"
     return first.partition(ENDED)[2][:MOST] or first[:MOST]
 
+
+# -- output of the Java process ----------------------------------------------------------------------------------------
 
 MARK = b"yirangmq: "
 """How the lines of the data source begin (``source.errors.say``)."""

@@ -1,15 +1,15 @@
-"""Steps of a pipeline: plain functions from DataFrame to DataFrame, for batches and streams alike.
+"""Pipeline steps: functions from DataFrame to DataFrame, for batches and streams alike.
 
     orders = parse_envelope(spark.readStream.format("yirangmq")…load())
     checked = validate(orders, schema)
     route(checked, {"queue:large": "payload.amount > 1000"}, "queue:small").writeStream.format("yirangmq")…
 
-Each adds columns and drops none, so that the bytes that came in are there at the end. What is wrong with a row stands
-in its column ``errors``; ``route`` sends such rows to the dead letters, with the reason and the bytes as they came.
+Each step adds columns and drops none, so that the original bytes are there at the end. What is wrong with a row is in
+its column ``errors``; ``route`` sends such rows to the dead letters, with the reason and the original bytes.
 
 A wrong column, a bad expression or a bad schema is an error when the step is built, before any data moves. Inside a
-query function of a declarative pipeline Spark does not say which columns a frame has; there Spark itself complains, at
-``dry-run``, and ``parse_envelope`` is taken for the first step and every other one for a later one."""
+query function of a declarative pipeline Spark does not say which columns a frame has. There Spark itself reports the
+error, at ``dry-run``. ``parse_envelope`` is then taken for the first step and every other step for a later one."""
 
 import json
 import sys

@@ -1,7 +1,7 @@
-"""``process``: a topic through steps into queues and topics, as a stream, for as long as it runs.
+"""Stream job ``process``: a topic through steps into queues and topics.
 
-Everything that can be wrong is looked at before any data moves: the steps, their columns, the target, the checkpoint.
-Knows: streams and their checkpoints. Does not know: the command line."""
+It runs until it is stopped or, without a trigger, until it has read what is there. Steps, columns, target and
+checkpoint are checked before any data moves. A lock file allows a single query per checkpoint."""
 
 import json
 import sys

@@ -1,1 +1,1 @@
-"""Jobs on message data in bulk. Each is a function: frames in, frames or a result out."""
+"""Batch jobs on message data: functions from frames to frames or to a result."""

@@ -1,21 +1,20 @@
-"""Files by date, a row for each message: what was accepted, with what became of it last.
+"""Analysis jobs: messages from files by date, ``audit`` of topic offsets, ``poison`` messages and shapes.
 
-Knows: rows as ``source=files`` gives them. Does not know: files.
+Messages: files by date (``source=files``) have a row per record; the result has a row per message, with its latest
+content and its last state.
 
-``audit``: what is missing from each topic, and what is there twice.
+Audit: the offsets of a topic have no gaps, so each offset between the first and the last should be there once. The rows
+come from the data source or an archive.
 
-A topic's offsets follow each other without a gap; so whatever lies between the first and the last that are there
-should be there, once. Rows as the data source or an archive gives them.
-
-``poison``: messages that keep failing, and the shapes of payload that keep failing.
-
-A shape is the structure of a JSON payload, its members and their types; what is no JSON is of the shape ``not JSON``.
-Rows are messages as the data source gives them, of dead letters above all."""
+Poison: payloads and shapes of payload that keep failing. A shape is the structure of a JSON payload, its members and
+their types; any other payload has the shape ``not JSON``. The rows are messages, dead letters above all."""
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from yirangmq.core.errors import BadInput
+
+# -- messages from files by date ---------------------------------------------------------------------------------------
 
 SETTLED = ("done", "dropped")
 LATEST = ("value", "type", "priority", "enqueued_at", "due_at", "headers", "sha256")
@@ -62,6 +61,9 @@ def _without_deleted(whole: DataFrame, records: DataFrame) -> DataFrame:
     return joined.withColumns(changed).drop("deleted_seq", "deleted_at")
 
 
+# -- audit -------------------------------------------------------------------------------------------------------------
+
+
 def audit(records: DataFrame) -> DataFrame:
     """A row for each topic: first and last offset, records, how many are missing and how many are there again."""
     distinct = F.count_distinct("offset")
@@ -95,6 +97,8 @@ def repeats(records: DataFrame) -> DataFrame:
     )
     return grouped.where("times > 1").orderBy("topic", "offset")
 
+
+# -- poison ------------------------------------------------------------------------------------------------------------
 
 NO_SHAPE = "not JSON"
 SAMPLES = 3

@@ -1,12 +1,11 @@
-"""``archive``: records of topics, or messages that are done, to Parquet files by date; each of them once.
+"""Archive jobs: ``archive`` to Parquet files by date, ``compact`` for closed days, ``housekeep`` for retention.
 
-Run again it adds what is new: of a topic what follows the last sequence, of queues the messages that are not in yet.
-What Spark wrote is read back and compared with what was read, before the archive lists it.
+Topic records or finished messages are archived once each. A repeated run adds what is new: of a topic what follows the
+last sequence, of queues the messages that are not in the archive yet. Written files are read back and compared with
+what was read (rows, first, last, checksum) before the manifest lists them.
 
-``compact``: the files of a closed day into few, and ``housekeep``: that for every day, and old days go.
-
-The old files are removed last: after the new ones were read back and found equal in rows, first, last and checksum,
-and after the archive lists them."""
+Compaction joins the files of a day that is over into few. The old files are removed last: after the new files compared
+equal and are listed. The manifest is ``pipeline.jobs.manifest``."""
 
 import shutil
 from collections.abc import Sequence
@@ -23,6 +22,8 @@ from yirangmq.core.errors import BadInput, NotFound, StoreDamaged
 from yirangmq.pipeline import steps
 from yirangmq.pipeline.jobs import manifest as manifests
 from yirangmq.pipeline.jobs.manifest import STAGING, File, Manifest, Sums
+
+# -- archive -----------------------------------------------------------------------------------------------------------
 
 ENVELOPE = ("message_id", "type", "version", "sent_at", "attributes", "trace_id")
 COMPARED = "rows, first, last and checksum"
@@ -143,6 +144,8 @@ def _sums(sequence: str) -> list[Column]:
 def _as_sums(row: dict[str, Any]) -> Sums:
     return Sums(int(row["rows"]), int(row["first"]), int(row["last"]), str(row["checksum"]))
 
+
+# -- compaction and retention ------------------------------------------------------------------------------------------
 
 FILE_BYTES = 128 << 20
 KEEP_DAYS = 7

@@ -1,10 +1,8 @@
-"""What an archive holds: a file ``_archive.json`` that lists every Parquet file of it, with its rows.
+"""Manifest of an archive: ``_archive.json`` lists every Parquet file with its rows and checksum.
 
-Files lie in ``date=YYYY-MM-DD/``. Only what is listed is part of the archive, and the list changes in one step; so a
-job that was stopped leaves files that are not listed, which the next one removes. The folder is on a disk that this
-machine sees, and one job at a time works on it.
-
-Knows: names and sums. Does not know: Spark."""
+Files are in ``date=YYYY-MM-DD/``. Only listed files are part of the archive, and the manifest is replaced atomically. A
+job that was interrupted leaves unlisted files, which the next job removes. The folder must be on a disk of this
+machine; a lock file allows a single job at a time. Needs no Spark."""
 
 import json
 import os

@@ -1,7 +1,7 @@
-"""``replay``, ``load`` and ``redrive``: rows into a queue or a topic, again or for the first time.
+"""Replay jobs: ``replay`` and ``load`` of rows into a queue or a topic, ``redrive`` of dead letters.
 
-A replay and a load have a name; the broker's ledger takes a name once, so that a job that is run again under the same
-name does nothing. Redriving moves the dead letters themselves, and what was moved is no dead letter any more."""
+A replay and a load have a name. The broker's ledger accepts a name once, so a repeated run under the same name does
+nothing. A redrive moves the dead letters themselves; a message that was moved is no dead letter any more."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol

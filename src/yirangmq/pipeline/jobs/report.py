@@ -1,12 +1,10 @@
-"""``report``: what went through the queues, how long it took, what failed and why; as frames of a few rows each.
+"""Report job: volume, durations, failures and retries per queue, as frames, as JSON and as an HTML page.
 
-Reads messages as the data source gives them (states together, or from an archive). Records of a topic are taken for
-messages that were published and nothing more. How long a message waited is known of those that are leased right now;
-where rows have a column ``leased_at``, of all, and then how long the work took as well.
+The input is messages of the data source (states together) or of an archive. Records of a topic count as published
+messages only. The wait is known for messages that are leased now. If the rows have a column ``leased_at``, the wait is
+known for all, and so is the processing time.
 
-A report as values for JSON, and as one HTML page with its charts drawn in it: no scripts, nothing from elsewhere.
-
-Knows: the frames of ``report`` by their names. Does not know: where the messages came from."""
+The HTML page draws its charts inline as SVG; it has no scripts and loads nothing."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
@@ -18,6 +16,8 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from yirangmq.core.errors import BadInput
+
+# -- frames ------------------------------------------------------------------------------------------------------------
 
 SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 ACCURACY = 10_000
@@ -161,6 +161,8 @@ def _is_dead() -> Column:
 def _seconds(begin: str, end: str) -> Column:
     return F.col(end).cast("double") - F.col(begin).cast("double")
 
+
+# -- JSON and HTML -----------------------------------------------------------------------------------------------------
 
 Rows = list[dict[str, Any]]
 TITLES = {

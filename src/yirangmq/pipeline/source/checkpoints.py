@@ -1,8 +1,8 @@
-"""One query, one checkpoint: who uses a checkpoint folder is written into it, and whoever else comes while that process
-lives is refused before any data moves. (Spark by itself notices after both have worked for a while.)
+"""Ownership of checkpoint folders: a single query per checkpoint.
 
-Knows: a folder, processes of this machine. Does not know: queries. Folders that are not on this machine are left
-alone."""
+The owner is written into the folder: machine, process and the process's start time. While the owner lives, another
+query is refused before any data moves. Spark by itself notices only after both have worked for a while. Folders that
+are not on this machine are left alone. An owner on another machine does not count."""
 
 import fcntl
 import json

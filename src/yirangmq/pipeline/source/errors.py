@@ -1,7 +1,7 @@
-"""What the data source says when something is wrong, and how it says a line in passing.
+"""Errors and notices of the data source, and the JSON Schema check of values on executors.
 
-What a JSON Schema has to say of values, as ``steps.validate`` asks it on the executors. It lies here because what
-lies here can be sent to executors that have no yirangmq; jsonschema-rs they must have."""
+The check serves ``pipeline.steps`` (``validate``). It is in this package because the package can be sent to executors
+without yirangmq; they need jsonschema-rs."""
 
 import json
 import re
@@ -47,6 +47,8 @@ def say(text: str) -> None:
     """One line for whoever watches the driver."""
     print(f"yirangmq: {text}", file=sys.stderr, flush=True)
 
+
+# -- JSON Schema check -------------------------------------------------------------------------------------------------
 
 NULL, NOT_JSON = "the value is null", "the value is not JSON"
 MAX_ERRORS = 5

@@ -1,12 +1,10 @@
-"""Record frames by the thousand: their heads as columns of numbers, their parts as Arrow arrays.
+"""Record frames in bulk: heads as numpy columns, parts as Arrow arrays, checksums of one or many frames.
 
-Knows: the frame (docs/log.md). Does not know: where it came from. Nothing here looks at one record at a time but the
-checksums and headers that differ.
+The frame is described in docs/log.md. Records are not handled singly, except for checksums and for headers that differ.
 
-CRC-32, by the machine's own instructions where the package is there that knows them: the same number, sooner.
-
-One checksum for many frames of one size. Knows: where in a frame its checksum stands, and of what it is. Does not
-know: files, rows."""
+CRC-32 comes from isal where that package is installed, and from zlib otherwise; isal uses the machine's own
+instructions. For many frames of the same size a single CRC-32 over all of them is compared with the value that follows
+from the stored checksums."""
 
 import struct
 from itertools import pairwise
@@ -30,6 +28,9 @@ if TYPE_CHECKING:
     import pyarrow
 
     Numbers = numpy.ndarray[Any, Any]
+
+
+# -- frames ------------------------------------------------------------------------------------------------------------
 
 HEAD = 48
 """Bytes before the topic."""
@@ -347,6 +348,8 @@ def _headers_of(raw: bytes) -> dict[str, str]:
     except (IndexError, struct.error):
         raise SourceError("the headers of a record end too early; run 'yirangmq log check'") from None
 
+
+# -- one checksum for many frames --------------------------------------------------------------------------------------
 
 AT_ONCE = 512
 """Frames that are looked at together."""

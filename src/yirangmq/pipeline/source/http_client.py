@@ -1,9 +1,10 @@
-"""A server, asked over HTTP: one connection, made when it is needed and again when it was lost.
+"""HTTP client of a server with retries, the topic log read through it, and the choice of access by options.
 
-Knows: HTTP, patience, the paths of the log. Does not know: options, Spark. Everything asked for here may be asked for
-again after a lost answer.
+There is a single connection, opened when needed and again after it was lost. Every request may be repeated after a lost
+response. Lost connections and statuses 429, 502, 503, 504 are retried until ``timeoutSec`` has passed, or only
+``FIRST_PATIENCE`` if the server never answered. A stream of records that breaks off continues after its last record.
 
-From options to a way to the data."""
+With the option ``path`` the log is read from files (``pipeline.source.local_log``), otherwise from the server."""
 
 import json
 import ssl
@@ -19,6 +20,8 @@ from yirangmq.pipeline.source.frames import CRC_FROM, MOST_RECORD, Run, walk
 from yirangmq.pipeline.source.local_log import Info, LogAccess, Place, SegmentFiles
 from yirangmq.pipeline.source.options import Options
 from yirangmq.pipeline.source.segment_file import BATCH_BYTES
+
+# -- requests ----------------------------------------------------------------------------------------------------------
 
 FIRST_PATIENCE = 4.0
 """Seconds for a server that never answered: its address may be wrong, and somebody waits for the error."""
@@ -164,6 +167,9 @@ class _Try:
         return may
 
 
+# -- topic log ---------------------------------------------------------------------------------------------------------
+
+
 class BrokerLog:
     """``access.LogAccess`` at a server."""
 
@@ -233,6 +239,9 @@ def runs_of(response: HTTPResponse) -> Iterator[Run]:
     if have:
         number = struct.unpack_from(">Q", memory, CRC_FROM)[0] if have >= CRC_FROM + 8 else 0
         raise HTTPException(f"it ended in the middle of record {number}")
+
+
+# -- access by options -------------------------------------------------------------------------------------------------
 
 
 def log_of(options: Options) -> LogAccess:

@@ -1,7 +1,7 @@
-"""Files by date as rows, one for each record: what was accepted, and what became of it.
+"""Reader of files by date: a row per record, with what was accepted and what became of it.
 
-A line that is not whole is not there yet. A task reads one file, which must be on a disk that it sees. Knows: folders
-and their lines (docs/files-by-date.md). Does not know: the store."""
+The format is in docs/files-by-date.md. A line that is not complete is not there yet. Each task reads a file, which must
+be on a disk of the task's machine. The store is not involved."""
 
 import base64
 import json

@@ -1,9 +1,11 @@
-"""The log's own files, read as they lie there: no lock is taken from the writer, nothing is changed, and what is shown
-is on disk. Copes with a writer at work: segments come, are sealed, retired or used again between two looks.
+"""Topic log read from its segment files, and the interface for access to the log.
 
-Knows: which files there are. Does not know: options, Spark.
+Reading changes nothing and does not block the writer; only durable records are returned. It copes with a writer at
+work: segments may appear, and be sealed, retired or reused between two steps. A segment that changed is looked up
+again.
 
-What a way to the log must offer: its files on this machine (``segments``), or a server (``broker``)."""
+The interface has two implementations: the files of this machine here, and a server in
+``pipeline.source.http_client``."""
 
 import os
 import re
@@ -31,6 +33,8 @@ from yirangmq.pipeline.source.segment_file import (
     runs_of,
     topics_at,
 )
+
+# -- interface ---------------------------------------------------------------------------------------------------------
 
 
 class Info(NamedTuple):
@@ -70,6 +74,8 @@ class LogAccess(Protocol):
 
     def close(self) -> None: ...
 
+
+# -- segment files -----------------------------------------------------------------------------------------------------
 
 MANY_SEGMENTS = 64
 """From so many on a range is split between segments, not within them."""

@@ -1,5 +1,4 @@
-"""Headers as they stand in a frame: a MessagePack map of strings to strings; and what else of MessagePack a segment's
-index is written in. Knows: the bytes. Does not know: frames."""
+"""MessagePack subset of the log: headers of a frame (map of strings to strings), and a segment's index."""
 
 import struct
 from collections.abc import Mapping

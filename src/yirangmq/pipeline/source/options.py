@@ -1,8 +1,7 @@
-"""The options of ``format("yirangmq")``: which there are, what each means, and whether a value makes sense.
+"""Options of ``format("yirangmq")`` with their checks, and the columns of each source with their Arrow types.
 
-Knows: names, kinds, defaults. Does not know: logs, servers. docs/spark-options.md is printed from this table.
-
-The columns of what is read, and their types in Arrow. Knows: names and types. Does not know: where values are."""
+The table holds name, default, use and meaning of every option; docs/spark-options.md is generated from it. An unknown
+option is refused with the nearest known name."""
 
 import json
 import os
@@ -16,6 +15,9 @@ from yirangmq.pipeline.source.errors import SourceError
 
 if TYPE_CHECKING:
     import pyarrow
+
+
+# -- options -----------------------------------------------------------------------------------------------------------
 
 PER_TRIGGER_ROWS = 100_000
 PER_TRIGGER_BYTES = 64 << 20
@@ -289,6 +291,8 @@ def _certificates(path: str) -> str:
     except (OSError, UnicodeDecodeError) as error:
         raise SourceError(f"caFile: {path} cannot be read: {error}") from None
 
+
+# -- columns -----------------------------------------------------------------------------------------------------------
 
 MAP = "map<string,string>"
 TOPIC_COLUMNS = {

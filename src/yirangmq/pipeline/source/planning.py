@@ -1,9 +1,10 @@
-"""Ranges of the log: where reading begins and ends, what of it is gone, and how it is split among tasks.
+"""Read planning: the range of the log to read, lost records, the split into tasks, the topic filter.
 
-Knows: sequences. Does not know: files, rows. A range is (after, last].
+A range is (after, last]. Tasks get ranges of about the same bytes. Records that retention removed before they were
+read, and gaps in the log, are an error, or a notice with ``failOnDataLoss=false``.
 
-Which records of a range are wanted: by topic, and by their numbers within it. Patterns mean what they mean to every
-other subscriber (``core.topic_filter``); a test holds the two together."""
+The filter selects records by topic and by their numbers within it. Patterns mean the same as in ``core.topic_filter``;
+a test compares both."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,9 @@ from yirangmq.pipeline.source.options import Options
 
 if TYPE_CHECKING:
     from yirangmq.pipeline.source.frames import Numbers
+
+
+# -- ranges ------------------------------------------------------------------------------------------------------------
 
 SMALL = 1 << 20
 """Bytes that are not worth a second task."""
@@ -144,6 +148,9 @@ def _edges(places: Sequence[Place], tasks: int) -> list[int]:
             while number < tasks and place.size - begin >= size * number // tasks:
                 number += 1
     return found
+
+
+# -- topic filter ------------------------------------------------------------------------------------------------------
 
 
 class Choice(NamedTuple):

@@ -1,6 +1,7 @@
-"""Messages of queues as they stand, dead letters, history: looked at, never taken.
+"""Reader of queues, dead letters and history: messages are read as they stand, never leased.
 
-Knows: pages of record frames from a server, whose headers are a message's card. Does not know: topics."""
+A server returns pages of record frames, with the members of a message as headers. There is a task per queue and state.
+Filters that the filter language can express are evaluated by the server; Spark evaluates them again."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,5 +1,7 @@
-"""One file of the log: its head, its seal, its index, its records. Knows: the bytes (docs/log.md). Does not know: which
-files there are, what to do where one is gone."""
+"""Segment file of the topic log: head, seal, index and records of a single file.
+
+The format is in docs/log.md. A shared flock keeps the writer from reusing a file that is being read. A file that was
+retired or reused raises ``Gone``; the caller decides what follows."""
 
 import fcntl
 import os

@@ -1,12 +1,10 @@
-"""DataFrames into queues and topics: every task lays its rows down at the broker, where nobody sees them, and one
-commit puts all of them in, once, however often anything of it is repeated.
+"""Sink: DataFrames into queues and topics, encoded as record frames, staged by tasks and committed once.
 
-Knows: stages and commits of the broker (docs/http.md). Does not know: what is in a row.
+Every task stages its rows at the broker, where they are invisible. A single commit makes all of them visible. Whatever
+is repeated, a batch is in once (docs/http.md).
 
-Rows of a DataFrame as record frames: the topic says where a row goes (``queue:mail``, ``topic:trades``,
-``dlq:mail``), the headers are members of its envelope. The numbers of such a frame mean nothing; the broker gives them.
-
-Knows: columns, frames. Does not know: servers, stages, Spark's writers."""
+A frame's topic says where the row goes (``queue:mail``, ``topic:trades``, ``dlq:mail``); its headers are members of the
+envelope. The numbers in such a frame mean nothing: the broker assigns them."""
 
 import gc
 import json
@@ -35,6 +33,9 @@ if TYPE_CHECKING:
     import pyarrow
 
     from yirangmq.pipeline.source.frames import Numbers
+
+
+# -- rows as record frames ---------------------------------------------------------------------------------------------
 
 MEMBERS = {
     "message_id": "messageId",
@@ -310,6 +311,8 @@ def _shown(target: str, value: Any) -> str:
     about = "null" if value is None else f"{len(value)} characters" if isinstance(value, str) else f"{len(value)} bytes"
     return f"a row for {target or 'nobody'}, value: {about}"
 
+
+# -- stages and commits ------------------------------------------------------------------------------------------------
 
 PIECE_BYTES = 8 << 20
 """Bytes of rows a task sends at once, if it is not a single row; each is synced by itself."""

@@ -1,4 +1,4 @@
-"""What ``format("yirangmq")`` is."""
+"""Entry point of ``format("yirangmq")``: the data source class, its readers and its writers."""
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType

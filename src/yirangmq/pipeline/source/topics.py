@@ -1,10 +1,12 @@
-"""Topics in a batch: a range of the log, once. Knows: ranges, choices, columns. Does not know: streams.
+"""Topics as a batch (a range of the log, once) and as a stream (the log as it grows).
 
-Topics as a stream: the log as it grows. An offset is ``{"global_seq": last, "epoch": …, "after": begin}``:
-everything up to ``last`` is planned, and its own micro-batch began behind ``after``.
+Every record of a range is accounted for: it is returned, or reported as missing.
 
-That an offset knows where its batch began makes the first batch of a query as good as every other: Spark writes down
-where a batch ends, and asks anew where the very first one began, when "latest" may be somewhere else by then."""
+An offset of a stream is ``{"global_seq": last, "epoch": …, "after": begin}``. Everything up to ``last`` is planned, and
+the micro-batch that it ends began after ``after``. Spark stores where a batch ends, but asks anew where the very first
+batch began, when "latest" may have moved. With ``after`` in the offset the first batch is repeatable like every other.
+
+A named query (``groupId``) holds a cursor at the broker: records that it has not committed are not retired."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -54,6 +56,9 @@ from yirangmq.pipeline.source.planning import (
 
 if TYPE_CHECKING:
     import pyarrow
+
+
+# -- batch -------------------------------------------------------------------------------------------------------------
 
 NEVER_NULL = frozenset({"topic", "partition", "offset", "global_seq", "timestamp", "value"})
 
@@ -267,6 +272,8 @@ class PushingTopicReader(TopicReader):
             before = max(0, at_ms + 2)
             self._before_ms = before if self._before_ms is None else min(self._before_ms, before)
 
+
+# -- stream ------------------------------------------------------------------------------------------------------------
 
 Offset = dict[str, Any]
 
