@@ -1,15 +1,12 @@
-"""Log lines: one JSON document a line, or text for people; to a stream, and to syslog as well.
+"""Log lines: one JSON document a line, or text for people.
 
 An event has a short fixed name and named values::
 
     log.info("listening", extra=values(address="unix:/run/yirangmq.sock"))
-    {"at": "2026-01-13T09:21:00.000Z", "level": "info", "event": "listening", "address": "unix:/run/yirangmq.sock"}
-
-The syslog handler never blocks: it drops a line that the system's log does not take at once."""
+    {"at": "2026-01-13T09:21:00.000Z", "level": "info", "event": "listening", "address": "unix:/run/yirangmq.sock"}"""
 
 import logging
 from datetime import UTC, datetime
-from logging.handlers import SysLogHandler
 from typing import Any, TextIO
 
 from yirangmq.core.errors import BadInput
@@ -52,6 +49,7 @@ def _at(record: logging.LogRecord) -> str:
 
 def begin_syslog(place: str) -> logging.Handler:
     """From here on it goes there as well."""
+    from yirangmq.observe.syslog import SysLog
 
     handler = SysLog(place)
     logging.getLogger().addHandler(handler)
@@ -66,22 +64,3 @@ def begin(level: str, form: str, stream: TextIO) -> logging.Handler:
     root.addHandler(handler)
     root.setLevel(level.upper())
     return handler
-
-
-class SysLog(SysLogHandler):
-    """The same lines for the system's log. Nobody waits for it: what it does not take at once is not told there."""
-
-    def __init__(self, place: str) -> None:
-        kind, _, where = place.partition(":")
-        host, _, port = where.rpartition(":")
-        try:
-            super().__init__(where if kind == "unix" else (host, int(port)), SysLogHandler.LOG_DAEMON)
-            self.socket.setblocking(False)  # type: ignore[attr-defined]  # typeshed does not know it
-        except (OSError, OverflowError) as error:
-            raise BadInput(f"{place} cannot be reached: {error}", field="syslog") from None
-        self.ident = f"{NAME}: "
-        self.append_nul = False
-        self.setFormatter(JsonLines())
-
-    def handleError(self, record: logging.LogRecord) -> None:
-        """Every line stands in our own log."""
