@@ -13,14 +13,15 @@ pytestmark = pytest.mark.process
 
 PROGRAM = """
 import os, signal, socket, sys
-from yirangmq.cli import main, serving
+from yirangmq.cli import main
+from yirangmq.cli.commands import serve_process
 
 def ready(chosen, screen, addresses, durability):
     where = next(one for one in addresses if one.startswith("stomp://")).rpartition(":")[2]
     socket.create_connection(("127.0.0.1", int(where))).close()
     os.kill(os.getpid(), signal.SIGTERM)
 
-serving._announce = ready
+serve_process._announce = ready
 flags = ["--http", "off", "--stomp", "127.0.0.1:0", "--log-level", "warning", *sys.argv[2:]]
 assert main.run(["serve", "--data", sys.argv[1], *flags]) == 0
 print(*sys.modules, sep="\\n")
@@ -41,6 +42,7 @@ LATER = {
     "mail and webhooks": ("email", "smtplib", "http", "yirangmq.webhooks.pusher"),
     "our own protocol": ("yirangmq.protocols.native.session", "yirangmq.wire.messages"),
     "pair and cluster": ("yirangmq.server.failover", "yirangmq.core.failover_node", "grpc"),
+    "the system's log": ("logging.handlers",),
     "topics": ("yirangmq.topics.live", "yirangmq.stores.log.log", "yirangmq.wire.records", "isal"),
     "wrong words": ("difflib",),
 }

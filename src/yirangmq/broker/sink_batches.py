@@ -48,7 +48,7 @@ def write(transaction: Transaction, entry: Entry) -> None:
 
 def entries(transaction: Transaction, query: str = "") -> list[Entry]:
     """In the order of queries and batches."""
-    found = transaction.notes(prefix_of(query) if query else "ledger/")
+    found = transaction.notes(prefix_of(query))
     return [_read(key, text) for key, text in found.items()]
 
 

@@ -72,8 +72,9 @@ def key_of(query: str, batch: int) -> str:
     return f"ledger/{query}/{batch:016d}"
 
 
-def prefix_of(query: str) -> str:
-    return f"ledger/{query}/"
+def prefix_of(query: str = "") -> str:
+    """Of the notes of one query, or of all."""
+    return f"ledger/{query}/" if query else "ledger/"
 
 
 def check_new(batch: int, known: Sequence[int]) -> None:

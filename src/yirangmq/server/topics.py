@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from yirangmq.admin.bridges import BridgeCalls
-from yirangmq.broker import sink_batches
 from yirangmq.broker.bridge_worker import Means
 from yirangmq.broker.bridges import Bridges
 from yirangmq.broker.group_commit import Desk
 from yirangmq.config.config import Config
 from yirangmq.core.errors import QueueError
-from yirangmq.core.ports import Clock, Ids
+from yirangmq.core.ports import Clock, Ids, Transaction
+from yirangmq.core.sink_batches import prefix_of
 from yirangmq.core.topics import ClientState, Cursors, Log, PublisherState, Retention
 from yirangmq.fsio.atomic_file import make_folder
 from yirangmq.fsio.background import Aside
@@ -148,7 +148,7 @@ class Batching:
         return self._made
 
     def _has_any(self) -> bool:
-        return self._made is not None or self._folder.exists() or bool(self._desk.read(sink_batches.entries))
+        return self._made is not None or self._folder.exists() or self._desk.read(_has_entries)
 
     def start(self) -> None:
         """First what a server that died left half-way."""
@@ -178,6 +178,11 @@ class Batching:
         """Returns when the work under way is done."""
         self.rest()
         self._aside.stop()
+
+
+def _has_entries(transaction: Transaction) -> bool:
+    """Of the ledger of batches. They are not read here: the module that reads them is loaded where there is one."""
+    return bool(transaction.notes(prefix_of()))
 
 
 def _swept(count: Any, error: QueueError | None) -> None:
