@@ -28,10 +28,10 @@ from yirangmq.core.states import State
 from yirangmq.fsio.atomic_file import make_folder
 from yirangmq.stores.lock import lock_path, who_serves
 from yirangmq.stores.open import SCHEMES
-from yirangmq.wire.messages import Parts, unpack
 
 if TYPE_CHECKING:
     from yirangmq.client.sync_client import Client
+    from yirangmq.wire.messages import Parts
 
 
 # -- server behind the interface of a store ----------------------------------------------------------------------------
@@ -204,6 +204,8 @@ class RemoteLooks:
         return [self._seen[message.seq][2] for message in messages]
 
     def _noted(self, page: Any) -> tuple[list[Message], str]:
+        from yirangmq.wire.messages import unpack  # with msgspec, which a store in files needs none of
+
         looks, cursor = unpack(page)
         self._seen = {parts[0].seq: parts for parts in looks}
         return [parts[0] for parts in looks], cursor
