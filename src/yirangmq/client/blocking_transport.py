@@ -57,7 +57,7 @@ def run(coroutine: Coroutine[Any, Any, Answer]) -> Answer:
 
 
 class BlockingLine:
-    """``client.connection.Line`` on a socket. One lock for what was read (``_heard``), one for writing; nobody holds
+    """``client.transport.Line`` on a socket. One lock for what was read (``_heard``), one for writing; nobody holds
     the first while the network is slow."""
 
     def __init__(self, channel: socket.socket, timeout: float, tls: "Tls | None", stay_awake: bool) -> None:
@@ -297,7 +297,7 @@ class BlockingLine:
 
 
 class BlockingWires:
-    """``client.connection.Wires`` for threads. ``stay_awake``: who waits for one answer that usually comes at once
+    """``client.transport.Wires`` for threads. ``stay_awake``: who waits for one answer that usually comes at once
     looks out for it instead of sleeping, where there is another processor for the server."""
 
     def __init__(self, stay_awake: bool = True) -> None:
