@@ -77,7 +77,7 @@ def test_the_worker_sends_tries_again_and_rejects(tmp_path: Path) -> None:
     people = ["ann@example.org", "bo@busy.example", "nobody", "x"]
     with yirangmq.open(url) as queues:
         ids = [queues.publish("mail", {"to": to, "text": "hello"}).id for to in people]
-    out = run(sys.executable, str(ROOT / "examples" / "consume_handlers.py"), url, "--until-empty", folder=tmp_path)
+    out = run(sys.executable, str(ROOT / "examples" / "worker.py"), url, "--until-empty", folder=tmp_path)
     assert out == "sent to ann@example.org: hello\n1 done, 1 to be tried again, 1 rejected\n"
     with yirangmq.open(url) as queues:
         looks = [queues.show("mail", id) for id in ids]

@@ -42,13 +42,7 @@ def test_the_commands_of_the_page_run_with_a_server_and_without(folder: Path, tm
 
 
 def test_the_ledger_goes_on_where_it_was(folder: Path) -> None:
-    line = [
-        sys.executable,
-        str(ROOT / "examples" / "workload.py"),
-        "unix:yirang-data/yirangmq.sock",
-        "books",
-        "book.txt",
-    ]
+    line = [sys.executable, str(ROOT / "examples" / "ledger.py"), "unix:yirang-data/yirangmq.sock", "books", "book.txt"]
     with connect(f"unix:{folder / 'yirang-data' / 'yirangmq.sock'}") as client:
         expected = []
         for n in range(2):

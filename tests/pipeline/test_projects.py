@@ -51,7 +51,7 @@ def test_a_project_runs_and_goes_on_where_it_ended(own: Served, tmp_path: Path) 
 def test_a_mistake_in_a_definition_is_told_by_its_place_and_nothing_moves(own: Served, tmp_path: Path) -> None:
     project_template.init("shop", tmp_path)
     own.append("orders", *project_template.sample_orders())
-    path = tmp_path / "shop" / "transformations" / "two_step.py"
+    path = tmp_path / "shop" / "transformations" / "orders.py"
     path.write_text(path.read_text().replace('"queue:small-orders",', '"small-orders",'))
     done = yirangmq(own, tmp_path, "pipeline", "dry-run", "shop", "--json")
     assert done.returncode == 2, done.stderr
