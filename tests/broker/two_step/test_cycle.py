@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.orders.desk import Counter
+from tests.broker.two_step.counter import Counter
 from yirangmq.core.errors import NotFound, QueueError, QuotaExceeded, TooLarge, WrongState
 from yirangmq.core.policy import Defaults
 from yirangmq.core.states import State

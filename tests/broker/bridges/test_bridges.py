@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.bridges.parts import House, MakeHouse
+from tests.broker.bridges.parts import House, MakeHouse
 from tests.support.topic_pipes import small
 from yirangmq.admin.bridges import BridgeCalls
 from yirangmq.broker import bridge_worker

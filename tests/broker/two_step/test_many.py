@@ -1,6 +1,6 @@
 """Many at a time: each has its own answer, in the order in which they were asked for."""
 
-from tests.orders.desk import Counter
+from tests.broker.two_step.counter import Counter
 from yirangmq.broker.two_step import Fetched
 from yirangmq.core.errors import NotFound, QueueError, WrongState
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.orders.desk import Counter
+from tests.broker.two_step.counter import Counter
 from yirangmq.broker import unique_payloads
 from yirangmq.broker.unique_payloads import FOREVER, MARK, key_of
 from yirangmq.core.errors import WrongState

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processor.hooks import MODULE
+from tests.broker.admission.hooks import MODULE
 from tests.support.stores import KINDS, Place
 from yirangmq.broker.operations import Verbs
 from yirangmq.broker.queues import Queues

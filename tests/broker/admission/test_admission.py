@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.processor.hooks import MODULE
+from tests.broker.admission.hooks import MODULE
 from yirangmq.broker.admission.admission import INLINE_BYTES
 from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import BadPolicy, HookFailed, QuotaExceeded, TooLarge, Unfit

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.bridges.parts import House, MakeHouse
+from tests.broker.bridges.parts import House, MakeHouse
 from tests.support.stores import KINDS, Place
 
 

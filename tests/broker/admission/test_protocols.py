@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.processor.hooks import MODULE
-from tests.processor.live import DOORS, HttpDoor, Refusal, served
+from tests.broker.admission.hooks import MODULE
+from tests.broker.admission.live import DOORS, HttpDoor, Refusal, served
 from tests.support.daemon_thread import DaemonThread
 from tests.support.wait import until
 from yirangmq.client.connect import connect

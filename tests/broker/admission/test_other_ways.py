@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.processor.hooks import MODULE
-from tests.processor.live import served
+from tests.broker.admission.hooks import MODULE
+from tests.broker.admission.live import served
 from tests.support.wait import until
 from yirangmq.client.connect import connect
 from yirangmq.client.sync_client import Client

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.processor.hooks import MODULE
+from tests.broker.admission.hooks import MODULE
 from tests.support.daemon_thread import DaemonThread
 from tests.support.stomp_server import LiveClient
 from tests.support.wait import until

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.orders.desk import Counter
+from tests.broker.two_step.counter import Counter
 from yirangmq.broker import bulk, housekeeping
 from yirangmq.broker.bulk import failed_page
 from yirangmq.broker.dead_letters import DeadLetters

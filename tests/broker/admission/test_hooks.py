@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.processor.hooks import MODULE
-from tests.processor.live import PATIENCE, served
+from tests.broker.admission.hooks import MODULE
+from tests.broker.admission.live import PATIENCE, served
 from tests.support.daemon_thread import DaemonThread
 from tests.support.server_process import Daemon
 from tests.support.wait import until
@@ -20,7 +20,7 @@ from yirangmq.client.sync_client import Client
 from yirangmq.core.errors import HookFailed, QueueError
 
 pytestmark = pytest.mark.process
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 LONG = 600
 
 

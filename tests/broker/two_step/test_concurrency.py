@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.orders.desk import Counter
+from tests.broker.two_step.counter import Counter
 from yirangmq.core.policy import Defaults
 
 

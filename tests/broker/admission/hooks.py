@@ -8,7 +8,7 @@ from typing import Any
 
 from yirangmq import BadInput, NewMessage, Reject
 
-MODULE = "tests.processor.hooks"
+MODULE = "tests.broker.admission.hooks"
 
 
 def amount(message: Any) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.orders.desk import Counter
+from tests.broker.two_step.counter import Counter
 from tests.support.stores import KINDS, Place, checked_place
 from yirangmq.core.policy import Defaults
 from yirangmq.testing import ManualClock
