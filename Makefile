@@ -150,7 +150,7 @@ soak-topics: setup ## a thousand runs of topics by seed, with kills, slow reader
 	$(BIN)/python -m benchmarks.soak.topics $(SOAK_FLAGS)
 
 fuzz: setup ## two minutes of frames that are nearly right
-	YIRANGMQ_FUZZ_SECONDS=120 $(BIN)/pytest tests/doors/test_fuzz.py
+	YIRANGMQ_FUZZ_SECONDS=120 $(BIN)/pytest tests/protocols/native/test_fuzz.py
 
 torture: setup ## pull the plug on each store, at length (docs/power-cuts.md)
 	$(BIN)/yirangmq torture --backend sqlite --steps 150

@@ -48,7 +48,7 @@ class Ear:
 
 @pytest.fixture(params=KINDS)
 def door(request: pytest.FixtureRequest) -> str:
-    """Embedded queues only: over a socket it is the server that tells (tests/doors)."""
+    """Embedded queues only: over a socket it is the server that tells (tests/admin/test_monitoring.py)."""
     return str(request.param)
 
 

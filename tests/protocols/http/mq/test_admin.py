@@ -1,0 +1,275 @@
+"""The administrator's routes: who may use them, what can be set, and what it does."""
+
+import json
+
+import pytest
+
+from tests.protocols.http.mq.parts import PASSWORD, Play, Stage
+from yirangmq.core.policy import Defaults
+from yirangmq.protocols.http.mq import api
+from yirangmq.protocols.http.mq.api import Terms
+
+NOTHING = {
+    "unique": None,
+    "draftingTimeout": None,
+    "orderedTimeout": None,
+    "activeTimeout": None,
+    "concurrency": None,
+}
+MEMBERS = {
+    "unique": "unique",
+    "drafting-timeout": "draftingTimeout",
+    "ordered-timeout": "orderedTimeout",
+    "active-timeout": "activeTimeout",
+    "concurrency": "concurrency",
+}
+ROUTES = [
+    ("GET", "/admin/mq-with-config"),
+    ("GET", "/admin/mq/q/config"),
+    *((method, f"/admin/mq/q/config/{name}") for name in MEMBERS for method in ("PUT", "DELETE")),
+]
+
+
+async def config(stage: Stage, queue: str = "q") -> dict[str, object]:
+    answer = await stage.admin("GET", f"mq/{queue}/config")
+    assert (answer.status, answer.headers["content-type"]) == (200, "application/json; charset=utf-8")
+    found: dict[str, object] = json.loads(answer.body)
+    assert list(found) == list(NOTHING)
+    return found
+
+
+MISSING, INVALID = b'{"error":"missing authorization header"}', b'{"error":"invalid authorization header"}'
+AUTHORIZATIONS = [
+    (None, PASSWORD, MISSING),
+    ("", PASSWORD, INVALID),
+    ("Bearer", PASSWORD, INVALID),
+    ("Bearer wrong", PASSWORD, INVALID),
+    (f"Bearer {PASSWORD}x", PASSWORD, INVALID),
+    (f"Basic {PASSWORD}", PASSWORD, INVALID),
+    (PASSWORD, PASSWORD, INVALID),
+    (None, "", MISSING),
+    ("Bearer ", "", INVALID),
+    ("Bearer", "", INVALID),
+    (f"Bearer {PASSWORD}", "", INVALID),
+]
+
+
+@pytest.mark.parametrize(("said", "password", "body"), AUTHORIZATIONS)
+def test_the_password_is_needed_everywhere(play: Play, said: str | None, password: str, body: bytes) -> None:
+    async def scene(stage: Stage) -> None:
+        for method, path in ROUTES:
+            headers = {} if said is None else {"authorization": said}
+            answer = await stage.ask(method, path, b"1" if method == "PUT" else None, headers)
+            assert (answer.status, answer.body) == (401, body)
+        assert stage.queues.queues() == []
+
+    play(scene, terms=Terms(admin_password=password))
+
+
+@pytest.mark.parametrize("password", ["simple", "with spaces in it", "pässwörd"])
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer"])
+def test_the_password_opens(play: Play, password: str, scheme: str) -> None:
+    async def scene(stage: Stage) -> None:
+        sent = f"{scheme}  {password} ".encode().decode("latin-1")
+        answer = await stage.ask("GET", "/admin/mq/q/config", headers={"authorization": sent})
+        assert answer.status == 200
+
+    play(scene, terms=Terms(admin_password=password))
+
+
+def test_paths_that_are_not_there_need_no_password(play: Play) -> None:
+    async def scene(stage: Stage) -> None:
+        for path in ("/admin", "/admin/", "/admin/mq", "/admin/mq/q", "/admin/mq/q/config/colour"):
+            answer = await stage.ask("GET", path)
+            assert answer.status == 404
+            assert json.loads(answer.body)["statusCode"] == 404
+        assert (await stage.ask("POST", "/admin/mq/q/config/unique", b"1")).status == 404
+
+    play(scene)
+
+
+VALUES = [
+    ("unique", b"true", True),
+    ("unique", b"false", False),
+    ("unique", b'"true"', True),
+    ("unique", b"0", False),
+    ("unique", b"1", True),
+    ("drafting-timeout", b"5", 5),
+    ("drafting-timeout", b"0.25", 0.25),
+    ("drafting-timeout", b'"30"', 30),
+    ("ordered-timeout", b"3600", 3600),
+    ("active-timeout", b" 1 ", 1),
+    ("concurrency", b"1", 1),
+    ("concurrency", b"0", 0),
+    ("concurrency", b"3.0", 3),
+]
+
+
+@pytest.mark.parametrize(("name", "body", "value"), VALUES)
+def test_a_setting_is_set_and_taken_away(play: Play, name: str, body: bytes, value: object) -> None:
+    async def scene(stage: Stage) -> None:
+        assert await config(stage) == NOTHING
+        answer = await stage.admin("PUT", f"mq/q/config/{name}", body)
+        assert (answer.status, answer.body) == (204, b"")
+        assert await config(stage) == NOTHING | {MEMBERS[name]: value}
+        assert (await stage.admin("GET", "mq-with-config")).body == b'["q"]'
+        for _ in range(2):
+            assert (await stage.admin("DELETE", f"mq/q/config/{name}")).status == 204
+            assert await config(stage) == NOTHING
+        assert (await stage.admin("GET", "mq-with-config")).body == b"[]"
+        assert (await stage.ask("GET", "/mq")).body == b"[]", "configuration alone makes no statistics"
+
+    play(scene)
+
+
+REFUSED = [
+    *((name, b"null") for name in MEMBERS),
+    *((name, b"") for name in MEMBERS),
+    *((name, b"{}") for name in MEMBERS),
+    *((name, b"[1]") for name in MEMBERS),
+    *((name, b'"many"') for name in MEMBERS),
+    ("unique", b"2"),
+    ("drafting-timeout", b"0"),
+    ("drafting-timeout", b"-1"),
+    ("ordered-timeout", b"0"),
+    ("active-timeout", b"-0.5"),
+    ("active-timeout", b"1e300"),
+    ("active-timeout", b"0.0001"),
+    ("concurrency", b"-1"),
+    ("concurrency", b"1.5"),
+    ("concurrency", b"1e300"),
+]
+
+
+@pytest.mark.parametrize(("name", "body"), REFUSED)
+def test_values_that_make_no_sense_are_refused_and_change_nothing(play: Play, name: str, body: bytes) -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.admin("PUT", f"mq/q/config/{name}", b"1")
+        before = await config(stage)
+        answer = await stage.admin("PUT", f"mq/q/config/{name}", body)
+        assert answer.status == 400
+        assert json.loads(answer.body)["statusCode"] == 400
+        assert await config(stage) == before
+
+    play(scene)
+
+
+@pytest.mark.parametrize(
+    ("said", "status"),
+    [
+        ("application/json", 204),
+        ("application/json; charset=utf-8", 204),
+        ("text/plain", 204),
+        ("application/x-www-form-urlencoded", 204),
+        ("application/xml", 415),
+        (None, 415),
+    ],
+)
+def test_types_of_a_setting(play: Play, said: str | None, status: int) -> None:
+    async def scene(stage: Stage) -> None:
+        headers = {"authorization": f"Bearer {PASSWORD}"} | ({} if said is None else {"content-type": said})
+        assert (await stage.ask("PUT", "/admin/mq/q/config/concurrency", b"7", headers)).status == status
+        assert (await config(stage))["concurrency"] == (7 if status == 204 else None)
+
+    play(scene)
+
+
+def test_clear_keeps_the_configuration(play: Play) -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.admin("PUT", "mq/q/config/active-timeout", b"9")
+        await stage.put()
+        assert (await stage.ask("DELETE", "/mq/q")).status == 204
+        assert (await config(stage))["activeTimeout"] == 9
+        assert (await stage.ask("GET", "/mq")).body == b"[]"
+
+    play(scene)
+
+
+def test_what_the_queue_does_not_say_is_as_the_server_says(play: Play) -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.put(b"same")
+        again = await stage.draft()
+        assert (await stage.ask("PUT", f"/mq/q/messages/{again}", b"same")).status == 409
+        await stage.admin("PUT", "mq/q/config/unique", b"false")
+        assert (await stage.ask("PUT", f"/mq/q/messages/{again}", b"same")).status == 204
+        await stage.order()
+        await stage.waiting(1)
+        assert await stage.stats() == {"waiting": 1, "ordered": 1}
+        await stage.admin("PUT", "mq/q/config/concurrency", b"2")
+        assert await stage.stats() == {"ordered": 2}
+
+    play(scene, defaults=Defaults(unique=True, concurrency=1))
+
+
+def test_the_same_payload_twice(play: Play) -> None:
+    async def scene(stage: Stage) -> None:
+        first = await stage.put(b"same")
+        second = await stage.put(b"same")
+        assert (await stage.admin("PUT", "mq/q/config/unique", b"true")).status == 204
+        third = await stage.draft()
+        for body, status in ((b"same", 409), (b"other", 204), (b"same", 409)):
+            answer = await stage.ask("PUT", f"/mq/q/messages/{third}", body)
+            assert (answer.status, answer.body) == (status, b"")
+        for id in (first, second):
+            assert (await stage.ask("PUT", f"/mq/q/messages/{third}", b"same")).status == 409
+            await stage.take()
+            await stage.say(id, "complete")
+        assert (await stage.ask("PUT", f"/mq/q/messages/{third}", b"same")).status == 204
+
+    play(scene)
+
+
+@pytest.mark.parametrize(
+    ("name", "seconds", "state"),
+    [("drafting-timeout", 60, "drafting"), ("ordered-timeout", 60, "ordered"), ("active-timeout", 300, "active")],
+)
+def test_a_changed_time_out_is_that_of_messages_already_out(play: Play, name: str, seconds: int, state: str) -> None:
+    async def scene(stage: Stage) -> None:
+        if state == "drafting":
+            await stage.draft()
+        else:
+            await stage.put()
+            await (stage.order() if state == "ordered" else stage.take())
+        stage.pass_time(5)
+        await stage.admin("PUT", f"mq/q/config/{name}", b"10")
+        stage.pass_time(4.999)
+        assert await stage.stats() == {state: 1}
+        await stage.admin("PUT", f"mq/q/config/{name}", b"20")
+        stage.pass_time(10)
+        assert await stage.stats() == {state: 1}
+        await stage.admin("DELETE", f"mq/q/config/{name}")
+        stage.pass_time(seconds - 20)
+        assert await stage.stats() == {state: 1}
+        stage.pass_time(0.001)
+        assert await stage.stats() == ({} if state == "drafting" else {"waiting": 1})
+
+    play(scene)
+
+
+def test_a_longer_time_out_for_a_message_that_would_be_late_by_now(play: Play) -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.admin("PUT", "mq/q/config/active-timeout", b"10")
+        await stage.put()
+        id = await stage.take()
+        stage.pass_time(5)
+        await stage.admin("PUT", "mq/q/config/active-timeout", b"1")
+        assert await stage.stats() == {"waiting": 1}
+        assert await stage.order() == id
+
+    play(scene)
+
+
+def test_many_queues_with_config(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+
+    monkeypatch.setattr(api, "QUEUES_PER_PAGE", 3)
+
+    async def scene(stage: Stage) -> None:
+        for number in range(10):
+            stage.queues.set_policy(f"n{number}", {"concurrency": 1} if number % 2 else {"ttlSec": 5})
+        answer = await stage.admin("GET", "mq-with-config")
+        assert (answer.headers["content-type"], json.loads(answer.body)) == (
+            "application/json",
+            ["n1", "n3", "n5", "n7", "n9"],
+        )
+
+    play(scene)

@@ -1,0 +1,115 @@
+"""What a draft's body may be, and what is made of it."""
+
+import pytest
+
+from tests.protocols.http.mq.parts import JSON, Play, Stage, loads
+from yirangmq.core.errors import StoreFull
+from yirangmq.protocols.context import House
+from yirangmq.protocols.http.mq.api import Terms
+
+READ = [
+    (b'{"priority":null}', "null"),
+    (b'{"priority":0}', "0"),
+    (b' { "priority" : 3 } ', "3"),
+    (b'{"priority":9007199254740991}', "9007199254740991"),
+    (b'{"priority":"3"}', "3"),
+    (b'{"priority":" 3.0 "}', "3"),
+    (b'{"priority":1.0}', "1"),
+    (b'{"priority":1e3}', "1000"),
+    (b'{"priority":true}', "1"),
+    (b'{"priority":false}', "0"),
+    (b'{"priority":""}', "null"),
+    (b'{"priority":5,"more":{"ignored":true}}', "5"),
+]
+
+
+@pytest.mark.parametrize(("body", "priority"), READ)
+def test_priorities_as_they_are_read(play: Play, body: bytes, priority: str) -> None:
+    async def scene(stage: Stage) -> None:
+        answer = await stage.ask("POST", "/mq/q/messages", body, JSON)
+        assert (answer.status, answer.headers["content-type"]) == (200, "text/plain; charset=utf-8")
+        id = answer.body.decode()
+        await stage.set(id)
+        assert (await stage.get(id)).headers["x-mq-priority"] == priority
+
+    play(scene)
+
+
+REFUSED = [
+    (b"", JSON, 400),
+    (None, {}, 400),
+    (None, JSON, 400),
+    (b"{", JSON, 400),
+    (b"\xff", JSON, 400),
+    (b"null", JSON, 400),
+    (b"[]", JSON, 400),
+    (b"3", JSON, 400),
+    (b"{}", JSON, 400),
+    (b'{"Priority":1}', JSON, 400),
+    (b'{"priority":-1}', JSON, 400),
+    (b'{"priority":1.5}', JSON, 400),
+    (b'{"priority":"one"}', JSON, 400),
+    (b'{"priority":"-1"}', JSON, 400),
+    (b'{"priority":[1]}', JSON, 400),
+    (b'{"priority":{}}', JSON, 400),
+    (b'{"priority":9007199254740992}', JSON, 400),
+    (b'{"priority":1e300}', JSON, 400),
+    (b'{"priority":"1e400"}', JSON, 400),
+    (b'{"priority":1,"__proto__":{}}', JSON, 400),
+    (b'{"priority":1}', {}, 415),
+    (b'{"priority":1}', {"content-type": "application/x-www-form-urlencoded"}, 415),
+    (b'{"priority":1}', {"content-type": "application/xml"}, 415),
+    (b'{"priority":1}', {"content-type": "text/plain"}, 400),
+    (b'{"priority":1}' + b" " * 100, JSON, 413),
+]
+
+
+@pytest.mark.parametrize(("body", "headers", "status"), REFUSED)
+def test_what_is_refused(play: Play, body: bytes | None, headers: dict[str, str], status: int) -> None:
+    async def scene(stage: Stage) -> None:
+        peer = await stage.dial()
+        answer = await peer.ask("POST", "/mq/q/messages", body, headers)
+        assert answer.status == status
+        about = loads(answer.body)
+        assert about["statusCode"] == status
+        assert {"error", "message", "code"} < about.keys()
+        assert answer.headers["cache-control"] == "private, no-cache"
+        assert (await stage.ask("GET", "/mq")).body == b"[]", "nothing came of it"
+
+    play(scene, terms=Terms(payload_limit=50))
+
+
+def test_other_spellings_of_the_type(play: Play) -> None:
+    async def scene(stage: Stage) -> None:
+        for said in ("application/json; charset=utf-8", "APPLICATION/JSON", " application/json ;x=y"):
+            answer = await stage.ask("POST", "/mq/q/messages", b'{"priority":1}', {"content-type": said})
+            assert answer.status == 200
+
+    play(scene)
+
+
+def test_ids_are_never_the_same_and_can_stand_in_a_path(play: Play) -> None:
+    async def scene(stage: Stage) -> None:
+        ids = [await stage.draft() for _ in range(100)]
+        assert len(set(ids)) == 100
+        assert all(id.replace("-", "").isalnum() and len(id) <= 100 for id in ids)
+
+    play(scene)
+
+
+def test_a_full_disk_takes_no_drafts_and_no_content_and_consuming_goes_on(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+
+    def full(house: House) -> None:
+        raise StoreFull("no room")
+
+    async def scene(stage: Stage) -> None:
+        id, draft = await stage.put(), await stage.draft()
+        monkeypatch.setattr(House, "check_room", full)
+        assert (await stage.ask("POST", "/mq/q/messages", b'{"priority":1}', JSON)).status == 507
+        assert (await stage.ask("PUT", f"/mq/q/messages/{draft}", b"x")).status == 507
+        assert await stage.take() == id
+        await stage.say(id, "complete")
+
+    play(scene)

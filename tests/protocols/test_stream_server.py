@@ -1,0 +1,324 @@
+"""The socket door on real sockets: who may come in, what a client may cost, who is sent away."""
+
+import asyncio
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from tests.protocols.live import Peer, dial, dial_tcp, tcp_door, unix_door
+from tests.support.credentials import client_context, server_context
+from tests.support.loops import Run
+from tests.support.session import MAX_FRAME
+from tests.support.wait import soon
+from yirangmq.core.errors import BadInput, CannotListen
+from yirangmq.protocols.stream_server import BUFFER, Connection, Door, Limits, listen_unix
+from yirangmq.wire import messages
+from yirangmq.wire.frames import HEAD, Kind, encode
+
+LARGE = b"x" * 50_000
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "y.sock"
+
+
+def only(door: Door) -> Connection:
+    [connection] = door.connections
+    return connection
+
+
+async def publish(peer: Peer, queue: str, *payloads: bytes) -> None:
+    answer = await peer.ask(Kind.PUBLISH, messages.Publish(queue, [messages.Outgoing(one, False) for one in payloads]))
+    assert answer.kind is Kind.STORED
+
+
+# -- answers --------------------------------------------------------------------------------------------------------
+
+
+def test_answers_of_a_commit_leave_in_its_own_turn_of_the_loop(run: Run, path: Path) -> None:
+    async def main() -> None:
+        async with unix_door(path, Limits()) as door:
+            peer = await dial(path)
+            await publish(peer, "mail", b"first")
+            planned: list[bool] = []
+            door.house.desk.after_commit.insert(0, lambda: planned.append(door.is_planned or not door.dirty))
+            await publish(peer, "mail", b"second")
+            assert planned == [False]
+            assert not door.dirty
+
+    run(main())
+
+
+# -- coming in ------------------------------------------------------------------------------------------------------
+
+
+def test_the_socket_has_the_mode_it_was_given(run: Run, path: Path) -> None:
+    async def main() -> None:
+        async with unix_door(path, Limits()) as door:
+            server = await listen_unix(door, path.with_name("other.sock"), 0o600)
+            server.close()
+
+    run(main())
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.with_name("other.sock").stat().st_mode) == 0o600
+
+
+def test_a_socket_left_behind_is_replaced(run: Run, path: Path) -> None:
+    async def main() -> None:
+        for _ in range(2):
+            async with unix_door(path, Limits()):
+                assert (await (await dial(path)).ask(Kind.PING, messages.Empty())).kind is Kind.PONG
+
+    run(main())
+
+
+def test_a_socket_at_which_somebody_listens_is_left_to_them(run: Run, path: Path) -> None:
+    async def main() -> None:
+        async with unix_door(path, Limits()) as door:
+            with pytest.raises(CannotListen, match=rf"{path} is in use by process {os.getpid()} .* --socket PATH"):
+                await listen_unix(door, path)
+            assert (await (await dial(path)).ask(Kind.PING, messages.Empty())).kind is Kind.PONG
+
+    run(main())
+
+
+def test_another_file_in_its_place_stays(run: Run, path: Path) -> None:
+    async def main() -> None:
+        with pytest.raises(BadInput, match="no socket"):
+            async with unix_door(path, Limits()):
+                pass
+
+    path.write_text("precious")
+    run(main())
+    assert path.read_text() == "precious"
+
+
+def test_a_path_too_long_for_a_socket_is_said_to_be(run: Run, tmp_path: Path) -> None:
+    async def main() -> None:
+        with pytest.raises(BadInput, match="107") as caught:
+            async with unix_door(tmp_path / ("x" * 120), Limits()):
+                pass
+        assert caught.value.field == "socket"
+
+    run(main())
+
+
+def test_one_client_too_many_is_told_so(run: Run, path: Path) -> None:
+    async def main() -> None:
+        async with unix_door(path, Limits(connections=2)) as door:
+            first, _ = await dial(path), await dial(path)
+            await soon(lambda: len(door.connections) == 2)
+            third = await dial(path)
+            answer = await third.hear()
+            assert answer is not None
+            assert (answer.kind, answer.request, answer.value.code) == (Kind.ERROR, 0, "unavailable")
+            assert await third.hear() is None
+            assert (await first.ask(Kind.PING, messages.Empty())).kind is Kind.PONG
+            first.writer.close()
+            await soon(lambda: len(door.connections) == 1)
+            assert (await (await dial(path)).ask(Kind.PING, messages.Empty())).kind is Kind.PONG
+
+    run(main())
+
+
+def test_over_tcp_the_token_counts(run: Run) -> None:
+    async def main() -> None:
+        async with tcp_door(Limits(), "s3cret") as (_, port):
+            good, bad, rude = [await dial_tcp(port) for _ in range(3)]
+            assert (await good.ask(Kind.HELLO, messages.Hello("a", "s3cret"))).kind is Kind.WELCOME
+            await publish(good, "mail", b"x")
+            assert (await bad.ask(Kind.HELLO, messages.Hello("a", "guess"))).value.code == "not_allowed"
+            assert await bad.hear() is None
+            rude.send(Kind.LEASE, messages.Lease("mail", 1))
+            answer = await rude.hear()
+            assert answer is not None
+            assert answer.value.code == "not_allowed"
+            assert await rude.hear() is None
+
+    run(main())
+
+
+def test_over_tls_the_same_frames_go(run: Run, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with tcp_door(Limits(), "s3cret", server_context(tmp_path)) as (door, port):
+            peer = await dial_tcp(port, client_context(tmp_path))
+            assert (await peer.ask(Kind.HELLO, messages.Hello("a", "s3cret"))).kind is Kind.WELCOME
+            await publish(peer, "mail", LARGE)
+            answer = await peer.ask(Kind.LEASE, messages.Lease("mail", 1))
+            assert answer.value.messages[0].payload == LARGE
+            plain = await dial_tcp(port)
+            plain.send(Kind.HELLO, messages.Hello("a", "s3cret"))
+            assert await plain.hear() is None
+            assert len(door.connections) == 1
+
+    run(main())
+
+
+# -- what a client may cost -----------------------------------------------------------------------------------------
+
+
+def test_silent_clients_share_one_buffer(run: Run, path: Path) -> None:
+    async def main() -> None:
+        async with unix_door(path, Limits()) as door:
+            before = _resident()
+            peers = [await dial(path) for _ in range(200)]
+            for peer in peers:
+                await peer.ask(Kind.PING, messages.Empty())
+            assert len(door.buffer) == BUFFER
+            assert (_resident() - before) / len(peers) < 64 * 1024  # both ends are in this process
+
+    run(main())
+
+
+def _resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_a_frame_too_large_is_refused_by_its_head(run: Run, path: Path) -> None:
+    async def main() -> None:
+        async with unix_door(path, Limits()):
+            peer = await dial(path)
+            peer.writer.write(HEAD.pack(MAX_FRAME + 1, 1, Kind.PUBLISH, 0, 1))
+            answer = await peer.hear()
+            assert answer is not None
+            assert (answer.request, answer.value.code, answer.value.field) == (0, "too_large", "length")
+            assert await peer.hear() is None
+
+    run(main())
+
+
+def test_half_a_frame_is_waited_for_only_so_long(run: Run, path: Path) -> None:
+    async def main() -> None:
+        async with unix_door(path, Limits(frame_seconds=30)) as door:
+            now = asyncio.get_running_loop().time
+            peer, other = await dial(path), await dial(path)
+            await other.ask(Kind.PING, messages.Empty())
+            frame = encode(Kind.PING, 1, b"\x90")
+            peer.writer.write(frame + frame[:5])
+            assert await peer.hear() is not None
+            await soon(lambda: any(one._session.held for one in door.connections))
+            door.look_around(now() + 29)
+            peer.writer.write(frame[5:6])
+            await soon(lambda: any(one._session.held == 6 for one in door.connections))
+            door.look_around(now() + 31)
+            answer = await peer.hear()
+            assert answer is not None
+            assert (answer.value.code, answer.value.field) == ("timed_out", "frame")
+            assert await peer.hear() is None
+            assert (await other.ask(Kind.PING, messages.Empty())).kind is Kind.PONG
+            assert door.closed_for == {"frame": 1}
+
+    run(main())
+
+
+def test_a_stranger_must_greet_in_time(run: Run) -> None:
+    async def main() -> None:
+        async with tcp_door(Limits(frame_seconds=30), "s3cret") as (door, port):
+            peer = await dial_tcp(port)
+            await soon(lambda: len(door.connections) == 1)
+            door.look_around(asyncio.get_running_loop().time() + 31)
+            answer = await peer.hear()
+            assert answer is not None
+            assert answer.value.code == "timed_out"
+
+    run(main())
+
+
+def test_silence_is_for_those_who_wait(run: Run, path: Path) -> None:
+    """A client that waits for messages may be silent; one that waits for nothing may not."""
+
+    async def main() -> None:
+        async with unix_door(path, Limits(idle_seconds=600)) as door:
+            idle, waiting = await dial(path), await dial(path)
+            await idle.ask(Kind.PING, messages.Empty())
+            waiting.send(Kind.SUBSCRIBE, messages.Subscribe("mail", 5))
+            await waiting.ask(Kind.PING, messages.Empty())
+            door.look_around(asyncio.get_running_loop().time() + 601)
+            answer = await idle.hear()
+            assert answer is not None
+            assert (answer.value.code, answer.value.field) == ("timed_out", "idle")
+            assert await idle.hear() is None
+            assert (await waiting.ask(Kind.PING, messages.Empty())).kind is Kind.PONG
+
+    run(main())
+
+
+def test_a_client_that_does_not_read_is_held_within_bounds_and_goes_on_later(run: Run, path: Path) -> None:
+    async def main() -> None:
+        limits = Limits(write_buffer=256 * 1024)
+        async with unix_door(path, limits) as door:
+            slow = await dial(path)
+            slow.send(Kind.SUBSCRIBE, messages.Subscribe("mail", 1000))
+            await soon(lambda: len(door.connections) == 1)
+            connection = only(door)
+            slow.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            producer = await dial(path)
+            for _ in range(100):
+                await publish(producer, "mail", LARGE, LARGE[:1])
+            assert connection.describe(0)["clogged"]
+            assert connection.describe(0)["bytesHeld"] < limits.write_buffer + 2 * 1024 * 1024
+            slow.writer.transport.resume_reading()  # type: ignore[attr-defined]
+            got = 0
+            while got < 200:
+                answer = await slow.hear()
+                assert answer is not None
+                got += len(answer.value.messages)
+            assert not connection.describe(0)["clogged"]
+
+    run(main())
+
+
+def test_a_client_that_asks_and_asks_without_reading_is_not_read_any_more(run: Run, path: Path) -> None:
+    async def main() -> None:
+        limits = Limits(write_buffer=64 * 1024)
+        async with unix_door(path, limits) as door:
+            producer = await dial(path)
+            await publish(producer, "mail", LARGE)
+            greedy = await dial(path)
+            await soon(lambda: len(door.connections) == 2)
+            greedy.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            for _ in range(500):
+                greedy.send(Kind.CALL, messages.Call("peek", {"queue": "mail"}))
+            await soon(lambda: any(one.describe(0)["clogged"] for one in door.connections))
+            [connection] = [one for one in door.connections if one.describe(0)["clogged"]]
+            for _ in range(50):
+                assert (await producer.ask(Kind.PING, messages.Empty())).kind is Kind.PONG
+            assert connection.describe(0)["bytesHeld"] < 3 * 1024 * 1024  # 16 answers under way, and half a frame
+            greedy.writer.transport.resume_reading()  # type: ignore[attr-defined]
+            for _ in range(500):
+                assert await greedy.hear() is not None
+
+    run(main())
+
+
+def test_past_its_memory_a_client_is_closed_and_others_are_not(run: Run, path: Path) -> None:
+    async def main() -> None:
+        limits = Limits(write_buffer=4096, client_memory=64 * 1024, pending=1000)
+        async with unix_door(path, limits) as door:
+            producer = await dial(path)
+            await publish(producer, "mail", LARGE)
+            greedy = await dial(path)
+            for _ in range(20):
+                greedy.send(Kind.CALL, messages.Call("peek", {"queue": "mail"}))
+            assert await greedy.hear() is None
+            assert door.closed_for == {"slow": 1}
+            assert (await producer.ask(Kind.PING, messages.Empty())).kind is Kind.PONG
+
+    run(main())
+
+
+def test_a_client_that_vanishes_takes_no_answer_of_others_with_it(run: Run, path: Path) -> None:
+    async def main() -> None:
+        async with unix_door(path, Limits()):
+            gone, stays = await dial(path), await dial(path)
+            for peer in (gone, stays):
+                peer.send(Kind.PUBLISH, messages.Publish("mail", [messages.Outgoing(b"x", False)]))
+            gone.writer.transport.abort()
+            answer = await stays.hear()
+            assert answer is not None
+            assert answer.kind is Kind.STORED
+
+    run(main())
