@@ -1,5 +1,5 @@
 """SQLite on a disk that fails once, at any single write or sync: the caller hears of it, nothing of the call has
-happened, and the next one works. (For the files store: tests/stores/test_files_refused.py.)"""
+happened, and the next one works. (For the files store: tests/stores/files/test_refused.py.)"""
 
 import errno
 import os

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.stores.parts import document, drop, only, open_queues, tree
+from tests.stores.files.parts import document, drop, only, open_queues, tree
 from tests.support.store_contract import FAILURE, LATER, NOW, cards, envelope, move, picture, put
 from yirangmq import NewMessage
 from yirangmq.core.message import RANK_LAST

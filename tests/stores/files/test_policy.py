@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.stores.parts import document, open_queues
+from tests.stores.files.parts import document, open_queues
 from yirangmq import NewMessage
 from yirangmq.core.errors import BadPolicy
 from yirangmq.testing import ManualClock

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.stores.parts import open_queues
+from tests.stores.files.parts import open_queues
 from tests.support.faulty_disk import UnwillingDisk, willing
 from tests.support.store_contract import NOW, bring, envelope, listed, move, put
 from yirangmq import NewMessage

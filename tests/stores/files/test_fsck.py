@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.stores.parts import document, only, open_queues, tree
+from tests.stores.files.parts import document, only, open_queues, tree
 from tests.support.store_contract import picture
 from yirangmq import NewMessage
 from yirangmq.core.ports import Finding

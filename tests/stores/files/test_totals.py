@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import yirangmq
-from tests.stores.parts import open_queues, tree
+from tests.stores.files.parts import open_queues, tree
 from tests.support.faulty_disk import UnwillingDisk
 from yirangmq.broker import selection
 from yirangmq.broker.queues import Queues

@@ -13,7 +13,7 @@ from tests.support.wait import PATIENCE
 from yirangmq.core.message import Reason
 from yirangmq.stores.files.names import LETTER_OF, NOTES, TOPS, folder_of, read_name
 
-PAGE = (Path(__file__).parents[2] / "docs" / "files.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "files.md").read_text()
 
 
 def blocks(language: str) -> list[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.stores.parts import OLD_NS, document, drop, only, open_queues, tree
+from tests.stores.files.parts import OLD_NS, document, drop, only, open_queues, tree
 from yirangmq import NewMessage
 from yirangmq.broker.queues import Queues
 from yirangmq.core.states import State

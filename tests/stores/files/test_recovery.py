@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.stores.parts import document, only, open_queues, tree
+from tests.stores.files.parts import document, only, open_queues, tree
 from tests.support.store_contract import FAILURE, NOW, bring, envelope, move, picture, put
 from yirangmq import NewMessage
 from yirangmq.core.errors import StoreTooNew

@@ -11,10 +11,3 @@ from tests.support.stores import KINDS
 def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kept]:
     with keeping(request.param, tmp_path) as made:
         yield made
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    made = tmp_path / "home"
-    made.mkdir()
-    return made

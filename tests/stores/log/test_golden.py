@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.stores.log_golden import EPOCH, GOLDEN, make
+from tests.stores.log.log_golden import EPOCH, GOLDEN, make
 from tests.support.clock import START_NS
 from tests.support.pages import code_blocks
 from tests.support.record_examples import frame_of
@@ -16,7 +16,7 @@ from yirangmq.stores.log import segment_format as layout
 from yirangmq.stores.log.readonly import SegmentView
 from yirangmq.wire import records
 
-PAGE = (Path(__file__).parents[2] / "docs" / "log.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "log.md").read_text()
 RECORDS = [
     Record(1, 1, START_NS, "trades", None, NO_HEADERS, b"hello"),
     Record(2, 1, START_NS, "quotes", "KRX", {"type": "tick"}, b'{"p":1}'),

@@ -1,5 +1,5 @@
-"""The log of tests/golden/log-v1, made again. ``python -m tests.stores.log_golden`` writes it; a byte that changes is a
-break of the format, and needs another version."""
+"""The log of tests/golden/log-v1, made again. ``python -m tests.stores.log.log_golden`` writes it; a byte that changes
+is a break of the format, and needs another version."""
 
 import shutil
 from pathlib import Path

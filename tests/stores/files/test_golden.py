@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.stores.parts import document, open_queues, tree
+from tests.stores.files.parts import document, open_queues, tree
 from yirangmq import NewMessage
 from yirangmq.broker.queues import Queues
 from yirangmq.core.message import Counts
@@ -13,7 +13,7 @@ from yirangmq.core.states import WAITING, State
 from yirangmq.stores.files.names import base36
 from yirangmq.testing import ManualClock
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "files-v1"
+GOLDEN = Path(__file__).parents[2] / "golden" / "files-v1"
 START = 1_768_296_060_000
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.stores.parts import drop, open_queues
+from tests.stores.files.parts import drop, open_queues
 from tests.support.wait import PATIENCE
 from yirangmq.core.errors import StoreBusy, StoreError
 from yirangmq.stores.files.store import FilesStore

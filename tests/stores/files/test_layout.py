@@ -4,7 +4,7 @@ import json
 import random
 from pathlib import Path
 
-from tests.stores.parts import document, only, open_queues, tree
+from tests.stores.files.parts import document, only, open_queues, tree
 from yirangmq import NewMessage
 from yirangmq.core.message import RANK_LAST
 from yirangmq.core.states import State
