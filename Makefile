@@ -140,7 +140,7 @@ soak-daemon: setup ## kill the server a hundred times under load from eight prod
 	YIRANGMQ_DAEMON_KILLS=100 YIRANGMQ_DAEMON_CLIENTS=8 $(BIN)/pytest -s -m process tests/scenarios/test_daemon_kill.py
 
 soak-pair: setup ## every fault of a pair of nodes, at the true interval of 5 seconds (half an hour)
-	YIRANGMQ_PAIR_INTERVAL=5 $(BIN)/pytest -m process tests/pair
+	YIRANGMQ_PAIR_INTERVAL=5 $(BIN)/pytest -m process tests/failover
 
 .PHONY: soak-week
 soak-week: setup ## a week of a gateway in compressed time: three million messages, a failover, a switch (SOAK_FLAGS="--messages 30000": less)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pair.traffic import Traffic, check_nothing_is_lost, check_one_at_a_time
+from tests.failover.traffic import Traffic, check_nothing_is_lost, check_one_at_a_time
 from tests.support.pair import INTERVAL, NAMES, Pair, pair
 from tests.support.server_process import until
 

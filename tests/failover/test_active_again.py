@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.pair.traffic import Program
+from tests.failover.traffic import Program
 from tests.support.pair import Pair, pair
 from tests.support.server_process import until
 from yirangmq import NewMessage

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pair.traffic import Traffic, check_nothing_is_lost, check_one_at_a_time
+from tests.failover.traffic import Traffic, check_nothing_is_lost, check_one_at_a_time
 from tests.support.clock import MillisecondClock
 from tests.support.credentials import TOKEN
 from tests.support.etcd import EtcdCluster

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pair.traffic import Traffic, check_nothing_is_lost
+from tests.failover.traffic import Traffic, check_nothing_is_lost
 from tests.support.pair import INTERVAL, NAMES, Pair, pair
 from tests.support.server_process import until
 from tests.support.wait import PATIENCE

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.pair.world import INTERVAL, NAMES, PACE, WATCHED, World, started
+from tests.failover.world import INTERVAL, NAMES, PACE, WATCHED, World, started
 from yirangmq.core.failover import Pace, Role, Verdict
 
 pytestmark = pytest.mark.timeout(900)  # with YIRANGMQ_HYPOTHESIS=long
