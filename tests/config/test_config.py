@@ -14,7 +14,7 @@ from yirangmq.config.settings import default_of, flag, variable
 from yirangmq.core.errors import BadInput
 from yirangmq.core.policy import Defaults
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 TLS = {"tls_cert": "c", "tls_key": "k"}
 
 
