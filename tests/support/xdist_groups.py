@@ -10,11 +10,12 @@ from xdist.scheduler import LoadScopeScheduling
 def group_of(nodeid: str) -> str:
     """Tests with the same word stay together."""
     path = PurePosixPath(nodeid.partition("::")[0])
-    if path.parent.name == "pipeline" or path.stem == "test_pipelines_page":
+    folder = path.parts[1]
+    if folder == "pipeline" or path.stem == "test_pipelines_page":
         return "spark"
-    if path.parent.name == "dashboard":
+    if folder == "dashboard":
         return "browser"
-    if path.parent.name == "cluster":
+    if folder == "cluster":
         return str(path)
     return nodeid
 

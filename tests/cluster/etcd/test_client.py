@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.proxy import Proxy
+from tests.cluster.etcd.proxy import Proxy
 from tests.support.credentials import certificate
 from tests.support.etcd import EtcdCluster, at, play
 from tests.support.wait import PATIENCE, soon
