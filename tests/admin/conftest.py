@@ -1,3 +1,3 @@
-from tests.support.session_fixtures import client, server
+from tests.support.fixtures import client, server
 
 __all__ = ["client", "server"]

@@ -33,9 +33,14 @@ def connecting(request: pytest.FixtureRequest) -> Iterator[Connect]:
 
 
 @pytest.fixture
-def queues(server: RunningServer, connecting: Connect) -> Any:
+def client(server: RunningServer, connecting: Connect) -> Any:
     """A client of that server, by either face. (Any: it stands for both.)"""
     return connecting(server.unix)
+
+
+@pytest.fixture
+def queues(client: Any) -> Any:
+    return client
 
 
 @pytest.fixture

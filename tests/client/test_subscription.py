@@ -20,11 +20,6 @@ def queues(everyones: Any) -> Any:
     return everyones
 
 
-@pytest.fixture
-def client(server: RunningServer, connecting: Connect) -> Any:
-    return connecting(server.unix)
-
-
 class Pushed(ToTheirEnd):
     def __init__(self, queues: Any, *given: Any, **named: Any) -> None:
         super().__init__(queues, queues.subscribe("mail", *given, **named))

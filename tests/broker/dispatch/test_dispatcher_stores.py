@@ -1,20 +1,11 @@
 """The strategies that look into the store in their own way, on every store, also when it is opened again."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from tests.support.session import Client, Consumer, Server, dispatch
-from tests.support.stores import KINDS, Place, checked_place
+from tests.support.stores import Place
 from yirangmq.wire import messages
 from yirangmq.wire.frames import Kind
-
-
-@pytest.fixture(params=KINDS)
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    with checked_place(str(request.param), tmp_path) as place:
-        yield place
 
 
 def reopened(place: Place, server: Server, later_ms: int = 0) -> tuple[Server, Client]:
