@@ -17,7 +17,6 @@ from yirangmq.admin.topics import TopicCalls
 from yirangmq.alerts.monitor import AlertCalls, AlertFile, AlertWatch
 from yirangmq.broker.bridge_worker import Means
 from yirangmq.broker.bridges import Bridges
-from yirangmq.broker.consumer_registry import Consumers
 from yirangmq.broker.group_commit import Desk
 from yirangmq.broker.operations import Verbs
 from yirangmq.broker.sink_batches import Batches
@@ -25,6 +24,7 @@ from yirangmq.clock import SteadyClock, TimeOrderedIds
 from yirangmq.core.access import Grant
 from yirangmq.core.alert_rules import Facts
 from yirangmq.core.alert_settings import AlertSettings
+from yirangmq.core.consumer_registry import Consumers
 from yirangmq.core.ports import Clock, Ids, Store
 from yirangmq.fsio.background import Aside
 from yirangmq.protocols.context import House, Introduction

@@ -13,10 +13,10 @@ from yirangmq.admin.health import Health
 from yirangmq.admin.monitoring import Observing
 from yirangmq.admin.registry import Calls, Done, Given, Pages, Site
 from yirangmq.admin.topics import TopicCalls
-from yirangmq.broker.consumer_registry import Consumers
 from yirangmq.broker.group_commit import Desk
 from yirangmq.broker.operations import Verbs
 from yirangmq.clock import TimeOrderedIds
+from yirangmq.core.consumer_registry import Consumers
 from yirangmq.core.ports import Clock, Ids, Store
 from yirangmq.protocols.context import House, Introduction
 from yirangmq.protocols.stream_server import Door, Limits, listen_tcp, listen_unix

@@ -9,9 +9,9 @@ from yirangmq.admin.health import Disk, Health, Room
 from yirangmq.admin.monitoring import Observing
 from yirangmq.admin.registry import Calls, Pages, Site
 from yirangmq.admin.topics import TopicCalls
-from yirangmq.broker.consumer_registry import Consumers
 from yirangmq.broker.group_commit import Desk
 from yirangmq.broker.operations import Verbs
+from yirangmq.core.consumer_registry import Consumers
 from yirangmq.core.ports import Store
 from yirangmq.format.json_codec import dumps
 from yirangmq.protocols.context import House, Introduction

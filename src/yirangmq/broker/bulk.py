@@ -18,7 +18,6 @@ from yirangmq.broker.quota import check_new_queues
 from yirangmq.broker.two_step import OURS, Orders, note_of
 from yirangmq.broker.unique_payloads import COMPARED
 from yirangmq.core import transitions
-from yirangmq.core import transitions as rules
 from yirangmq.core.message import Message
 from yirangmq.core.policy import QueuePolicy
 from yirangmq.core.ports import Change, Clock, Transaction
@@ -27,7 +26,7 @@ from yirangmq.format.json_codec import loads
 
 Answer = TypeVar("Answer")
 PER_PAGE = 500
-"""Where it is kept by which defaults due times were reckoned."""
+"""Messages that one transaction of a bulk operation changes."""
 FAILED = (State.DEAD, State.PARKED)
 TAKEN_LAST = (State.CLAIMED, State.LEASED)
 CLEARED = (*(state for state in State if state not in TAKEN_LAST), *TAKEN_LAST)
@@ -100,7 +99,7 @@ class Wholesale:
 
     def _abandon(self, transaction: Transaction, dead: Sequence[Message], now: int) -> None:
         policy = transaction.policy(dead[0].queue)
-        pairs = [(card, rules.abandon_order(card, policy, now)) for card in dead]
+        pairs = [(card, transitions.abandon_order(card, policy, now)) for card in dead]
         changes = [Change(card, after) for card, after in pairs if after is not None]
         self._verbs.swap(transaction, changes, now)
         self._verbs.happened.dropped("asked", changes)
@@ -219,7 +218,7 @@ def _timed(transaction: Transaction, queue: str) -> list[State]:
 
 def _retime_page(transaction: Transaction, queue: str, state: State, span: int, cursor: str) -> str:
     page = transaction.scan(queue, state, PER_PAGE, cursor)
-    pairs = [(card, rules.retimed(card, span)) for card in page.messages]
+    pairs = [(card, transitions.retimed(card, span)) for card in page.messages]
     transaction.swap([Change(card, after) for card, after in pairs if after is not None])
     return page.cursor
 

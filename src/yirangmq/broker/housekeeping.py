@@ -75,6 +75,7 @@ def check_unmarked(transaction: Transaction) -> None:
 # -- recorded default timeouts -----------------------------------------------------------------------------------------
 
 NOTE = "mq/timeouts"
+"""Key of the note that holds the defaults by which due times were computed."""
 
 
 def are_other(transaction: Transaction, defaults: Defaults) -> bool:

@@ -14,7 +14,6 @@ from typing import Any, NoReturn, TypeVar
 from yirangmq.broker import policies
 from yirangmq.broker.admission import dry_run
 from yirangmq.broker.bulk import Wholesale
-from yirangmq.broker.consumer_registry import Consumers
 from yirangmq.broker.event_buffer import Happenings, Hear
 from yirangmq.broker.group_commit_threads import Lane, Way
 from yirangmq.broker.operations import Verbs
@@ -25,7 +24,7 @@ from yirangmq.broker.store_time import shown_message
 from yirangmq.broker.subscription import Sender, Subscription, Terms, Waiters
 from yirangmq.clock import default_consumer
 from yirangmq.core import transitions, validation
-from yirangmq.core.consumer_registry import Roster
+from yirangmq.core.consumer_registry import Consumers, Roster
 from yirangmq.core.errors import BadInput, Unavailable
 from yirangmq.core.events import Steered
 from yirangmq.core.message import RANK_LAST, Counts, Envelope, Reason, check_reason, new_envelope

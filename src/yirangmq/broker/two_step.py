@@ -15,7 +15,6 @@ from yirangmq.broker.quota import check_growth, check_new_queues
 from yirangmq.broker.selection import MOST_SWEEPS, Damage
 from yirangmq.broker.settle import Results
 from yirangmq.core import transitions, validation
-from yirangmq.core import transitions as rules
 from yirangmq.core.dispatch import BY_NAME
 from yirangmq.core.errors import NotFound, QueueError, TooLarge
 from yirangmq.core.events import Steered
@@ -214,9 +213,9 @@ def _header(rank: int) -> str:
 def _writing(card: Message | None, old: Envelope | None, content: Content, most: int) -> Writing:
     if len(content.body) > most:
         raise TooLarge(f"{len(content.body)} bytes, this queue takes {most}", field="payload")
-    found = rules.settable(card)
+    found = transitions.settable(card)
     if old is None:
-        raise NotFound(rules.UNHEARD)
+        raise NotFound(transitions.UNHEARD)
     return Writing(found, old, with_content(old, content.type, content.body))
 
 
@@ -253,7 +252,7 @@ class Orders:
         if not found:
             return []
         until = now + self._verbs.defaults.claim_in(transaction.policy(queue))
-        claimed = [transitions.claim(message, now, until, rules.ORDERER) for message in found]
+        claimed = [transitions.claim(message, now, until, transitions.ORDERER) for message in found]
         transaction.swap([new_change((before, after, None)) for before, after in zip(found, claimed, strict=True)])
         self._verbs.happened.claimed(queue, found, now)
         if dispatch is not None:
@@ -305,13 +304,13 @@ class Orders:
         readable: list[Message] = []
         for id, card in cards.items():
             try:
-                readable.append(rules.readable(card))
+                readable.append(transitions.readable(card))
             except QueueError as error:
                 found[id] = error
         is_checked = bool(readable) and self._damage.is_looked_for(transaction, readable[0].queue)
         for card, envelope in zip(readable, transaction.envelopes(readable), strict=True):
             if envelope is None:
-                found[card.id] = NotFound(rules.UNHEARD)
+                found[card.id] = NotFound(transitions.UNHEARD)
                 continue
             trouble = self._damage.error_of(transaction, card, envelope) if is_checked else None
             found[card.id] = trouble or Fetched(card, envelope)
@@ -323,7 +322,7 @@ class Orders:
         now = self._clock.now_ms()
 
         def decided(card: Message | None, policy: QueuePolicy) -> Change | None:
-            after = rules.complete(card, policy, now)
+            after = transitions.complete(card, policy, now)
             return None if after is None or card is None else new_change((card, after, None))
 
         errors, changes = self._settle(transaction, queue, ids, decided, now)
@@ -335,7 +334,7 @@ class Orders:
         now = self._clock.now_ms()
 
         def decided(card: Message | None, policy: QueuePolicy) -> Change | None:
-            outcome = rules.fail_order(card, policy, now)
+            outcome = transitions.fail_order(card, policy, now)
             return None if outcome is None or card is None else Change(card, *outcome)
 
         errors, changes = self._settle(transaction, queue, ids, decided, now)
@@ -347,7 +346,7 @@ class Orders:
 
         def decided(card: Message | None, policy: QueuePolicy) -> Change | None:
             [failure] = transaction.failures([card]) if card is not None else [None]
-            after = rules.renew(card, failure, now, transaction.places(1))
+            after = transitions.renew(card, failure, now, transaction.places(1))
             return None if after is None or card is None else Change(card, after)
 
         errors, changes = self._settle(transaction, queue, ids, decided, now)
@@ -360,7 +359,7 @@ class Orders:
         now = self._clock.now_ms()
 
         def decided(card: Message | None, policy: QueuePolicy) -> Change | None:
-            after = rules.abandon_order(card, policy, now)
+            after = transitions.abandon_order(card, policy, now)
             return None if after is None or card is None else Change(card, after)
 
         errors, changes = self._settle(transaction, queue, ids, decided, now)

@@ -3,14 +3,20 @@
 A consumer reports every second. It is shown as silent after 10 s without a report, and forgotten after an hour.
 
 A request (pause, resume, drain) belongs to the process for which it was made: a process that restarts under the same id
-begins without one. The request is removed when the consumer reports the state that fulfils it."""
+begins without one. The request is removed when the consumer reports the state that fulfils it.
 
+``Consumers`` is the registry in memory, for a server and for a store that no other process can open; it is thread-safe.
+``stores.consumer_registry`` keeps files instead. Nothing outlives the process: consumers report every second, so a
+restarted server has the list again within a second."""
+
+import threading
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
 
 from yirangmq.core import validation
-from yirangmq.core.errors import BadInput
+from yirangmq.core.errors import BadInput, NotFound
+from yirangmq.core.ports import Clock
 from yirangmq.core.validation import Fields
 
 SILENT_MS = 10_000
@@ -138,3 +144,43 @@ def show_card(card: Card, now: int) -> dict[str, Any]:
         "silentSec": silent / 1000,
         "wish": card.wish or None,
     }
+
+
+MOST = 10_000
+"""Consumers on one roster; the ones longest silent make room."""
+
+
+class Consumers:
+    """``core.consumer_registry.Roster`` in a dict. Safe to share between threads."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._guard = threading.Lock()
+        self._cards: dict[str, Card] = {}
+
+    def beat(self, values: Mapping[str, Any]) -> str:
+        card = read_card(values, self._clock.now_ms())
+        with self._guard:
+            before = self._cards.pop(card.id, None)  # put in again at the end: the first is the longest silent
+            if card.state is ConsumerState.STOPPED:
+                return ""
+            card = self._cards[card.id] = heard(before, card)
+            if len(self._cards) > MOST:
+                del self._cards[next(iter(self._cards))]
+            return card.wish
+
+    def cards(self) -> list[dict[str, Any]]:
+        now = self._clock.now_ms()
+        with self._guard:
+            self._cards = {id: card for id, card in self._cards.items() if not is_forgotten(card, now)}
+            return [show_card(card, now) for _, card in sorted(self._cards.items())]
+
+    def wish(self, id: str, wish: str) -> dict[str, Any]:
+        validation.check_consumer(id)
+        check_wish(wish)
+        with self._guard:
+            card = self._cards.get(id)
+            if card is None:
+                raise NotFound(f"there is no consumer {id!r} here", field="consumerId")
+            card = self._cards[id] = card._replace(wish=wish)
+            return show_card(card, self._clock.now_ms())

@@ -27,7 +27,6 @@ from yirangmq.admin.registry import Calls, Pages, Site
 from yirangmq.admin.topics import TopicCalls
 from yirangmq.broker import housekeeping
 from yirangmq.broker.admission.workers import Lines
-from yirangmq.broker.consumer_registry import Consumers
 from yirangmq.broker.group_commit import Desk
 from yirangmq.broker.housekeeping import check_unmarked
 from yirangmq.broker.operations import Verbs
@@ -36,6 +35,7 @@ from yirangmq.clock import SystemClock, TimeOrderedIds, give_way, processors
 from yirangmq.config.config import Config
 from yirangmq.config.settings import OFF
 from yirangmq.core.access import Grant
+from yirangmq.core.consumer_registry import Consumers
 from yirangmq.core.errors import QueueError
 from yirangmq.core.events import Traced
 from yirangmq.core.health import HealthReason, health_reason

@@ -32,7 +32,6 @@ from yirangmq.core.processor import Chain, Hook, check_hooks, may_run, refusal
 from yirangmq.format.envelope import NewMessage, build, header_of, with_digest
 from yirangmq.format.json_codec import dumps, loads
 from yirangmq.format.json_schema import compiled, first_complaint
-from yirangmq.format.json_schema import first_complaint as schema_complaint
 
 if TYPE_CHECKING:
     from yirangmq.core.payload_checks import Schema
@@ -379,7 +378,7 @@ class Gate:
             if len(self._compiled) > MOST_COMPILED:
                 self._compiled.clear()
             known = self._compiled[id(check)] = (check, compiled(check.schema, "processor", BadPolicy))
-        return schema_complaint(known[1], value)
+        return first_complaint(known[1], value)
 
 
 def check_schemas(chain: Chain | None) -> None:

@@ -16,12 +16,9 @@ from yirangmq.pipeline.source.msgpack import read_map
 from yirangmq.pipeline.source.options import MAP, arrow_type
 
 try:
-    from isal.isal_zlib import crc32
+    from isal.isal_zlib import crc32 as crc32
 except ImportError:
-    from zlib import crc32
-
-__all__ = ["crc32"]
-
+    from zlib import crc32 as crc32
 
 if TYPE_CHECKING:
     import numpy

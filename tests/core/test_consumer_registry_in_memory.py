@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from yirangmq.broker.consumer_registry import MOST, Consumers
-from yirangmq.core.consumer_registry import FORGOTTEN_MS, SILENT_MS, WISHES, Roster
+from yirangmq.core.consumer_registry import FORGOTTEN_MS, MOST, SILENT_MS, WISHES, Consumers, Roster
 from yirangmq.core.errors import BadInput, NotFound
 from yirangmq.stores.consumer_registry import REFRESH_MS, RosterFolder
 from yirangmq.testing import ManualClock
