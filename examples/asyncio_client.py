@@ -6,7 +6,7 @@ import asyncio
 import sys
 
 import yirangmq
-from yirangmq.client.async_client import AsyncClient
+from yirangmq import AsyncClient
 
 COUNT = 30
 

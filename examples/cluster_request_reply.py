@@ -9,9 +9,7 @@ import os
 import uuid
 
 from yirangmq.clock import TimeOrderedIds
-from yirangmq.cluster.clients import Consumer, Producer
-from yirangmq.cluster.etcd.address import read_address
-from yirangmq.cluster.etcd.client import Etcd
+from yirangmq.cluster import Consumer, Etcd, Producer, read_address
 
 ASKED, MINE = "questions", f"answers-{uuid.uuid4().hex[:8]}"
 
