@@ -1,19 +1,26 @@
 """The socket door on real sockets: who may come in, what a client may cost, who is sent away."""
 
 import asyncio
+import errno
 import os
+import socket
+import ssl
 import stat
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.protocols.live import Peer, dial, dial_tcp, tcp_door, unix_door
+from tests.protocols.live import Peer, dial, dial_tcp, door, tcp_door, unix_door
 from tests.support.credentials import client_context, server_context
-from tests.support.loops import Run
+from tests.support.loops import WRITERS, Run
 from tests.support.session import MAX_FRAME
-from tests.support.wait import soon
+from tests.support.wait import PATIENCE, soon
 from yirangmq.core.errors import BadInput, CannotListen
-from yirangmq.protocols.stream_server import BUFFER, Connection, Door, Limits, listen_unix
+from yirangmq.protocols.listen import sockets_of
+from yirangmq.protocols.stream_server import BUFFER, Connection, Door, Limits, listen_tcp, listen_unix
+from yirangmq.protocols.tls_server import TlsServer
 from yirangmq.wire import messages
 from yirangmq.wire.frames import HEAD, Kind, encode
 
@@ -155,6 +162,79 @@ def test_over_tls_the_same_frames_go(run: Run, tmp_path: Path) -> None:
             assert len(door.connections) == 1
 
     run(main())
+
+
+def test_tls_handshakes_under_way_end_with_the_server(run: Run, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with tcp_door(Limits(frame_seconds=10 * PATIENCE), "s3cret", server_context(tmp_path)) as (door, port):
+            silent, _ = await open_raw(port)
+            half_way, writer = await open_raw(port)
+            hello = ssl.MemoryBIO()
+            with pytest.raises(ssl.SSLWantReadError):
+                client_context(tmp_path).wrap_bio(ssl.MemoryBIO(), hello, server_hostname="localhost").do_handshake()
+            writer.write(hello.read())
+            assert await asyncio.wait_for(half_way.read(1), PATIENCE)  # it came after the silent one
+        for reader in (silent, half_way):
+            with suppress(ConnectionError):
+                await asyncio.wait_for(reader.read(), PATIENCE)
+        assert not door.connections
+
+    run(main())
+
+
+def test_tls_server_without_descriptors_accepts_again_later(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("yirangmq.protocols.tls_server.RETRY_SECONDS", 0.01)
+    tls = server_context(tmp_path)
+
+    async def main() -> None:
+        told: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context["exception"].errno))
+        async with door(Limits()) as made:
+            listening = NoDescriptor()
+            listening.bind(("127.0.0.1", 0))
+            server = TlsServer([listening], lambda: Connection(made, trusted=False), tls, PATIENCE)
+            server.begin(10)
+            peer = await dial_tcp(listening.getsockname()[1], client_context(tmp_path))
+            assert (await peer.ask(Kind.PING, messages.Empty())).kind is Kind.PONG
+            server.close()
+        assert told == [errno.EMFILE]
+
+    run(main())
+
+
+class NoDescriptor(socket.socket):
+    """Its first accept fails."""
+
+    has_failed = False
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        if not self.has_failed:
+            self.has_failed = True
+            raise OSError(errno.EMFILE, "Too many open files")
+        return super().accept()
+
+
+def test_tls_server_listens_at_every_address_of_a_name(run: Run, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with door(Limits()) as made:
+            server = await listen_tcp(made, "localhost", 0, server_context(tmp_path))
+            for listening in sockets_of(server):
+                reader, writer = await asyncio.open_connection(
+                    *listening.getsockname()[:2], ssl=client_context(tmp_path), server_hostname="localhost"
+                )
+                WRITERS.append(writer)
+                assert (await Peer(reader, writer).ask(Kind.PING, messages.Empty())).kind is Kind.PONG
+            server.close()
+
+    run(main())
+
+
+async def open_raw(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    WRITERS.append(writer)
+    return reader, writer
 
 
 # -- what a client may cost -----------------------------------------------------------------------------------------

@@ -118,21 +118,46 @@ def _bind_unix(bound: socket.socket, path: Path, mode: int) -> None:
 async def tcp_server(
     make: Make, address: tuple[str, int], tls: ssl.SSLContext | None, handshake_seconds: float, field: str = "tcp"
 ) -> asyncio.AbstractServer:
+    """``handshake_seconds``: how long a TLS handshake may take. Closing the server ends those under way."""
     host, port = address
-    handshake = None if tls is None else handshake_seconds
     loop = asyncio.get_running_loop()
     bound = None
     try:
         bound = _bound(host, port)
+        if tls is not None:
+            return _tls_server([bound] if bound else await _bound_by_name(host, port), make, tls, handshake_seconds)
         if bound is not None:
-            return await loop.create_server(make, sock=bound, ssl=tls, backlog=BACKLOG, ssl_handshake_timeout=handshake)
-        return await loop.create_server(
-            make, host, port, ssl=tls, backlog=BACKLOG, reuse_address=True, ssl_handshake_timeout=handshake
-        )
+            return await loop.create_server(make, sock=bound, backlog=BACKLOG)
+        return await loop.create_server(make, host, port, backlog=BACKLOG, reuse_address=True)
     except OSError as error:
         if bound is not None:
             bound.close()
         raise cannot_listen(field, address, error) from None
+
+
+def _tls_server(
+    sockets: list[socket.socket], make: Make, tls: ssl.SSLContext, handshake_seconds: float
+) -> asyncio.AbstractServer:
+    from yirangmq.protocols.tls_server import TlsServer  # a server without TLS does not load it
+
+    server = TlsServer(sockets, make, tls, handshake_seconds)
+    try:
+        server.begin(BACKLOG)
+    except OSError:  # somebody else listens there since they were bound
+        server.close()
+        raise
+    return server
+
+
+async def _bound_by_name(host: str, port: int) -> list[socket.socket]:
+    """Sockets at every address of this name, bound as the loop binds them."""
+    server = await asyncio.get_running_loop().create_server(
+        asyncio.Protocol, host, port, reuse_address=True, start_serving=False
+    )
+    try:
+        return [one.dup() for one in sockets_of(server)]
+    finally:
+        server.close()
 
 
 def _bound(host: str, port: int) -> socket.socket | None:
