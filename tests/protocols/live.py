@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from tests.support.loops import WRITERS
+from tests.support.loops import WRITERS, close_servers
 from tests.support.session import MAX_FRAME, Answer
 from tests.support.wait import PATIENCE
 from yirangmq.admin.registry import Calls
@@ -45,7 +45,7 @@ async def unix_door(path: Path, limits: Limits) -> AsyncIterator[Door]:
         try:
             yield made
         finally:
-            server.close()
+            await close_servers(server)
 
 
 @asynccontextmanager
@@ -55,7 +55,7 @@ async def tcp_door(limits: Limits, token: str, tls: ssl.SSLContext | None = None
         try:
             yield made, server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
         finally:
-            server.close()
+            await close_servers(server)
 
 
 class Peer:

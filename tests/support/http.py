@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import httptools
 
-from tests.support.loops import WRITERS
+from tests.support.loops import WRITERS, close_servers
 from tests.support.wait import PATIENCE
 from yirangmq.broker.group_commit import Desk
 from yirangmq.protocols.http.auth import OriginPolicy
@@ -135,7 +135,7 @@ async def serving(
     try:
         yield door, server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
     finally:
-        server.close()
+        await close_servers(server)
         door.abort()
         await asyncio.sleep(0)
 

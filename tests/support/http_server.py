@@ -8,6 +8,7 @@ from typing import Any
 
 from tests.support.http_client import request_json
 from tests.support.loop_thread import OnThread
+from tests.support.loops import close_servers
 from tests.support.topic_server import loop_here, opening
 from yirangmq.admin.bridges import BridgeCalls
 from yirangmq.admin.health import Health
@@ -144,7 +145,7 @@ class HttpServer:
         self.port = server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
         up()
         await over.wait()
-        server.close()
+        await close_servers(server)
         self.api.stop()
         webhooks.stop()
         webhooks.abort()

@@ -13,6 +13,8 @@ import uvloop
 
 from tests.support.wait import PATIENCE
 from yirangmq.core.errors import QueueError
+from yirangmq.protocols.listen import sockets_of
+from yirangmq.protocols.tls_server import TlsServer
 
 Run = Callable[[Awaitable[None]], None]
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
@@ -36,6 +38,21 @@ def run_loop(main: Awaitable[None], make_loop: Callable[[], asyncio.AbstractEven
 
     with asyncio.Runner(loop_factory=make_loop) as runner:
         runner.run(whole())
+
+
+async def close_servers(*servers: asyncio.AbstractServer) -> None:
+    """Every connection that was accepted is known to its protocol when this returns. (asyncio drops one that it accepts
+    in the turn in which its server closes, and leaves the socket open: here none is accepted in the turns before.)"""
+    for server in servers:
+        for listening in sockets_of(server):
+            asyncio.get_running_loop().remove_reader(listening.fileno())
+    for _ in range(3):  # a task is begun, makes a transport, and that tells the protocol
+        await asyncio.sleep(0)
+    for server in servers:
+        server.close()
+    for server in servers:
+        if isinstance(server, TlsServer):
+            await server.wait_closed()
 
 
 class InlineExecutor(Executor):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.loop_thread import OnThread
+from tests.support.loops import close_servers
 from tests.support.topic_server import loop_here, opening
 from yirangmq.admin.health import Health
 from yirangmq.admin.monitoring import Observing
@@ -136,8 +137,7 @@ class RunningServer:
         self._port = servers[1].sockets[0].getsockname()[1]  # type: ignore[attr-defined]
         up()
         await over.wait()
-        for server in servers:
-            server.close()
+        await close_servers(*servers)
         self._abort()
         pages.stop()
         await asyncio.sleep(0)

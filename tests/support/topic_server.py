@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from tests.support.loops import close_servers
 from tests.support.wait import PATIENCE
 from yirangmq.admin.registry import Calls
 from yirangmq.admin.topics import TopicCalls
@@ -118,8 +119,7 @@ async def live(
     try:
         yield Live(door, topics, folder / "s.sock", port, about, told)
     finally:
-        for server in servers:
-            server.close()
+        await close_servers(*servers)
         for connection in list(door.connections):
             connection.abort()
         await asyncio.sleep(0.01)
