@@ -18,9 +18,8 @@ from tests.support.loops import WRITERS, Run
 from tests.support.session import MAX_FRAME
 from tests.support.wait import PATIENCE, soon
 from yirangmq.core.errors import BadInput, CannotListen
-from yirangmq.protocols.listen import sockets_of
+from yirangmq.protocols.listen import TlsServer, sockets_of
 from yirangmq.protocols.stream_server import BUFFER, Connection, Door, Limits, listen_tcp, listen_unix
-from yirangmq.protocols.tls_server import TlsServer
 from yirangmq.wire import messages
 from yirangmq.wire.frames import HEAD, Kind, encode
 
@@ -185,7 +184,7 @@ def test_tls_handshakes_under_way_end_with_the_server(run: Run, tmp_path: Path) 
 def test_tls_server_without_descriptors_accepts_again_later(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("yirangmq.protocols.tls_server.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("yirangmq.protocols.listen.RETRY_SECONDS", 0.01)
     tls = server_context(tmp_path)
 
     async def main() -> None:

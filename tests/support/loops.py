@@ -13,8 +13,7 @@ import uvloop
 
 from tests.support.wait import PATIENCE
 from yirangmq.core.errors import QueueError
-from yirangmq.protocols.listen import sockets_of
-from yirangmq.protocols.tls_server import TlsServer
+from yirangmq.protocols.listen import TlsServer, sockets_of
 
 Run = Callable[[Awaitable[None]], None]
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {

@@ -2,7 +2,7 @@
 
 A unix socket has its mode before a client can connect. A socket file that a dead server left behind is replaced; one
 at which a process listens is refused as in use. Everything that may write the file may connect. Errors are
-``CannotListen`` or ``BadInput`` with the setting at fault."""
+``CannotListen`` or ``BadInput`` with the setting at fault. ``TlsServer`` aborts TLS handshakes when it closes."""
 
 import asyncio
 import contextlib
@@ -11,10 +11,10 @@ import socket
 import ssl
 import stat
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from yirangmq.core.access import subject_of
 from yirangmq.core.errors import BadInput, CannotListen
@@ -138,12 +138,10 @@ async def tcp_server(
 def _tls_server(
     sockets: list[socket.socket], make: Make, tls: ssl.SSLContext, handshake_seconds: float
 ) -> asyncio.AbstractServer:
-    from yirangmq.protocols.tls_server import TlsServer  # a server without TLS does not load it
-
     server = TlsServer(sockets, make, tls, handshake_seconds)
     try:
         server.begin(BACKLOG)
-    except OSError:  # somebody else listens there since they were bound
+    except OSError:  # another process listens there since the sockets were bound
         server.close()
         raise
     return server
@@ -200,3 +198,100 @@ def shown(name: tuple[Any, ...]) -> str:
     """The address of a TCP socket as people write it."""
     host, port = name[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+# -- TLS ---------------------------------------------------------------------------------------------------------------
+
+RETRY_SECONDS = 1.0
+"""Pause of accepting after a failure, as when no file descriptor is left (EMFILE) or no memory."""
+
+
+class TlsServer(asyncio.AbstractServer):
+    """A TCP server with TLS that can abort the handshakes under way when it closes.
+
+    asyncio's own servers hand a connection over only after its handshake, and their ``close`` leaves a handshake under
+    way open. This server accepts connections itself and keeps the socket of each handshake until it ends. ``sockets``
+    are bound already; the server listens from ``begin`` to ``close``. A handshake takes at most
+    ``handshake_seconds``."""
+
+    def __init__(
+        self,
+        sockets: Sequence[socket.socket],
+        make: Callable[[], asyncio.BaseProtocol],
+        context: ssl.SSLContext,
+        handshake_seconds: float,
+    ) -> None:
+        self.sockets = sockets
+        self._make = make
+        self._context = context
+        self._handshake_seconds = handshake_seconds
+        self._loop = asyncio.get_running_loop()
+        self._is_closed = False
+        self._under_way: dict[asyncio.Task[None], socket.socket] = {}
+        """Handshakes under way, each with its socket."""
+
+    def begin(self, backlog: int) -> None:
+        """``backlog``: connections that the kernel queues; at most so many are accepted in one call."""
+        for listening in self.sockets:
+            listening.setblocking(False)
+            listening.listen(backlog)
+            self._listen(listening, backlog)
+
+    def _listen(self, listening: socket.socket, backlog: int) -> None:
+        if not self._is_closed:
+            self._loop.add_reader(listening, self._accept, listening, backlog)
+
+    def _accept(self, listening: socket.socket, most: int) -> None:
+        for _ in range(most):
+            try:
+                raw, _ = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._loop.call_exception_handler({"message": "no connection can be accepted", "exception": error})
+                self._loop.remove_reader(listening)
+                self._loop.call_later(RETRY_SECONDS, self._listen, listening, most)
+                return
+            raw.setblocking(False)
+            task = self._loop.create_task(self._shake_hands(raw))
+            self._under_way[task] = raw
+            task.add_done_callback(self._under_way.pop)
+
+    async def _shake_hands(self, raw: socket.socket) -> None:
+        with contextlib.suppress(OSError):  # ssl.SSLError is an OSError; the loop has closed the connection
+            transport, _ = await self._loop.connect_accepted_socket(
+                self._make, raw, ssl=self._context, ssl_handshake_timeout=self._handshake_seconds
+            )
+            if self._is_closed and transport is not None:
+                transport.abort()  # its last handshake bytes had arrived before close()
+
+    # -- asyncio.AbstractServer -----------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Stop listening and shut the sockets of handshakes down; their transports then read end of file and close."""
+        self._is_closed = True
+        for listening in self.sockets:
+            self._loop.remove_reader(listening)
+            listening.close()
+        self.sockets = ()
+        for raw in self._under_way.values():
+            with contextlib.suppress(OSError):  # already closed
+                raw.shutdown(socket.SHUT_RDWR)
+
+    async def wait_closed(self) -> None:
+        """Until every handshake has ended."""
+        if self._under_way:
+            await asyncio.wait(self._under_way)
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        return self._loop
+
+    def is_serving(self) -> bool:
+        return not self._is_closed
+
+    async def start_serving(self) -> None:
+        """Part of the interface; ``begin`` starts serving."""
+
+    async def serve_forever(self) -> NoReturn:
+        await self._loop.create_future()
+        raise AssertionError("unreachable")
