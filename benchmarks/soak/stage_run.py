@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.soak.judge import Seen, Verdict, judge, seen
-from tests.support.topic_pipes import Client, Stage
+from tests.support.topic_pipes import Client, PublisherHarness
 from yirangmq.core.topic_filter import Filter, make_filter
 from yirangmq.core.topics import ClientState, NewRecord, Retention, Start
 from yirangmq.stores.log.log import LogSettings
@@ -32,7 +32,7 @@ class Durable:
         self._taken = 0
         self._life: list[int] = []
 
-    def connect(self, stage: Stage, chance: random.Random) -> None:
+    def connect(self, stage: PublisherHarness, chance: random.Random) -> None:
         self._client = stage.client(chance.choice((80, 500, 4000, 1 << 20)))
         self._taken, self._life = 0, []
         self._client.follow(self.filter, Start.BEGINNING, name=self.name)
@@ -62,7 +62,7 @@ class Durable:
                 self.had.append(seen(record))
         self._taken = len(self._client.records)
 
-    def confirm(self, stage: Stage) -> None:
+    def confirm(self, stage: PublisherHarness) -> None:
         if self._client is not None and self._client.subscriber.is_following and self._life:
             stage.publisher.confirm(self._client.subscriber, self._life[-1], lambda sequence, error: None)
 
@@ -86,7 +86,7 @@ class StageRun:
             pace=Pace(budget=chance.choice((50, 700, 5000)), threaded=False, beside_live=0),
             retention=retention,
         )
-        self._stage = Stage(self._home, self._settings, self._log)
+        self._stage = PublisherHarness(self._home, self._settings, self._log)
         self._truth: dict[int, Seen] = {}
         self._last = 0
         self._number = 0
@@ -192,7 +192,7 @@ class StageRun:
             one.kill()
         self._retired.clear()
         self._stage.publisher.close()
-        self._stage = Stage(self._home, self._settings, self._log)
+        self._stage = PublisherHarness(self._home, self._settings, self._log)
         for one in self._durables:
             one.connect(self._stage, self._chance)
 

@@ -24,7 +24,7 @@ NOTICE: dict[str, Any] = {
 }
 
 
-class Stage:
+class AlertMonitorHarness:
     """One life of the alerts of a server."""
 
     def __init__(self, folder: Path, *sinks: dict[str, Any], **settings: Any) -> None:
@@ -62,7 +62,7 @@ class Stage:
         return await done
 
 
-def play(stage: Callable[[], Stage], act: Callable[[Stage], Awaitable[None]]) -> None:
+def play(stage: Callable[[], AlertMonitorHarness], act: Callable[[AlertMonitorHarness], Awaitable[None]]) -> None:
     """One life, from start to stop."""
 
     async def whole() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.alerts.parts import Stage, play
+from tests.alerts.parts import AlertMonitorHarness, play
 from tests.support.wait import soon
 from tests.support.webhook_endpoint import Endpoint, endpoint
 from yirangmq.clock import SteadyClock
@@ -23,10 +23,10 @@ def notices(there: Endpoint) -> list[tuple[str, str]]:
     return [(one["notice"], one["alert"]["id"]) for one in told]
 
 
-def hooked(tmp_path: Path, act: Callable[[Stage, Endpoint], Any], **settings: Any) -> None:
+def hooked(tmp_path: Path, act: Callable[[AlertMonitorHarness, Endpoint], Any], **settings: Any) -> None:
     async def whole() -> None:
         async with endpoint() as there:
-            stage = Stage(tmp_path, {"kind": "webhook", "url": there.url, "timeoutSec": 60}, **settings)
+            stage = AlertMonitorHarness(tmp_path, {"kind": "webhook", "url": there.url, "timeoutSec": 60}, **settings)
             stage.watch.start()
             try:
                 await act(stage, there)
@@ -39,7 +39,7 @@ def hooked(tmp_path: Path, act: Callable[[Stage, Endpoint], Any], **settings: An
 def test_a_fault_reaches_log_and_sink_once_and_so_does_its_end(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def act(stage: Stage, there: Endpoint) -> None:
+    async def act(stage: AlertMonitorHarness, there: Endpoint) -> None:
         stage.breaks()
         await soon(lambda: notices(there) == [("opened", "1")])
         looks = stage.looks
@@ -57,7 +57,7 @@ def test_a_fault_reaches_log_and_sink_once_and_so_does_its_end(
 
 
 def test_open_alerts_and_their_acks_survive_a_restart(tmp_path: Path) -> None:
-    async def first(stage: Stage) -> None:
+    async def first(stage: AlertMonitorHarness) -> None:
         stage.breaks()
         await soon(lambda: bool(stage.watch.standing.open))
         found = await stage.ack("1")
@@ -65,7 +65,7 @@ def test_open_alerts_and_their_acks_survive_a_restart(tmp_path: Path) -> None:
         kept = json.loads((tmp_path / FILE).read_text())
         assert kept["open"][0]["acked_by"] == "ann", "an answer means: on disk"
 
-    async def second(stage: Stage) -> None:
+    async def second(stage: AlertMonitorHarness) -> None:
         [alert] = stage.watch.standing.open.values()
         assert (alert.id, alert.acked_by) == ("1", "ann")
         stage.breaks("still")
@@ -78,20 +78,20 @@ def test_open_alerts_and_their_acks_survive_a_restart(tmp_path: Path) -> None:
         await soon(lambda: [one.id for one in stage.watch.standing.open.values()] == ["2"])
 
     slow = {"settleSec": 0.5}
-    play(lambda: Stage(tmp_path, **slow), first)
-    play(lambda: Stage(tmp_path, **slow), second)
+    play(lambda: AlertMonitorHarness(tmp_path, **slow), first)
+    play(lambda: AlertMonitorHarness(tmp_path, **slow), second)
 
 
 def test_a_notice_that_was_not_sent_is_sent_after_a_restart(tmp_path: Path) -> None:
     nobody = {"kind": "webhook", "name": "chat", "url": "http://127.0.0.1:1/"}
 
-    async def first(stage: Stage) -> None:
+    async def first(stage: AlertMonitorHarness) -> None:
         stage.breaks()
         await soon(lambda: stage.box("chat").failed > 0)
 
     async def second() -> None:
         async with endpoint() as there:
-            stage = Stage(tmp_path, nobody | {"url": there.url, "timeoutSec": 60}, settleSec=60)
+            stage = AlertMonitorHarness(tmp_path, nobody | {"url": there.url, "timeoutSec": 60}, settleSec=60)
             stage.watch.start()
             try:
                 await soon(lambda: notices(there) == [("opened", "1")])
@@ -99,13 +99,13 @@ def test_a_notice_that_was_not_sent_is_sent_after_a_restart(tmp_path: Path) -> N
             finally:
                 stage.watch.stop()
 
-    play(lambda: Stage(tmp_path, nobody, settleSec=60), first)
+    play(lambda: AlertMonitorHarness(tmp_path, nobody, settleSec=60), first)
     assert len(json.loads((tmp_path / FILE).read_text())["pending"]) == 1
     asyncio.run(second())
 
 
 def test_a_sink_that_hangs_holds_nobody_up(tmp_path: Path) -> None:
-    async def act(stage: Stage, there: Endpoint) -> None:
+    async def act(stage: AlertMonitorHarness, there: Endpoint) -> None:
         async def never(sent: object) -> bytes:
             await asyncio.Event().wait()
             return b""
@@ -124,11 +124,11 @@ def test_a_file_that_cannot_be_read_is_set_aside_and_said(tmp_path: Path, caplog
     (tmp_path / "alerts").mkdir()
     (tmp_path / FILE).write_text('{"version": 1, "open": 5}')
 
-    async def act(stage: Stage) -> None:
+    async def act(stage: AlertMonitorHarness) -> None:
         stage.breaks()
         await soon(lambda: (tmp_path / FILE).exists())
 
-    play(lambda: Stage(tmp_path), act)
+    play(lambda: AlertMonitorHarness(tmp_path), act)
     assert (tmp_path / "alerts/alerts.broken.json").read_text() == '{"version": 1, "open": 5}'
     assert "the alerts cannot be read" in caplog.messages
 
@@ -136,7 +136,7 @@ def test_a_file_that_cannot_be_read_is_set_aside_and_said(tmp_path: Path, caplog
 def test_on_a_disk_that_takes_nothing_alerts_are_told_all_the_same(tmp_path: Path) -> None:
     (tmp_path / "alerts").write_text("a file where the folder should be")
 
-    async def act(stage: Stage, there: Endpoint) -> None:
+    async def act(stage: AlertMonitorHarness, there: Endpoint) -> None:
         stage.breaks()
         await soon(lambda: notices(there) == [("opened", "1")])
         with pytest.raises(StoreError, match="cannot be kept"):
@@ -146,10 +146,10 @@ def test_on_a_disk_that_takes_nothing_alerts_are_told_all_the_same(tmp_path: Pat
 
 
 def test_nothing_is_written_while_nothing_is_wrong(tmp_path: Path) -> None:
-    async def act(stage: Stage) -> None:
+    async def act(stage: AlertMonitorHarness) -> None:
         await soon(lambda: stage.looks > 3)
 
-    play(lambda: Stage(tmp_path), act)
+    play(lambda: AlertMonitorHarness(tmp_path), act)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -16,7 +16,7 @@ MINUTE = 60_000
 START = "09:21:00"  # of ManualClock, 2026-01-13, a Tuesday
 
 
-class House:
+class ScheduleServer:
     """A server with its clock's hand, on a store that outlives it."""
 
     def __init__(self, store: Store | None = None, start: bool = True) -> None:
@@ -38,7 +38,7 @@ class House:
             return [message.id for message, _ in transaction.heads(queue, 1_000)]
 
 
-def schedule(house: House, *schedules: dict[str, Any], queue: str = "mail", **more: Any) -> None:
+def schedule(house: ScheduleServer, *schedules: dict[str, Any], queue: str = "mail", **more: Any) -> None:
     house.client.call("set_policy", queue=queue, document={"schedules": list(schedules), **more})
 
 
@@ -47,7 +47,7 @@ def tick(cron: str = "* * * * *", **changes: Any) -> dict[str, Any]:
 
 
 def test_a_tick_is_published_when_it_is_due() -> None:
-    house = House()
+    house = ScheduleServer()
     schedule(house, tick("*/2 * * * *"))
     house.pass_time(MINUTE - 1_000)
     assert house.waiting() == []
@@ -58,7 +58,7 @@ def test_a_tick_is_published_when_it_is_due() -> None:
 
 
 def test_the_message_is_an_envelope_or_a_payload() -> None:
-    house = House()
+    house = ScheduleServer()
     envelope = {"type": "report", "payload": {"kind": "daily"}, "attributes": {"priority": 3}}
     schedule(house, tick(name="wrapped", message=[1, 2]), tick(name="whole", message=envelope))
     house.pass_time(MINUTE)
@@ -69,11 +69,11 @@ def test_the_message_is_an_envelope_or_a_payload() -> None:
 
 
 def test_a_restart_publishes_no_tick_twice() -> None:
-    house = House()
+    house = ScheduleServer()
     schedule(house, tick())
     house.pass_time(MINUTE)
     assert house.waiting() == ["tick-20260113T092200Z"]
-    again = House(house.store, start=False)
+    again = ScheduleServer(house.store, start=False)
     again.server.clock.advance(MINUTE - 500)  # as if the clock had been set back by half a second meanwhile
     again.ticking.start()
     again.pass_time(1_000)
@@ -81,16 +81,16 @@ def test_a_restart_publishes_no_tick_twice() -> None:
 
 
 def test_two_servers_publish_a_tick_once() -> None:
-    one = House()
+    one = ScheduleServer()
     schedule(one, tick())
-    other = House(one.store)
+    other = ScheduleServer(one.store)
     one.pass_time(MINUTE)
     other.pass_time(MINUTE)
     assert one.waiting() == ["tick-20260113T092200Z"]
 
 
 def test_ticks_while_nothing_runs_are_skipped() -> None:
-    house = House()
+    house = ScheduleServer()
     schedule(house, tick())
     house.ticking.stop()
     house.pass_time(10 * MINUTE)
@@ -101,7 +101,7 @@ def test_ticks_while_nothing_runs_are_skipped() -> None:
 
 
 def test_a_machine_that_slept_skips_what_is_long_over() -> None:
-    house = House()
+    house = ScheduleServer()
     schedule(house, tick("*/5 * * * *"))
     house.pass_time(3 * 60 * MINUTE + 30_000, step=3 * 60 * MINUTE + 30_000)  # to 12:21:30, in one step
     assert house.waiting() == []
@@ -111,7 +111,7 @@ def test_a_machine_that_slept_skips_what_is_long_over() -> None:
 
 def test_schedules_follow_the_wall_clock_when_it_is_set() -> None:
     """Forward: ticks skipped by over a minute are not made up for. Back: a tick that comes again is stored once."""
-    house = House()
+    house = ScheduleServer()
     schedule(house, tick("*/30 * * * *"))
     house.server.clock.set_wall(60 * MINUTE)  # 10:21
     house.pass_time(10 * MINUTE)
@@ -122,14 +122,14 @@ def test_schedules_follow_the_wall_clock_when_it_is_set() -> None:
 
 
 def test_a_tick_that_is_a_little_late_is_published() -> None:
-    house = House()
+    house = ScheduleServer()
     schedule(house, tick("*/5 * * * *"))
     house.pass_time(4 * MINUTE + 50_000, step=4 * MINUTE + 50_000)
     assert house.waiting() == ["tick-20260113T092500Z"]
 
 
 def test_a_policy_set_in_the_last_second_is_kept() -> None:
-    house = House(start=False)
+    house = ScheduleServer(start=False)
     house.pass_time(3_000)  # so that the looks without a cause are not at full minutes
     house.ticking.start()
     house.pass_time(MINUTE - 3_500, step=500)
@@ -139,14 +139,14 @@ def test_a_policy_set_in_the_last_second_is_kept() -> None:
 
 
 def test_a_policy_that_another_process_set_is_found() -> None:
-    house = House()
+    house = ScheduleServer()
     open_for_test(store=house.store).set_policy("mail", {"schedules": [tick()]})
     house.pass_time(2 * MINUTE)
     assert house.waiting() == ["tick-20260113T092200Z", "tick-20260113T092300Z"]
 
 
 def test_a_schedule_that_was_taken_out_fires_no_more() -> None:
-    house = House()
+    house = ScheduleServer()
     schedule(house, tick())
     house.pass_time(MINUTE)
     house.client.call("set_policy", queue="mail", document=None)
@@ -155,7 +155,7 @@ def test_a_schedule_that_was_taken_out_fires_no_more() -> None:
 
 
 def test_a_tick_the_queue_refuses_is_lost_and_harms_no_other(caplog: pytest.LogCaptureFixture) -> None:
-    house = House()
+    house = ScheduleServer()
     schedule(house, tick(), quota={"maxMessages": 1})
     schedule(house, tick(), queue="post")
     house.pass_time(2 * MINUTE)
@@ -165,7 +165,7 @@ def test_a_tick_the_queue_refuses_is_lost_and_harms_no_other(caplog: pytest.LogC
 
 
 def test_a_tick_passes_the_processor_of_its_queue(caplog: pytest.LogCaptureFixture) -> None:
-    house = House()
+    house = ScheduleServer()
     schedule(house, tick(), processor={"checks": [{"check": "length", "max": 0}]})
     schedule(house, tick(), queue="post", processor={"integrity": "sha256"})
     house.pass_time(MINUTE)
@@ -175,7 +175,7 @@ def test_a_tick_passes_the_processor_of_its_queue(caplog: pytest.LogCaptureFixtu
 
 def test_a_store_that_refuses_for_a_moment_gets_the_tick_later() -> None:
     store = FailingStore(MemoryStore())
-    house = House(store)
+    house = ScheduleServer(store)
     schedule(house, tick())
     house.pass_time(MINUTE - 1_000)
     store.fail_at(1)
@@ -186,7 +186,7 @@ def test_a_store_that_refuses_for_a_moment_gets_the_tick_later() -> None:
 
 
 def test_a_paused_queue_takes_ticks() -> None:
-    house = House()
+    house = ScheduleServer()
     schedule(house, tick(), paused=True)
     house.pass_time(MINUTE)
     assert house.waiting() == ["tick-20260113T092200Z"]
@@ -194,7 +194,7 @@ def test_a_paused_queue_takes_ticks() -> None:
 
 
 def test_hours_are_those_of_the_time_zone() -> None:
-    house = House()
+    house = ScheduleServer()
     schedule(house, tick("30 18 * * *", timezone="Asia/Tokyo"))
     house.pass_time(9 * MINUTE)
     assert house.waiting() == ["tick-20260113T093000Z"]
@@ -224,7 +224,7 @@ def test_a_schedule_that_cannot_be_kept_is_refused_by_name(change: dict[str, Any
 
 def test_a_zone_that_is_not_known_here_stops_no_other() -> None:
     """A file edited by hand, or a store that came from another machine."""
-    house = House()
+    house = ScheduleServer()
     with house.store.transaction() as transaction:
         transaction.set_policy(
             "bad", '{"schedules": [{"name": "x", "cron": "* * * * *", "timezone": "No/Where", "message": 1}]}'
@@ -243,7 +243,7 @@ def test_a_zone_that_is_not_known_here_stops_no_other() -> None:
 
 
 def test_schedules_are_listed_with_their_next_time() -> None:
-    house = House(start=False)
+    house = ScheduleServer(start=False)
     schedule(house, tick("30 2 * * *", name="nightly", timezone="Europe/Berlin"), tick("0 12 * * fri", name="weekly"))
     schedule(house, tick(), queue="post")
     rows = house.client.call("schedules", queue="mail")
@@ -271,5 +271,5 @@ def test_schedules_are_listed_with_their_next_time() -> None:
 
 
 def test_the_clock_of_these_tests_is_where_they_think() -> None:
-    now = datetime.fromtimestamp(House(start=False).server.clock.now_ms() / 1000, UTC)
+    now = datetime.fromtimestamp(ScheduleServer(start=False).server.clock.now_ms() / 1000, UTC)
     assert f"{now:%a %Y-%m-%d %H:%M:%S}" == f"Tue 2026-01-13 {START}"

@@ -68,7 +68,7 @@ class LogTopics:
         return [(record.topic, record.payload) for record in self._log.reader().records(1)]
 
 
-class House:
+class BatchServer:
     """A server without a network: its turns are the test's."""
 
     def __init__(self, folder: Path, store: Any, log: SegmentLog | None) -> None:
@@ -151,15 +151,15 @@ def row(target: str, value: object, **headers: str) -> tuple[str, bytes, dict[st
 
 
 @pytest.fixture(params=["memory", "sqlite"])
-def house(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[House]:
+def house(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BatchServer]:
     store = MemoryStore() if request.param == "memory" else SqliteStore(tmp_path / "queue.db", durability="os")
     log = SegmentLog(tmp_path / "log")
-    yield House(tmp_path, store, log)
+    yield BatchServer(tmp_path, store, log)
     log.close()
     store.close()
 
 
-def test_a_batch_goes_to_queues_topics_and_dead_letters_at_once(house: House) -> None:
+def test_a_batch_goes_to_queues_topics_and_dead_letters_at_once(house: BatchServer) -> None:
     first = house.stage(0, "0-0", row("queue:a", 1), row("topic:t", 2), row("dlq:a", 3, reason="no amount"))
     second = house.stage(0, "1-0", row("queue:b", 4), row("topic:t", 5), row("queue:a", 6), pieces=2)
     entry, is_first = house.commit(0, first, second)
@@ -173,7 +173,7 @@ def test_a_batch_goes_to_queues_topics_and_dead_letters_at_once(house: House) ->
     assert list(house.stages.batches()) == []
 
 
-def test_a_batch_passes_the_processors_of_its_queues(house: House) -> None:
+def test_a_batch_passes_the_processors_of_its_queues(house: BatchServer) -> None:
     text = '{"processor": {"checks": [{"check": "length", "max": 1}]}}'
     with house.store.transaction() as transaction:
         transaction.set_policy("b", text)
@@ -186,7 +186,7 @@ def test_a_batch_passes_the_processors_of_its_queues(house: House) -> None:
     assert (house.payloads("a"), house.payloads("b"), house.counts("b").dead) == ([b"1"], [b"3"], 1)
 
 
-def test_a_batch_said_twice_is_in_once(house: House) -> None:
+def test_a_batch_said_twice_is_in_once(house: BatchServer) -> None:
     stages = [house.stage(7, "0-0", row("queue:a", 1), row("topic:t", 2))]
     once, _ = house.commit(7, *stages)
     house.stage(7, "0-1", row("queue:a", 1), row("topic:t", 2))
@@ -198,7 +198,7 @@ def test_a_batch_said_twice_is_in_once(house: House) -> None:
     assert house.topics.seen() == [("t", b"2")]
 
 
-def test_two_who_commit_the_same_batch_at_once_are_told_the_same(house: House) -> None:
+def test_two_who_commit_the_same_batch_at_once_are_told_the_same(house: BatchServer) -> None:
     stage = house.stage(1, "0-0", row("queue:a", 1))
     told: list[Any] = []
     for _ in range(2):
@@ -210,7 +210,7 @@ def test_two_who_commit_the_same_batch_at_once_are_told_the_same(house: House) -
 
 @pytest.mark.parametrize("calls", [0, 1, 2])
 def test_a_server_that_dies_before_the_topics_have_it_all_finishes_when_it_is_back(
-    house: House, calls: int, monkeypatch: pytest.MonkeyPatch
+    house: BatchServer, calls: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("yirangmq.broker.sink_batches.MOST_PER_APPEND", 50)
     rows = [row("topic:t", n) for n in range(120)]
@@ -228,7 +228,7 @@ def test_a_server_that_dies_before_the_topics_have_it_all_finishes_when_it_is_ba
 
 @pytest.mark.parametrize("turns", [0, 1, 2])
 def test_who_commits_a_batch_again_while_the_start_finishes_it_waits_for_that(
-    house: House, turns: int, monkeypatch: pytest.MonkeyPatch
+    house: BatchServer, turns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("yirangmq.broker.sink_batches.MOST_PER_APPEND", 10)
     rows = [row("topic:t", n) for n in range(30)]
@@ -244,7 +244,7 @@ def test_who_commits_a_batch_again_while_the_start_finishes_it_waits_for_that(
     assert house.payloads("a") == [b"x"]
 
 
-def test_a_batch_left_half_way_is_finished_by_whoever_commits_it_again(house: House) -> None:
+def test_a_batch_left_half_way_is_finished_by_whoever_commits_it_again(house: BatchServer) -> None:
     stage = house.stage(3, "0-0", row("queue:a", "x"), row("topic:t", 1))
     house.dies_committing(3, stage, 0)
     entry, is_first = house.commit(3, stage)
@@ -254,7 +254,7 @@ def test_a_batch_left_half_way_is_finished_by_whoever_commits_it_again(house: Ho
     assert house.payloads("a") == [b"x"]
 
 
-def test_a_stage_that_is_missing_short_or_changed_refuses_the_batch(house: House) -> None:
+def test_a_stage_that_is_missing_short_or_changed_refuses_the_batch(house: BatchServer) -> None:
     stage = house.stage(0, "0-0", row("queue:a", 1), row("queue:a", 2))
     for wrong, kind in (
         (stage._replace(id="0-9"), NotFound),
@@ -269,7 +269,7 @@ def test_a_stage_that_is_missing_short_or_changed_refuses_the_batch(house: House
     assert house.payloads("a") == [b"1", b"2"]
 
 
-def test_one_row_that_does_not_fit_keeps_the_whole_batch_out(house: House) -> None:
+def test_one_row_that_does_not_fit_keeps_the_whole_batch_out(house: BatchServer) -> None:
     for rows, kind, where in (
         ([row("queue:a", 1), row("elsewhere", 2)], BadInput, r"rows\[1\].target"),
         ([row("queue:a", 1), row("queue:.b", 2)], BadInput, r"rows\[1\].target"),
@@ -283,7 +283,7 @@ def test_one_row_that_does_not_fit_keeps_the_whole_batch_out(house: House) -> No
         assert house.counts("a") == Counts()
 
 
-def test_a_full_queue_refuses_the_batch_and_takes_it_later(house: House) -> None:
+def test_a_full_queue_refuses_the_batch_and_takes_it_later(house: BatchServer) -> None:
     with house.store.transaction() as transaction:
         transaction.set_policy("b", '{"quota": {"maxMessages": 1}}')
     stage = house.stage(0, "0-0", row("queue:a", 1), row("queue:b", 2), row("queue:b", 3))
@@ -295,7 +295,7 @@ def test_a_full_queue_refuses_the_batch_and_takes_it_later(house: House) -> None
     assert house.commit(0, stage)[1]
 
 
-def test_headers_are_members_of_the_envelope(house: House) -> None:
+def test_headers_are_members_of_the_envelope(house: BatchServer) -> None:
     told = {"messageId": "m1", "type": "order", "priority": "2", "attributes": '{"a": 1}', "colour": "red"}
     house.commit(0, house.stage(0, "0-0", row("queue:a", '{"b": 2}', contentType="application/json", **told)))
     [(card, sent)] = house.desk.read(lambda transaction: transaction.heads("a", 1))
@@ -305,13 +305,13 @@ def test_headers_are_members_of_the_envelope(house: House) -> None:
 
 
 def test_without_topics_rows_for_them_are_refused(tmp_path: Path) -> None:
-    house = House(tmp_path, MemoryStore(), None)
+    house = BatchServer(tmp_path, MemoryStore(), None)
     with pytest.raises(Unavailable):
         house.commit(0, house.stage(0, "0-0", row("queue:a", 1), row("topic:t", 2)))
     assert house.counts("a") == Counts()
 
 
-def test_the_ledger_forgets_old_batches_and_refuses_older_ones(house: House) -> None:
+def test_the_ledger_forgets_old_batches_and_refuses_older_ones(house: BatchServer) -> None:
     for batch in (0, 1, KEPT + 1):
         house.commit(batch, house.stage(batch, "0-0", row("queue:a", batch)))
     assert house.commit(1)[1] is False
@@ -320,12 +320,12 @@ def test_the_ledger_forgets_old_batches_and_refuses_older_ones(house: House) -> 
     assert len(house.payloads("a")) == 3
 
 
-def test_an_empty_batch_is_a_batch(house: House) -> None:
+def test_an_empty_batch_is_a_batch(house: BatchServer) -> None:
     assert house.commit(0)[1] is True
     assert house.commit(0)[1] is False
 
 
-def test_stages_that_nobody_commits_are_swept(house: House) -> None:
+def test_stages_that_nobody_commits_are_swept(house: BatchServer) -> None:
     house.stage(5, "0-0", row("queue:a", 1))
     [(_, _, written)] = house.stages.batches()
     told: list[Any] = []
@@ -337,7 +337,7 @@ def test_stages_that_nobody_commits_are_swept(house: House) -> None:
     assert list(house.stages.batches()) == []
 
 
-def test_half_a_record_is_no_piece(house: House) -> None:
+def test_half_a_record_is_no_piece(house: BatchServer) -> None:
     data = frames(row("queue:a", 1))
     told: list[Any] = []
     for cut in (data[:-1], data + b"x", data[: len(data) // 2]):
@@ -347,7 +347,7 @@ def test_half_a_record_is_no_piece(house: House) -> None:
     assert list(house.stages.batches()) == []
 
 
-def dead_letters(house: House, queue: str) -> list[tuple[bytes, str]]:
+def dead_letters(house: BatchServer, queue: str) -> list[tuple[bytes, str]]:
     def look(transaction: Transaction) -> list[tuple[bytes, str]]:
         found = transaction.scan(queue, State.DEAD, 100).messages
         pairs = zip(transaction.envelopes(found), transaction.failures(found), strict=True)
@@ -356,7 +356,7 @@ def dead_letters(house: House, queue: str) -> list[tuple[bytes, str]]:
     return house.desk.read(look)
 
 
-def test_rows_that_cannot_be_taken_are_buried_where_that_is_asked_for(house: House) -> None:
+def test_rows_that_cannot_be_taken_are_buried_where_that_is_asked_for(house: BatchServer) -> None:
     rows = (
         row("queue:a", 1),
         row("elsewhere", 2),
@@ -382,7 +382,7 @@ def test_rows_that_cannot_be_taken_are_buried_where_that_is_asked_for(house: Hou
 
 
 def test_a_batch_too_large_to_be_kept_is_read_again_for_the_topics(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    house: BatchServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("yirangmq.broker.sink_batch_rows.KEPT_BYTES", 40)
     monkeypatch.setattr("yirangmq.broker.sink_batches.MOST_PER_APPEND", 7)
@@ -398,7 +398,7 @@ def test_a_batch_too_large_to_be_kept_is_read_again_for_the_topics(
 
 
 @pytest.mark.parametrize("between", ["queues", "headers", "nothing"])
-def test_rows_stay_what_they_are_while_the_next_ones_are_read(house: House, between: str) -> None:
+def test_rows_stay_what_they_are_while_the_next_ones_are_read(house: BatchServer, between: str) -> None:
     """Pieces of which nothing goes to a topic are passed over: several are read then while one part is written."""
     others = [row("queue:a", f"q{n}", **({"h": "1"} if between == "headers" else {})) for n in range(6)]
     stages = []
@@ -413,7 +413,7 @@ def test_rows_stay_what_they_are_while_the_next_ones_are_read(house: House, betw
     assert len(house.payloads("a")) == (0 if between == "nothing" else 18)
 
 
-def test_others_publish_between_the_parts_of_a_long_commit(house: House) -> None:
+def test_others_publish_between_the_parts_of_a_long_commit(house: BatchServer) -> None:
     """Each part is a turn of its own, and nobody waits for more than one of them."""
     stage = house.stage(0, "0-0", *(row("topic:t", n) for n in range(60)), pieces=6)
     told: list[Any] = []
@@ -436,7 +436,7 @@ def test_others_publish_between_the_parts_of_a_long_commit(house: House) -> None
 
 
 def test_a_disk_that_is_full_half_way_is_told_and_the_rest_comes_with_the_next_try(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    house: BatchServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage = house.stage(0, "0-0", *(row("topic:t", n) for n in range(60)), pieces=6)
     assert house.topics is not None
@@ -459,7 +459,7 @@ def test_a_disk_that_is_full_half_way_is_told_and_the_rest_comes_with_the_next_t
 
 
 @pytest.mark.parametrize("told", ["yes", "maybe", ""])
-def test_a_row_says_whether_its_value_is_json(house: House, told: str) -> None:
+def test_a_row_says_whether_its_value_is_json(house: BatchServer, told: str) -> None:
     headers = {"isJson": told} if told else {}
     house.commit(0, house.stage(0, "0-0", row("queue:a", '{"b": 2}', **headers)))
     house.commit(1, house.stage(1, "0-0", row("queue:a", "{ no", **({"isJson": "maybe"} if told else {}))))
@@ -473,7 +473,7 @@ def test_a_row_says_whether_its_value_is_json(house: House, told: str) -> None:
 class Slow:
     """An ``aside`` whose works are done by a thread when the test says so."""
 
-    def __init__(self, house: House) -> None:
+    def __init__(self, house: BatchServer) -> None:
         self._soon = house._soon
         self.works: list[tuple[Callable[[], Any], Done]] = []
 
@@ -489,7 +489,7 @@ class Slow:
         self._soon.append(lambda: done(None, None))
 
 
-def submit_many(house: House, aside: Slow) -> list[Any]:
+def submit_many(house: BatchServer, aside: Slow) -> list[Any]:
     """As a batch does."""
     told: list[Any] = []
 
@@ -502,7 +502,7 @@ def submit_many(house: House, aside: Slow) -> list[Any]:
     return told
 
 
-def test_while_many_rows_are_stored_the_loop_goes_on_and_others_wait_their_turn(house: House) -> None:
+def test_while_many_rows_are_stored_the_loop_goes_on_and_others_wait_their_turn(house: BatchServer) -> None:
     aside = Slow(house)
     first, second = submit_many(house, aside), submit_many(house, aside)
     house.turn()
@@ -519,7 +519,7 @@ def test_while_many_rows_are_stored_the_loop_goes_on_and_others_wait_their_turn(
     assert house.desk.is_idle
 
 
-def test_who_waits_for_a_message_gets_one_of_many_as_soon_as_they_are_stored(house: House) -> None:
+def test_who_waits_for_a_message_gets_one_of_many_as_soon_as_they_are_stored(house: BatchServer) -> None:
     aside = Slow(house)
     got: list[Any] = []
 
@@ -537,7 +537,7 @@ def test_who_waits_for_a_message_gets_one_of_many_as_soon_as_they_are_stored(hou
     assert len(deliveries) == 3
 
 
-def test_many_rows_are_all_in_or_none(house: House) -> None:
+def test_many_rows_are_all_in_or_none(house: BatchServer) -> None:
     rows = [row("queue:a", n) for n in range(MANY)]
     bad = house.stage(0, "0-0", *rows, row("queue:a", "x" * 2_000_000))
     with pytest.raises(TooLarge):
@@ -551,7 +551,7 @@ def test_many_rows_are_all_in_or_none(house: House) -> None:
     assert house.counts("a").ready == MANY
 
 
-def test_what_was_stored_after_duty_ended_is_not_confirmed(house: House) -> None:
+def test_what_was_stored_after_duty_ended_is_not_confirmed(house: BatchServer) -> None:
     house.desk.duty = duty = EndingDuty()
     aside = Slow(house)
     told = submit_many(house, aside)

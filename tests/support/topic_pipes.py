@@ -177,7 +177,7 @@ class PipeOutlet:
 class Client:
     """Somebody at the other end of a pipe, who keeps count."""
 
-    def __init__(self, stage: "Stage", capacity: int, dialect: Dialect = NATIVE) -> None:
+    def __init__(self, stage: "PublisherHarness", capacity: int, dialect: Dialect = NATIVE) -> None:
         self._stage = stage
         self.pipe = Pipe(capacity, stage.settings.buffer_bytes, self._lost)
         self.subscriber = stage.publisher.connect(self.pipe, dialect)
@@ -220,7 +220,7 @@ class Client:
         return [record.sequence for record in self.records]
 
 
-class Stage:
+class PublisherHarness:
     def __init__(self, folder: Path, settings: Settings, log: LogSettings = SMALL, disk: Disk | None = None) -> None:
         self.settings = settings
         self.turning = Turning()
@@ -295,4 +295,4 @@ def small(**more: Any) -> Settings:
     return Settings(buffer_bytes=1500, commit_bytes=1000, pace=Pace(budget=700, threaded=False, beside_live=0), **more)
 
 
-MakeStage = Callable[..., Stage]
+MakePublisherHarness = Callable[..., PublisherHarness]

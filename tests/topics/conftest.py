@@ -3,19 +3,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.topic_pipes import SMALL, MakeStage, Stage, small
+from tests.support.topic_pipes import SMALL, MakePublisherHarness, PublisherHarness, small
 from yirangmq.fsio.disk import Disk
 from yirangmq.stores.log.log import LogSettings
 from yirangmq.topics.ports import Settings
 
 
 @pytest.fixture
-def make_stage(tmp_path: Path) -> Iterator[MakeStage]:
+def make_stage(tmp_path: Path) -> Iterator[MakePublisherHarness]:
     """A feed that turns when told; closed after the test."""
-    made: list[Stage] = []
+    made: list[PublisherHarness] = []
 
-    def make(settings: Settings | None = None, log: LogSettings = SMALL, disk: Disk | None = None) -> Stage:
-        made.append(Stage(tmp_path / "topics", settings or small(), log, disk))
+    def make(settings: Settings | None = None, log: LogSettings = SMALL, disk: Disk | None = None) -> PublisherHarness:
+        made.append(PublisherHarness(tmp_path / "topics", settings or small(), log, disk))
         return made[-1]
 
     yield make
@@ -24,5 +24,5 @@ def make_stage(tmp_path: Path) -> Iterator[MakeStage]:
 
 
 @pytest.fixture
-def stage(make_stage: MakeStage) -> Stage:
+def stage(make_stage: MakePublisherHarness) -> PublisherHarness:
     return make_stage()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.segment_log import make_log
-from tests.support.topic_pipes import Client, MakeStage, Stage, small
+from tests.support.topic_pipes import Client, MakePublisherHarness, PublisherHarness, small
 from yirangmq.core.errors import BadInput, QueueError, Retired, Unavailable, WrongEpoch, WrongState
 from yirangmq.core.topic_filter import make_filter
 from yirangmq.core.topics import ClientState, Retention, Start
@@ -17,7 +17,7 @@ from yirangmq.wire.frames import Kind
 DAY = 86400.0
 
 
-def confirm(stage: Stage, client: Client, sequence: int) -> tuple[int, QueueError | None]:
+def confirm(stage: PublisherHarness, client: Client, sequence: int) -> tuple[int, QueueError | None]:
     told: list[tuple[int, QueueError | None]] = []
     stage.publisher.confirm(client.subscriber, sequence, lambda reached, error: told.append((reached, error)))
     stage.turning.turn()
@@ -25,7 +25,7 @@ def confirm(stage: Stage, client: Client, sequence: int) -> tuple[int, QueueErro
     return answer
 
 
-def follows(stage: Stage, name: str = "ledger", start: Start = Start.BEGINNING, **more: Any) -> Client:
+def follows(stage: PublisherHarness, name: str = "ledger", start: Start = Start.BEGINNING, **more: Any) -> Client:
     client = stage.client()
     client.follow(start=start, name=name, **more)
     stage.settle(client)
@@ -36,7 +36,7 @@ def subscribed(client: Client) -> object:
     return next(value for kind, value in client.said if kind is Kind.TOPIC_SUBSCRIBED)
 
 
-def test_a_name_goes_on_after_what_it_has_confirmed(stage: Stage) -> None:
+def test_a_name_goes_on_after_what_it_has_confirmed(stage: PublisherHarness) -> None:
     stage.fill(20, size=300)
     client = follows(stage)
     assert client.sequences == list(range(1, 21))
@@ -48,7 +48,7 @@ def test_a_name_goes_on_after_what_it_has_confirmed(stage: Stage) -> None:
     assert subscribed(again).resumed  # type: ignore[attr-defined]
 
 
-def test_a_name_is_written_down_before_it_is_told_that_it_follows(stage: Stage) -> None:
+def test_a_name_is_written_down_before_it_is_told_that_it_follows(stage: PublisherHarness) -> None:
     stage.fill(5, size=300)
     client = stage.client()
     client.follow(name="ledger", start=Start.NEW)
@@ -57,7 +57,7 @@ def test_a_name_is_written_down_before_it_is_told_that_it_follows(stage: Stage) 
     assert (cursor.name, cursor.sequence, cursor.filter) == ("ledger", 5, "*")
 
 
-def test_a_cursor_never_goes_back(stage: Stage) -> None:
+def test_a_cursor_never_goes_back(stage: PublisherHarness) -> None:
     stage.fill(20, size=300)
     client = follows(stage)
     confirm(stage, client, 12)
@@ -66,7 +66,7 @@ def test_a_cursor_never_goes_back(stage: Stage) -> None:
     assert follows(stage).sequences[0] == 13
 
 
-def test_confirmations_that_come_together_are_written_together(stage: Stage) -> None:
+def test_confirmations_that_come_together_are_written_together(stage: PublisherHarness) -> None:
     stage.fill(20, size=300)
     clients = [follows(stage, f"n{n}") for n in range(3)]
     heard: list[int] = []
@@ -78,7 +78,7 @@ def test_confirmations_that_come_together_are_written_together(stage: Stage) -> 
     assert [cursor.sequence for cursor in stage.publisher.opened().ledger.all()] == [9, 10, 11]
 
 
-def test_who_has_no_name_confirms_nothing(stage: Stage) -> None:
+def test_who_has_no_name_confirms_nothing(stage: PublisherHarness) -> None:
     stage.fill(2, size=300)
     client = stage.client()
     with pytest.raises(WrongState):
@@ -89,7 +89,7 @@ def test_who_has_no_name_confirms_nothing(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("sequence", [-1, 3])
-def test_what_has_not_come_cannot_be_confirmed(stage: Stage, sequence: int) -> None:
+def test_what_has_not_come_cannot_be_confirmed(stage: PublisherHarness, sequence: int) -> None:
     stage.fill(2, size=300)
     client = follows(stage)
     with pytest.raises(BadInput) as caught:
@@ -97,7 +97,7 @@ def test_what_has_not_come_cannot_be_confirmed(stage: Stage, sequence: int) -> N
     assert caught.value.field == "sequence"
 
 
-def test_a_name_is_in_one_place_the_latest(stage: Stage) -> None:
+def test_a_name_is_in_one_place_the_latest(stage: PublisherHarness) -> None:
     stage.fill(5, size=300)
     first = follows(stage)
     second = follows(stage)
@@ -109,7 +109,7 @@ def test_a_name_is_in_one_place_the_latest(stage: Stage) -> None:
     assert second.sequences[-1] == 6
 
 
-def test_a_name_that_recovers_is_cut_off_where_it_is(stage: Stage) -> None:
+def test_a_name_that_recovers_is_cut_off_where_it_is(stage: PublisherHarness) -> None:
     stage.fill(50, size=300)
     first = stage.client(capacity=100)
     first.follow(name="ledger")
@@ -124,7 +124,7 @@ def test_a_name_that_recovers_is_cut_off_where_it_is(stage: Stage) -> None:
 # -- another feed -----------------------------------------------------------------------------------------------------
 
 
-def test_a_log_that_was_lost_is_another_feed(make_stage: MakeStage, tmp_path: Path) -> None:
+def test_a_log_that_was_lost_is_another_feed(make_stage: MakePublisherHarness, tmp_path: Path) -> None:
     """The public publisher begins again at 1, and its subscribers take everything for duplicates."""
     stage = make_stage()
     stage.fill(20, size=300)
@@ -145,7 +145,7 @@ def test_a_log_that_was_lost_is_another_feed(make_stage: MakeStage, tmp_path: Pa
     assert follows(stage).sequences == [1, 2, 3], "its cursor is of the new feed now"
 
 
-def test_a_recovery_of_another_feed_is_refused(stage: Stage) -> None:
+def test_a_recovery_of_another_feed_is_refused(stage: PublisherHarness) -> None:
     stage.fill(3, size=300)
     client = follows(stage)
     with pytest.raises(WrongEpoch):
@@ -153,7 +153,7 @@ def test_a_recovery_of_another_feed_is_refused(stage: Stage) -> None:
     assert client.subscriber.state is ClientState.ONLINE
 
 
-def test_2_to_the_32_is_no_boundary(make_stage: MakeStage, tmp_path: Path) -> None:
+def test_2_to_the_32_is_no_boundary(make_stage: MakePublisherHarness, tmp_path: Path) -> None:
     make_log(tmp_path / "topics", 2**32 - 3, {"a": 2**32 - 2})
     stage = make_stage()
     live = follows(stage, "live", Start.NEW)
@@ -171,7 +171,7 @@ def test_2_to_the_32_is_no_boundary(make_stage: MakeStage, tmp_path: Path) -> No
 # -- retention --------------------------------------------------------------------------------------------------------
 
 
-def test_the_log_keeps_what_a_durable_subscriber_needs(make_stage: MakeStage) -> None:
+def test_the_log_keeps_what_a_durable_subscriber_needs(make_stage: MakePublisherHarness) -> None:
     stage = make_stage(small(retention=Retention(age_ns=1), cursor_seconds=7 * DAY))
     stage.fill(100, size=300)
     client = follows(stage)
@@ -185,7 +185,9 @@ def test_the_log_keeps_what_a_durable_subscriber_needs(make_stage: MakeStage) ->
     assert follows(stage).sequences == list(range(41, 101))
 
 
-def test_one_that_is_away_for_too_long_holds_nothing_back_and_is_told_both_numbers(make_stage: MakeStage) -> None:
+def test_one_that_is_away_for_too_long_holds_nothing_back_and_is_told_both_numbers(
+    make_stage: MakePublisherHarness,
+) -> None:
     stage = make_stage(small(retention=Retention(age_ns=1), cursor_seconds=7 * DAY))
     stage.fill(100, size=300)
     client = follows(stage)
@@ -206,7 +208,7 @@ def test_one_that_is_away_for_too_long_holds_nothing_back_and_is_told_both_numbe
     assert again.sequences == list(range(first, 101))
 
 
-def test_one_that_is_connected_holds_the_log_however_quiet_it_is(make_stage: MakeStage) -> None:
+def test_one_that_is_connected_holds_the_log_however_quiet_it_is(make_stage: MakePublisherHarness) -> None:
     stage = make_stage(small(retention=Retention(age_ns=1), cursor_seconds=7 * DAY))
     stage.fill(100, size=300)
     client = follows(stage)
@@ -219,7 +221,7 @@ def test_one_that_is_connected_holds_the_log_however_quiet_it_is(make_stage: Mak
     assert follows(stage).sequences[0] == 41
 
 
-def test_retention_that_passes_a_reader_is_told_to_it_with_both_numbers(make_stage: MakeStage) -> None:
+def test_retention_that_passes_a_reader_is_told_to_it_with_both_numbers(make_stage: MakePublisherHarness) -> None:
     stage = make_stage(small(retention=Retention(age_ns=1)))
     stage.fill(100, size=300)
     client = stage.client(capacity=100)
@@ -253,7 +255,7 @@ def test_which_cursors_count() -> None:
     assert floor_of([], ours, 0, frozenset()) is None
 
 
-def test_a_filter_may_change_with_the_next_subscription(stage: Stage) -> None:
+def test_a_filter_may_change_with_the_next_subscription(stage: PublisherHarness) -> None:
     stage.fill(4, size=300)
     client = follows(stage)
     confirm(stage, client, 2)

@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.support.topic_pipes import Client, Stage, small
+from tests.support.topic_pipes import Client, PublisherHarness, small
 from yirangmq.core.errors import QueueError
 from yirangmq.core.topic_filter import ALL, Filter, make_filter
 from yirangmq.core.topics import ClientState, NewRecord, Start
@@ -32,7 +32,7 @@ class FeedMachine(RuleBasedStateMachine):
     @initialize(workers=st.integers(1, 2))
     def begin(self, workers: int) -> None:
         self.folder = tempfile.TemporaryDirectory()
-        self.stage = Stage(Path(self.folder.name) / "topics", small(workers=workers))
+        self.stage = PublisherHarness(Path(self.folder.name) / "topics", small(workers=workers))
         self.published: list[str] = []
         self.expected: list[Expected] = []
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.faulty_disk import UnwillingDisk
-from tests.support.topic_pipes import SMALL, MakeStage, Stage, small
+from tests.support.topic_pipes import SMALL, MakePublisherHarness, PublisherHarness, small
 from yirangmq.core.errors import BadInput, StoreError, StoreFull, TooLarge, Unavailable
 from yirangmq.core.topic_filter import make_filter
 from yirangmq.core.topics import ClientState, Cursors, Log, NewRecord, PublisherState, Start
@@ -18,7 +18,7 @@ from yirangmq.topics.publisher import Opening, Publisher
 from yirangmq.wire.frames import MAX_FRAME
 
 
-def test_everything_published_in_one_turn_is_one_commit(stage: Stage) -> None:
+def test_everything_published_in_one_turn_is_one_commit(stage: PublisherHarness) -> None:
     for number in range(5):
         stage.publish(NewRecord("a", b"%d" % number), NewRecord("b", b"x"))
     assert stage.stored == []
@@ -29,7 +29,7 @@ def test_everything_published_in_one_turn_is_one_commit(stage: Stage) -> None:
     assert len({one.at_ns for one in stage.stored if one}) == 1
 
 
-def test_a_commit_is_no_larger_than_it_should_be(stage: Stage) -> None:
+def test_a_commit_is_no_larger_than_it_should_be(stage: PublisherHarness) -> None:
     for _ in range(5):
         stage.publish(NewRecord("a", b"x" * 400))
     stage.publish(NewRecord("a", b"x" * 5000))
@@ -38,7 +38,7 @@ def test_a_commit_is_no_larger_than_it_should_be(stage: Stage) -> None:
     assert [one.first for one in stage.stored if one] == [1, 2, 3, 4, 5, 6]
 
 
-def test_what_is_wrong_with_one_is_no_fault_of_the_others(stage: Stage) -> None:
+def test_what_is_wrong_with_one_is_no_fault_of_the_others(stage: PublisherHarness) -> None:
     stage.publish(NewRecord("a", b"1"))
     stage.publish(NewRecord("a", b"2"), NewRecord("no/slash", b"2"))
     stage.publish(NewRecord("a", b"3"))
@@ -59,7 +59,7 @@ def test_what_is_wrong_with_one_is_no_fault_of_the_others(stage: Stage) -> None:
     ],
 )
 def test_what_cannot_be_a_record_is_refused_by_its_field(
-    stage: Stage, record: NewRecord, kind: type[BadInput], field: str
+    stage: PublisherHarness, record: NewRecord, kind: type[BadInput], field: str
 ) -> None:
     stage.publish(record)
     stage.turning.turn()
@@ -69,13 +69,13 @@ def test_what_cannot_be_a_record_is_refused_by_its_field(
 
 
 @pytest.mark.parametrize("count", [0, 10_001])
-def test_a_publish_has_some_records_and_not_too_many(stage: Stage, count: int) -> None:
+def test_a_publish_has_some_records_and_not_too_many(stage: PublisherHarness, count: int) -> None:
     with pytest.raises(BadInput) as caught:
         stage.publish(*[NewRecord("a", b"")] * count)
     assert caught.value.field == "records"
 
 
-def test_those_who_want_the_same_are_sent_the_same_bytes(stage: Stage) -> None:
+def test_those_who_want_the_same_are_sent_the_same_bytes(stage: PublisherHarness) -> None:
     clients = [stage.client() for _ in range(4)]
     filters = [make_filter(["a"])] * 2 + [make_filter(["a", "b"])] * 2
     sent: list[bytes] = []
@@ -88,7 +88,7 @@ def test_those_who_want_the_same_are_sent_the_same_bytes(stage: Stage) -> None:
     assert len({id(data) for data in sent}) == 2
 
 
-def test_an_answer_that_fails_takes_no_other_with_it(stage: Stage) -> None:
+def test_an_answer_that_fails_takes_no_other_with_it(stage: PublisherHarness) -> None:
     def broken(stored: object, error: object) -> None:
         raise RuntimeError("of one publisher only")
 
@@ -102,7 +102,7 @@ def test_an_answer_that_fails_takes_no_other_with_it(stage: Stage) -> None:
 # -- a log that refuses -----------------------------------------------------------------------------------------------
 
 
-def test_a_full_disk_is_told_and_passes(make_stage: MakeStage) -> None:
+def test_a_full_disk_is_told_and_passes(make_stage: MakePublisherHarness) -> None:
     disk = UnwillingDisk()
     stage = make_stage(disk=disk)
     client = stage.client()
@@ -123,7 +123,7 @@ def test_a_full_disk_is_told_and_passes(make_stage: MakeStage) -> None:
     assert client.sequences == [1]
 
 
-def test_after_a_sync_that_failed_the_log_is_opened_again(make_stage: MakeStage) -> None:
+def test_after_a_sync_that_failed_the_log_is_opened_again(make_stage: MakePublisherHarness) -> None:
     disk = UnwillingDisk()
     stage = make_stage(log=SMALL._replace(durability="full"), disk=disk)
     stage.publish(NewRecord("a", b"1"))
@@ -173,7 +173,7 @@ class Opened:
 
 @pytest.mark.parametrize("fails", ["log", "cursors"])
 def test_a_step_of_the_start_that_fails_is_an_error_and_leaks_nothing(tmp_path: Path, fails: str) -> None:
-    stage = Stage(tmp_path / "other", small())
+    stage = PublisherHarness(tmp_path / "other", small())
     opened = Opened(tmp_path / "topics", fails)
     threads = threading.active_count()
     publisher = Publisher(
@@ -202,7 +202,7 @@ def test_a_step_of_the_start_that_fails_is_an_error_and_leaks_nothing(tmp_path: 
     stage.close()
 
 
-def test_listening_that_fails_is_an_error(stage: Stage) -> None:
+def test_listening_that_fails_is_an_error(stage: PublisherHarness) -> None:
     publisher = Publisher(
         Opening(lambda: stage.publisher.opened().feed.log, lambda: open_cursors("file:x"), lambda: False),
         stage.turning.loop(),
@@ -215,7 +215,7 @@ def test_listening_that_fails_is_an_error(stage: Stage) -> None:
     assert not publisher.is_open
 
 
-def test_nothing_is_opened_before_it_is_needed(make_stage: MakeStage, tmp_path: Path) -> None:
+def test_nothing_is_opened_before_it_is_needed(make_stage: MakePublisherHarness, tmp_path: Path) -> None:
     threads = threading.active_count()
     stage = make_stage()
     assert not stage.publisher.is_open
@@ -226,7 +226,7 @@ def test_nothing_is_opened_before_it_is_needed(make_stage: MakeStage, tmp_path: 
     assert stage.publisher.is_open
 
 
-def test_a_publisher_that_stops_answers_what_was_asked_and_takes_no_more(stage: Stage) -> None:
+def test_a_publisher_that_stops_answers_what_was_asked_and_takes_no_more(stage: PublisherHarness) -> None:
     stage.publish(NewRecord("a", b""))
     stage.publisher.stop()
     with pytest.raises(Unavailable):

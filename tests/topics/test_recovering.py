@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from tests.support.topic_pipes import SMALL, Client, MakeStage, Stage, small
+from tests.support.topic_pipes import SMALL, Client, MakePublisherHarness, PublisherHarness, small
 from yirangmq.core.topic_filter import make_filter
 from yirangmq.core.topics import ClientState, NewRecord, Start
 from yirangmq.topics.ports import Pace, Settings
@@ -17,7 +17,7 @@ def told(client: Client, kind: Kind) -> list[object]:
     return [value for one, value in client.said if one is kind]
 
 
-def test_the_target_is_what_is_on_disk_when_recovery_begins(stage: Stage) -> None:
+def test_the_target_is_what_is_on_disk_when_recovery_begins(stage: PublisherHarness) -> None:
     """And not what comes between the request and the worker's first step."""
     stage.fill(10)
     client = stage.client()
@@ -31,7 +31,9 @@ def test_the_target_is_what_is_on_disk_when_recovery_begins(stage: Stage) -> Non
     assert client.sequences == list(range(1, 16))
 
 
-def test_what_is_committed_between_the_last_look_of_the_worker_and_the_take_over_is_sent(stage: Stage) -> None:
+def test_what_is_committed_between_the_last_look_of_the_worker_and_the_take_over_is_sent(
+    stage: PublisherHarness,
+) -> None:
     stage.fill(10)
     client = stage.client()
     client.follow()
@@ -47,7 +49,7 @@ def test_what_is_committed_between_the_last_look_of_the_worker_and_the_take_over
     assert client.subscriber.state is ClientState.ONLINE
 
 
-def test_what_no_longer_fits_in_memory_meanwhile_comes_from_the_log(stage: Stage) -> None:
+def test_what_no_longer_fits_in_memory_meanwhile_comes_from_the_log(stage: PublisherHarness) -> None:
     """The worker is done, but before the loop hears of it more is committed than is kept at hand."""
     stage.fill(10)
     client = stage.client()
@@ -63,7 +65,7 @@ def test_what_no_longer_fits_in_memory_meanwhile_comes_from_the_log(stage: Stage
     assert [state for _, state in stage.trace] == ["online", "recovering", "catching_up", "online"]
 
 
-def test_a_subscriber_that_lags_goes_back_to_the_log_and_returns(stage: Stage) -> None:
+def test_a_subscriber_that_lags_goes_back_to_the_log_and_returns(stage: PublisherHarness) -> None:
     client = stage.client(capacity=200)
     client.follow(start=Start.NEW)
     stage.fill(100)
@@ -74,7 +76,7 @@ def test_a_subscriber_that_lags_goes_back_to_the_log_and_returns(stage: Stage) -
     assert [state for _, state in stage.trace] == ["online", "recovery_needed", "recovering", "catching_up", "online"]
 
 
-def test_a_stalled_client_delays_nobody_even_with_one_worker(make_stage: MakeStage) -> None:
+def test_a_stalled_client_delays_nobody_even_with_one_worker(make_stage: MakePublisherHarness) -> None:
     stage = make_stage(small(workers=1))
     stage.fill(200)
     stalled = stage.client(capacity=100)
@@ -89,7 +91,7 @@ def test_a_stalled_client_delays_nobody_even_with_one_worker(make_stage: MakeSta
     assert stalled.sequences == list(range(1, 201))
 
 
-def test_clients_of_one_worker_are_served_by_turns(make_stage: MakeStage) -> None:
+def test_clients_of_one_worker_are_served_by_turns(make_stage: MakePublisherHarness) -> None:
     stage = make_stage(small(workers=1))
     stage.fill(200)
     clients = [stage.client() for _ in range(3)]
@@ -105,7 +107,7 @@ def test_clients_of_one_worker_are_served_by_turns(make_stage: MakeStage) -> Non
     assert max(counts) < 200
 
 
-def test_workers_are_chosen_in_turn(make_stage: MakeStage) -> None:
+def test_workers_are_chosen_in_turn(make_stage: MakePublisherHarness) -> None:
     stage = make_stage(small(workers=3))
     stage.fill(5)
     clients = [stage.client() for _ in range(7)]
@@ -118,7 +120,7 @@ def test_workers_are_chosen_in_turn(make_stage: MakeStage) -> None:
     assert all(client.subscriber.state is ClientState.ONLINE for client in clients)
 
 
-def test_a_client_that_takes_nothing_for_too_long_is_given_up(make_stage: MakeStage) -> None:
+def test_a_client_that_takes_nothing_for_too_long_is_given_up(make_stage: MakePublisherHarness) -> None:
     stage = make_stage(replace(small(workers=1), pace=Pace(700, 60.0, threaded=False, beside_live=0)))
     stage.fill(100)
     recovering, lagging = stage.client(capacity=100), stage.client(capacity=100)
@@ -141,7 +143,7 @@ def test_a_client_that_takes_nothing_for_too_long_is_given_up(make_stage: MakeSt
     assert stage.publisher.opened().follows.subscribers == {}
 
 
-def test_one_wake_up_is_enough_for_any_number_of_recoveries(make_stage: MakeStage) -> None:
+def test_one_wake_up_is_enough_for_any_number_of_recoveries(make_stage: MakePublisherHarness) -> None:
     """The public implementation takes one task for each byte it is woken with, and leaves others lying."""
     stage = make_stage(small(workers=1))
     stage.fill(3)
@@ -153,7 +155,7 @@ def test_one_wake_up_is_enough_for_any_number_of_recoveries(make_stage: MakeStag
     assert {client.subscriber.state for client in clients} == {ClientState.ONLINE}
 
 
-def test_a_client_that_leaves_in_the_middle_is_let_go_of(stage: Stage) -> None:
+def test_a_client_that_leaves_in_the_middle_is_let_go_of(stage: PublisherHarness) -> None:
     stage.fill(100)
     client = stage.client(capacity=100)
     client.follow()
@@ -171,7 +173,7 @@ def test_a_client_that_leaves_in_the_middle_is_let_go_of(stage: Stage) -> None:
     assert stage.publisher.opened().feed.tail.first == 0, "nothing is kept for nobody"
 
 
-def test_answers_wait_for_the_end_of_a_frame(stage: Stage) -> None:
+def test_answers_wait_for_the_end_of_a_frame(stage: PublisherHarness) -> None:
     """What the loop has to say while a worker has the line is said between two frames, never inside one."""
     stage.fill(40, size=600)
     client = stage.client(capacity=100)
@@ -186,7 +188,7 @@ def test_answers_wait_for_the_end_of_a_frame(stage: Stage) -> None:
     assert len(told(client, Kind.CONFIRMED)) == 200
 
 
-def test_a_filtered_subscriber_hears_how_far_the_feed_is(stage: Stage) -> None:
+def test_a_filtered_subscriber_hears_how_far_the_feed_is(stage: PublisherHarness) -> None:
     client = stage.client()
     client.follow(make_filter(["b"]), Start.NEW, progress_seconds=1.0)
     stage.fill(20)
@@ -198,7 +200,7 @@ def test_a_filtered_subscriber_hears_how_far_the_feed_is(stage: Stage) -> None:
     assert (said.sequence, said.sent, said.last) == (43, 3, 43)  # type: ignore[attr-defined]
 
 
-def test_a_long_recovery_tells_how_far_it_is(make_stage: MakeStage) -> None:
+def test_a_long_recovery_tells_how_far_it_is(make_stage: MakePublisherHarness) -> None:
     stage = make_stage(
         Settings(workers=1, pace=Pace(300_000, threaded=False, beside_live=0)), SMALL._replace(segment_bytes=1 << 20)
     )
@@ -214,7 +216,7 @@ def test_a_long_recovery_tells_how_far_it_is(make_stage: MakeStage) -> None:
     assert client.sequences == list(range(1, 401))
 
 
-def test_nothing_to_recover_is_said_as_well(stage: Stage) -> None:
+def test_nothing_to_recover_is_said_as_well(stage: PublisherHarness) -> None:
     client = stage.client()
     client.follow()
     assert told(client, Kind.RECOVERY_RESPONSE) == []
@@ -228,7 +230,7 @@ def test_nothing_to_recover_is_said_as_well(stage: Stage) -> None:
     assert client.sequences == [1, 2]
 
 
-def test_reading_history_while_publishing_disturbs_no_writer(stage: Stage) -> None:
+def test_reading_history_while_publishing_disturbs_no_writer(stage: PublisherHarness) -> None:
     """The public store shares one file position: ten puts, read the third, two more, and four are unreadable."""
     stage.fill(10)
     reader = stage.publisher.opened().feed.log.reader()
@@ -241,7 +243,7 @@ def test_reading_history_while_publishing_disturbs_no_writer(stage: Stage) -> No
     assert client.sequences == list(range(1, 13))
 
 
-def test_who_unsubscribes_while_it_waits_for_a_worker_may_begin_anew(stage: Stage) -> None:
+def test_who_unsubscribes_while_it_waits_for_a_worker_may_begin_anew(stage: PublisherHarness) -> None:
     """The worker that was to have its line finds that it is no longer wanted."""
     client = stage.client(capacity=200)
     client.follow(start=Start.NEW)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.loops import LOOPS, run_loop
-from tests.support.topic_pipes import MakeStage, Stage, small
+from tests.support.topic_pipes import MakePublisherHarness, PublisherHarness, small
 from tests.support.topic_server import Follower, dial, live
 from tests.support.wait import soon
 from yirangmq.admin.topics import LEAST_BUFFER, MOST_WORKERS
@@ -20,7 +20,7 @@ from yirangmq.wire import messages
 from yirangmq.wire.frames import Kind
 
 
-def begun(stage: Stage) -> list[int]:
+def begun(stage: PublisherHarness) -> list[int]:
     return [worker.begun for worker in stage.publisher.opened().follows.workers]
 
 
@@ -34,7 +34,7 @@ def test_the_settings_say_how_many_workers_there_are() -> None:
     assert settings_of(Config(data="d", client_memory_bytes=99_000_000)).most_buffer_bytes == 99_000_000
 
 
-def test_more_workers_share_what_comes_from_then_on(make_stage: MakeStage) -> None:
+def test_more_workers_share_what_comes_from_then_on(make_stage: MakePublisherHarness) -> None:
     stage = make_stage(small(workers=1))
     stage.fill(5)
     first = stage.client()

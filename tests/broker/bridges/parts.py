@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.support.loops import InlineExecutor
 from tests.support.stores import Place
-from tests.support.topic_pipes import Stage, small
+from tests.support.topic_pipes import PublisherHarness, small
 from yirangmq.admin.bridges import EventTopic
 from yirangmq.broker.bridge_worker import REST_MS, Means
 from yirangmq.broker.bridges import Bridges
@@ -25,7 +25,7 @@ from yirangmq.topics.adapters import FeedForBridges
 from yirangmq.topics.ports import Settings
 
 
-class House:
+class BridgeServer:
     """``kill``: nothing that was under way is finished; then the same folder with a new server in it."""
 
     def __init__(self, folder: Path, place: Place, settings: Settings | None = None, events: str = "") -> None:
@@ -37,7 +37,7 @@ class House:
         self._open()
 
     def _open(self) -> None:
-        self.stage = Stage(self._folder / "topics", self._settings)
+        self.stage = PublisherHarness(self._folder / "topics", self._settings)
         turning = self.stage.turning
         loop = turning.loop()
         verbs = Verbs(self, TimeOrderedIds())
@@ -166,4 +166,4 @@ def _never(name: str, error: QueueError) -> None:
     raise AssertionError(f"{name}: {error}")
 
 
-MakeHouse = Callable[..., House]
+MakeHouse = Callable[..., BridgeServer]

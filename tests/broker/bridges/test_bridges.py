@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.broker.bridges.parts import House, MakeHouse
+from tests.broker.bridges.parts import BridgeServer, MakeHouse
 from tests.support.topic_pipes import small
 from yirangmq.admin.bridges import BridgeCalls
 from yirangmq.broker import bridge_worker
@@ -19,18 +19,18 @@ def numbered(count: int, topic: str = "orders", begin: int = 0, key: str | None 
     return [NewRecord(topic, b"%d" % n, key) for n in range(begin, begin + count)]
 
 
-def payloads(house: House, queue: str) -> list[bytes]:
+def payloads(house: BridgeServer, queue: str) -> list[bytes]:
     return [one.envelope.payload for one in house.take(queue)]
 
 
-def test_a_record_becomes_a_message_with_the_same_bytes(house: House) -> None:
+def test_a_record_becomes_a_message_with_the_same_bytes(house: BridgeServer) -> None:
     house.add("b", "mail", "orders")
     house.publish(*(NewRecord("orders", payload) for payload in PAYLOADS))
     house.settle()
     assert payloads(house, "mail") == list(PAYLOADS)
 
 
-def test_bridges_that_were_stopped_go_on_where_they_were(house: House) -> None:
+def test_bridges_that_were_stopped_go_on_where_they_were(house: BridgeServer) -> None:
     """As at a node of a pair that stood by and is active again."""
     house.add("b", "mail", "orders")
     house.publish(*numbered(2))
@@ -47,7 +47,7 @@ def test_bridges_that_were_stopped_go_on_where_they_were(house: House) -> None:
     assert house.row("b")["delivered"] == 5
 
 
-def test_bridges_at_rest_hold_what_they_need_and_do_nothing(house: House) -> None:
+def test_bridges_at_rest_hold_what_they_need_and_do_nothing(house: BridgeServer) -> None:
     house.add("b", "mail", "orders")
     house.bridges.stop()
     house.bridges.load()
@@ -61,7 +61,7 @@ def test_bridges_at_rest_hold_what_they_need_and_do_nothing(house: House) -> Non
     assert payloads(house, "mail") == [b"0", b"1"]
 
 
-def test_key_headers_and_numbers_stand_in_the_envelope(house: House) -> None:
+def test_key_headers_and_numbers_stand_in_the_envelope(house: BridgeServer) -> None:
     house.add("b", "mail")
     house.publish(NewRecord("orders", b"{}", "ann", {"priority": "no number", "서울": "x"}), NewRecord("t", b"1"))
     house.settle()
@@ -84,7 +84,7 @@ def test_key_headers_and_numbers_stand_in_the_envelope(house: House) -> None:
     assert second["attributes"] == {"topic": "t", "sequence": 2, "topicSequence": 1}
 
 
-def test_records_of_one_key_are_worked_on_one_at_a_time(house: House) -> None:
+def test_records_of_one_key_are_worked_on_one_at_a_time(house: BridgeServer) -> None:
     house.add("b", "mail")
     house.publish(*numbered(3, key="ann"), *numbered(1, begin=9, key="bob"))
     house.settle()
@@ -111,7 +111,7 @@ def test_a_key_too_long_for_a_group_is_one_all_the_same(make_house: MakeHouse) -
     assert payloads(house, "mail") == [b"1", b"2"]
 
 
-def test_each_group_of_consumers_has_a_queue_of_its_own(house: House) -> None:
+def test_each_group_of_consumers_has_a_queue_of_its_own(house: BridgeServer) -> None:
     house.add("a", "billing", "orders.*")
     house.add("b", "audit")
     house.publish(NewRecord("orders.new", b"1"), NewRecord("trades", b"2"), NewRecord("orders.eu.new", b"3"))
@@ -120,7 +120,7 @@ def test_each_group_of_consumers_has_a_queue_of_its_own(house: House) -> None:
     assert payloads(house, "audit") == [b"1", b"2", b"3"]
 
 
-def test_two_bridges_to_one_queue_bring_a_record_once(house: House) -> None:
+def test_two_bridges_to_one_queue_bring_a_record_once(house: BridgeServer) -> None:
     house.add("a", "all", "orders")
     house.add("b", "all", "orders", "trades")
     house.publish(*numbered(50), *numbered(50, "trades", 100))
@@ -185,7 +185,7 @@ def test_one_that_is_made_while_the_server_starts_is_at_work_once(make_house: Ma
     assert payloads(house, "mail") == [b"0", b"1", b"2", b"3", b"4"]
 
 
-def test_one_whose_cursor_somebody_else_moved_goes_on_from_there(house: House) -> None:
+def test_one_whose_cursor_somebody_else_moved_goes_on_from_there(house: BridgeServer) -> None:
     row = house.add("b", "mail")
     moved = Reached(row["epoch"], 2, 7)
     house.publish(*numbered(2))
@@ -201,7 +201,7 @@ def test_one_whose_cursor_somebody_else_moved_goes_on_from_there(house: House) -
     assert payloads(house, "mail") == [b"5"]
 
 
-def test_what_it_does_not_want_is_passed_over_and_noted(house: House) -> None:
+def test_what_it_does_not_want_is_passed_over_and_noted(house: BridgeServer) -> None:
     house.add("b", "mail", "orders")
     house.publish(*numbered(30, "trades"))
     house.settle()
@@ -233,7 +233,7 @@ def test_it_begins_where_it_is_told_to(make_house: MakeHouse) -> None:
     assert found["t"] == [b"3", b"4", b"5"]
 
 
-def test_a_queue_that_is_full_makes_it_wait_and_the_log_keeps_the_rest(house: House) -> None:
+def test_a_queue_that_is_full_makes_it_wait_and_the_log_keeps_the_rest(house: BridgeServer) -> None:
     house.add("b", "mail")
     house.policy("mail", '{"quota": {"maxMessages": 3}}')
     house.publish(*numbered(10))
@@ -261,7 +261,7 @@ def test_a_disk_that_is_full_makes_it_wait(make_house: MakeHouse) -> None:
     assert payloads(house, "mail") == [b"0", b"1"]
 
 
-def test_a_record_that_the_queue_never_takes_becomes_a_dead_letter(house: House) -> None:
+def test_a_record_that_the_queue_never_takes_becomes_a_dead_letter(house: BridgeServer) -> None:
     house.add("b", "mail")
     house.policy("mail", '{"maxBytes": 10}')
     house.publish(NewRecord("t", b"1"), NewRecord("t", b"x" * 11), NewRecord("t", b"2"))
@@ -271,7 +271,7 @@ def test_a_record_that_the_queue_never_takes_becomes_a_dead_letter(house: House)
     assert (house.row("b")["delivered"], house.row("b")["refused"]) == (3, 1)
 
 
-def test_a_record_that_a_processor_refuses_becomes_a_dead_letter(house: House) -> None:
+def test_a_record_that_a_processor_refuses_becomes_a_dead_letter(house: BridgeServer) -> None:
     house.add("b", "mail")
     house.policy("mail", '{"processor": {"integrity": "sha256", "checks": [{"check": "length", "max": 1}]}}')
     house.publish(NewRecord("t", b"1"), NewRecord("t", b"22"), NewRecord("t", b"3"))
@@ -281,7 +281,7 @@ def test_a_record_that_a_processor_refuses_becomes_a_dead_letter(house: House) -
     assert (house.row("b")["state"], house.row("b")["refused"]) == ("running", 1)
 
 
-def test_pause_lasts_and_resume_goes_on_where_it_was(house: House) -> None:
+def test_pause_lasts_and_resume_goes_on_where_it_was(house: BridgeServer) -> None:
     house.add("b", "mail")
     house.publish(*numbered(2))
     house.settle()
@@ -295,7 +295,7 @@ def test_pause_lasts_and_resume_goes_on_where_it_was(house: House) -> None:
     assert payloads(house, "mail") == [b"2", b"3"]
 
 
-def test_one_that_is_removed_is_forgotten_and_its_messages_stay(house: House) -> None:
+def test_one_that_is_removed_is_forgotten_and_its_messages_stay(house: BridgeServer) -> None:
     house.add("b", "mail")
     house.publish(*numbered(2))
     house.settle()

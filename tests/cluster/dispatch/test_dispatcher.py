@@ -26,7 +26,7 @@ from yirangmq.core.message import Reason
 pytestmark = pytest.mark.process
 
 
-class Stage:
+class DispatcherHarness:
     """A node, and a client of our own to look at things with."""
 
     def __init__(self, etcds: EtcdCluster, client: Etcd, queue: str) -> None:
@@ -77,9 +77,9 @@ class Stage:
 
 
 @asynccontextmanager
-async def staged(etcds: EtcdCluster, queue: str, **settings: Any) -> AsyncIterator[Stage]:
+async def staged(etcds: EtcdCluster, queue: str, **settings: Any) -> AsyncIterator[DispatcherHarness]:
     async with running(etcds.endpoints, **settings), at(*etcds.endpoints) as client:
-        yield Stage(etcds, client, queue)
+        yield DispatcherHarness(etcds, client, queue)
 
 
 async def take(consumer: Consumer, count: int, *, ack: bool = True) -> list[Given]:
@@ -188,7 +188,7 @@ def test_an_ack_that_is_heard_before_the_transactions_own_answer(etcd: EtcdClust
         slow = Slow(address)
         slow.early, slow.node = set(), Node(slow, address, SystemClock(), TimeOrderedIds(), settings)
         async with slow, at(*etcd.endpoints) as client:
-            stage = Stage(etcd, client, queue)
+            stage = DispatcherHarness(etcd, client, queue)
             task = asyncio.ensure_future(slow.node.run(stop))
             async with Consumer(client, queue, "bob") as consumer:
                 await stage.producer.publish_many([b"%d" % number for number in range(40)])
@@ -214,7 +214,7 @@ def test_three_nodes_race_and_one_leads_each_queue(etcd: EtcdCluster, queue: str
             for one in queues:
                 await client.put(f"/q/{one}/p/ann/k".encode(), b"1")
             for one in queues:
-                stage = Stage(etcd, client, one)
+                stage = DispatcherHarness(etcd, client, one)
                 await stage.waits_for(stage.keys.ordered(1, b"k"))
                 leads = [node for node in (a, b, c) if one in node.leads]
                 assert len(leads) == 1
@@ -228,7 +228,7 @@ def test_a_leader_that_stops_hands_over_at_once(etcd: EtcdCluster, queue: str) -
 
     async def game() -> None:
         async with at(*etcd.endpoints) as client:
-            stage = Stage(etcd, client, queue)
+            stage = DispatcherHarness(etcd, client, queue)
             async with running(etcd.endpoints, "first", lease=600) as first:
                 await stage.producer.publish(b"1")
                 await soon(lambda: queue in first.leads)
@@ -246,7 +246,7 @@ def test_a_leader_that_stops_hands_over_at_once(etcd: EtcdCluster, queue: str) -
 def test_a_sleeping_leader_is_deposed_by_who_stands_by(etcd: EtcdCluster, queue: str) -> None:
     async def game() -> None:
         async with at(*etcd.endpoints) as client:
-            stage = Stage(etcd, client, queue)
+            stage = DispatcherHarness(etcd, client, queue)
             await client.put(stage.keys.leader, b"sleeper")
             await client.put(stage.keys.inbox("ann", "k"), b"1")
             async with running(etcd.endpoints, watchdog=0.3):
@@ -403,7 +403,7 @@ def test_a_late_consumer_gets_all_that_came_before_and_a_pause_holds_them(
 
     async def game() -> None:
         async with running(etcd.endpoints) as node, at(*etcd.endpoints) as client:
-            stage = Stage(etcd, client, queue)
+            stage = DispatcherHarness(etcd, client, queue)
             home = stage.keys.home("bob")
             await define(client, queue, b'{"paused": true}')
             values = [b"%03d" % number for number in range(301)]
@@ -468,7 +468,7 @@ def test_a_message_too_large_to_be_moved_stays_and_the_others_go_on(etcd: EtcdCl
             at(*etcd.endpoints) as client,
             Consumer(client, queue, "bob") as consumer,
         ):
-            stage = Stage(etcd, client, queue)
+            stage = DispatcherHarness(etcd, client, queue)
             with pytest.raises(TooLarge, match="700000 bytes"):
                 await stage.producer.publish(bytes(700_001))
             stuck = stage.keys.inbox("ann", "huge")
@@ -492,7 +492,7 @@ def test_a_message_too_large_to_be_moved_stays_and_the_others_go_on(etcd: EtcdCl
 def test_nothing_is_lost_when_the_state_is_taken_away_by_hand(etcd: EtcdCluster, queue: str) -> None:
     async def game() -> None:
         async with at(*etcd.endpoints) as client:
-            stage = Stage(etcd, client, queue)
+            stage = DispatcherHarness(etcd, client, queue)
             async with running(etcd.endpoints), Consumer(client, queue, "bob") as consumer:
                 await stage.producer.publish_many([b"1", b"2"])
                 assert len(await take(consumer, 2, ack=False)) == 2
@@ -598,7 +598,7 @@ def test_old_dead_letters_go(etcd: EtcdCluster, queue: str) -> None:
                 await consumer.nack(one)
                 await stage.waits_for(stage.keys.why(1))
         async with running(etcd.endpoints), at(*etcd.endpoints) as client:
-            stage = Stage(etcd, client, queue)
+            stage = DispatcherHarness(etcd, client, queue)
             await client.put(stage.keys.home("bob"), b"host")
             await stage.lost(stage.keys.why(1))
             await stage.lost(stage.keys.dead(1, b"k"))
@@ -611,7 +611,7 @@ def test_old_dead_letters_go(etcd: EtcdCluster, queue: str) -> None:
 def test_keys_that_somebody_put_among_ours_disturb_nobody(etcd: EtcdCluster, queue: str) -> None:
     async def game() -> None:
         async with at(*etcd.endpoints) as client:
-            stage = Stage(etcd, client, queue)
+            stage = DispatcherHarness(etcd, client, queue)
             for key in (
                 b"0abc/k",
                 b"7",

@@ -72,7 +72,7 @@ class Flood:
         self.is_gone = True
 
 
-class Stage:
+class RouteRecorder:
     """What the routes below saw and hold."""
 
     def __init__(self) -> None:
@@ -164,7 +164,7 @@ class Bench:
     ) -> None:
         self.wire = Wire()
         self.limits = limits or Limits()
-        self.stage: Stage = beside.stage if beside else Stage()
+        self.stage: RouteRecorder = beside.stage if beside else RouteRecorder()
         tails = Tails(72, lambda: 0.0)
         self.shared: Shared = beside.shared if beside else Shared(self.stage.routes(), self.limits, tails, admit)
         self.now = 0.0

@@ -8,7 +8,7 @@ import json
 import resource
 import sys
 
-from tests.protocols.http.parts import Stage
+from tests.protocols.http.parts import RouteRecorder
 from yirangmq.observe.metrics import resident_bytes
 from yirangmq.protocols.http.router import Params
 from yirangmq.protocols.http.server import HttpDoor, listen_tcp
@@ -18,7 +18,7 @@ TICK_SECONDS = 0.2
 
 
 async def main(limits: Limits) -> None:
-    stage = Stage()
+    stage = RouteRecorder()
     api = stage.routes()
     door = HttpDoor(api, limits)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.protocols.http.parts import Stage
+from tests.protocols.http.parts import RouteRecorder
 from tests.support.credentials import client_context, server_context
 from tests.support.http import Peer, ask, dial, request, serving
 from tests.support.loops import Run
@@ -24,8 +24,8 @@ from yirangmq.stores.memory import MemoryStore
 
 
 @pytest.fixture
-def stage() -> Stage:
-    return Stage()
+def stage() -> RouteRecorder:
+    return RouteRecorder()
 
 
 def only(door: HttpDoor) -> Socket:
@@ -40,7 +40,7 @@ def now() -> float:
 # -- coming in ------------------------------------------------------------------------------------------------------
 
 
-def test_requests_are_answered_on_one_connection(run: Run, stage: Stage) -> None:
+def test_requests_are_answered_on_one_connection(run: Run, stage: RouteRecorder) -> None:
     async def main() -> None:
         async with serving(stage.routes()) as (door, port):
             peer = await dial(port)
@@ -55,7 +55,7 @@ def test_requests_are_answered_on_one_connection(run: Run, stage: Stage) -> None
     run(main())
 
 
-def test_over_tls_the_same_is_said(run: Run, stage: Stage, tmp_path: Path) -> None:
+def test_over_tls_the_same_is_said(run: Run, stage: RouteRecorder, tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(stage.routes(), tls=server_context(tmp_path)) as (door, port):
             peer = await dial(port, client_context(tmp_path))
@@ -71,7 +71,7 @@ def test_over_tls_the_same_is_said(run: Run, stage: Stage, tmp_path: Path) -> No
     run(main())
 
 
-def test_a_tls_client_that_leaves_is_noticed(run: Run, stage: Stage, tmp_path: Path) -> None:
+def test_a_tls_client_that_leaves_is_noticed(run: Run, stage: RouteRecorder, tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(stage.routes(), tls=server_context(tmp_path)) as (_, port):
             peer = await dial(port, client_context(tmp_path))
@@ -83,7 +83,7 @@ def test_a_tls_client_that_leaves_is_noticed(run: Run, stage: Stage, tmp_path: P
     run(main())
 
 
-def test_it_listens_at_a_unix_socket_too(run: Run, stage: Stage, tmp_path: Path) -> None:
+def test_it_listens_at_a_unix_socket_too(run: Run, stage: RouteRecorder, tmp_path: Path) -> None:
     async def main() -> None:
         door = HttpDoor(stage.routes())
         server = await listen_unix(door, tmp_path / "h.sock", 0o600)
@@ -98,7 +98,7 @@ def test_it_listens_at_a_unix_socket_too(run: Run, stage: Stage, tmp_path: Path)
     assert stat.S_IMODE((tmp_path / "h.sock").stat().st_mode) == 0o600
 
 
-def test_a_port_that_is_taken_is_said_to_be_with_the_way_out(run: Run, stage: Stage) -> None:
+def test_a_port_that_is_taken_is_said_to_be_with_the_way_out(run: Run, stage: RouteRecorder) -> None:
     async def main() -> None:
         async with serving(stage.routes()) as (_, port):
             with pytest.raises(CannotListen, match=f"127.0.0.1:{port} is in use .* --http HOST:PORT") as caught:
@@ -108,7 +108,7 @@ def test_a_port_that_is_taken_is_said_to_be_with_the_way_out(run: Run, stage: St
     run(main())
 
 
-def test_one_connection_too_many_is_told_so(run: Run, stage: Stage) -> None:
+def test_one_connection_too_many_is_told_so(run: Run, stage: RouteRecorder) -> None:
     async def main() -> None:
         async with serving(stage.routes(), Limits(connections=2)) as (door, port):
             first, second = await dial(port), await dial(port)
@@ -181,7 +181,7 @@ class Counting:
 
 
 @pytest.mark.parametrize("way", ["close", "half", "reset"])
-def test_a_client_that_leaves_is_noticed_at_once(run: Run, stage: Stage, way: str) -> None:
+def test_a_client_that_leaves_is_noticed_at_once(run: Run, stage: RouteRecorder, way: str) -> None:
     async def main() -> None:
         async with serving(stage.routes()) as (door, port):
             peer = await dial(port)
@@ -201,7 +201,7 @@ def test_a_client_that_leaves_is_noticed_at_once(run: Run, stage: Stage, way: st
     run(main())
 
 
-def test_a_client_that_sends_and_shuts_its_side_is_answered(run: Run, stage: Stage) -> None:
+def test_a_client_that_sends_and_shuts_its_side_is_answered(run: Run, stage: RouteRecorder) -> None:
     """As with ``printf … | nc -N``."""
 
     async def main() -> None:
@@ -222,7 +222,7 @@ def test_a_client_that_sends_and_shuts_its_side_is_answered(run: Run, stage: Sta
     run(main())
 
 
-def test_a_client_that_leaves_is_noticed_even_while_nothing_is_read_from_it(run: Run, stage: Stage) -> None:
+def test_a_client_that_leaves_is_noticed_even_while_nothing_is_read_from_it(run: Run, stage: RouteRecorder) -> None:
     async def main() -> None:
         async with serving(stage.routes(), Limits(pipelined=4)) as (door, port):
             peer = await dial(port)
@@ -243,7 +243,7 @@ def test_a_client_that_leaves_is_noticed_even_while_nothing_is_read_from_it(run:
 # -- streams --------------------------------------------------------------------------------------------------------
 
 
-def test_a_stream_goes_as_fast_as_its_reader_and_holds_others_up_for_nothing(run: Run, stage: Stage) -> None:
+def test_a_stream_goes_as_fast_as_its_reader_and_holds_others_up_for_nothing(run: Run, stage: RouteRecorder) -> None:
     async def main() -> None:
         limits = Limits(write_buffer=256 * 1024)
         async with serving(stage.routes(), limits) as (door, port):
@@ -266,7 +266,7 @@ def test_a_stream_goes_as_fast_as_its_reader_and_holds_others_up_for_nothing(run
     run(main())
 
 
-def test_silent_events_are_kept_alive_and_a_reader_that_left_is_noticed(run: Run, stage: Stage) -> None:
+def test_silent_events_are_kept_alive_and_a_reader_that_left_is_noticed(run: Run, stage: RouteRecorder) -> None:
     async def main() -> None:
         async with serving(stage.routes(), Limits(ping_seconds=15)) as (door, port):
             peer = await dial(port)
@@ -288,7 +288,7 @@ def test_silent_events_are_kept_alive_and_a_reader_that_left_is_noticed(run: Run
 # -- what a client may cost -----------------------------------------------------------------------------------------
 
 
-def test_a_client_that_reads_nothing_is_closed_after_a_while(run: Run, stage: Stage) -> None:
+def test_a_client_that_reads_nothing_is_closed_after_a_while(run: Run, stage: RouteRecorder) -> None:
     async def main() -> None:
         async with serving(stage.routes(), Limits(write_buffer=64 * 1024, write_seconds=30)) as (door, port):
             peer = await dial(port)
@@ -307,7 +307,7 @@ def test_a_client_that_reads_nothing_is_closed_after_a_while(run: Run, stage: St
     run(main())
 
 
-def test_answers_that_nobody_reads_are_held_within_bounds(run: Run, stage: Stage) -> None:
+def test_answers_that_nobody_reads_are_held_within_bounds(run: Run, stage: RouteRecorder) -> None:
     async def main() -> None:
         async with serving(stage.routes(), Limits(client_memory=3_000_000, pipelined=200)) as (door, port):
             peer = await dial(port)
@@ -319,7 +319,7 @@ def test_answers_that_nobody_reads_are_held_within_bounds(run: Run, stage: Stage
     run(main())
 
 
-def test_a_stream_that_does_not_wait_is_cut_off(run: Run, stage: Stage) -> None:
+def test_a_stream_that_does_not_wait_is_cut_off(run: Run, stage: RouteRecorder) -> None:
     async def main() -> None:
         async with serving(stage.routes(), Limits(client_memory=3_000_000)) as (door, port):
             peer = await dial(port)
@@ -335,7 +335,7 @@ def test_a_stream_that_does_not_wait_is_cut_off(run: Run, stage: Stage) -> None:
     run(main())
 
 
-def test_an_answer_arrives_though_the_client_still_sends(run: Run, stage: Stage) -> None:
+def test_an_answer_arrives_though_the_client_still_sends(run: Run, stage: RouteRecorder) -> None:
     """A refusal must not be lost in a reset, which is what closing on unread bytes would send."""
 
     async def main() -> None:
@@ -353,7 +353,7 @@ def test_an_answer_arrives_though_the_client_still_sends(run: Run, stage: Stage)
     run(main())
 
 
-def test_a_client_that_goes_on_sending_after_the_end_is_cut_off(run: Run, stage: Stage) -> None:
+def test_a_client_that_goes_on_sending_after_the_end_is_cut_off(run: Run, stage: RouteRecorder) -> None:
     async def main() -> None:
         async with serving(stage.routes(), Limits(linger_seconds=0.02)) as (door, port):
             peer = await dial(port)
@@ -370,7 +370,7 @@ def test_a_client_that_goes_on_sending_after_the_end_is_cut_off(run: Run, stage:
 # -- the end of the server ------------------------------------------------------------------------------------------
 
 
-def test_a_stopping_door_answers_what_is_at_work_and_lets_everybody_go(run: Run, stage: Stage) -> None:
+def test_a_stopping_door_answers_what_is_at_work_and_lets_everybody_go(run: Run, stage: RouteRecorder) -> None:
     async def main() -> None:
         async with serving(stage.routes()) as (door, port):
             idle, working, waiting, following, half = [await dial(port) for _ in range(5)]
@@ -409,7 +409,7 @@ def test_a_stopping_door_answers_what_is_at_work_and_lets_everybody_go(run: Run,
     run(main())
 
 
-def test_what_is_not_answered_in_the_end_is_refused(run: Run, stage: Stage) -> None:
+def test_what_is_not_answered_in_the_end_is_refused(run: Run, stage: RouteRecorder) -> None:
     async def main() -> None:
         async with serving(stage.routes()) as (door, port):
             peer = await dial(port)
@@ -425,7 +425,7 @@ def test_what_is_not_answered_in_the_end_is_refused(run: Run, stage: Stage) -> N
     run(main())
 
 
-def test_a_silent_connection_is_closed(run: Run, stage: Stage) -> None:
+def test_a_silent_connection_is_closed(run: Run, stage: RouteRecorder) -> None:
     async def main() -> None:
         async with serving(stage.routes(), Limits(idle_seconds=72)) as (door, port):
             idle, waiting = await dial(port), await dial(port)

@@ -26,7 +26,7 @@ def envelope(id: str, payload: bytes = b"1") -> Envelope:
     return Envelope("mail", id, RANK_LAST, 0, 0, 0, None, "", payload, True)
 
 
-class House:
+class StoreOperations:
     """A store and its verbs."""
 
     def __init__(self, store: Store, clock: ManualClock) -> None:
@@ -98,7 +98,7 @@ def step(chance: Random, clock: ManualClock, made: list[str]) -> Callable[[Verbs
 def test_verbs_that_share_a_commit_do_what_they_would_do_alone(tmp_path: Path, seed: int) -> None:
     chance, clock = Random(seed), ManualClock()
     stores: list[Store] = [SqliteStore(tmp_path / "queue.db", durability="os"), MemoryStore()]
-    houses = [House(store, clock) for store in stores]
+    houses = [StoreOperations(store, clock) for store in stores]
     made: list[str] = []
     for _ in range(25):
         steps = [step(chance, clock, made) for _ in range(chance.randint(1, 6))]
@@ -120,7 +120,7 @@ def rows(path: Path, statement: str) -> list[tuple[object, ...]]:
 
 
 def test_who_is_served_by_the_commit_that_brings_its_messages_takes_them_from_no_table(tmp_path: Path) -> None:
-    house = House(SqliteStore(tmp_path / "queue.db", durability="os"), ManualClock())
+    house = StoreOperations(SqliteStore(tmp_path / "queue.db", durability="os"), ManualClock())
     asked: list[str] = []
 
     def trace(cursor: object, text: str, bindings: object) -> bool:
@@ -138,7 +138,7 @@ def test_who_is_served_by_the_commit_that_brings_its_messages_takes_them_from_no
 def test_what_is_due_next_follows_each_lease_and_ack(tmp_path: Path) -> None:
     clock = ManualClock()
     ours = SqliteStore(tmp_path / "queue.db", durability="os")
-    houses = [House(store, clock) for store in (ours, MemoryStore())]
+    houses = [StoreOperations(store, clock) for store in (ours, MemoryStore())]
     seen = []
     for steps in (
         [publish("mail", [envelope("a"), envelope("b")]), look("mail", "a"), lease("mail", 1), look("mail", "a")],
@@ -155,7 +155,7 @@ def test_what_is_due_next_follows_each_lease_and_ack(tmp_path: Path) -> None:
 
 
 def test_ids_are_written_down_when_the_content_goes(tmp_path: Path) -> None:
-    house = House(SqliteStore(tmp_path / "queue.db", durability="os"), ManualClock())
+    house = StoreOperations(SqliteStore(tmp_path / "queue.db", durability="os"), ManualClock())
     with house.store.transaction() as transaction:
         transaction.set_policy("mail", '{"archive":{"maxMessages":1}}')
     house.do([publish("mail", [envelope("a"), envelope("b")]), lease("mail", 9), ack_some("mail", 0, 9)])
@@ -172,7 +172,7 @@ def test_ids_are_written_down_when_the_content_goes(tmp_path: Path) -> None:
 def test_what_another_process_changed_is_not_handed_out_of_memory(tmp_path: Path) -> None:
     """A message just published is rewritten, and one just leased is settled, by somebody else."""
     clock = ManualClock()
-    one, other = (House(SqliteStore(tmp_path / "queue.db", durability="os"), clock) for _ in range(2))
+    one, other = (StoreOperations(SqliteStore(tmp_path / "queue.db", durability="os"), clock) for _ in range(2))
     one.do([publish("mail", [envelope("a"), envelope("b")])])
     with other.store.transaction() as transaction:
         [card] = transaction.by_id("mail", ["a"])
@@ -225,7 +225,10 @@ def test_messages_without_a_body_take_room_too() -> None:
 def test_messages_given_back_behind_others_slow_down_nobody_ahead(tmp_path: Path) -> None:
     """Runs are handed out as runs as far as they stand before the first message with a row of its own."""
     clock = ManualClock()
-    houses = [House(SqliteStore(tmp_path / "queue.db", durability="os"), clock), House(MemoryStore(), clock)]
+    houses = [
+        StoreOperations(SqliteStore(tmp_path / "queue.db", durability="os"), clock),
+        StoreOperations(MemoryStore(), clock),
+    ]
     lines = []
     for house in houses:
         house.do([publish("mail", [envelope(f"m{n:02}") for n in range(12)]), lease("mail", 3)])

@@ -51,7 +51,7 @@ class Hours:
             heapq.heappop(self._alarms)[2]()
 
 
-class Stage:
+class MqServer:
     """A server and one client of it."""
 
     def __init__(self, desk: Desk, house: House, hours: Hours, port: int, peer: Peer, queues: Queues) -> None:
@@ -135,7 +135,7 @@ def loads(body: bytes) -> Any:
     return json.loads(body)
 
 
-Scene = Callable[[Stage], Awaitable[None]]
+Scene = Callable[[MqServer], Awaitable[None]]
 
 
 @asynccontextmanager
@@ -146,7 +146,7 @@ async def staged(
     terms: Terms | None = None,
     grants: tuple[Grant, ...] = (),
     origins: tuple[str, ...] = (),
-) -> AsyncIterator[Stage]:
+) -> AsyncIterator[MqServer]:
     loop = asyncio.get_running_loop()
     store = store or MemoryStore()
     hours = Hours(clock or ManualClock())
@@ -164,7 +164,7 @@ async def staged(
     async with serving(mounts, desk=desk, policy=policy) as (_, port):
         queues = Queues(store, hours.clock, ids, "tester", verbs=verbs)
         try:
-            yield Stage(desk, house, hours, port, await dial(port), queues)
+            yield MqServer(desk, house, hours, port, await dial(port), queues)
         finally:
             pages.stop()
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.protocols.http.mq.parts import PASSWORD, Play, Stage
+from tests.protocols.http.mq.parts import PASSWORD, MqServer, Play
 from yirangmq.core.policy import Defaults
 from yirangmq.protocols.http.mq import api
 from yirangmq.protocols.http.mq.api import Terms
@@ -30,7 +30,7 @@ ROUTES = [
 ]
 
 
-async def config(stage: Stage, queue: str = "q") -> dict[str, object]:
+async def config(stage: MqServer, queue: str = "q") -> dict[str, object]:
     answer = await stage.admin("GET", f"mq/{queue}/config")
     assert (answer.status, answer.headers["content-type"]) == (200, "application/json; charset=utf-8")
     found: dict[str, object] = json.loads(answer.body)
@@ -56,7 +56,7 @@ AUTHORIZATIONS = [
 
 @pytest.mark.parametrize(("said", "password", "body"), AUTHORIZATIONS)
 def test_the_password_is_needed_everywhere(play: Play, said: str | None, password: str, body: bytes) -> None:
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         for method, path in ROUTES:
             headers = {} if said is None else {"authorization": said}
             answer = await stage.ask(method, path, b"1" if method == "PUT" else None, headers)
@@ -69,7 +69,7 @@ def test_the_password_is_needed_everywhere(play: Play, said: str | None, passwor
 @pytest.mark.parametrize("password", ["simple", "with spaces in it", "pässwörd"])
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer"])
 def test_the_password_opens(play: Play, password: str, scheme: str) -> None:
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         sent = f"{scheme}  {password} ".encode().decode("latin-1")
         answer = await stage.ask("GET", "/admin/mq/q/config", headers={"authorization": sent})
         assert answer.status == 200
@@ -78,7 +78,7 @@ def test_the_password_opens(play: Play, password: str, scheme: str) -> None:
 
 
 def test_paths_that_are_not_there_need_no_password(play: Play) -> None:
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         for path in ("/admin", "/admin/", "/admin/mq", "/admin/mq/q", "/admin/mq/q/config/colour"):
             answer = await stage.ask("GET", path)
             assert answer.status == 404
@@ -107,7 +107,7 @@ VALUES = [
 
 @pytest.mark.parametrize(("name", "body", "value"), VALUES)
 def test_a_setting_is_set_and_taken_away(play: Play, name: str, body: bytes, value: object) -> None:
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         assert await config(stage) == NOTHING
         answer = await stage.admin("PUT", f"mq/q/config/{name}", body)
         assert (answer.status, answer.body) == (204, b"")
@@ -143,7 +143,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("name", "body"), REFUSED)
 def test_values_that_make_no_sense_are_refused_and_change_nothing(play: Play, name: str, body: bytes) -> None:
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         await stage.admin("PUT", f"mq/q/config/{name}", b"1")
         before = await config(stage)
         answer = await stage.admin("PUT", f"mq/q/config/{name}", body)
@@ -166,7 +166,7 @@ def test_values_that_make_no_sense_are_refused_and_change_nothing(play: Play, na
     ],
 )
 def test_types_of_a_setting(play: Play, said: str | None, status: int) -> None:
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         headers = {"authorization": f"Bearer {PASSWORD}"} | ({} if said is None else {"content-type": said})
         assert (await stage.ask("PUT", "/admin/mq/q/config/concurrency", b"7", headers)).status == status
         assert (await config(stage))["concurrency"] == (7 if status == 204 else None)
@@ -175,7 +175,7 @@ def test_types_of_a_setting(play: Play, said: str | None, status: int) -> None:
 
 
 def test_clear_keeps_the_configuration(play: Play) -> None:
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         await stage.admin("PUT", "mq/q/config/active-timeout", b"9")
         await stage.put()
         assert (await stage.ask("DELETE", "/mq/q")).status == 204
@@ -186,7 +186,7 @@ def test_clear_keeps_the_configuration(play: Play) -> None:
 
 
 def test_what_the_queue_does_not_say_is_as_the_server_says(play: Play) -> None:
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         await stage.put(b"same")
         again = await stage.draft()
         assert (await stage.ask("PUT", f"/mq/q/messages/{again}", b"same")).status == 409
@@ -202,7 +202,7 @@ def test_what_the_queue_does_not_say_is_as_the_server_says(play: Play) -> None:
 
 
 def test_the_same_payload_twice(play: Play) -> None:
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         first = await stage.put(b"same")
         second = await stage.put(b"same")
         assert (await stage.admin("PUT", "mq/q/config/unique", b"true")).status == 204
@@ -224,7 +224,7 @@ def test_the_same_payload_twice(play: Play) -> None:
     [("drafting-timeout", 60, "drafting"), ("ordered-timeout", 60, "ordered"), ("active-timeout", 300, "active")],
 )
 def test_a_changed_time_out_is_that_of_messages_already_out(play: Play, name: str, seconds: int, state: str) -> None:
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         if state == "drafting":
             await stage.draft()
         else:
@@ -247,7 +247,7 @@ def test_a_changed_time_out_is_that_of_messages_already_out(play: Play, name: st
 
 
 def test_a_longer_time_out_for_a_message_that_would_be_late_by_now(play: Play) -> None:
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         await stage.admin("PUT", "mq/q/config/active-timeout", b"10")
         await stage.put()
         id = await stage.take()
@@ -263,7 +263,7 @@ def test_many_queues_with_config(play: Play, monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(api, "QUEUES_PER_PAGE", 3)
 
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         for number in range(10):
             stage.queues.set_policy(f"n{number}", {"concurrency": 1} if number % 2 else {"ttlSec": 5})
         answer = await stage.admin("GET", "mq-with-config")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.protocols.http.mq.parts import Play, Stage, loads
+from tests.protocols.http.mq.parts import MqServer, Play, loads
 from tests.support.stores import KINDS, Place
 from yirangmq.core.policy import Defaults
 from yirangmq.format.envelope import NewMessage
@@ -30,7 +30,7 @@ BODIES = [b"", EVERY, b'{"a": 1}', b' {"a":1}\n', b"\xff\xfe", b"null", "ü".enc
 def test_any_bytes_and_any_type_round_trip(play: Play, kind: str, said: str | None, told: str, tmp_path: Path) -> None:
     place = Place(kind, tmp_path)
 
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         for body in BODIES:
             id = await stage.draft()
             headers = {} if said is None else {"content-type": said}
@@ -44,7 +44,7 @@ def test_any_bytes_and_any_type_round_trip(play: Play, kind: str, said: str | No
 
 
 def test_a_body_in_chunks_is_the_same_body(play: Play) -> None:
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         id = await stage.draft()
         peer = await stage.dial()
         peer.send(f"PUT /mq/q/messages/{id} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
@@ -58,7 +58,7 @@ def test_a_body_in_chunks_is_the_same_body(play: Play) -> None:
 
 
 def test_content_that_is_set_again_replaces_type_and_bytes_and_keeps_the_place(play: Play) -> None:
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         first, second = await stage.put(b"1"), await stage.put(b"2")
         answer = await stage.ask("PUT", f"/mq/q/messages/{first}", b"one", {"content-type": "a/b"})
         assert answer.status == 204
@@ -72,7 +72,7 @@ def test_content_that_is_set_again_replaces_type_and_bytes_and_keeps_the_place(p
 
 def test_a_message_of_another_door_keeps_its_other_members(play: Play) -> None:
 
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         id = stage.queues.publish("q", NewMessage(payload={"n": 1}, priority=4, trace_id="t", type="order")).id
         got = await stage.get(id)
         assert (got.body, got.headers["content-type"]) == (b'{"n":1}', "application/json; charset=utf-8")
@@ -90,7 +90,7 @@ def test_a_message_of_another_door_keeps_its_other_members(play: Play) -> None:
 
 
 def test_json_that_is_set_here_is_json_elsewhere(play: Play) -> None:
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         id = await stage.draft(priority="2")
         headers = {"content-type": "application/json"}
         assert (await stage.ask("PUT", f"/mq/q/messages/{id}", b'{"a":[1,2]}', headers)).status == 204
@@ -106,7 +106,7 @@ SIZES = [(50, 100), (100, 50)]
 
 @pytest.mark.parametrize(("general", "of_set"), SIZES)
 def test_sizes_are_inclusive_and_set_has_its_own(play: Play, general: int, of_set: int) -> None:
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         id = await stage.draft()
         await stage.set(id, b"x" * of_set)
         too_large = await (await stage.dial()).ask("PUT", f"/mq/q/messages/{id}", b"x" * (of_set + 1))
@@ -121,7 +121,7 @@ def test_sizes_are_inclusive_and_set_has_its_own(play: Play, general: int, of_se
 
 
 def test_a_packed_body_is_refused_and_the_message_is_as_it_was(play: Play) -> None:
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         id = await stage.draft()
         answer = await stage.ask("PUT", f"/mq/q/messages/{id}", gzip.compress(EVERY), {"content-encoding": "gzip"})
         assert (answer.status, answer.headers["accept-encoding"]) == (415, "identity")
@@ -134,7 +134,7 @@ def test_a_packed_body_is_refused_and_the_message_is_as_it_was(play: Play) -> No
 
 
 def test_too_much_in_chunks_is_refused_as_well(play: Play) -> None:
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         id = await stage.draft()
         peer = await stage.dial()
         peer.send(f"PUT /mq/q/messages/{id} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
@@ -148,7 +148,7 @@ def test_too_much_in_chunks_is_refused_as_well(play: Play) -> None:
 
 
 def test_a_type_that_is_a_book_is_refused(play: Play) -> None:
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         id = await stage.draft()
         headers = {"content-type": "x" * 256}
         assert (await stage.ask("PUT", f"/mq/q/messages/{id}", b"", headers)).status == 400
@@ -157,7 +157,7 @@ def test_a_type_that_is_a_book_is_refused(play: Play) -> None:
 
 
 def test_a_full_queue_says_when_to_come_again(play: Play) -> None:
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         stage.queues.set_policy("q", {"quota": {"maxMessages": 1}})
         await stage.put()
         id = await stage.draft()
@@ -182,7 +182,7 @@ BODIES_NOBODY_ASKED_FOR = [
 
 @pytest.mark.parametrize(("body", "said", "status"), BODIES_NOBODY_ASKED_FOR)
 def test_bodies_where_none_is_needed(play: Play, body: bytes, said: str | None, status: int) -> None:
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         await stage.put()
         id = await stage.take()
         headers = {} if said is None else {"content-type": said}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.protocols.http.mq.parts import JSON, Play, Stage, loads
+from tests.protocols.http.mq.parts import JSON, MqServer, Play, loads
 from yirangmq.core.errors import StoreFull
 from yirangmq.protocols.context import House
 from yirangmq.protocols.http.mq.api import Terms
@@ -25,7 +25,7 @@ READ = [
 
 @pytest.mark.parametrize(("body", "priority"), READ)
 def test_priorities_as_they_are_read(play: Play, body: bytes, priority: str) -> None:
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         answer = await stage.ask("POST", "/mq/q/messages", body, JSON)
         assert (answer.status, answer.headers["content-type"]) == (200, "text/plain; charset=utf-8")
         id = answer.body.decode()
@@ -66,7 +66,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("body", "headers", "status"), REFUSED)
 def test_what_is_refused(play: Play, body: bytes | None, headers: dict[str, str], status: int) -> None:
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         peer = await stage.dial()
         answer = await peer.ask("POST", "/mq/q/messages", body, headers)
         assert answer.status == status
@@ -80,7 +80,7 @@ def test_what_is_refused(play: Play, body: bytes | None, headers: dict[str, str]
 
 
 def test_other_spellings_of_the_type(play: Play) -> None:
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         for said in ("application/json; charset=utf-8", "APPLICATION/JSON", " application/json ;x=y"):
             answer = await stage.ask("POST", "/mq/q/messages", b'{"priority":1}', {"content-type": said})
             assert answer.status == 200
@@ -89,7 +89,7 @@ def test_other_spellings_of_the_type(play: Play) -> None:
 
 
 def test_ids_are_never_the_same_and_can_stand_in_a_path(play: Play) -> None:
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         ids = [await stage.draft() for _ in range(100)]
         assert len(set(ids)) == 100
         assert all(id.replace("-", "").isalnum() and len(id) <= 100 for id in ids)
@@ -104,7 +104,7 @@ def test_a_full_disk_takes_no_drafts_and_no_content_and_consuming_goes_on(
     def full(house: House) -> None:
         raise StoreFull("no room")
 
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         id, draft = await stage.put(), await stage.draft()
         monkeypatch.setattr(House, "check_room", full)
         assert (await stage.ask("POST", "/mq/q/messages", b'{"priority":1}', JSON)).status == 507

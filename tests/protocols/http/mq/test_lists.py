@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.protocols.http.mq.parts import Play, Stage
+from tests.protocols.http.mq.parts import MqServer, Play
 from tests.support.http import request
 from tests.support.stores import Place
 from tests.support.wait import soon
@@ -42,7 +42,7 @@ def test_which_form_a_client_prefers(accept: str, form: str) -> None:
     assert preferred(accept) == form
 
 
-async def fail_some(stage: Stage, count: int) -> list[str]:
+async def fail_some(stage: MqServer, count: int) -> list[str]:
     stored = stage.queues.publish_many("q", [b"%d" % number for number in range(count)])
     stage.queues.nack_many([one.lease_id for one in stage.queues.lease("q", count)], "REJECTED")
     return [one.id for one in stored]
@@ -53,7 +53,7 @@ async def fail_some(stage: Stage, count: int) -> list[str]:
 def test_failed_messages_in_both_forms(play: Play, count: int, per_page: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api, "PER_PAGE", per_page)
 
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         ids = [await stage.put(b"%d" % number) for number in range(count)]
         for id in ids:
             await stage.take()
@@ -70,7 +70,7 @@ def test_failed_messages_in_both_forms(play: Play, count: int, per_page: int, mo
 
 
 def test_namespaces_come_with_a_draft_and_go_with_clear(play: Play) -> None:
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         assert (await stage.ask("GET", "/mq")).body == b"[]"
         assert (await stage.ask("GET", "/mq", headers={"accept": LINES})).body == b""
         await stage.admin("PUT", "mq/configured/config/unique", b"true")
@@ -91,7 +91,7 @@ def test_namespaces_come_with_a_draft_and_go_with_clear(play: Play) -> None:
 def test_many_namespaces(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api, "QUEUES_PER_PAGE", 7)
 
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         names = sorted(f"n{number}" for number in range(50))
         for name in names:
             stage.queues.publish(name, b"")
@@ -101,7 +101,7 @@ def test_many_namespaces(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_all_that_failed_is_renewed_in_order_of_arrival_and_abandoned(play: Play) -> None:
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         ids = [await stage.put(b"%d" % number) for number in range(5)]
         for _ in ids:
             await stage.take()
@@ -135,7 +135,7 @@ def test_a_list_goes_on_as_fast_as_it_is_read_while_others_are_served(
 
     monkeypatch.setattr(api, "failed_page", counted)
 
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         ids = await fail_some(stage, 4_000)
         others = [await stage.dial() for _ in range(5)]
         await others[0].ask("GET", "/mq/q/failed-messages")
@@ -177,7 +177,7 @@ def test_whoever_leaves_in_the_middle_of_a_list_ends_it(play: Play, monkeypatch:
 
     monkeypatch.setattr(api.Listing, "gone", watched)
 
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         await fail_some(stage, 300)
         peer = await stage.dial()
         peer.send(request("GET", "/mq/q/failed-messages"))
@@ -191,7 +191,7 @@ def test_whoever_leaves_in_the_middle_of_a_list_ends_it(play: Play, monkeypatch:
 def test_a_list_that_cannot_be_read_to_its_end_is_cut_off(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that nobody takes a part for the whole."""
 
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         await fail_some(stage, 30)
         calls = 0
 

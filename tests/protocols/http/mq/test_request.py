@@ -5,7 +5,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.protocols.http.mq.parts import ADMIN, JSON, Play, Stage
+from tests.protocols.http.mq.parts import ADMIN, JSON, MqServer, Play
 from yirangmq.broker.two_step import note_of
 from yirangmq.core.errors import BadInput
 from yirangmq.core.validation import check_queue
@@ -54,7 +54,7 @@ def body_for(method: str, path: str) -> bytes | None:
 def test_another_version_is_refused_on_every_route_with_an_empty_body(
     play: Play, method: str, path: str, status: int
 ) -> None:
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         body = body_for(method, path)
         refused = await stage.ask(method, path, body, ADMIN | {"accept-version": "^1.0.0"})
         assert (refused.status, refused.body, refused.headers["content-length"]) == (400, b"", "0")
@@ -69,7 +69,7 @@ def test_another_version_is_refused_on_every_route_with_an_empty_body(
 def test_cors_allows_an_origin_of_the_settings_on_every_route(play: Play, method: str, path: str, status: int) -> None:
     origin = "https://example.com:8443"
 
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         answer = await stage.ask(method, path, body_for(method, path), ADMIN | {"origin": origin})
         assert answer.status == status
         assert answer.headers["access-control-allow-origin"] == origin
@@ -85,7 +85,7 @@ def test_cors_allows_an_origin_of_the_settings_on_every_route(play: Play, method
 
 
 def test_cors_errors_can_be_read_by_pages_of_allowed_origins(play: Play) -> None:
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         origin = {"origin": "https://a.example"}
         for headers, status in ((JSON | origin, 400), (origin, 415)):
             answer = await stage.ask("POST", "/mq/q/messages", b"{}", headers)
@@ -99,7 +99,7 @@ def test_cors_errors_can_be_read_by_pages_of_allowed_origins(play: Play) -> None
 
 @pytest.mark.parametrize("path", ["/mq", "/mq/q/messages/x", "/admin/mq/q/config/unique", "/mq/no/such/path"])
 def test_cors_preflights_of_allowed_origins_are_answered(play: Play, path: str) -> None:
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         headers = {
             "origin": "https://a.example",
             "access-control-request-method": "PATCH",
@@ -128,7 +128,7 @@ NOWHERE = [
 
 @pytest.mark.parametrize(("method", "path"), NOWHERE)
 def test_paths_that_lead_nowhere(play: Play, method: str, path: str) -> None:
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         answer = await stage.ask(method, path)
         assert answer.status == 404
         about = json.loads(answer.body)
@@ -143,7 +143,7 @@ BAD = ["a b", "a/b", "ü", "a:b", "a\n", "a*", "x" * 256, "\x7f", "a%b", "~"]
 
 @pytest.mark.parametrize("name", BAD)
 def test_names_that_are_none(play: Play, name: str) -> None:
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         coded = quote(name, safe="")
         routes = [(method, path.replace("/q", f"/{coded}", 1)) for method, path, _ in ROUTES if "/q" in path]
         routes.append(("GET", f"/mq/q/messages/{coded}"))
@@ -158,7 +158,7 @@ def test_names_that_are_none(play: Play, name: str) -> None:
 
 @pytest.mark.parametrize("path", ["/mq/%zz/stats", "/mq/%/stats", "/mq/%ff/stats", "/mq/%00/stats"])
 def test_paths_that_cannot_be_decoded(play: Play, path: str) -> None:
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         answer = await stage.ask("GET", path)
         assert (answer.status, json.loads(answer.body)["statusCode"]) == (400, 400)
 
@@ -195,7 +195,7 @@ def test_namespaces_and_names() -> None:
 
 @pytest.mark.parametrize("name", [*NAMES, *LONG])
 def test_every_namespace_works_and_comes_back(play: Play, name: str) -> None:
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         await stage.admin("PUT", f"mq/{name}/config/concurrency", b"5")
         id = await stage.put(b"content", name)
         assert await stage.order(name) == id
@@ -213,7 +213,7 @@ def test_every_namespace_works_and_comes_back(play: Play, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "x" * 255])
 def test_a_namespace_that_is_no_name_is_reached_by_other_doors_under_its_own(play: Play, name: str) -> None:
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         await stage.draft(name)
         published = stage.queues.publish(queue_of(name), b"from elsewhere").id
         assert await stage.order(name) == published
@@ -222,7 +222,7 @@ def test_a_namespace_that_is_no_name_is_reached_by_other_doors_under_its_own(pla
 
 
 def test_reserved_names_that_another_door_made_are_nobodys_namespace(play: Play) -> None:
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         for name in ("_.x", "_.-" + "0" * 64, "fine"):
             stage.queues.publish(name, b"")
         assert json.loads((await stage.ask("GET", "/mq")).body) == ["fine"]
@@ -232,7 +232,7 @@ def test_reserved_names_that_another_door_made_are_nobodys_namespace(play: Play)
 
 
 def test_what_stands_behind_a_question_mark_is_not_read(play: Play) -> None:
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         answer = await stage.ask("POST", "/mq/q/messages?token=abc&priority=9", b'{"priority":1}', JSON)
         assert answer.status == 200
         assert (await stage.ask("GET", "/mq/q/stats?%zz")).status == 200
@@ -241,7 +241,7 @@ def test_what_stands_behind_a_question_mark_is_not_read(play: Play) -> None:
 
 
 def test_asking_for_a_head_alone_changes_nothing(play: Play) -> None:
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         id = await stage.put(b"12345", priority="3")
         answer = await stage.ask("HEAD", "/mq/q/messages")
         assert (answer.status, answer.headers["content-type"]) == (200, "text/plain; charset=utf-8")

@@ -4,74 +4,74 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.protocols.http.mq.parts import Play, Stage
+from tests.protocols.http.mq.parts import MqServer, Play
 from yirangmq.broker.dead_letters import DeadLetters
 from yirangmq.format.envelope import NewMessage
 
-Step = Callable[[Stage], Awaitable[str]]
+Step = Callable[[MqServer], Awaitable[str]]
 
 
-async def drafting(stage: Stage) -> str:
+async def drafting(stage: MqServer) -> str:
     return await stage.draft()
 
 
-async def waiting(stage: Stage) -> str:
+async def waiting(stage: MqServer) -> str:
     return await stage.put()
 
 
-async def ordered(stage: Stage) -> str:
+async def ordered(stage: MqServer) -> str:
     await stage.put()
     return await stage.order()
 
 
-async def active(stage: Stage) -> str:
+async def active(stage: MqServer) -> str:
     await stage.put()
     return await stage.take()
 
 
-async def failed(stage: Stage) -> str:
+async def failed(stage: MqServer) -> str:
     id = await active(stage)
     await stage.say(id, "fail")
     return id
 
 
-async def completed(stage: Stage) -> str:
+async def completed(stage: MqServer) -> str:
     id = await active(stage)
     await stage.say(id, "complete")
     return id
 
 
-async def renewed(stage: Stage) -> str:
+async def renewed(stage: MqServer) -> str:
     id = await failed(stage)
     await stage.say(id, "renew")
     return id
 
 
-async def abandoned(stage: Stage) -> str:
+async def abandoned(stage: MqServer) -> str:
     id = await stage.put()
     assert (await stage.ask("DELETE", f"/mq/q/messages/{id}")).status == 204
     return id
 
 
-async def timed_out(stage: Stage) -> str:
+async def timed_out(stage: MqServer) -> str:
     id = await stage.draft()
     stage.pass_time(60)
     return id
 
 
-async def late(stage: Stage) -> str:
+async def late(stage: MqServer) -> str:
     """Active for too long, and back in line."""
     id = await active(stage)
     stage.pass_time(300)
     return id
 
 
-async def unknown(stage: Stage) -> str:
+async def unknown(stage: MqServer) -> str:
     await stage.put()
     return "nobody"
 
 
-async def elsewhere(stage: Stage) -> str:
+async def elsewhere(stage: MqServer) -> str:
     """A message of another queue."""
     return await stage.put(queue="other")
 
@@ -112,7 +112,7 @@ CASES = [(state, route, int(status)) for state, *row in ROWS for route, status i
 
 @pytest.mark.parametrize(("state", "route", "status"), CASES)
 def test_the_status_of_each_route_in_each_state(play: Play, state: str, route: str, status: int) -> None:
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         id = await STEPS[state](stage)
         before = await stage.stats()
         method, end = ROUTES[route]
@@ -161,7 +161,7 @@ STATES = {
 
 @pytest.mark.parametrize(("state", "route"), AFTER)
 def test_the_numbers_after_each_route(play: Play, state: str, route: str) -> None:
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         id = await STEPS[state](stage)
         method, end = ROUTES[route]
         answer = await stage.ask(method, f"/mq/q/messages/{id}{end}", b"new" if method == "PUT" else None)
@@ -172,7 +172,7 @@ def test_the_numbers_after_each_route(play: Play, state: str, route: str) -> Non
 
 
 def test_statistics_of_a_queue_that_is_not_there(play: Play) -> None:
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         answer = await stage.ask("GET", "/mq/nowhere/stats")
         assert answer.status == 200
         assert answer.headers["content-type"] == "application/json; charset=utf-8"
@@ -184,7 +184,7 @@ def test_statistics_of_a_queue_that_is_not_there(play: Play) -> None:
 
 
 def test_completed_is_a_counter_that_only_clear_takes_back(play: Play) -> None:
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         for number in range(3):
             await completed(stage)
             assert (await stage.stats())["completed"] == number + 1
@@ -199,7 +199,7 @@ def test_completed_is_a_counter_that_only_clear_takes_back(play: Play) -> None:
 
 def test_states_of_other_doors_have_the_documents_names(play: Play) -> None:
 
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         stage.queues.publish("q", NewMessage(payload={"n": 1}, delay=60, priority=7))
         id = stage.queues.publish("q", NewMessage(payload=b"\x00", content_type="x/y")).id
         held = stage.queues.publish("q", NewMessage(payload=1, group="g")).id

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.protocols.http.mq.parts import JSON, Play, Stage
+from tests.protocols.http.mq.parts import JSON, MqServer, Play
 from tests.support.http import Peer, request
 from yirangmq.core.message import Envelope
 from yirangmq.format.envelope import type_of
@@ -22,7 +22,7 @@ async def statuses(peer: Peer, count: int) -> list[int]:
 def test_requests_of_one_connection_are_done_in_the_order_in_which_they_were_sent(play: Play) -> None:
     """Though others of the same kinds came before them."""
 
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         mine, others = await stage.draft(), [await stage.put(b"%d" % number) for number in range(3)]
         first, second = await stage.dial(), await stage.dial()
         path = f"/mq/q/messages/{mine}"
@@ -48,7 +48,7 @@ def test_requests_of_one_connection_are_done_in_the_order_in_which_they_were_sen
 def test_batches_of_any_size(play: Play, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "MOST", most)
 
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         peers = [await stage.dial() for _ in range(20)]
 
         async def cycle(peer: Peer, number: int) -> None:
@@ -69,7 +69,7 @@ def test_batches_of_any_size(play: Play, most: int, monkeypatch: pytest.MonkeyPa
 def test_what_the_store_refuses_together_is_tried_one_by_one(play: Play) -> None:
     store = FailingStore(MemoryStore())
 
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         ids = [await stage.draft() for _ in range(3)]
         peers = [await stage.dial() for _ in ids]
         for number in (1, 2, 4):  # all together, the batch alone, then one of the three
@@ -90,7 +90,7 @@ def test_an_answer_that_fails_harms_no_other(play: Play, monkeypatch: pytest.Mon
             raise ZeroDivisionError
         return type_of(envelope)
 
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         bad, good = await stage.put(b"bad"), await stage.put(b"good")
         monkeypatch.setattr(messages, "type_of", broken)
         peer, other = await stage.dial(), await stage.dial()
@@ -108,7 +108,7 @@ def test_coalesced_requests_of_a_failed_transaction_are_answered_and_the_next_on
 ) -> None:
     store = FailingStore(MemoryStore())
 
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         ids = [await stage.draft() for _ in range(crowded)]
         peers = [await stage.dial() for _ in ids]
         for number in range(2 + crowded):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.protocols.http.mq.parts import Play, Stage
+from tests.protocols.http.mq.parts import MqServer, Play
 from tests.support.stores import KINDS, Place
 from tests.support.wait import soon
 from yirangmq.core.policy import Defaults
@@ -14,7 +14,7 @@ from yirangmq.testing import ManualClock
 TIMES = [("drafting", 60), ("ordered", 60), ("active", 300)]
 
 
-async def reach(stage: Stage, state: str) -> str:
+async def reach(stage: MqServer, state: str) -> str:
     if state == "drafting":
         return await stage.draft()
     id = await stage.put()
@@ -27,7 +27,7 @@ async def reach(stage: Stage, state: str) -> str:
 
 @pytest.mark.parametrize(("state", "seconds"), TIMES)
 def test_time_acts_on_an_idle_queue_without_being_asked(play: Play, state: str, seconds: float) -> None:
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         await reach(stage, state)
 
         def counted(transaction: Transaction) -> tuple[int, int]:
@@ -49,14 +49,14 @@ def test_time_acts_on_an_idle_queue_without_being_asked(play: Play, state: str, 
 def test_time_while_the_server_was_away_counts(play: Play, kind: str, state: str, seconds: int, tmp_path: Path) -> None:
     place, clock = Place(kind, tmp_path), ManualClock()
 
-    async def before(stage: Stage) -> None:
+    async def before(stage: MqServer) -> None:
         await reach(stage, state)
         stage.pass_time(1)
 
-    async def shortly_after(stage: Stage) -> None:
+    async def shortly_after(stage: MqServer) -> None:
         assert await stage.stats() == {state: 1}
 
-    async def later(stage: Stage) -> None:
+    async def later(stage: MqServer) -> None:
         assert await stage.stats() == ({} if state == "drafting" else {"waiting": 1})
 
     play(before, store=place.open(), clock=clock)
@@ -73,13 +73,13 @@ def test_every_state_outlives_a_restart(play: Play, kind: str, tmp_path: Path) -
     ids: dict[str, str] = {}
     states = ("failed", "active", "ordered", "drafting", "waiting")
 
-    async def before(stage: Stage) -> None:
+    async def before(stage: MqServer) -> None:
         for state in states:
             ids[state] = await reach(stage, state)
         await stage.admin("PUT", "mq/q/config/unique", b"true")
         await stage.admin("PUT", "mq/q/config/concurrency", b"9")
 
-    async def after(stage: Stage) -> None:
+    async def after(stage: MqServer) -> None:
         assert await stage.stats() == dict.fromkeys(states, 1)
         await stage.set(ids["drafting"], b"set after the restart")
         assert (await stage.get(ids["ordered"])).body == b"content"
@@ -98,7 +98,7 @@ def test_every_state_outlives_a_restart(play: Play, kind: str, tmp_path: Path) -
 
 
 def test_a_message_that_comes_back_goes_behind_those_of_its_priority(play: Play) -> None:
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         first = await stage.put(b"1", priority="5")
         await stage.take()
         second, third = await stage.put(b"2", priority="5"), await stage.put(b"3", priority="6")
@@ -109,7 +109,7 @@ def test_a_message_that_comes_back_goes_behind_those_of_its_priority(play: Play)
 
 
 def test_too_many_time_outs_make_a_failed_message_with_a_reason(play: Play) -> None:
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         stage.queues.set_policy("q", {"retry": {"limit": 2}})
         id = await stage.put()
         for state in ("ordered", "active", "ordered"):
@@ -127,7 +127,7 @@ def test_too_many_time_outs_make_a_failed_message_with_a_reason(play: Play) -> N
 
 
 def test_the_servers_time_outs(play: Play) -> None:
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         await stage.draft()
         await stage.put()
         await stage.put()
@@ -145,7 +145,7 @@ def test_the_servers_time_outs(play: Play) -> None:
 
 
 def test_a_repeated_call_is_remembered_for_the_queues_window(play: Play) -> None:
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         done = await stage.put()
         await stage.take()
         await stage.say(done, "complete")

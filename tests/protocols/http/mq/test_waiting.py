@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.protocols.http.mq.parts import JSON, Play, Stage
+from tests.protocols.http.mq.parts import JSON, MqServer, Play
 from tests.support.http import Answer, Peer
 from tests.support.wait import soon
 from yirangmq.broker.dead_letters import DeadLetters
@@ -27,7 +27,7 @@ async def served(peer: Peer) -> str:
 
 
 def test_the_smallest_priority_then_the_oldest_of_a_thousand(play: Play) -> None:
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         ids = []
         for number in range(1000):
             priority = (number * 7919) % 13
@@ -40,7 +40,7 @@ def test_the_smallest_priority_then_the_oldest_of_a_thousand(play: Play) -> None
 
 
 def test_waiters_are_served_in_order_of_arrival(play: Play) -> None:
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         peers = await stage.waiting(5)
         ids = [await stage.put(b"%d" % number) for number in range(5)]
         assert [await served(peer) for peer in peers] == ids
@@ -51,7 +51,7 @@ def test_waiters_are_served_in_order_of_arrival(play: Play) -> None:
 def test_nobody_overtakes_who_waits(play: Play) -> None:
     """Not even with news that are none, and not in the very turn in which the message comes."""
 
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         first, second = await stage.waiting(2)
         stage.desk.news()
         await stage.put(b"", queue="other")
@@ -69,7 +69,7 @@ def test_nobody_overtakes_who_waits(play: Play) -> None:
 
 
 def test_a_message_of_any_door_wakes_an_order(play: Play) -> None:
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         [peer] = await stage.waiting(1)
         stored = stage.queues.publish("q", b"from elsewhere")
         stage.desk.news()
@@ -80,7 +80,7 @@ def test_a_message_of_any_door_wakes_an_order(play: Play) -> None:
 
 @pytest.mark.parametrize("way", ["close", "half-close", "abort"])
 def test_a_waiter_that_left_takes_nothing(play: Play, way: str) -> None:
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         gone, stays = await stage.waiting(2)
         match way:
             case "close":
@@ -100,7 +100,7 @@ def test_a_waiter_that_left_takes_nothing(play: Play, way: str) -> None:
 def test_one_that_leaves_at_the_last_moment_takes_nothing_either(play: Play) -> None:
     """Its message is claimed in the commit during which it leaves."""
 
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         gone, stays = await stage.waiting(2)
         first, second = await stage.draft(), await stage.draft()
         [taker, _] = stage.desk.waiting("q")
@@ -116,7 +116,7 @@ def test_one_that_leaves_at_the_last_moment_takes_nothing_either(play: Play) -> 
 
 @pytest.mark.parametrize("exists", [True, False])
 def test_a_queue_that_is_cleared_ends_all_waiting(play: Play, exists: bool) -> None:
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         if exists:
             await stage.put()
             await stage.say(await stage.take(), "complete")
@@ -138,7 +138,7 @@ def test_a_queue_that_is_cleared_ends_all_waiting(play: Play, exists: bool) -> N
 
 
 def test_a_queue_that_another_door_deletes_ends_all_waiting_too(play: Play) -> None:
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         [peer] = await stage.waiting(1)
         stage.house.methods.find("delete_queue")(stage.desk, {"queue": "q"}, lambda value, error: None)
         assert (await heard(peer)).status == 404
@@ -147,7 +147,7 @@ def test_a_queue_that_another_door_deletes_ends_all_waiting_too(play: Play) -> N
 
 
 def test_waiting_makes_no_queue(play: Play) -> None:
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         await stage.waiting(1)
         assert (await stage.ask("GET", "/mq")).body == b"[]"
 
@@ -155,7 +155,7 @@ def test_waiting_makes_no_queue(play: Play) -> None:
 
 
 def test_an_order_waits_without_end(play: Play) -> None:
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         [peer] = await stage.waiting(1)
         stage.pass_time(10**6)
         id = await stage.put()
@@ -166,7 +166,7 @@ def test_an_order_waits_without_end(play: Play) -> None:
 
 @pytest.mark.parametrize("what", ["ordered", "active"])
 def test_a_message_that_times_out_wakes_who_waits(play: Play, what: str) -> None:
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         id = await stage.put()
         await (stage.order() if what == "ordered" else stage.take())
         [peer] = await stage.waiting(1)
@@ -178,7 +178,7 @@ def test_a_message_that_times_out_wakes_who_waits(play: Play, what: str) -> None
 
 @pytest.mark.parametrize("way", ["one", "all", "another door"])
 def test_a_renewed_message_wakes_who_waits(play: Play, way: str) -> None:
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         id = await stage.put()
         await stage.take()
         await stage.say(id, "fail")
@@ -201,7 +201,7 @@ ENDS = ["complete", "fail", "abandon", "timeout", "ack", "nack", "clear config",
 
 @pytest.mark.parametrize("end", ENDS)
 def test_a_free_place_wakes_an_order_that_is_held(play: Play, end: str) -> None:
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         await stage.admin("PUT", "mq/q/config/concurrency", b"1")
         ids = [await stage.put(b"%d" % number) for number in range(2)]
         lease = ""
@@ -233,7 +233,7 @@ def test_a_free_place_wakes_an_order_that_is_held(play: Play, end: str) -> None:
 
 
 def test_one_more_than_allowed_waits(play: Play) -> None:
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         for number in range(4):
             await stage.put(b"%d" % number)
         await stage.order()
@@ -245,7 +245,7 @@ def test_one_more_than_allowed_waits(play: Play) -> None:
 
 
 def test_many_orders_and_many_sets_in_one_turn(play: Play) -> None:
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         peers = await stage.waiting(40)
         ids = [await stage.draft() for _ in range(40)]
         writers = [await stage.dial() for _ in range(8)]
@@ -263,7 +263,7 @@ def test_many_orders_and_many_sets_in_one_turn(play: Play) -> None:
 def test_orders_wait_out_a_store_that_refuses(play: Play) -> None:
     store = FailingStore(MemoryStore())
 
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         id = await stage.draft()
         [peer] = await stage.waiting(1)
         await soon(lambda: stage.desk.is_idle)  # what the order looked for is not among the transactions to come
@@ -284,7 +284,7 @@ def test_a_queue_with_tokens_asks_for_them(play: Play) -> None:
         Grant("everything"),
     )
 
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: MqServer) -> None:
         async def status(method: str, path: str, token: str) -> int:
             headers = {"authorization": f"Bearer {token}"} if token else {}
             body = b'{"priority":null}' if method == "POST" else None
