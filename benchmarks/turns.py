@@ -23,9 +23,9 @@ PARTS: dict[str, list[str]] = {
     "peers": ["benchmarks/peers.py", "--only", "ours", "--quick", "--sections", "lines"],
     "http": ["benchmarks/http_door.py", "--quick"],
     "store": ["benchmarks/store.py", "--repeats", "5", "--deep", "20000", "--deep-files", "2000"],
-    "topics": ["benchmarks/topics_feed.py", "--quick"],
+    "topics": ["benchmarks/topics_feed.py", "--quick", "--only", "ours"],
 }
-LINE = re.compile(r"^\s+(?P<name>\S.*?)\s+(?P<rate>[\d,]+)/s\b(?P<rest>.*)$")
+LINE = re.compile(r"^\s+(?P<name>\S.*?):?\s+(?P<rate>[\d,]+)(?: deliveries| MB)?/s\b(?P<rest>.*)$")
 PROCESSOR = re.compile(r"(?:broker|server)\s+([\d.]+) µs")
 Key = tuple[str, str]
 
