@@ -23,7 +23,7 @@ PARTS: dict[str, list[str]] = {
     "peers": ["benchmarks/peers.py", "--only", "ours", "--quick", "--sections", "lines"],
     "http": ["benchmarks/http_door.py", "--quick"],
     "store": ["benchmarks/store.py", "--repeats", "5", "--deep", "20000", "--deep-files", "2000"],
-    "topics": ["benchmarks/topics_feed.py", "--quick", "--only", "ours"],
+    "topics": ["benchmarks/topics_feed.py", "--quick", "--only", "fan-out", "--only", "recovery"],
 }
 LINE = re.compile(r"^\s+(?P<name>\S.*?):?\s+(?P<rate>[\d,]+)(?: deliveries| MB)?/s\b(?P<rest>.*)$")
 PROCESSOR = re.compile(r"(?:broker|server)\s+([\d.]+) µs")
