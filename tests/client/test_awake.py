@@ -79,14 +79,15 @@ def test_not_while_messages_are_pushed(server: RunningServer, watched: Watched) 
 
 
 def test_it_falls_asleep_when_nothing_comes(server: RunningServer, watched: Watched) -> None:
-    """A lease waits for a message that is late: awake for a twentieth of a second, and asleep for the rest."""
+    """A lease waits for a message that is late: awake for a twentieth of a second, and asleep for the rest.
+    The processor time is that of this thread: the server has its own, and other tests leave work behind."""
     with connect(server.unix) as client:
         client.ping()
-        before, began = time.process_time(), time.monotonic()
+        before, began = time.thread_time(), time.monotonic()
         assert client.lease("mail", wait=1.5) == []
         assert time.monotonic() - began >= 1.4
         assert watched.count > 0
-        assert time.process_time() - before < 1
+        assert time.thread_time() - before < 1
 
 
 def test_a_slow_server_is_slept_for(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
