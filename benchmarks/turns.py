@@ -25,6 +25,8 @@ PARTS: dict[str, list[str]] = {
     "store": ["benchmarks/store.py", "--repeats", "5", "--deep", "20000", "--deep-files", "2000"],
     "topics": ["benchmarks/topics_feed.py", "--quick", "--only", "fan-out", "--only", "recovery"],
 }
+TAKE_FOLDER = ("store", "topics")
+"""Parts whose benchmark has ``--folder``."""
 LINE = re.compile(r"^\s+(?P<name>\S.*?):?\s+(?P<rate>[\d,]+)(?: deliveries| MB)?/s\b(?P<rest>.*)$")
 PROCESSOR = re.compile(r"(?:broker|server)\s+([\d.]+) µs")
 Key = tuple[str, str]
@@ -58,10 +60,12 @@ def _middle(runs: list[Figures]) -> Figures:
     return Figures(statistics.median(one.rate for one in runs), statistics.median(costs) if costs else None)
 
 
-def run(tree: Path, part: str) -> dict[Key, Figures]:
+def run(tree: Path, part: str, folder: Path) -> dict[Key, Figures]:
+    """``folder``: the same for both trees, because the speed of small files depends on where they lie on the disk."""
     environment = {**os.environ, "PYTHONPATH": str(tree / "src")}
+    words = [*PARTS[part], "--folder", str(folder)] if part in TAKE_FOLDER else PARTS[part]
     done = subprocess.run(
-        [sys.executable, *PARTS[part]], cwd=tree, env=environment, capture_output=True, text=True, check=False
+        [sys.executable, *words], cwd=tree, env=environment, capture_output=True, text=True, check=False
     )
     if done.returncode:
         raise SystemExit(f"{part} failed in {tree}:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
@@ -118,7 +122,7 @@ def main() -> None:
                 rounds = []
                 for number in range(args.rounds):
                     order = (before, ROOT) if number % 2 == 0 else (ROOT, before)
-                    found = {tree: run(tree, part) for tree in order}
+                    found = {tree: run(tree, part, Path(folder)) for tree in order}
                     rounds.append((found[before], found[ROOT]))
                     print(f"{part}: round {number + 1} of {args.rounds}", flush=True)
                 targets += compare(part, rounds, args.tolerance)
