@@ -1,11 +1,11 @@
 """Background threads of the server's SQLite store: deferred commit, and WAL checkpoint.
 
-Each thread starts when it first has work. ``Settling`` lets SQLite commit what has been in the redo log alone for too
-long, or at once when hurried. ``Copying`` is the checkpointer: it copies WAL pages over a connection of its own while
-others commit. The committing thread copies the pages that came meanwhile, so that the WAL restarts; it also copies a
-WAL longer than 8 times the checkpoint size.
+Each thread starts when it first has work. ``Settling`` makes SQLite commit changes that are only in the redo log, after
+a delay or immediately on request. ``Copying`` runs checkpoints: it copies WAL pages over a separate connection while
+other threads commit. The committing thread copies the pages written meanwhile, so that the WAL restarts; it also
+checkpoints a WAL longer than 8 times the checkpoint size.
 
-A thread that cannot be started, or meets an error, fails no request: the next commit does its work, or a later try."""
+A thread that fails to start, or meets an error, fails no request: the next commit or a later retry does its work."""
 
 import contextlib
 import logging
@@ -18,12 +18,12 @@ import apsw
 from yirangmq.stores.sqlite.connection import CHECKPOINT_BYTES
 
 MOST_TIMES = 8
-"""So many times as long as it should be, SQLite's log is copied by whoever commits."""
+"""The committing thread checkpoints a WAL longer than this many times the checkpoint size."""
 log = logging.getLogger(__name__)
 
 
 def started(work: Callable[[], None], name: str) -> threading.Thread | None:
-    """None where no thread can be had."""
+    """Start a daemon thread. Return None if the system cannot start one."""
     thread = threading.Thread(target=work, name=name, daemon=True)
     try:
         thread.start()
@@ -34,10 +34,11 @@ def started(work: Callable[[], None], name: str) -> threading.Thread | None:
 
 
 class Settling:
-    """Commits what has been in the file of changes alone for long enough, or is enough."""
+    """Deferred commit thread: makes SQLite commit changes that have been only in the redo log for ``seconds``, or
+    immediately after ``hurry``. It retries after ``seconds`` while ``settle`` fails or leaves changes."""
 
     def __init__(self, settle: Callable[[], bool], seconds: float) -> None:
-        """``settle``: whether nothing is left to commit."""
+        """``settle`` commits. It returns True if nothing is left to commit."""
         self._settle = settle
         self._seconds = seconds
         self._begun = threading.Event()
@@ -46,11 +47,12 @@ class Settling:
         self._thread: threading.Thread | None = None
 
     def begin(self) -> None:
-        """Something is there that was not."""
+        """Note that there are changes to commit, and start the thread if it is not running."""
         self._begun.set()
         self._thread = self._thread or started(self._run, "yirangmq-commit")
 
     def hurry(self) -> None:
+        """Commit without waiting for the delay."""
         self._begun.set()
         self._hurried.set()
 
@@ -78,12 +80,16 @@ class Settling:
 
 
 class Copying:
-    """Copies pages from SQLite's log into its file while others work; the last of them, which came meanwhile, are
-    copied between two commits, so that the log begins anew."""
+    """WAL checkpointer: copies pages from the WAL into the SQLite file on a background thread. Pages written meanwhile
+    are copied by the committing thread between two commits, so that the WAL restarts.
+
+    ``look`` runs on the committing thread."""
 
     def __init__(self, db: apsw.Connection, path: Path, vfs: str | None, most: int = 0) -> None:
-        """``db`` commits; another connection copies. ``most``: pages of a log that must not be longer, because there is
-        no space to copy it on a disk that fills up; whoever commits copies it at once."""
+        """``db`` commits; the thread copies over another connection.
+
+        ``most``: maximum length of the WAL in pages, set where a disk that fills up has no space to copy a longer one.
+        The committing thread then checkpoints a longer WAL itself. 0: checkpoint at ``CHECKPOINT_BYTES``."""
         self._db = db
         self._path = path
         self._vfs = vfs
@@ -101,7 +107,7 @@ class Copying:
         return apsw.SQLITE_OK
 
     def look(self) -> None:
-        """After a commit."""
+        """Check the length of the WAL after a commit: request a checkpoint, or finish one."""
         if self._pages < self._most:
             return
         if self._pages > self._times * self._most:
@@ -126,7 +132,7 @@ class Copying:
                 db = db or self._connected()
                 _copy(db)
             except (apsw.Error, OSError) as error:
-                log.warning("SQLite's log is not copied: %s", error)  # whoever commits does it when it is long
+                log.warning("SQLite's log is not copied: %s", error)  # a committing thread does it later
             self._is_done = True
         if db is not None:
             db.close()
@@ -134,7 +140,7 @@ class Copying:
     def _connected(self) -> apsw.Connection:
         db = apsw.Connection(str(self._path), vfs=self._vfs)
         db.execute("PRAGMA synchronous = FULL")
-        db.execute("SELECT generation FROM redo").fetchone()  # or it does not know of a log
+        db.execute("SELECT generation FROM redo").fetchone()  # the first read opens the WAL
         return db
 
     def close(self) -> None:
@@ -145,6 +151,6 @@ class Copying:
 
 
 def _copy(db: apsw.Connection) -> None:
-    """What cannot be copied now is copied later; until then SQLite's log has it."""
+    """Checkpoint in passive mode. Pages that cannot be copied now stay in the WAL and are copied later."""
     with contextlib.suppress(apsw.Error):
         db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)

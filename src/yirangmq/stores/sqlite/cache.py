@@ -1,16 +1,16 @@
-"""Statement recorder with a negative cache, and caches of recent payloads and of messages known by id.
+"""Statement recorder with a negative cache, and caches of recent payloads and of messages by id.
 
 ``Recorder`` takes the place of the connection in transactions of the server store:
 
 - It records each statement that changed something, for the redo log.
 - It defers statements that cannot fail and whose result is unused, to the next query at the latest.
-- It remembers queries that found nothing (negative cache) until a row is put into the one table they ask.
+- It remembers queries that found nothing (negative cache) until a row is put into the one table they read.
 - It waits for a background commit before it uses the connection.
 
 ``Arrivals`` keeps up to 8 MiB of envelopes just published, so that a waiting consumer is served without a query.
 
-``Named`` keeps what this process wrote a moment ago and will be asked for by id: drafts, claimed messages, and
-contents that were just set. Both are part of ``reads.Known`` and are dropped with it when another process has written
+``Named`` keeps messages that this process wrote recently and that clients request by id: drafts, claimed messages, and
+contents that were just set. Both are part of ``reads.Known``. They are dropped with it when another process has written
 or a transaction has failed."""
 
 import re
@@ -30,36 +30,40 @@ from yirangmq.stores.sqlite.redo_log import Made
 Values = Sequence[Any]
 _PUTS_INTO = re.compile(r"(?:INTO|UPDATE)\s+(?:OR\s+\w+\s+)?(\w+)")
 MOST_IN_VAIN = 1000
-"""Looks remembered for each table."""
+"""Maximum number of empty results remembered per table; beyond it those of the table are dropped."""
 
 
 class _Kind(NamedTuple):
-    """Of statements."""
+    """How the recorder treats one statement."""
 
     word: str
     waits: bool = False
     vain: set[tuple[str, Values]] | None = None
-    """Where a look that finds nothing is remembered."""
+    """Negative cache that remembers empty results of this statement; None if they are not remembered."""
     puts_into: tuple[set[tuple[str, Values]], ...] = ()
-    """What is not known any more after it."""
+    """Negative caches that this statement invalidates."""
 
 
 class Recorder:
-    """As much of ``apsw.Connection`` as a batch of work uses."""
+    """Statement recorder: the part of ``apsw.Connection`` that a transaction uses, with deferred statements and a
+    negative cache.
+
+    An error in ``execute`` or ``executemany`` sets ``is_in_doubt``. Not thread-safe: used under the store's lock."""
 
     def __init__(
         self, db: apsw.Connection, patient: Iterable[str] = (), steady: Mapping[str, str] | None = None
     ) -> None:
-        """``patient``: statements that change what they say, without fail, and whose outcome nobody asks for. They are
-        made before anything else is asked, or by ``make``, in this batch of work or a later one. ``steady``: looks that
-        find nothing until something is put into the one table that is named here; what they give can only be
-        iterated."""
+        """``patient``: deferrable statements. They cannot fail and their result is not read. They are recorded
+        immediately and executed before the next query, or by ``make``, in this transaction or a later one.
+
+        ``steady``: queries with cacheable misses, each with the one table it depends on. An empty result stays valid
+        until a row is put into that table. The result of such a query can only be iterated."""
         self._execute = db.execute
         self._executemany = db.executemany
         self.changes = db.changes
         self.made: list[Made] = []
         self.is_in_doubt = False
-        """A statement failed, and may have changed something before it did."""
+        """True if a statement failed; it may have changed rows before it did."""
         self._vain: dict[str, set[tuple[str, Values]]] = {table: set() for table in (steady or {}).values()}
         self._kinds: dict[str, _Kind] = {}
         for statement in patient:
@@ -67,11 +71,11 @@ class Recorder:
         for statement, table in (steady or {}).items():
             self._kinds[statement] = _Kind("SELECT", vain=self._vain[table])
         self._waiting: list[tuple[str, Values]] = []
-        """What is not made yet, in order."""
+        """Deferred statements that are not executed yet, in order."""
         self.is_torn = False
-        """Nobody knows how much of what waited was made."""
+        """True if executing the deferred statements failed: an unknown part of them was executed."""
         self.reach: Callable[[], None] | None = None
-        """To be called before the connection is used, if it is away; it comes back, or that is an error."""
+        """Called before the connection is used, while a background commit has it. It joins that commit, or raises."""
 
     def execute(self, statement: str, values: Values = ()) -> Any:
         word, waits, vain, puts_into = self._kinds.get(statement) or self._kind(statement)
@@ -112,7 +116,7 @@ class Recorder:
         return cursor
 
     def make(self) -> None:
-        """What waits."""
+        """Join the background commit if there is one, and execute the deferred statements."""
         was_in_doubt = self.is_in_doubt
         if self.reach is not None:
             self.reach()
@@ -126,22 +130,23 @@ class Recorder:
         self.is_in_doubt = was_in_doubt
 
     def begin(self) -> None:
-        """Another batch of work."""
+        """Start recording a new transaction."""
         self.made = []
         self.is_in_doubt = False
 
     def give_up(self) -> None:
-        """What waits: nothing of it happened, or it is made again by others."""
+        """Discard the deferred statements: their transaction failed, or the redo log replays them."""
         self._waiting.clear()
         self.is_torn = False
 
     def doubt(self) -> None:
-        """What is in the tables may be something else than was seen."""
+        """Invalidate the negative caches, because the tables may have changed without the recorder."""
         for known in self._vain.values():
             known.clear()
 
     def _kind(self, statement: str) -> _Kind:
-        """By its first word; of one that gives back rows SQLite does not know yet whether it changes any."""
+        """Classify a statement by its first word. One with RETURNING counts as an INSERT, which is always recorded:
+        before its rows are read, SQLite does not report whether it changes any."""
         word = "INSERT" if "RETURNING" in statement else statement.split(None, 1)[0].upper()
         puts_into = [self._vain[table] for table in _PUTS_INTO.findall(statement) if table in self._vain]
         kind = self._kinds[statement] = _Kind(word, puts_into=tuple(puts_into))
@@ -149,6 +154,7 @@ class Recorder:
 
 
 def _remembered(vain: set[tuple[str, Values]], look: tuple[str, Values], cursor: apsw.Cursor) -> Iterable[Any]:
+    """Return the rows of a query; remember it in the negative cache if it has none."""
     row = cursor.fetchone()
     if row is not None:
         return chain((row,), cursor)
@@ -161,21 +167,24 @@ def _remembered(vain: set[tuple[str, Values]], look: tuple[str, Values], cursor:
 # -- recent payloads ---------------------------------------------------------------------------------------------------
 
 EACH = 300
-"""Bytes that a message takes beside payload and header."""
+"""Memory of a cached envelope in bytes, in addition to payload and header."""
 MOST_ARRIVED_BYTES = 8 * 1024 * 1024
-"""Of payloads and headers. What comes when it is full is read back when it is wanted: those that came before it are
-wanted first. Only when as much again has passed and nobody wanted any of them, all are let go."""
+"""Upper bound of cached payloads and headers, in bytes. When the cache is full, new payloads are not cached, because
+consumers need the older ones first; they are read from the file later. If another ``MOST_ARRIVED_BYTES`` pass without
+a hit, the cache is cleared."""
 
 
 class Arrivals:
+    """Cache of envelopes that were just published, by number, until they leave the ready runs."""
+
     def __init__(self) -> None:
         self._sent: dict[int, Envelope] = {}
         self._size = 0
         self._passed = 0
-        """Bytes that found no room since something was last found here."""
+        """Bytes that were not cached for lack of space since the last hit."""
 
     def add(self, first: int, envelopes: Sequence[Envelope], size: int) -> None:
-        """Those with the numbers from ``first`` on, of so many bytes, if there is room."""
+        """Cache envelopes numbered from ``first``, with ``size`` bytes of payloads and headers, if there is space."""
         size += EACH * len(envelopes)
         if self._size + size > MOST_ARRIVED_BYTES:
             self._passed += size
@@ -187,7 +196,7 @@ class Arrivals:
             self._size += size
 
     def find(self, first: int, count: int) -> list[Envelope] | None:
-        """All of these, or None."""
+        """Return ``count`` envelopes numbered from ``first``, or None if any is missing."""
         sent = self._sent
         if first not in sent:
             return None
@@ -199,7 +208,7 @@ class Arrivals:
         return found
 
     def drop(self, first: int, last: int) -> None:
-        """They are out of line."""
+        """Remove messages that left the ready runs or were rewritten."""
         if self._sent:
             gone = map(self._sent.pop, range(first, last + 1), repeat(None))
             found = [one for one in gone if one is not None]
@@ -210,35 +219,40 @@ class Arrivals:
         self._size = self._passed = 0
 
 
-# -- messages known by id ----------------------------------------------------------------------------------------------
+# -- messages by id ----------------------------------------------------------------------------------------------------
 
 MOST_CARDS = 20_000
-"""At some 500 bytes each, name and all."""
+"""Maximum number of cached ids, about 500 bytes each including the id."""
 MOST_CONTENT_BYTES = 4 * 1024 * 1024
-"""Of contents, but for what is under way with them. In a queue where messages wait long, they are gone before they are
-asked for, and are read from the file."""
+"""Upper bound of cached contents, in bytes, not counting those that a request is using. In a queue where messages wait
+long, contents are evicted before they are requested, and are read from the file."""
 ENVELOPE_BYTES = 500
-"""Of an envelope without its content."""
+"""Memory of a cached envelope in bytes, without its payload."""
 HELD = (State.DRAFT, State.CLAIMED)
+"""States in which the message is cached."""
 WITH_NAMES = (*HELD, State.LEASED)
+"""States in which the number of an id is cached; ``reads.Known`` has the leased messages themselves."""
 IN_LINE = (State.READY, State.DELAYED, State.HELD)
+"""Further states in which a cached content stays cached."""
 
 
 class Named:
+    """Cache of messages that are requested by id: drafts, claimed and leased messages, and contents just set."""
+
     __slots__ = ("_bytes", "_cards", "_numbers", "_sent")
 
     def __init__(self) -> None:
         self._cards: dict[int, Message] = {}
-        """Drafts, and those whose ids were given out."""
+        """Drafts and claimed messages, by number."""
         self._numbers: dict[tuple[str, str], int] = {}
-        """By queue and id: of these, and of those that were leased by their id."""
+        """Numbers by queue and id: of the messages in ``_cards``, and of those leased by id."""
         self._sent: dict[int, Envelope] = {}
         self._bytes = 0
 
-    # -- what happens ---------------------------------------------------------------------------------------------
+    # -- updates --------------------------------------------------------------------------------------------------
 
     def drafted(self, first: int, envelopes: Sequence[Envelope], until: int) -> None:
-        """As the store has written them, with numbers from ``first`` on."""
+        """Cache drafts as the store has written them, numbered from ``first``."""
         draft = State.DRAFT
         cards = []
         for seq, sent in enumerate(envelopes, first):
@@ -249,7 +263,7 @@ class Named:
         self._hold(cards)
 
     def moved(self, old: State, new: State, changes: Sequence[Change]) -> None:
-        """Changes of one kind."""
+        """Follow changes of one kind, from state ``old`` to state ``new``."""
         if new in HELD:
             self._hold([after for _, after, _ in changes])
             return
@@ -300,10 +314,10 @@ class Named:
         if sent is not None:
             self._bytes -= len(sent[8]) + ENVELOPE_BYTES
 
-    # -- what is asked for ----------------------------------------------------------------------------------------
+    # -- lookups --------------------------------------------------------------------------------------------------
 
     def by_id(self, queue: str, ids: Sequence[str], leased: Mapping[int, Message]) -> list[Message] | None:
-        """All of them, or None; ``leased``: the cards of those."""
+        """Return all of these messages, or None if any is missing. ``leased``: leased messages by number."""
         numbers, cards = self._numbers, self._cards
         found = []
         for id in ids:
@@ -315,7 +329,7 @@ class Named:
         return found
 
     def envelopes(self, messages: Sequence[Message]) -> list[Envelope] | None:
-        """Of all of them, or None."""
+        """Return the envelopes of all of these messages, or None if any is missing."""
         sent = self._sent
         found = [sent[message[0]] for message in messages if message[0] in sent]
         return found if len(found) == len(messages) else None

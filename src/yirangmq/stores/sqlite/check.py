@@ -1,10 +1,10 @@
-"""Consistency check of a SQLite store, and repair of what can be repaired without guessing.
+"""Consistency check of a SQLite store, and repair of all damage that can be repaired without guessing.
 
-Damage that ``PRAGMA integrity_check`` finds, or text that does not decode, is reported as ``damaged`` and not touched:
+Damage that ``PRAGMA integrity_check`` finds, or text that does not decode, is reported as ``damaged`` and not changed:
 ``stores.sqlite.salvage`` rebuilds the file. The other checks run in one transaction:
 
-- Runs: each row of ``fresh`` and ``batch`` holds the messages it says, and no other row holds them. A run that breaks
-  this rule is cut; a message then in no state is found by a later check and made ready again.
+- Runs: all messages between the bounds of a row of ``fresh`` or ``batch`` exist, and no other row holds them. A run
+  that breaks this rule is cut; a message then in no state is found by a later check and made ready again.
 - Payload rows: rows do not overlap, and each is used by at least one message.
 - Messages: rows that no longer decode (``corrupt_rows``); no state, two states, no content, no name.
 - Groups and counters: compared with the messages."""
@@ -32,7 +32,7 @@ _LITTER = f"SELECT first, last FROM content WHERE {IS_LITTER}"
 
 
 def overlapping(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
-    """Whoever reads takes the later row: it is made so that this is the only one."""
+    """Check for overlapping rows of ``content``. Readers use the later row, so the repair cuts the earlier one."""
     for first, last, following in list(db.execute(_OVERLAPPING_CONTENT)):
         if repair:
             db.execute("UPDATE content SET last = ? WHERE first = ?", (following - 1, first))
@@ -40,6 +40,7 @@ def overlapping(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
 
 
 def littered(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
+    """Check for rows of ``content`` that no message uses."""
     for first, last in list(db.execute(_LITTER)):
         if repair:
             db.execute("DELETE FROM content WHERE first = ?", (first,))
@@ -49,18 +50,18 @@ def littered(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
 # -- runs --------------------------------------------------------------------------------------------------------------
 
 COUNTED = "coalesce(sum(last - first + 1), 0)"
-"""Messages in runs."""
+"""SQL expression for the number of messages in rows of ``fresh`` or ``batch``."""
 WEIGHED = f"""
 SELECT coalesce(sum({SIZE}), 0) FROM {{}} CROSS JOIN message w
 ON w.seq BETWEEN r.first AND r.last WHERE {{}}"""
-"""Bytes of messages in runs: of which table, and which of its rows."""
+"""Template of a query for the bytes of messages in runs; the parameters are the table as ``r``, and a condition."""
 _IN_FRESH = """
 coalesce((SELECT last FROM fresh f WHERE f.queue = m.queue AND f.rank = m.rank AND f.first <= m.seq
           ORDER BY f.first DESC LIMIT 1), 0) >= m.seq"""
 _IN_BATCH = """
 coalesce((SELECT last FROM batch b WHERE b.first <= m.seq ORDER BY b.first DESC LIMIT 1), 0) >= m.seq"""
 IN_RUN = f"{_IN_FRESH} OR {_IN_BATCH}"
-"""Of a message ``m``."""
+"""SQL condition: message ``m`` is in a run."""
 _OVERLAPPING = """
 SELECT queue, rank, first, last FROM
     (SELECT *, max(last) OVER (PARTITION BY queue, rank ORDER BY first ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
@@ -79,12 +80,13 @@ _DOUBLES = {
 
 
 def torn(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
+    """Check all rows of ``fresh`` and ``batch``."""
     for look in (_misshapen, _strangers, _gaps, _doubles):
         yield from look(db, repair)
 
 
 def _misshapen(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
-    """Runs that cannot be, in themselves or beside the others."""
+    """Check for rows of ``fresh`` and ``batch`` that are invalid, or overlap others of their table."""
     for queue, rank, first, last in list(db.execute(_OVERLAPPING)):
         if repair:
             db.execute("DELETE FROM fresh WHERE queue = ? AND rank = ? AND first = ?", (queue, rank, first))
@@ -111,7 +113,7 @@ def _is_whole(batch: Batch) -> bool:
 
 
 def _dissolve(db: apsw.Connection, batch: Batch) -> None:
-    """What is known to be done stays done; whatever else is left becomes ready again."""
+    """Delete an invalid batch. Messages of a done batch stay done; a later check makes the others ready again."""
     db.execute("DELETE FROM batch WHERE first = ?", (batch.first,))
     if batch.state == State.DONE:
         for (seq,) in list(db.execute("SELECT seq FROM message WHERE seq BETWEEN ? AND ?", (batch.first, batch.last))):
@@ -119,6 +121,7 @@ def _dissolve(db: apsw.Connection, batch: Batch) -> None:
 
 
 def _strangers(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
+    """Check for messages in a row of ``fresh`` of another queue or rank, or that must not be in a run at all."""
     for queue, rank, seq, id in list(db.execute(_STRANGERS)):
         if repair:
             Runs(db).leave_line(queue, rank, [seq])
@@ -126,7 +129,7 @@ def _strangers(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
 
 
 def _gaps(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
-    """Numbers in runs that no message has."""
+    """Check for numbers in runs without a message."""
     runs = Runs(db)
     for queue, rank, *run in list(db.execute(_FRESH)):
         for first, last in _missing(db, run[0], run[1]):
@@ -143,7 +146,7 @@ def _gaps(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
 
 
 def _missing(db: apsw.Connection, first: int, last: int) -> list[Span]:
-    """What is left of a span between the messages that are there."""
+    """Return the parts of a span without messages."""
     there = [row[0] for row in db.execute("SELECT seq FROM message WHERE seq BETWEEN ? AND ?", (first, last))]
     if len(there) == last - first + 1:
         return []
@@ -152,6 +155,7 @@ def _missing(db: apsw.Connection, first: int, last: int) -> list[Span]:
 
 
 def _doubles(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
+    """Check for messages that are in a run and in another row."""
     for where, statement in _DOUBLES.items():
         for seq, queue, rank in list(db.execute(statement)):
             if repair:
@@ -164,10 +168,10 @@ def _doubles(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
 # -- the file, messages, groups and counters ---------------------------------------------------------------------------
 
 DAMAGED = "damaged"
-"""The kind of a finding that only a new file can mend."""
+"""Kind of a finding that only salvage into a new file repairs."""
 UNKNOWN_FENCE = 1_000_000
-"""Leases given to a message of which that number was lost: more than there can have been, so that no old lease id is
-ever in force again."""
+"""Lease count for a message that lost its count. It is more than the message can have had, so that no old lease id
+becomes valid again."""
 
 _RECOUNT = f"""
 SELECT (SELECT count(*) FROM ready WHERE queue = q.n) + (SELECT {COUNTED} FROM fresh WHERE queue = q.n),
@@ -188,7 +192,8 @@ SELECT (SELECT count(*) FROM ready WHERE queue = q.n) + (SELECT {COUNTED} FROM f
            + (SELECT {COUNTED} FROM batch WHERE queue = q.n AND state = 'done'),
        published, acked, name
 FROM queue q WHERE q.n = ?"""
-"""Messages that are there were published, those that are done were acked; more of both may be forgotten."""
+"""Minimum of the totals: every stored message was published, and every done message was acked. The totals may be
+higher, because they include messages that were deleted."""
 _LIVING = ("draft", "delayed", "held", "claimed", "leased", "dead", "parked")
 _NARROW = {
     **dict.fromkeys(("queue", "name", "ready", "fresh", "life", "batch", "member", "dedup", "failure", "note"), "*"),
@@ -230,7 +235,8 @@ FROM life WHERE seq = ?"""
 
 
 def check(db: apsw.Connection, *, repair: bool) -> Iterator[Finding]:
-    """Findings, each mended if ``repair``. A file that is ``DAMAGED`` is reported, not touched."""
+    """Run all checks in one transaction; repair each finding if ``repair`` is set. A ``DAMAGED`` file is reported and
+    not changed."""
     damage = _damage(db)
     if damage:
         yield from (Finding(DAMAGED, "file", text) for text in damage)
@@ -246,7 +252,7 @@ def check(db: apsw.Connection, *, repair: bool) -> Iterator[Finding]:
 
 
 def _damage(db: apsw.Connection) -> list[str]:
-    """What SQLite says of its pages, a line each, and tables whose text is no text."""
+    """Return the lines that SQLite reports about its pages, or the tables with text that does not decode."""
     try:
         said = [row[0] for row in db.execute("PRAGMA integrity_check(20)") if row[0] != "ok"]
     except (apsw.CorruptError, apsw.SQLError) as error:
@@ -264,7 +270,8 @@ def _damage(db: apsw.Connection) -> list[str]:
 
 
 def ready_again(db: apsw.Connection, seq: int) -> int:
-    """Put a message in line where it came in, or at the end if somebody stands there; where that is."""
+    """Insert a row into ``ready`` for a message at its original place, or at the end if that place is taken. Return the
+    place."""
     place = seq
     if db.execute(_TAKEN, (seq,)).fetchone() is not None:
         place = next(db.execute("UPDATE sequence SET last = last + 1 RETURNING last"))[0]
@@ -273,6 +280,7 @@ def ready_again(db: apsw.Connection, seq: int) -> int:
 
 
 def _unreadable(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
+    """Check for messages with bytes that do not decode."""
     for sent in list(unreadable(db)):
         if repair:
             bury(db, sent)
@@ -280,6 +288,7 @@ def _unreadable(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
 
 
 def _misplaced(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
+    """Check that each message is in exactly one valid state, and can be found by its id."""
     for seq, id, state in list(db.execute(_STATELESS)):
         if repair:
             db.execute("DELETE FROM life WHERE seq = ?", (seq,))
@@ -304,6 +313,7 @@ def _misplaced(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
 
 
 def _bodiless(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
+    """Check for states without a row of ``message``."""
     for *place, seq in list(db.execute(_BODILESS_READY)):
         if repair:
             db.execute(_END_READY, place)
@@ -315,7 +325,7 @@ def _bodiless(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
 
 
 def _misgrouped(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
-    """The lines of groups say nothing that the messages do not."""
+    """Compare the table ``member`` with the messages, and check for held messages that are first of their group."""
     wrong = next(db.execute(_MISGROUPED))[0]
     if wrong:
         if repair:
@@ -331,6 +341,7 @@ def _misgrouped(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
 
 
 def _miscounted(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
+    """Compare the counters of each queue with its messages."""
     states = ", ".join(
         f"(SELECT count(*) FROM life WHERE queue = q.n AND state = '{state}')"
         f" + (SELECT {COUNTED} FROM batch WHERE queue = q.n AND state = '{state}')"
@@ -348,7 +359,7 @@ def _miscounted(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
 
 
 def _undercounted(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
-    """Totals that are less than the messages that are there."""
+    """Check for totals that are smaller than the number of stored messages."""
     for (queue,) in list(db.execute("SELECT n FROM queue")):
         published, acked, *kept, name = next(db.execute(_LEAST, (queue,)))
         least = [max(published, kept[0]), max(acked, kept[1])]

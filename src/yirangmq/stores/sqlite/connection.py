@@ -21,35 +21,37 @@ from yirangmq.fsio.permissions import open_file
 from yirangmq.stores.sqlite.redo_log import has_left, redo_path, take_in
 
 APPLICATION_ID = 0x79724D51
-"""Marks the file as ours: "yrMQ"."""
+"""SQLite application id of a store: "yrMQ"."""
 PAGE_SIZE = 16384
-"""Of a new file; an older one keeps what it has."""
+"""Page size of a new file, in bytes; an existing file keeps its page size."""
 CHECKPOINT_BYTES = 8 * 1024 * 1024
-"""Small enough for short commits, large enough that pages written again and again are copied once
-(docs/decisions/0002-sqlite.md)."""
+"""Length of the WAL, in bytes, at which it is checkpointed: small enough for short commits, large enough that a page
+written many times is copied once (docs/decisions/0002-sqlite.md)."""
 CACHE_KIB = 8192
 STATEMENTS = 4096
-"""Slots for prepared statements. Running one for many rows uses up a slot a row, so a small number means preparing
-everything anew for each batch."""
+"""Slots of the cache of prepared statements. ``executemany`` uses one slot per row, so with a small number every batch
+prepares all statements again."""
 REDO_SINCE = 6
-"""The step of the schema that has the table ``redo``."""
+"""Schema version that added the table ``redo``."""
 FIRST_WAIT = 0.0005
 LONGEST_WAIT = 0.01
+"""Bounds of one sleep of the busy handler, in seconds."""
 DAMAGED_SCHEMA = ("no such", "malformed")
-"""What SQLite says of our statements when the schema in the file is no longer the one we wrote."""
+"""Parts of the errors that SQLite raises for valid statements when the schema in the file is damaged."""
 SYNCHRONOUS = {"full": "FULL", "os": "NORMAL"}
 
 
 def open_connection(
     path: Path, durability: str, busy_seconds: float, vfs: str | None = None, page_size: int = PAGE_SIZE
 ) -> apsw.Connection:
+    """Open a writing connection: create the file if needed, replay a leftover redo log, and migrate the schema."""
     if durability not in SYNCHRONOUS:
         raise StoreError(f"durability must be one of {', '.join(SYNCHRONOUS)}, not {durability!r}")
     if vfs is None:
         make_file(path)
     db = apsw.Connection(str(path), vfs=vfs, statementcachesize=STATEMENTS)
     set_busy_handler(db, busy_seconds)
-    # Without this SQLite plans a query anew for each value bound to it: 11 µs instead of 1 for the smallest of ours.
+    # Without stable plans SQLite plans a query again for each bound value: 11 µs instead of 1 for the smallest query.
     db.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
     try:
         with sqlite_errors_translated(db, path):
@@ -65,13 +67,16 @@ def open_connection(
 
 
 def set_busy_handler(db: apsw.Connection, busy_seconds: float) -> None:
-    """How long SQLite waits for a lock of another process, asleep; 0: it raises ``BusyError`` at once."""
+    """Set how long SQLite sleeps and retries while another process holds the lock; 0: raise ``BusyError``
+    immediately."""
     db.set_busy_handler(Patience(busy_seconds) if busy_seconds > 0 else None)
 
 
 def open_reading(uri: str, path: Path) -> apsw.Connection:
-    """A connection that writes nothing, not even the index of the WAL. Raises where it would not show everything that
-    was confirmed, or nothing at all."""
+    """Open a connection that writes nothing, not even the index of the WAL.
+
+    Raise ``StoreReadOnly`` or ``StoreDamaged`` if it could not show every confirmed message: the schema is not the
+    current one, a redo log has not been replayed, or the file belongs to another program."""
     flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
     db = apsw.Connection(uri, flags=flags, statementcachesize=STATEMENTS)
     try:
@@ -89,9 +94,9 @@ def open_reading(uri: str, path: Path) -> apsw.Connection:
 
 
 def make_file(path: Path) -> None:
-    """A new SQLite file is empty. SQLite gives the files beside it (-wal, -shm) the mode of the file itself."""
+    """Create an empty file, which is a valid new database. SQLite creates ``-wal`` and ``-shm`` with its mode."""
     if not path.exists():
-        with suppress(OSError):  # SQLite says what is wrong
+        with suppress(OSError):  # SQLite reports the cause when it opens the file
             os.close(open_file(path, os.O_RDWR))
 
 
@@ -100,7 +105,8 @@ def checkpoint_pages(db: apsw.Connection) -> int:
 
 
 class Patience:
-    """Wait a little, again and again, until the time is over; in random steps, so that waiters do not march in line."""
+    """Busy handler: sleep and retry until ``seconds`` have passed. The sleeps are random, so that waiting processes do
+    not retry in step."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -117,7 +123,8 @@ class Patience:
 
 
 def _settle(db: apsw.Connection, path: Path, busy_seconds: float, page_size: int) -> None:
-    """WAL and the newest schema. Turning WAL on does not wait for others by itself, so we do."""
+    """Turn WAL on, replay a leftover redo log, and migrate the schema. SQLite does not call the busy handler when WAL
+    is turned on, so this function retries."""
     patience = Patience(busy_seconds)
     tries = 0
     while True:
@@ -129,7 +136,7 @@ def _settle(db: apsw.Connection, path: Path, busy_seconds: float, page_size: int
                 db.execute("PRAGMA journal_mode = WAL")
             if REDO_SINCE <= db.pragma("user_version") <= steps()[-1][0]:
                 db.set_busy_handler(None)
-                take_in(db, path)  # before the tables change under what is to be made again
+                take_in(db, path)  # before a migration changes the tables its records need
                 set_busy_handler(db, busy_seconds)
             migrate(db, path)
             return
@@ -140,19 +147,20 @@ def _settle(db: apsw.Connection, path: Path, busy_seconds: float, page_size: int
 
 
 def steps() -> list[tuple[int, str]]:
-    """The schema, as numbered steps."""
+    """Return the numbered steps of the schema, each with its SQL."""
     files = sorted(Path(__file__).with_name("schema").glob("*.sql"))
     return [(int(entry.name[:3]), entry.read_text()) for entry in files]
 
 
 def _refuse_foreign(db: apsw.Connection, path: Path) -> None:
-    """Before anything in it is changed. In this order: somebody may be making it, and tables come with the mark."""
+    """Raise ``StoreDamaged`` for the database of another program, before anything in it is changed. Tables are read
+    before the application id: another process may be creating the store, which commits both together."""
     if db.execute("SELECT 1 FROM sqlite_schema").fetchone() and db.pragma("application_id") != APPLICATION_ID:
         raise StoreDamaged(f"{path} is a SQLite database of another program; name another file")
 
 
 def migrate(db: apsw.Connection, path: Path) -> None:
-    """Bring an older file up to date in one transaction; refuse a newer or a foreign one."""
+    """Migrate an older file in one transaction. Raise an error for a newer schema and for a foreign file."""
     newest = steps()[-1][0]
     if db.pragma("user_version") == newest and db.pragma("application_id") == APPLICATION_ID:
         return
@@ -177,7 +185,7 @@ def migrate(db: apsw.Connection, path: Path) -> None:
 
 @contextmanager
 def sqlite_errors_translated(db: apsw.Connection | None, path: Path) -> Iterator[None]:
-    """SQLite's errors as ours; everything else passes."""
+    """Raise errors of SQLite and of the system as ``StoreError``; other errors pass unchanged."""
     try:
         yield
     except Exception as error:
@@ -188,7 +196,7 @@ def sqlite_errors_translated(db: apsw.Connection | None, path: Path) -> Iterator
 
 
 def translation(error: BaseException, db: apsw.Connection | None, path: Path) -> StoreError | None:
-    """Our error for one of SQLite's or of the system; None for any other."""
+    """Translate an error of SQLite or of the system to a ``StoreError``. Return None for any other error."""
     match error:
         case apsw.FullError() | apsw.IOError():
             return _of_disk(error, db.system_errno if db is not None else 0, path)
@@ -210,7 +218,7 @@ def translation(error: BaseException, db: apsw.Connection | None, path: Path) ->
             return StoreBusy(f"{path} is held by another process; try again")
         case apsw.ConnectionClosedError():
             return StoreError(f"{path} was closed")
-        case OSError():  # of the redo log and its lock, beside the file
+        case OSError():  # raised by the redo log and its lock
             return as_store_error(error, path)
         case _:
             return None

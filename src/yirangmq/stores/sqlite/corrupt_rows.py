@@ -1,6 +1,6 @@
-"""Messages whose stored bytes no longer decode: text that is not UTF-8, JSON that does not parse.
+"""Messages with stored bytes that no longer decode: text that is not UTF-8, JSON that does not parse.
 
-A disk can damage values in a file that SQLite itself finds sound. Such a message goes to the dead letters with the
+A disk can damage values in a file that passes SQLite's own check. Such a message goes to the dead letters with the
 reason CORRUPT, so that it does not block its queue. Its payload is the bytes that are left.
 
 Rows are read as BLOBs, which cannot fail. The caller provides the transaction and corrects the counters."""
@@ -21,7 +21,8 @@ RAW = """
 m.seq, m.queue, CAST(m.id AS BLOB), m.rank, m.published_at, m.available_at, m.expires_at, CAST(m.dedup_key AS BLOB),
 CAST(m.header AS BLOB), iif(typeof(m.payload) = 'integer', m.payload, CAST(m.payload AS BLOB)), m.grp, m.target,
 typeof(m.payload)"""
-"""The columns of ``message`` as bytes: reading them cannot fail. A payload may lie elsewhere (``sqlite_content``)."""
+"""The columns of ``message`` as bytes: reading them cannot fail. A payload may be packed in a row of ``content``
+(``stores.sqlite.payloads``)."""
 ALL = f"SELECT {RAW} FROM message m"
 ONE = f"{ALL} WHERE m.seq = ?"
 _READABLE = "UPDATE message SET id = ?, dedup_key = ?, header = ?, payload = ? WHERE seq = ?"
@@ -38,11 +39,12 @@ WHERE seq = ?1 AND state = 'dead' AND reason = '{Reason.CORRUPT}'"""
 
 
 Find = Callable[[int, int], bytes | None]
-"""From a message's number and its column ``payload``, if that is a number: the bytes, None if they are not there."""
+"""Lookup of a packed payload by the number of its message and the integer in the column ``payload``. It returns the
+bytes, or None if they are missing."""
 
 
 class Sent(NamedTuple):
-    """A row of ``message`` as far as it can be read. ``complaint``: what is wrong with it, "" if nothing is."""
+    """A row of ``message``, decoded as far as possible. ``complaint`` describes the damage; "" if there is none."""
 
     row: tuple[Any, ...]
     complaint: str
@@ -57,8 +59,8 @@ class Sent(NamedTuple):
 
 
 def read_raw(raw: tuple[Any, ...], find: Find) -> Sent:
-    """From ``RAW`` to a row as ``message`` has it, with its payload by itself; with a complaint the payload is bytes,
-    whatever it was."""
+    """Decode the columns ``RAW`` to a row of ``message`` with its payload unpacked. In a damaged row the payload is
+    bytes, also if it was JSON."""
     seq, queue, id, *numbers, key, header, payload, group, target, kind = raw
     wrong: list[str] = []
     if kind == "integer":
@@ -77,12 +79,13 @@ def read_raw(raw: tuple[Any, ...], find: Find) -> Sent:
 
 
 def unreadable(db: apsw.Connection, statement: str = ALL, bindings: tuple[Any, ...] = ()) -> Iterator[Sent]:
+    """Yield the damaged rows among those that ``statement`` selects."""
     find = Contents(db).bytes_of
     return (sent for raw in db.execute(statement, bindings) if (sent := read_raw(raw, find)).complaint)
 
 
 def envelope_as_bytes(db: apsw.Connection, queue: str, seq: int) -> Envelope:
-    """What is there of an envelope whose text cannot be read."""
+    """Return an envelope with text that does not decode, as far as it can be read."""
     sent = read_raw(next(db.execute(ONE, (seq,))), Contents(db).bytes_of)
     *others, payload, group, target = sent.row[2:]
     is_json = isinstance(payload, str)
@@ -90,7 +93,8 @@ def envelope_as_bytes(db: apsw.Connection, queue: str, seq: int) -> Envelope:
 
 
 def bury(db: apsw.Connection, sent: Sent) -> None:
-    """Among the dead letters with it, unless it is there or finished already; readable in any case."""
+    """Move a damaged message to the dead letters, unless it is dead or finished already. Rewrite its row in any case,
+    so that it can be read."""
     seq, queue, id, *_, key, header, payload, _, _ = sent.row
     Runs(db).single_out(seq)
     if db.execute("SELECT id FROM name WHERE queue = ? AND id = ? AND seq = ?", (queue, id, seq)).fetchone() is None:
@@ -119,7 +123,8 @@ def _json(raw: bytes, what: str, wrong: list[str]) -> str:
 
 
 def _is_json(raw: bytes) -> bool:
-    """What the door lets through: as a member a number may be of any size, by itself it may be nested one deeper."""
+    """Return True for JSON that the protocols accept: as a member of an object, where numbers may be of any size, or as
+    a document, which may be nested one level deeper."""
     try:
         found = members(b'{"it":' + raw + b"}")
         if found is not None and len(found) == 1:

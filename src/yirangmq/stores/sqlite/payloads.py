@@ -1,10 +1,11 @@
-"""Packed payloads: payloads of messages published together, one behind the other in one row of ``content``.
+"""Packed payloads: payloads of messages published together, concatenated in one row of ``content``.
 
 Such a message has an integer in its column ``payload`` (schema/005-content.sql): the offset shifted by 25 bits, the
-length in 24 bits, and a last bit for JSON. A row holds up to 64 KiB; a payload over 16 KiB stays by itself.
+length in 24 bits, and a last bit for JSON. A row holds up to 64 KiB; a payload over 16 KiB stays in its own message
+row.
 
-A row is deleted when none of its messages refers to it any more. A message that will stay long, such as a dead letter,
-takes its payload out first. The column ``sizes`` serves salvage: it finds payloads of messages whose rows are lost."""
+A row is deleted when no message refers to it any more. The payload of a message that will stay long, such as a dead
+letter, is unpacked first. The column ``sizes`` serves salvage: it locates payloads if rows of ``message`` are lost."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -17,23 +18,24 @@ import apsw
 from yirangmq.core.message import Envelope, payload_of
 
 Row = tuple[int, int, bytes]
-"""Of ``content``: from which number to which, and the bytes."""
+"""A row of ``content``: first and last message number, and the bytes."""
 NewRow = tuple[int, int, bytes, bytes]
-"""The same with the sizes."""
+"""A new row of ``content``: first and last message number, sizes, and the bytes."""
 
 MOST_BYTES = 64 * 1024
-"""Of a row: a few messages that stay behind keep no more than this."""
+"""Maximum length of a row, in bytes: the space that a few remaining messages can keep from being freed."""
 LARGEST = 16 * 1024
-"""A payload of more bytes stays by itself; it has pages of its own in any case."""
+"""Maximum length of a packed payload, in bytes. A larger one fills whole pages in its own row anyway."""
 MOST_ROWS = 4
-"""Kept in memory: whoever reads messages one by one, or half a row at a time, reads the row once."""
+"""Number of cached rows, so that reading messages one by one, or half a row at a time, reads the row once."""
 NEAR = 1000
-"""Numbers between two that went, so few that one look at all of them is cheaper than two."""
+"""Distance of two released message numbers up to which one sweep over both is cheaper than two sweeps."""
 BY_ITSELF = (1 << 32) - 1
+"""Entry in the column ``sizes`` for a message with its payload in its own row."""
 BEGINS, LENGTH = 25, (1 << 24) - 1
-"""The number is the beginning, shifted by so many bits, the length in those 24, and a last bit that says JSON."""
+"""Shift of the offset, and mask of the length, in the integer of a packed payload. Its last bit is 1 for JSON."""
 SIZE = f"iif(typeof(payload) = 'integer', payload >> 1 & {LENGTH}, octet_length(payload)) + length(header)"
-"""Bytes of a row of ``message``, wherever its payload lies."""
+"""SQL expression for the bytes of payload and header of a row of ``message``, packed or not."""
 
 ADD_CONTENT = "INSERT INTO content VALUES (?, ?, ?, ?)"
 CONTENT_OF = "SELECT first, last, data FROM content WHERE first <= ? ORDER BY first DESC LIMIT 1"
@@ -54,12 +56,13 @@ DELETE FROM content WHERE first IN (
 
 
 def by_itself(envelopes: Sequence[Envelope]) -> list[str | bytes]:
-    """The column ``payload`` of messages that each have their own: TEXT is JSON, BLOB is other bytes."""
+    """Return the column ``payload`` of messages with unpacked payloads: TEXT is JSON, BLOB is other bytes."""
     return [envelope[8].decode() if envelope[9] else envelope[8] for envelope in envelopes]
 
 
 def laid(first: int, envelopes: Sequence[Envelope]) -> tuple[list[int | str | bytes], list[NewRow]]:
-    """The column ``payload`` of messages with numbers from ``first`` on, and the rows that they lie in."""
+    """Pack the payloads of messages numbered from ``first``. Return their column ``payload`` and the rows of
+    ``content``."""
     payloads = [*map(payload_of, envelopes)]
     lengths = [*map(len, payloads)]
     if max(lengths, default=0) > LARGEST:
@@ -80,7 +83,7 @@ def laid(first: int, envelopes: Sequence[Envelope]) -> tuple[list[int | str | by
 
 
 def _laid_where_it_fits(first: int, envelopes: Sequence[Envelope]) -> tuple[list[int | str | bytes], list[NewRow]]:
-    """The same where some are too large for it."""
+    """Pack the payloads that are small enough; the others stay in their own rows."""
     column: list[int | str | bytes] = []
     rows: list[NewRow] = []
     parts: list[bytes] = []
@@ -111,8 +114,8 @@ def _row(last: int, sizes: list[int], parts: list[bytes]) -> NewRow:
 
 
 def number_of(place: int, sizes: bytes) -> int | None:
-    """The column ``payload`` of the message at a place in a row, where nothing else is left of it; None if it had its
-    payload by itself."""
+    """Compute the column ``payload`` of the message at an index of a row of ``content``, for a message that lost its
+    own row. Return None if its payload was not packed."""
     extents: list[int] = [extent for (extent,) in iter_unpack("<I", sizes[: 4 * place + 4])]
     if len(extents) <= place or extents[place] == BY_ITSELF:
         return None
@@ -120,23 +123,24 @@ def number_of(place: int, sizes: bytes) -> int | None:
 
 
 def part(data: bytes, number: int) -> bytes | None:
-    """The bytes that ``number`` means; None if they are not there."""
+    """Return the payload that ``number`` locates in ``data``, or None if ``data`` is too short."""
     begin = number >> BEGINS
     end = begin + (number >> 1 & LENGTH)
     return data[begin:end] if begin >= 0 and end <= len(data) else None
 
 
 class Contents:
-    """The table inside a transaction."""
+    """The table ``content`` inside a transaction: lookup, packing, unpacking, and deletion of unused rows."""
 
     def __init__(self, db: apsw.Connection, kept: list[Row] | None = None) -> None:
-        """``kept``: rows that were read last; what has a number never changes, and no number is given twice."""
+        """``kept``: the rows read last. They stay valid across transactions: a packed payload never changes, and no
+        message number is used twice."""
         self._db = db
         self._kept = [] if kept is None else kept
         self._left: list[tuple[int, int]] = []
 
     def row(self, seq: int) -> Row | None:
-        """The row that holds the payload of a message, if its payload lies in one."""
+        """Return the row that covers the number of a message, or None."""
         for row in self._kept:
             if row[0] <= seq <= row[1]:
                 return row
@@ -149,8 +153,8 @@ class Contents:
         return found
 
     def payload(self, seq: int, column: int | str | bytes) -> tuple[bytes, bool]:
-        """From the column ``payload``: the bytes, and whether they are JSON. What should be a text and is none, or is
-        not there, is an error of decoding, as it is for SQLite's own texts."""
+        """Return the bytes of the column ``payload``, and whether they are JSON. Raise ``UnicodeDecodeError`` if text
+        does not decode or the packed payload is missing, as apsw does for SQLite's own text."""
         if isinstance(column, str):
             return column.encode(), True
         if isinstance(column, bytes):
@@ -172,8 +176,8 @@ class Contents:
         self._db.executemany(ADD_CONTENT, rows)
 
     def take_out(self, which: str, bindings: tuple[Any, ...]) -> None:
-        """Each of these has its payload by itself from now on: it stays longer than its neighbours. ``which``: the end
-        of a statement, behind ``seq``."""
+        """Unpack the payloads of messages that stay longer than their neighbours. ``which``: the rest of a condition
+        that begins with ``seq``, with its ``bindings``."""
         texts: list[tuple[bytes, int]] = []
         others: list[tuple[bytes, int]] = []
         for seq, number in list(self._db.execute(LAID + which, bindings)):
@@ -186,11 +190,11 @@ class Contents:
             self.left(seq, seq)
 
     def left(self, first: int, last: int) -> None:
-        """These no longer have anything here."""
+        """Note that these messages no longer have packed payloads; ``sweep`` checks their rows."""
         self._left.append((first, last))
 
     def sweep(self) -> None:
-        """Give up the rows that nobody has anything in, of those that somebody left."""
+        """Delete the rows that no message uses any more, among those noted by ``left``."""
         if not self._left:
             return
         low, high = (left := sorted(self._left))[0]
@@ -204,4 +208,5 @@ class Contents:
 
 
 def missing(seq: int) -> UnicodeDecodeError:
+    """Build the error for a packed payload that is not in its row."""
     return UnicodeDecodeError("content", b"", 0, 0, f"the payload of message {seq} is not there")

@@ -1,8 +1,8 @@
 """Store cache, queue table and message lookups: the base classes of the SQLite transaction.
 
-``Known`` is all that a process caches between transactions. ``Ledger`` has numbers, queue names, policies, notes, and
-the counters, gathered in memory and written once, just before the commit. ``Reading`` finds messages in order, by
-number, id, state and due time, whether in a row of their own or in a run (``stores.sqlite.runs``)."""
+``Known`` holds everything that a process caches between transactions. ``Ledger`` has message numbers, queue names,
+policies, notes, and the counters, which are summed in memory and written once, just before the commit. ``Reading``
+finds messages in order, by number, id, state and due time, in single rows and in runs (``stores.sqlite.runs``)."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,55 +26,65 @@ from yirangmq.stores.sqlite.payloads import END_CONTENT, Contents, Row
 from yirangmq.stores.sqlite.runs import Batch, Head, Held, Runs, Span, spans
 
 AHEAD = 1000
-"""Numbers reserved at once, so that few commits write the last one given out. A process that ends leaves a gap."""
+"""Message numbers reserved in advance, so that few commits write the last number. A process that exits leaves a gap."""
 MOST_POLICIES = 20_000
-"""Policies kept in memory, about 1 KB each. When there are more, all are forgotten and read again as they are used."""
+"""Maximum number of cached policies, about 1 KB each. When it is reached, all are dropped and read again when used."""
 MOST_NUMBERS = 200_000
-"""The same for what is remembered of a queue in about 100 bytes: its number, its newest id."""
+"""Maximum number of queues with cached number and newest id, about 100 bytes each. When it is reached, all are
+dropped."""
 
 
 @dataclass(slots=True)
 class Known:
-    """What a process remembers between transactions, until another one has written or a transaction has failed."""
+    """Store cache: the rows that a process keeps between transactions. The store replaces it when another process has
+    written or a transaction has failed. Used under the store's lock."""
 
     numbers: dict[str, int] = field(default_factory=dict)
+    """Queue numbers by name."""
     names: dict[int, str] = field(default_factory=dict)
+    """Queue names by number."""
     policies: dict[str, tuple[str | None, QueuePolicy]] = field(default_factory=dict)
-    """Policies and the text they were read from: the text may change, and change back."""
+    """Parsed policies by queue, each with the text it was parsed from. They stay valid when another process writes,
+    because the text is compared."""
     rules: dict[str, QueuePolicy] = field(default_factory=dict)
-    """Policies whose text is known to be the one that is stored."""
+    """Policies by queue that are known to be the stored ones."""
     leased: dict[int, Message] = field(default_factory=dict)
-    """Messages this process leased out, so that an ack need not read them back."""
+    """Messages that this process leased, by number, so that an ack does not read them again."""
     named: Named = field(default_factory=Named)
-    tails: dict[tuple[int, int], Span] = field(default_factory=dict)  # by queue and rank, the last ready run
+    tails: dict[tuple[int, int], Span] = field(default_factory=dict)
+    """The last ready run by queue and rank."""
     arrivals: Arrivals = field(default_factory=Arrivals)
     held: dict[int, Held] = field(default_factory=dict)
-    """By their first number, batches this process leased out."""
+    """Batches that this process leased, by first number."""
     newest: dict[int, str] = field(default_factory=dict)
-    """By queue, an id that none of its messages has a greater one than."""
+    """An upper bound of the message ids of a queue, by queue number."""
     contents: list[Row] = field(default_factory=list)
-    """Payloads of messages published together, as they were read last."""
+    """Rows of packed payloads that were read last."""
     due: tuple[int | None, bool] | None = None
-    """The earliest due time, and whether a message is due then for certain; None: to be looked up."""
+    """A lower bound of the earliest due time (None: never), and whether a message is certainly due then. None: not
+    cached."""
     queue_count: int | None = None
-    """How many queues there are; None: to be counted."""
+    """Number of queues; None: not cached."""
     totals: dict[str, int] | None = None
-    """The counts of all queues together; None: to be summed up."""
+    """Sums of the counters of all queues; None: not cached."""
     policied: set[str] | None = None
-    """Queues with a policy of their own; None: to be looked up."""
+    """Queues that have a policy document; None: not cached."""
     finished: set[int] = field(default_factory=set)
-    """Queues that got done messages since their history was last trimmed."""
+    """Queues with new done messages since their history was last trimmed."""
     trimmed_to: int = -1
-    """The number of the queue up to which the rotation of ``trim`` has come; -1: it has not begun."""
+    """Queue number that the rotation of ``trim`` has reached; -1: it has not started."""
     last: int = 0
-    """The last number given out, of those up to ``reserved`` that nobody else gives out."""
+    """The last message number used, of the reserved ones."""
     reserved: int = 0
+    """The last message number reserved for this process; no other process uses the numbers up to it."""
 
 
 # -- queue table -------------------------------------------------------------------------------------------------------
 
 
 class Ledger:
+    """Queue table: message numbers, queue names, counters, policies and notes inside a transaction."""
+
     def __init__(self, db: apsw.Connection, known: Known) -> None:
         self._db = db
         self._known = known
@@ -82,7 +92,7 @@ class Ledger:
         self._runs = Runs(db, known.tails, known.arrivals, known.held, self._contents)
         self._deltas: dict[int, defaultdict[str, int]] = {}
         self.written = 0
-        """Bytes of payloads and headers that came in."""
+        """Bytes of payloads and headers that were published."""
 
     # -- numbers and names ----------------------------------------------------------------------------------------
 
@@ -95,7 +105,8 @@ class Ledger:
         return first
 
     def _reserve(self, count: int) -> None:
-        """What is left of the last reservation is used first if nobody has made one since: runs stay whole."""
+        """Reserve message numbers. If no other process has reserved any since, the rest of the last reservation is used
+        first, so that runs stay contiguous."""
         known = self._known
         mark = self._value("SELECT last FROM sequence")
         if mark != known.reserved:
@@ -104,7 +115,7 @@ class Ledger:
         self._db.execute("UPDATE sequence SET last = ?", (known.reserved,))
 
     def _value(self, statement: str, *bindings: Any) -> Any:
-        """The first column of the first row; None without one."""
+        """Return the first column of the first row, or None if there is no row."""
         row = next(self._db.execute(statement, bindings), None)
         return None if row is None else row[0]
 
@@ -119,6 +130,7 @@ class Ledger:
         return number
 
     def _made_queue(self, name: str) -> int:
+        """Return the number of a queue; create the queue if it does not exist."""
         number = self._known.numbers.get(name) or self._queue(name)
         if number is None:
             number = int(self._value("INSERT INTO queue (name) VALUES (?) RETURNING n", name))
@@ -145,7 +157,7 @@ class Ledger:
         return deltas
 
     def flush(self) -> None:
-        """Write what was kept back and counted up in memory; called once, just before the commit."""
+        """Write the ready runs and counters that were kept in memory; called once, just before the commit."""
         self._runs.write()
         self._contents.sweep()
         totals = self._known.totals
@@ -238,7 +250,7 @@ class Ledger:
             return
         self._runs.write()
         self._db.execute(END_CONTENT, (number,))
-        for table in ("failure", "message", "life"):  # these are by number; a look at all of them would take long
+        for table in ("failure", "message", "life"):  # not indexed by queue: a full scan would be slow
             self._db.execute(f"DELETE FROM {table} WHERE seq IN (SELECT seq FROM name WHERE queue = ?)", (number,))
         for table in ("name", "ready", "fresh", "batch", "member", "dedup"):
             self._db.execute(f"DELETE FROM {table} WHERE queue = ?", (number,))
@@ -282,13 +294,15 @@ class Ledger:
 
 # -- lookups -----------------------------------------------------------------------------------------------------------
 
-_in_order = itemgetter(4, 5)  # of a message: rank and place
-_by_moment = itemgetter(8, 0)  # of a message: due time and number
+_in_order = itemgetter(4, 5)  # rank and place of a message
+_by_moment = itemgetter(8, 0)  # due time and number of a message
 _by_number = itemgetter(0)
 
 
 class Reading(Ledger):
-    # -- in line --------------------------------------------------------------------------------------------------
+    """Message lookups inside a transaction."""
+
+    # -- ready messages -------------------------------------------------------------------------------------------
 
     def heads(self, queue: str, limit: int, target: int = 0) -> list[Head]:
         number = self._queue(queue)
@@ -301,7 +315,8 @@ class Reading(Ledger):
         return found[:limit]
 
     def _anyones(self, number: int, queue: str, limit: int) -> list[Head]:
-        """Mostly all stand in runs; where some do not, places decide."""
+        """Return the first ready messages without a target. Usually all are in runs; if some are in single rows, the
+        two are merged by rank and place."""
         line = self._runs.line(number, limit)
         apart = list(self._db.execute(sql.READY_PLACES, (number, limit)))
         if line and apart:
@@ -325,7 +340,7 @@ class Reading(Ledger):
         firsts = [self._value(sql.GROUP_FIRST, number, group) for group in groups]
         return self.by_seq([seq or 0 for seq in firsts])
 
-    # -- by name --------------------------------------------------------------------------------------------------
+    # -- by number and id -----------------------------------------------------------------------------------------
 
     def by_seq(self, seqs: Sequence[int]) -> list[Message | None]:
         if not seqs:
@@ -408,7 +423,7 @@ class Reading(Ledger):
             return unreadable.envelope_as_bytes(self._db, queue, seq)
 
     def _envelopes(self, queues: dict[int, str]) -> dict[int, Envelope]:
-        """By their numbers, in whose order contents are read."""
+        """Read envelopes by number; in the order of the numbers, so that each row of ``content`` is read once."""
         which, bindings = sql.among(list(queues))
         rows = sorted(self._db.execute(sql.ENVELOPES + which, bindings), key=_by_number)
         return {row[0]: sql.envelope_of(row, queues[row[0]], self._contents.payload(row[0], row[8])) for row in rows}
@@ -437,7 +452,7 @@ class Reading(Ledger):
         rows = self._db.execute(sql.SCAN_READY, (number, *cursor, limit))
         found = [self._message(row) for row in rows]
         target, rank, place = cursor
-        if target <= 0:  # those for one consumer stand behind all runs
+        if target <= 0:  # messages for one consumer come after all runs
             behind = (rank, place) if target == 0 else (-1, -1)
             found += self._runs.in_line(number, queue, behind, limit)
             found.sort(key=itemgetter(16, 4, 5))
@@ -488,7 +503,8 @@ def _head_in_order(head: Head) -> tuple[int, int]:
 def _merged(
     line: list[tuple[int, int, int]], apart: list[tuple[int, int]], limit: int
 ) -> tuple[list[tuple[int, int, int]], int]:
-    """The first ``limit`` messages of runs (rank, first, last) and single places (rank, place); how many of these."""
+    """Limit runs (rank, first, last) and single places (rank, place) to the first ``limit`` messages of both. Return
+    the runs, and the number of single places."""
     places = sorted([*apart, *((rank, seq) for rank, first, last in line for seq in _some(first, last, limit))])[:limit]
     end = places[-1]
     runs = [(rank, first, last if rank < end[0] else min(last, end[1])) for rank, first, last in line]

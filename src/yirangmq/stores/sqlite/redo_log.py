@@ -1,21 +1,21 @@
 """Redo log of the server's SQLite store, ``queue.db-redo``: format, replay after a crash, and append.
 
-A record is what one commit changed: the statements it executed, with their values (docs/sqlite.md)::
+A record holds the changes of one commit: the statements it executed, with their values (docs/sqlite.md)::
 
     head  <IIQI: bytes of the body, CRC-32 of all that follows, generation, number of the record
     body  marshal (version 2) of: new statements, changes, whether statement numbers restart;
           a change is: number of the statement, whether it is for many rows, values or rows
 
-A statement is written once and has a number from then on.
+The text of a statement is written once; later changes refer to it by number.
 
-The file is a ring of 1 MiB: a record that does not fit before the end stands at the beginning. Its length never
-changes, so a sync writes nothing but the record. The table ``redo`` in the SQLite file holds the mark: generation,
-number and offset of the first record that counts. A SQLite commit that contains records moves the mark in the same
-transaction, which voids them: they may be overwritten. Records count as long as each is whole and has the mark's
-generation and the next number.
+The file is a ring of 1 MiB: a record that does not fit before the end is written at the beginning. Its length never
+changes, so a sync writes nothing but the record. The table ``redo`` in the SQLite file holds the redo position:
+generation, number and offset of the first valid record. A SQLite commit that contains records moves the position in
+the same transaction, which voids them: they may be overwritten. Records are valid as long as each is complete and has
+the generation of the position and the next number; the first other one ends the log (torn tail).
 
-While a server holds ``flock`` on the file, no other process replays it. ``append`` returns False where it has no room
-or the file cannot be created (retried after 60 s); the store then lets SQLite commit."""
+While a server holds ``flock`` on the file, no other process replays it. ``append`` returns False if the file has no
+space or cannot be created (retried after 60 s); the store then makes SQLite commit."""
 
 import contextlib
 import marshal
@@ -37,11 +37,11 @@ from yirangmq.fsio.permissions import access_in
 # -- format and replay -------------------------------------------------------------------------------------------------
 
 Made = tuple[str, bool, Any]
-"""A statement, whether it was for many rows, and its values or rows."""
+"""A statement, whether it was executed for many rows, and its values or rows."""
 RING_SINCE = 7
-"""The step of the schema that has marks."""
+"""Schema version that added number and offset of the redo position."""
 HEAD = struct.Struct("<IIQI")
-"""Bytes of the body, checksum of all behind it, generation, number of the record."""
+"""Header of a record: bytes of the body, checksum of all that follows, generation, number of the record."""
 _CHECKED = struct.Struct("<QI")
 
 
@@ -50,20 +50,22 @@ def redo_path(path: Path) -> Path:
 
 
 class Mark(NamedTuple):
-    """From where on records count."""
+    """Position in the redo log: the first record that is not in the SQLite file."""
 
     generation: int
     number: int = 0
     at: int = 0
-    """Where it stands, unless it did not fit there."""
+    """Offset of the record in bytes; if it did not fit there, it is at offset 0."""
 
 
 def new_generation() -> int:
+    """Return a random number that no earlier record has."""
     return int.from_bytes(os.urandom(8)) >> 2
 
 
 def mark_of(db: apsw.Connection) -> Mark:
-    rows: list[Any] = db.execute("SELECT * FROM redo").fetchall()  # before schema 7 the generation alone
+    """Read the redo position. Raise ``StoreDamaged`` if it is missing or invalid."""
+    rows: list[Any] = db.execute("SELECT * FROM redo").fetchall()  # before schema 7 the row is the generation
     if not rows:
         raise StoreDamaged("the generation is missing; see 'yirangmq check' and 'yirangmq repair'")
     mark = Mark(*rows[0])
@@ -73,12 +75,12 @@ def mark_of(db: apsw.Connection) -> Mark:
 
 
 def put_mark(db: apsw.Connection, mark: Mark) -> None:
-    """Inside a transaction."""
+    """Write the redo position; the caller provides the transaction."""
     db.execute("UPDATE redo SET generation = ?, number = ?, at = ?", mark)
 
 
 def bodies(data: bytes, mark: Mark) -> Iterator[bytes]:
-    """Of all records that count, as far as they are whole."""
+    """Yield the bodies of the valid records, up to the first incomplete one."""
     generation, number, at = mark
     while True:
         body = _body_at(data, at, generation, number)
@@ -103,18 +105,19 @@ def _body_at(data: bytes, at: int, generation: int, number: int) -> bytes | None
 
 
 def checksum(generation: int, number: int, body: bytes) -> int:
-    from zlib import crc32  # a server at rest does without
+    from zlib import crc32  # an idle server does not load it
 
     return crc32(body, crc32(_CHECKED.pack(generation, number)))
 
 
 def read(data: bytes, mark: Mark) -> Iterator[Made]:
-    """What the records that count changed, in order."""
+    """Yield the statements of all valid records, in order."""
     for commit in commits(data, mark):
         yield from commit
 
 
 def commits(data: bytes, mark: Mark) -> Iterator[list[Made]]:
+    """Yield the statements of each valid record, in order."""
     statements: list[str] = []
     for body in bodies(data, mark):
         new, changes, *anew = marshal.loads(body)
@@ -125,6 +128,7 @@ def commits(data: bytes, mark: Mark) -> Iterator[list[Made]]:
 
 
 def make_again(db: apsw.Connection, made: Iterable[Made]) -> None:
+    """Replay statements; the caller provides the transaction."""
     for statement, is_many, values in made:
         if is_many:
             db.executemany(statement, values)
@@ -133,7 +137,8 @@ def make_again(db: apsw.Connection, made: Iterable[Made]) -> None:
 
 
 def make_again_if(db: apsw.Connection, place: Path, mark: Mark | None) -> int:
-    """As far as it fits to what is left of a damaged file, whose mark may not be known; how many commits do not."""
+    """Replay the commits that fit the salvaged rows of a damaged file; its redo position may be lost. Return the
+    number of commits that did not fit."""
     try:
         data = place.read_bytes()
     except FileNotFoundError:
@@ -151,13 +156,14 @@ def make_again_if(db: apsw.Connection, place: Path, mark: Mark | None) -> int:
 
 
 def _first(data: bytes) -> Mark:
-    """What was written to the beginning last."""
+    """Return the position in the first header of ``data``."""
     return Mark(*HEAD.unpack_from(data)[2:4]) if len(data) >= HEAD.size else Mark(0)
 
 
 def take_in(db: apsw.Connection, path: Path) -> None:
-    """What a server that did not stop in good order left beside the file. Whoever holds the file at this moment lives:
-    it is that server, or somebody who takes this in before changing anything, and nobody waits for it."""
+    """Replay the redo log that a killed server left beside the file. If another process holds SQLite's write lock or
+    the lock on the log, return without waiting: it is the live server, or a process that replays the log before it
+    changes anything."""
     place = redo_path(path)
     if not _is_left(place, mark_of(db)):
         return
@@ -175,13 +181,14 @@ def take_in(db: apsw.Connection, path: Path) -> None:
 
 
 def has_left(db: apsw.Connection, path: Path) -> bool:
-    """Whether a server that is gone has left changes that are not in the file."""
+    """Return True if a server that has ended left changes that are not in the SQLite file."""
     place = redo_path(path)
     return _is_left(place, mark_of(db)) and not is_held(place)
 
 
 def take_in_here(db: apsw.Connection, place: Path) -> bool:
-    """The same inside a transaction that may write, where nobody holds it; whether there was something."""
+    """Replay the log inside a writing transaction of the caller, while no process holds the lock on it. Return False if
+    there was nothing to replay."""
     mark = mark_of(db)
     if not _is_left(place, mark):
         return False
@@ -197,14 +204,15 @@ def take_in_here(db: apsw.Connection, place: Path) -> bool:
 
 
 def is_held(place: Path) -> bool:
-    """A server that lives appends to it while SQLite commits beside it."""
+    """Return True if a live server holds the log: it appends records during a background commit of SQLite."""
     with asking(place) as is_free:
         return not is_free
 
 
 @contextlib.contextmanager
 def asking(place: Path) -> Iterator[bool]:
-    """For so long no server begins to hold it; whether none did before."""
+    """Take a shared lock on the log while the block runs, so that no server can lock it. Yield False if one has it
+    locked."""
     try:
         fd = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -213,7 +221,7 @@ def asking(place: Path) -> Iterator[bool]:
     try:
         try:
             is_free = try_lock(fd, shared=True)
-        except OSError:  # where there are no such locks nobody holds one
+        except OSError:  # a file system without locks: no server can hold one
             is_free = True
         yield is_free
     finally:
@@ -221,7 +229,7 @@ def asking(place: Path) -> Iterator[bool]:
 
 
 def _is_left(place: Path, mark: Mark) -> bool:
-    """A look at the first record tells."""
+    """Return True if the log has valid records. Only the first header is read."""
     try:
         with place.open("rb") as file:
             for at in (mark.at, 0):
@@ -236,20 +244,22 @@ def _is_left(place: Path, mark: Mark) -> bool:
 # -- append ------------------------------------------------------------------------------------------------------------
 
 BYTES = 1024 * 1024
-"""Of the whole file: half of it for what SQLite commits, large enough that most commits need no page; half for what
-comes meanwhile."""
+"""Length of the whole file. One half holds the records that SQLite commits next, large enough that most commits write
+no page; the other half holds records appended during that commit."""
 BLOCK = 65536
+"""Bytes written at a time while the file is created."""
 PAUSE_SECONDS = 60.0
-"""After a file could not be made."""
+"""Delay before the file is created again after a failure."""
 MARSHAL = 2
-"""A version of the format that every Python reads."""
+"""Version of the marshal format, which every Python version reads."""
 
 
 def _encode(content: tuple[list[str], list[tuple[int, bool, Any]], bool]) -> bytes:
-    """By the standard library: a server at rest, which commits a little, does without loading another one."""
+    """Encode the body of a record. It uses the standard library, so that an idle server with few commits loads no
+    other one."""
     try:
         return marshal.dumps(content, MARSHAL)
-    except ValueError:  # a kind of text that is not quite one, as the state of a message is
+    except ValueError:  # a subclass of str, such as ``State``
         return marshal.dumps(_plain(content), MARSHAL)
 
 
@@ -260,12 +270,15 @@ def _plain(value: Any) -> Any:
 
 
 class RedoFile:
-    """The file of a server: records are appended, read back, and given up as SQLite takes them in."""
+    """Redo log of a server: append records, read them back, and void them when SQLite has committed them.
+
+    Not thread-safe: used under the store's lock."""
 
     def __init__(
         self, path: Path, mark: Mark, disk: Disk | None = None, size: int = BYTES, *, sync: bool = True
     ) -> None:
-        """The file is made when it is first needed. ``sync``: False leaves records to the system to write."""
+        """The file is created when it is first needed. ``sync``: if False, records are not synced, and a power cut may
+        lose them."""
         self.path = redo_path(path)
         self._disk = disk or Disk()
         self._disk.access = access_in(path.parent)
@@ -277,32 +290,33 @@ class RedoFile:
         self.begin(mark)
 
     def begin(self, mark: Mark) -> None:
-        """All that was appended is in the SQLite file, which has this mark now."""
+        """Start an empty log at ``mark``: every record appended before is in the SQLite file, which has this redo
+        position."""
         self._statements.clear()
         self.mark = mark
-        """From where on records are not in the SQLite file."""
+        """Position of the first record that is not in the SQLite file."""
         self.number, self._at = mark.number, mark.at
-        """Of the next record."""
+        """Number and offset of the next record."""
         self._is_around = False
-        """The next record stands before those that are not in the SQLite file, having come around to the beginning."""
+        """True if the ring has wrapped: the next record goes before those that are not in the SQLite file."""
         self._marked_around = False
-        """It has come around since ``next``."""
+        """True if the ring has wrapped since ``next``."""
         self.is_in_doubt = False
-        """Something was refused that may count after a crash: a record, or a commit of SQLite's."""
+        """True if a write failed that may be valid after a crash: of a record, or a commit of SQLite."""
 
     @property
     def is_made(self) -> bool:
-        """Something was appended since the store was opened."""
+        """True if the file is open: a record was appended since the store was opened."""
         return self._fd >= 0
 
     @property
     def count(self) -> int:
-        """Records that are not in the SQLite file."""
+        """Number of records that are not in the SQLite file."""
         return self.number - self.mark.number
 
     @property
     def room(self) -> int:
-        """Bytes that are left for a record."""
+        """Free space for one record, in bytes."""
         if self._is_around:
             return self.mark.at - self._at
         return max(self._size - self._at, self.mark.at)
@@ -313,29 +327,32 @@ class RedoFile:
         return (used + self._size if self._is_around else used) >= self._size // 2
 
     def next(self) -> Mark:
-        """For a commit of SQLite that has all there is, while more is appended behind it."""
-        self._statements.clear()  # whoever begins to read here knows none of them
+        """Return the position for a background commit of SQLite that contains all records so far. Records appended
+        during that commit follow this position."""
+        self._statements.clear()  # a replay that starts here has read no statement text yet
         self._marked_around = False
         return Mark(self.mark.generation, self.number, self._at)
 
     def taken_in(self, mark: Mark) -> None:
-        """That commit is on disk."""
+        """Void the records before ``mark``: the commit that contains them is on disk."""
         self.mark = mark
         self._is_around = self._marked_around
 
     def _place(self, length: int) -> int:
-        """Where a record of this length can be written; -1: nowhere."""
+        """Return the offset for a record of this length, or -1 if there is no space."""
         if self._at + length <= (self.mark.at if self._is_around else self._size):
             return self._at
         return 0 if not self._is_around and length <= self.mark.at else -1
 
     def append(self, made: Sequence[Made], meanwhile: Callable[[], None]) -> bool:
-        """On disk when it returns; False if there is no room for it. ``meanwhile`` is called while the disk writes; if
-        it fails, or the disk does, the record is void, or in doubt."""
+        """Append a record. Return True when it is on disk, or False if there is no space for it.
+
+        ``meanwhile`` is called while the disk writes. If it or the disk fails, the record is voided, or the log is in
+        doubt."""
         body, new = self._body(made)
         at = self._place(HEAD.size + len(body))
         if at == 0 and self._at:
-            self._statements.clear()  # so that the file can be read from its beginning
+            self._statements.clear()  # so that a replay can start at the beginning of the file
             body, new = self._body(made)
             at = self._place(HEAD.size + len(body))
         if at < 0 or (self._fd < 0 and not self._open()):
@@ -362,7 +379,8 @@ class RedoFile:
         return True
 
     def _make_void(self, begin: int) -> None:
-        """A record that was refused: whoever opens the store after a crash at this moment must not find it."""
+        """Overwrite the header of a record that was refused, so that a process that opens the store after a crash does
+        not replay it."""
         with contextlib.suppress(OSError):
             self._disk.write_at(self._fd, bytes(HEAD.size), begin)
             if self._sync:
@@ -370,8 +388,8 @@ class RedoFile:
             self.is_in_doubt = False
 
     def _body(self, made: Sequence[Made]) -> tuple[bytes, dict[str, int]]:
-        """Each statement is written out once, and then has a number; and those that are new. A record for which none is
-        known begins anew to count them."""
+        """Encode a record. Return the body, and the numbers of the statements it adds. The text of a statement is
+        written once; if no statement is known, the numbers restart."""
         known, changes = self._statements, []
         new: dict[str, int] = {}
         for statement, is_many, values in made:
@@ -382,7 +400,7 @@ class RedoFile:
         return _encode(([*new], changes, not known)), new
 
     def _open(self) -> bool:
-        """False where it cannot be made: then there is no room, and for a while nobody tries again."""
+        """Open the file. Return False if it cannot be created; the next try is ``PAUSE_SECONDS`` later."""
         if monotonic() < self._not_before:
             return False
         try:
@@ -398,7 +416,7 @@ class RedoFile:
         path = str(self.path)
         if self.path.exists():
             if self.path.stat().st_size == self._size:
-                self._disk.fsync_folder(str(self.path.parent.absolute()))  # who made it may not have come so far
+                self._disk.fsync_folder(str(self.path.parent.absolute()))  # its creator may not have synced the folder
                 return self._disk.open_update(path)
             self._disk.unlink(path)
         fd = self._disk.open_write(path)
@@ -412,22 +430,22 @@ class RedoFile:
         return self._disk.open_update(path)
 
     def made(self) -> Iterator[Made]:
-        """All that was appended, and nothing that was refused."""
+        """Read back the statements that were appended and are not in the SQLite file, without refused ones."""
         if not self.count:
             return iter(())
         return chain.from_iterable(islice(commits(self.path.read_bytes(), self.mark), self.count))
 
     def hold(self) -> bool:
-        """Until ``let_go``, or this process ends, nobody takes in what is appended, whatever SQLite allows. False if
-        somebody waits to write."""
+        """Lock the file until ``let_go`` or until this process ends, so that no other process replays it, even if it
+        gets SQLite's write lock. Return False if another process waits to write."""
         try:
             return try_lock(self._fd)
         except OSError:
             return False
 
     def let_go(self) -> None:
-        """Never fails. Where the lock cannot be released, the file is closed, which releases it; the next record opens
-        it again."""
+        """Release the lock; never fails. If unlocking fails, the file is closed, which releases the lock; the next
+        record opens it again."""
         if self._fd >= 0:
             try:
                 unlock(self._fd)
@@ -435,15 +453,15 @@ class RedoFile:
                 self.leave()
 
     def leave(self) -> None:
-        """The file is not ours any more: with the next record another one is made."""
-        fd, self._fd = self._fd, -1  # first: a number that was closed may be another file's soon
+        """Close the descriptor; the next record opens or creates the file again."""
+        fd, self._fd = self._fd, -1  # before the close: another file may get the same descriptor
         if fd >= 0:
             with contextlib.suppress(OSError):
                 self._disk.close(fd)
 
     def close(self) -> None:
-        """It goes, unless there is something in it that is nowhere else."""
+        """Close the log, and delete the file unless it has records that are not in the SQLite file."""
         self.leave()
-        with contextlib.suppress(OSError):  # what is in it is void, whether it goes or not
+        with contextlib.suppress(OSError):  # its records are void, even if the file stays
             if not self.count and self.path.exists():
                 self._disk.unlink(str(self.path))

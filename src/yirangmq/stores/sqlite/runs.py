@@ -1,13 +1,13 @@
 """Runs: messages with consecutive numbers and the same state, one row in ``fresh`` or ``batch``.
 
-The schema is in schema/004-runs.sql. A message that changes by itself is cut out of its run first and gets a row of
-its own in ``ready`` or ``life``.
+The schema is in schema/004-runs.sql. Before a message changes separately from its run, it is cut out of the run and
+gets a single row in ``ready`` or ``life``.
 
-``InLine`` has ready messages that were never leased (``fresh``). New runs are kept in memory until a query has to find
-them or the commit comes: a message leased in the commit that published it is never written to ``fresh``.
+``InLine`` has messages that are ready and were never leased (``fresh``). New runs are kept in memory until a query
+has to find them, or until the commit: a message leased in the commit that published it is never written to ``fresh``.
 
-``Runs`` adds messages leased together for the first time, and those acked together (``batch``). It remembers up to
-10,000 batches leased by this process, so that settling one reads nothing."""
+``Runs`` adds messages leased together for the first time, and those acked together (``batch``). It caches up to 10,000
+batches leased by this process, so that settling one reads nothing."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ from yirangmq.stores.sqlite.cache import Arrivals
 from yirangmq.stores.sqlite.payloads import BEGINS, LENGTH, SIZE, Contents, missing
 
 Span = tuple[int, int]
-"""The first and the last of numbers that follow each other."""
+"""First and last of consecutive message numbers."""
 Head = tuple[Message, Envelope]
 
 
@@ -50,7 +50,7 @@ MOST_TAILS = 1000
 
 
 def spans(numbers: Sequence[int]) -> list[Span]:
-    """Numbers, each given once, as few spans as there can be; mostly it is one and they are in order."""
+    """Return distinct numbers as the fewest possible spans. Usually there is one span, and the numbers are in order."""
     if not numbers:
         return []
     low, high = min(numbers), max(numbers)
@@ -67,11 +67,12 @@ def spans(numbers: Sequence[int]) -> list[Span]:
 
 
 def members(covered: Sequence[Span]) -> set[int]:
+    """Return all numbers in these spans."""
     return set().union(*[range(first, last + 1) for first, last in covered])
 
 
 class InLine:
-    """The runs in line of one store, inside a transaction."""
+    """Ready runs of a store, inside a transaction."""
 
     def __init__(
         self,
@@ -80,17 +81,17 @@ class InLine:
         arrivals: Arrivals | None = None,
         contents: Contents | None = None,
     ) -> None:
-        """``tails``: the last runs in the table as far as they are known, by queue and rank. ``arrivals``: what was
-        published just now."""
+        """``tails``: cache of the last run in the table, by queue and rank. ``arrivals``: cache of recently published
+        envelopes."""
         self._db = db
         self._tails = {} if tails is None else tails
         self._arrivals = arrivals or Arrivals()
         self._contents = contents or Contents(db)
         self._new: dict[tuple[int, int], Span] = {}
-        """By queue and rank, a run that is not in the table yet. It stands behind all that are."""
+        """Runs that are not in the table yet, by queue and rank. Each comes after all runs in the table."""
 
     def line_up(self, queue: int, rank: int, first: int, last: int) -> None:
-        """New messages, behind all others of their rank."""
+        """Add new messages after all others of their queue and rank."""
         new = self._new.get((queue, rank))
         if new is not None and new[1] == first - 1:
             first = new[0]
@@ -99,7 +100,7 @@ class InLine:
         self._new[queue, rank] = first, last
 
     def write(self) -> None:
-        """What was kept back goes to the table."""
+        """Write the runs that were kept in memory to the table."""
         for queue, rank in list(self._new):
             self._write(queue, rank)
 
@@ -117,10 +118,11 @@ class InLine:
         self._tails[queue, rank] = begin, last
 
     def leave_line(self, queue: int, rank: int, places: Sequence[int]) -> list[Span]:
-        """Take out whoever of these stands there; who that was."""
+        """Remove the given places from the ready runs. Return the spans that were in a run."""
         return [covered for span in spans(places) for covered in self.cut_fresh(queue, rank, *span)]
 
     def cut_fresh(self, queue: int, rank: int, low: int, high: int) -> list[Span]:
+        """Remove a span from the ready runs. Return the parts of it that were in a run."""
         new = self._new.get((queue, rank))
         covered: list[Span] = []
         if new is not None and low == new[0] and high <= new[1]:
@@ -153,13 +155,13 @@ class InLine:
         return covered
 
     def line(self, queue: int, most: int) -> list[tuple[int, int, int]]:
-        """(rank, first, last) in order of delivery, as far as it takes to have so many."""
+        """Return (rank, first, last) of the first runs in order of delivery, until they have ``most`` messages."""
         found = _enough_runs(self._db.execute(FRESH_LINE, (queue,)), most)
         new = [(rank, *span) for (of, rank), span in self._new.items() if of == queue] if self._new else []
         return _enough_runs(_joined(sorted([*found, *new])), most) if new else found
 
     def heads(self, name: str, rank: int, span: Span, most: int) -> list[Head]:
-        """Messages of a run with their envelopes."""
+        """Return the first ``most`` messages of a run with their envelopes."""
         ready = State.READY
         found = []
         for seq, sent in self.sent(name, rank, span, most):
@@ -169,8 +171,8 @@ class InLine:
         return found
 
     def sent(self, name: str, rank: int, span: Span, most: int) -> list[tuple[int, Envelope]]:
-        """Of a run's messages the number and the envelope. Bytes are taken as they are, without making a text of them
-        and bytes again; but what should be a text and is none is an error here too."""
+        """Return number and envelope of the first ``most`` messages of a run. Payloads are read as bytes without a
+        conversion to text; text that does not decode still raises ``UnicodeDecodeError``."""
         kept = self._arrivals.find(span[0], min(span[1] - span[0] + 1, most))
         if kept is not None:
             return list(enumerate(kept, span[0]))
@@ -183,7 +185,7 @@ class InLine:
                 if seq > end:
                     _, end, data = self._contents.row(seq) or (0, seq, b"")
                 is_json = payload & 1
-                begin = payload >> BEGINS  # as ``part`` does it; there are many of them
+                begin = payload >> BEGINS  # inlined, because it runs once per message
                 stop = begin + (payload >> 1 & LENGTH)
                 if begin < 0 or stop > len(data):
                     raise missing(seq)
@@ -195,7 +197,7 @@ class InLine:
         return found
 
     def in_line(self, queue: int, name: str, behind: Span, most: int) -> list[Message]:
-        """Cards of those behind a place, (rank, number), in order of delivery."""
+        """Return the first ``most`` messages after a place (rank, number), in order of delivery."""
         self.write()
         found: list[Message] = []
         for rank, first, last in self._db.execute(FRESH_BEHIND, (queue, *behind)):
@@ -213,7 +215,7 @@ class InLine:
         ]
 
     def fresh(self, queue: int, name: str, rank: int, seq: int) -> Message | None:
-        """The card of one in line; None if it is not there."""
+        """Return one message, or None if it is not in a ready run."""
         self.write()
         if self._db.execute(FRESH_OVER, (queue, rank, seq, seq)).fetchone() is None:
             return None
@@ -222,7 +224,7 @@ class InLine:
 
 
 def _enough_runs(runs: Iterable[tuple[int, int, int]], most: int) -> list[tuple[int, int, int]]:
-    """The first of them, as many as it takes to have so many messages."""
+    """Return the first runs, until they have ``most`` messages."""
     found = []
     for run in runs:
         found.append(run)
@@ -233,7 +235,7 @@ def _enough_runs(runs: Iterable[tuple[int, int, int]], most: int) -> list[tuple[
 
 
 def _joined(runs: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-    """Runs of one rank that follow each other as one."""
+    """Join adjacent runs of the same rank."""
     found: list[tuple[int, int, int]] = []
     for rank, first, last in runs:
         if found and found[-1][0] == rank and found[-1][2] == first - 1:
@@ -275,7 +277,7 @@ BATCH_CARDS = f"SELECT seq, id, {SIZE} FROM message WHERE seq BETWEEN ? AND ? LI
 
 
 MOST_HELD = 10_000
-"""Batches remembered, at some 400 bytes each."""
+"""Maximum number of cached leased batches, about 400 bytes each; beyond it all are dropped."""
 
 
 class Batch(NamedTuple):
@@ -297,7 +299,7 @@ class Batch(NamedTuple):
         return self.last - self.first + 1
 
     def part(self, first: int, last: int) -> "Batch":
-        """The same of fewer messages."""
+        """Return the batch restricted to fewer messages."""
         ids = self.ids
         if ids is not None and last - first + 1 < self.size:
             pairs = list(loads(ids.encode()).items())
@@ -306,14 +308,14 @@ class Batch(NamedTuple):
 
 
 class Held(NamedTuple):
-    """A batch that was leased here, and the bytes of its messages."""
+    """A batch that this process leased, and the bytes of its messages."""
 
     batch: Batch
     size: int
 
 
 class Runs(InLine):
-    """The runs of one store, inside a transaction."""
+    """Runs of a store inside a transaction: ready, leased and done."""
 
     def __init__(
         self,
@@ -323,12 +325,12 @@ class Runs(InLine):
         held: dict[int, Held] | None = None,
         contents: Contents | None = None,
     ) -> None:
-        """``held``: batches leased here, by their first number, as far as they are known to be as they were."""
+        """``held``: cache of batches that this process leased and that have not changed since, by first number."""
         super().__init__(db, tails, arrivals, contents)
         self._held = {} if held is None else held
 
     def single_out(self, seq: int) -> None:
-        """Give a message its own row, as it stands; one that is done stays where it is."""
+        """Move a message from its run to a single row, in the same state. A done message stays in its batch."""
         row = self._db.execute("SELECT queue, rank FROM message WHERE seq = ?", (seq,)).fetchone()
         if row is not None and self.cut_fresh(row[0], row[1], seq, seq):
             self._db.execute(APART_IN_LINE, (seq,))
@@ -338,16 +340,16 @@ class Runs(InLine):
                 self.put_apart(seq, batch)
 
     def put_apart(self, seq: int, batch: Batch) -> None:
-        """A row of its own for a message that was in a batch, if it has none."""
+        """Insert a single row for a message that was in a batch, unless it has one."""
         self._db.execute(APART, (seq, batch.state, batch.due_at, batch.changed_at, batch.consumer))
 
-    # -- held and done --------------------------------------------------------------------------------------------
+    # -- leased and done ------------------------------------------------------------------------------------------
 
     def add(self, batch: Batch) -> None:
         self._db.execute(ADD_BATCH, tuple(batch))
 
     def cut(self, low: int, high: int) -> list[Span]:
-        """Take these out of the batches they are in; who that was."""
+        """Remove a span from the batches. Return the parts of it that were in a batch."""
         covered: list[Span] = []
         for batch in self.over(low, high):
             self._held.pop(batch.first, None)
@@ -360,37 +362,37 @@ class Runs(InLine):
         return covered
 
     def hold(self, batch: Batch, size: int) -> None:
-        """Leased just now, of so many bytes: whoever settles all of it reads nothing."""
+        """Add a batch that was just leased, with ``size`` bytes of content. Settling all of it then reads nothing."""
         self.add(batch)
         if len(self._held) >= MOST_HELD:
             self._held.clear()
         self._held[batch.first] = Held(batch, size)
 
     def held(self, first: int, last: int) -> Held | None:
-        """The batch of exactly these, if it was leased here and not touched since."""
+        """Return the batch of exactly these numbers if this process leased it and it has not changed since."""
         held = self._held.get(first)
         return held if held is not None and held.batch.last == last else None
 
     def settle(self, after: Batch) -> None:
-        """What becomes of a batch that is held here."""
+        """Update a cached leased batch to ``after``, and drop it from the cache."""
         del self._held[after.first]
         self._db.execute(SETTLE_BATCH, (*after[4:], after.first))
 
     def weight(self, span: Span) -> int:
-        """Bytes of the content of messages."""
+        """Return the bytes of the content of these messages."""
         return int(next(self._db.execute(BATCH_SIZE, span))[0])
 
     def over(self, low: int, high: int) -> list[Batch]:
-        """Batches that have any of these."""
+        """Return the batches that have any of these numbers."""
         return [Batch(*row) for row in self._db.execute(BATCHES_OVER, (low, high))]
 
     def ids(self, span: Span) -> tuple[str, int]:
-        """What is kept of messages when their content goes, and the bytes of their content."""
+        """Return the JSON of ids that stays when the content is deleted, and the bytes of the content."""
         ids, size = next(self._db.execute(BATCH_IDS, span))
         return ids, size
 
     def cards(self, batch: Batch, name: str, span: Span, most: int = -1) -> Iterator[Message]:
-        """Of the messages of a batch those of a span."""
+        """Yield the messages of a batch that are in a span, at most ``most`` (-1: all)."""
         state = State(batch.state)
         low, high = max(batch.first, span[0]), min(batch.last, span[1])
         tail = (1, 1, batch.due_at, 0, batch.changed_at, batch.consumer, "", 0, batch.body == 1, 0, 0)
@@ -407,19 +409,19 @@ class Runs(InLine):
                 most -= 1
 
     def behind(self, queue: int, state: State, seq: int) -> Iterator[Batch]:
-        """Batches with messages of larger numbers."""
+        """Yield the batches that have messages with numbers larger than ``seq``."""
         return (Batch(*row) for row in self._db.execute(BATCHES_BEHIND, (queue, state.value, seq)))
 
     def due(self, now: int, most: int) -> list[Batch]:
-        """As many as it takes to have so many messages."""
+        """Return the batches due first, until they have ``most`` messages."""
         return _enough(self._db.execute(BATCHES_DUE, (now,)), most)
 
     def oldest(self, queue: int, most: int) -> list[Batch]:
-        """Of those acknowledged, with their content."""
+        """Return the done batches with content that were acknowledged first, until they have ``most`` messages."""
         return _enough(self._db.execute(OLDEST_BATCHES, (queue,)), most)
 
     def strip(self, batch: Batch, last: int, due_at: int) -> None:
-        """Remember of its messages up to ``last`` no more than the ids; their content is the caller's business."""
+        """Reduce the messages of a batch up to ``last`` to their ids. The caller deletes their content."""
         part = batch.part(batch.first, last)
         ids = self.ids((batch.first, last))[0] if part.ids is None else part.ids
         self.cut(batch.first, last)

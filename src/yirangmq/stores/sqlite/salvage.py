@@ -28,20 +28,20 @@ from yirangmq.stores.sqlite.salvage_rows import TABLES, UNREADABLE, Rescued, res
 
 MAGIC = b"SQLite format 3\0"
 PAGE_BYTES, PAGE_COUNT, FREE_PAGES, COUNT_VALID_FOR, IDENTITY = 16, 28, 32, 92, 68
-"""Where these stand in the first hundred bytes of a file (sqlite.org/fileformat.html)."""
+"""Offsets in the header of a SQLite file, its first 100 bytes (sqlite.org/fileformat.html)."""
 PAGE_SIZES = (PAGE_SIZE, 8192)
-"""Those that stores were made with."""
+"""Page sizes that released versions created stores with, in bytes."""
 SMALLEST_PAGE = 512
 SHARED_LOCK = 0x40000002, 510
-"""The bytes that every process with the file open holds a lock on."""
+"""Start and length of SQLite's shared-lock bytes. Every process that has the file open holds a lock on them."""
 
 REBUILT = ("miscounted", "nameless")
-"""Findings in the new file that say nothing about the old one: counters and names are made anew in any case."""
+"""Findings in the new file that are not reported, because salvage always rebuilds counters and names."""
 
 
 def salvage(path: Path) -> list[Finding]:
-    """Put a sound store in the place of a damaged one; what became of it. If nothing at all can be read, the file stays
-    as it is and that is an error."""
+    """Replace a damaged store by a new one with its readable rows, and return the findings. Raise ``StoreDamaged`` if
+    nothing can be read; the file then stays as it is."""
     with sqlite_errors_translated(None, path), path.open("r+b") as damaged:
         _refuse_foreign(damaged, path)
         _have_alone(damaged, path)
@@ -61,7 +61,7 @@ def salvage(path: Path) -> list[Finding]:
 
 
 def _read_over(aside: Path, work: Path, new: Path) -> tuple[Rescued, list[Finding]]:
-    """Fill the new file from a copy, which may be written to."""
+    """Fill the new file from ``work``, a copy of the damaged file that may be changed."""
     _remove(new)
     with _readable(aside, work) as old, closing(open_connection(new, "full", 0)) as db:
         rescued = rescue(old, db)
@@ -87,8 +87,9 @@ def _mark(old: apsw.Connection) -> Mark | None:
 
 @contextmanager
 def _readable(aside: Path, work: Path) -> Iterator[apsw.Connection]:
-    """The damaged file, whole as far as its length goes; if its tables cannot be found, with the first page of a new
-    store, whose tables begin at the same pages. Of several such pages the one that finds most."""
+    """Open a readable copy of the damaged file, extended to its full length. If its tables cannot be found, the copy
+    gets the first page of a new store, whose tables begin at the same pages. Of the possible page sizes, the one that
+    finds the most messages is used."""
     best = _found(aside, work, b"")
     if best < 0:
         grafts = {_found(aside, work, graft): graft for graft in [_first_page(work, size) for size in PAGE_SIZES]}
@@ -102,14 +103,16 @@ def _readable(aside: Path, work: Path) -> Iterator[apsw.Connection]:
 
 
 def _first_page(work: Path, page_size: int) -> bytes:
+    """Return the first page of a new store."""
     _remove(work)
     with closing(open_connection(work, "os", 0, page_size=page_size)):
-        pass  # so that it is in the file
+        pass  # closing copies the WAL into the file
     return work.read_bytes()[:page_size]
 
 
 def _found(aside: Path, work: Path, graft: bytes) -> int:
-    """Make the copy to be read; how many messages are found in it, -1 without tables."""
+    """Make the copy, with ``graft`` as its first page if it is not empty. Return the number of messages found with a
+    graft, 0 without one, or -1 if the tables cannot be found."""
     with aside.open("rb") as damaged:
         _copy(damaged, aside, work)
     _patch(work, graft)
@@ -125,7 +128,8 @@ def _found(aside: Path, work: Path, graft: bytes) -> int:
 
 
 def _patch(work: Path, graft: bytes) -> None:
-    """SQLite opens no file that is shorter than it should be: what was cut off is unreadable either way."""
+    """Extend the copy to the length in its header, because SQLite does not open a shorter file. The pages cut off are
+    lost either way."""
     with work.open("r+b") as file:
         head = bytearray(graft or file.read(100))
         page_size = int.from_bytes(head[PAGE_BYTES : PAGE_BYTES + 2], "big")
@@ -153,7 +157,8 @@ def _refuse_foreign(file: BinaryIO, path: Path) -> None:
 
 
 def _have_alone(file: BinaryIO, path: Path) -> None:
-    """Until the file is closed. Whoever opens it waits, and then finds no database in what is no longer the store."""
+    """Lock the file exclusively until it is closed. A process that opens it waits, and then does not find a database:
+    the file is no longer the store."""
     start, length = SHARED_LOCK
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, length, start)
@@ -170,7 +175,8 @@ def _free_name(path: Path) -> Path:
 
 
 def _copy(file: BinaryIO, path: Path, to: Path) -> None:
-    """With what lies beside it. The file is not opened anew: closing it once would give up the lock."""
+    """Copy the file with its WAL and redo log. The file is not opened a second time: closing it would release the
+    lock."""
     _remove(to)
     file.seek(0)
     with os.fdopen(open_file(to, os.O_WRONLY | os.O_EXCL), "wb") as copy:
@@ -185,12 +191,13 @@ def _copy(file: BinaryIO, path: Path, to: Path) -> None:
 
 
 def _put_in_place(damaged: BinaryIO, path: Path, new: Path) -> None:
-    """The old log goes first: SQLite would play it into the new file."""
+    """Move the new file to the path of the store. The old WAL is deleted first, because SQLite would replay it into the
+    new file."""
     for end in ("-wal", "-shm", "-redo"):
         with suppress(FileNotFoundError):
             os.unlink(f"{path}{end}")
     _sync(path.parent)
-    os.chmod(new, path.stat().st_mode & GROUP.file)  # never for others
+    os.chmod(new, path.stat().st_mode & GROUP.file)  # never readable by other users
     new.replace(path)
     _sync(path.parent)
     damaged.seek(0)

@@ -1,10 +1,10 @@
-"""Row salvage from a damaged SQLite file: readable rows, and payloads whose message rows are lost.
+"""Row salvage from a damaged SQLite file: readable rows, and payloads without their message rows.
 
-A lost page costs its own rows only. Tables with an integer key are read on behind a gap of up to 100,000 numbers, and
-behind a longer gap from the other end; other tables are read from both ends.
+A lost page costs its own rows only. Reading of a table with an integer key continues after a gap of up to 100,000
+numbers; after a longer gap the rest is read from the other end. Other tables are read from both ends.
 
-A page of ``message`` has about 200 rows, while their payloads lie elsewhere (schema/005-content.sql). A message with
-only its id and payload left goes to the dead letters as CORRUPT. Rows that contradict each other are left to
+A page of ``message`` has about 200 rows, while their payloads are stored elsewhere (schema/005-content.sql). A message
+with only its id and payload left goes to the dead letters as CORRUPT. Rows that contradict each other are left to
 ``stores.sqlite.check``."""
 
 from collections.abc import Iterator
@@ -27,10 +27,10 @@ from yirangmq.stores.sqlite.runs import Runs
 
 UNREADABLE = (apsw.CorruptError, apsw.NotADBError, apsw.SQLError, apsw.IOError, UnicodeDecodeError)
 MOST = 2**53
-"""No number of ours is larger; a damaged one may be."""
+"""Exclusive upper bound of valid message and queue numbers; a damaged number may be larger."""
 
 
-# -- payloads whose message rows are lost ------------------------------------------------------------------------------
+# -- payloads without message rows -------------------------------------------------------------------------------------
 
 LOST = "all but its id and payload was lost"
 _IS_THERE = """
@@ -50,7 +50,7 @@ def is_number(value: object) -> bool:
 
 
 def finder(old: apsw.Connection) -> Find:
-    """Payloads as far as they can be read."""
+    """Return a lookup of packed payloads that returns None for an unreadable one."""
     contents = Contents(old)
 
     def find(seq: int, number: int) -> bytes | None:
@@ -64,8 +64,8 @@ def finder(old: apsw.Connection) -> Find:
 
 
 def lost_row(old: apsw.Connection, new: apsw.Connection, find: Find, name: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """A row of ``message`` for what has a name and a payload in the old store, and in the new one neither a row nor a
-    mark that it is done with; None for any other."""
+    """Rebuild a row of ``message`` from a row of ``name`` and a packed payload of the old store. Return None if the new
+    store has the message or remembers it as finished, or if there is no payload."""
     queue, id, seq, _ = name
     if not is_number(seq) or not IDENTIFIER.fullmatch(str(id)):
         return None
@@ -87,7 +87,7 @@ def lost_row(old: apsw.Connection, new: apsw.Connection, find: Find, name: tuple
 # -- readable rows -----------------------------------------------------------------------------------------------------
 
 LONGEST_GAP = 100_000
-"""Numbers to try one by one behind a lost page; behind a longer gap the rest is read from the other end."""
+"""Numbers to try one by one after a lost page; after a longer gap the rest is read from the other end."""
 
 TABLES: dict[str, tuple[str, ...]] = {
     "queue": ("n", "name", "policy", *Counts._fields),
@@ -128,16 +128,18 @@ SELECT max(seq), max(place) FROM
 
 
 class Rescued(NamedTuple):
+    """Result of a salvage."""
+
     messages: int
     queues: int
     missing: int
-    """How many more there should be, by the counters that could be read."""
+    """Messages that are missing according to the readable counters."""
     corrupt: int
-    """How many of the messages are not whole."""
+    """Salvaged messages that are damaged."""
 
 
 def rescue(old: apsw.Connection, new: apsw.Connection) -> Rescued:
-    """Everything that can be read, in one transaction of the new store."""
+    """Copy all readable rows in one transaction of the new store."""
     new.execute("BEGIN IMMEDIATE")
     expected = 0
     for row in _numbered(old, "queue"):
@@ -172,8 +174,7 @@ def rescue(old: apsw.Connection, new: apsw.Connection) -> Rescued:
 
 
 def _carry_messages(old: apsw.Connection, new: apsw.Connection) -> Iterator[tuple[int, str]]:
-    """As far as they can be understood, each with its payload by itself; the numbers of those that cannot, with the
-    reason."""
+    """Copy the rows of ``message`` with unpacked payloads. Yield number and damage of each that does not decode."""
     find = finder(old)
     for raw in _numbered(old, "message m", unreadable.RAW, "m.seq"):
         if None not in (raw[2], raw[8], raw[9]):
@@ -183,7 +184,7 @@ def _carry_messages(old: apsw.Connection, new: apsw.Connection) -> Iterator[tupl
 
 
 def _carry_lost(old: apsw.Connection, new: apsw.Connection) -> Iterator[tuple[int, str]]:
-    """Messages of which the id and the payload are there, and nothing else."""
+    """Rebuild messages with only id and payload left. Yield number and damage of each."""
     find = finder(old)
     for name in _sorted(old, "name", "queue, id"):
         row = lost_row(old, new, find, name)
@@ -192,6 +193,7 @@ def _carry_lost(old: apsw.Connection, new: apsw.Connection) -> Iterator[tuple[in
 
 
 def _bury(new: apsw.Connection, corrupt: list[tuple[int, str]]) -> None:
+    """Move the damaged messages to the dead letters."""
     for seq, complaint in corrupt:
         Runs(new).single_out(seq)
         if new.execute(_STANDS, (seq,)).fetchone() is None and not Runs(new).over(seq, seq):
@@ -201,7 +203,8 @@ def _bury(new: apsw.Connection, corrupt: list[tuple[int, str]]) -> None:
 
 
 def _put(new: apsw.Connection, table: str, row: tuple[Any, ...]) -> bool:
-    """The new table is strict: a row that does not fit is damaged, one that is there already was read twice."""
+    """Insert a row; return False if it was not inserted. The new table is strict: a row that does not fit is damaged. A
+    row that exists already was read twice."""
     columns = TABLES[table]
     marks = ", ".join("?" * len(columns))
     try:
@@ -212,6 +215,7 @@ def _put(new: apsw.Connection, table: str, row: tuple[Any, ...]) -> bool:
 
 
 def _queue_row(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Replace an invalid queue name, and drop an invalid policy."""
     number, name, policy, *counters = row
     try:
         validation.check_queue(name)
@@ -227,7 +231,8 @@ def _queue_row(row: tuple[Any, ...]) -> tuple[Any, ...]:
 def _numbered(
     db: apsw.Connection, table: str, columns: str | None = None, key: str | None = None
 ) -> Iterator[tuple[Any, ...]]:
-    """Rows in order of their number, going on behind every gap; behind too large a gap, from the other end."""
+    """Yield rows in order of their number, and continue after each gap. After a gap longer than ``LONGEST_GAP``, the
+    rest is read from the other end."""
     wanted = TABLES[table.partition(" ")[0]]
     select = f"SELECT {columns or ', '.join(wanted)} FROM {table}"
     key = key or wanted[0]
@@ -236,7 +241,7 @@ def _numbered(
         try:
             for row in db.execute(f"{select} WHERE {key} > ? ORDER BY {key}", (last,)):
                 if not is_number(row[0]) or row[0] <= last:
-                    break  # out of order: as good as unreadable
+                    break  # out of order: treated as unreadable
                 last = row[0]
                 yield row
             else:
@@ -279,7 +284,7 @@ def _sorted(db: apsw.Connection, table: str, order: str) -> Iterator[tuple[Any, 
 
 
 def _set_sequence(old: apsw.Connection, new: apsw.Connection) -> None:
-    """Larger than every number that was ever given out, as far as that can be told."""
+    """Set the sequence to the largest number in the readable rows, so that no number is used twice."""
     known = [*next(new.execute(_LAST)), *next(new.execute("SELECT max(seq) FROM message"))]
     try:
         known += [row[0] for row in old.execute("SELECT last FROM sequence")]

@@ -5,10 +5,10 @@ redo log instead (``stores.sqlite.redo_log``), with one write and one sync. SQLi
 transactions see the change. SQLite commits all of it with the next large commit, when the redo log is half full, or
 after 2 s.
 
-The last two are background commits on a thread (docs/decisions/0019-sqlite-commits-aside.md). Meanwhile transactions
-go on as long as they need no answer from SQLite: their changes are on disk in the redo log, and SQLite executes them
-when the connection is back. Between COMMIT and the next BEGIN IMMEDIATE another process could take SQLite's write
-lock. The server therefore holds ``flock`` on the redo log for that window, and other writers that see it held back
+The last two are background commits on a thread (docs/decisions/0019-background-commit.md). Meanwhile transactions
+continue as long as they need no answer from SQLite: their changes are on disk in the redo log, and SQLite executes
+them after the background commit. Between COMMIT and the next BEGIN IMMEDIATE another process could take SQLite's write
+lock. The server therefore holds ``flock`` on the redo log for that window, and other writers that see it locked back
 off. Another thread checkpoints the WAL.
 
 A failed transaction rolls SQLite back to its last commit, and the redo log is replayed. After a crash the next process
@@ -38,34 +38,42 @@ from yirangmq.stores.sqlite.store import SqliteStore
 from yirangmq.stores.sqlite.transaction import SqliteTransaction
 
 SECONDS = 2.0
-"""How long a change may be in the file of changes alone."""
+"""Maximum time that a change is only in the redo log, before SQLite commits it."""
 MOST_ROWS = 150
-"""A commit that changes more of them, as seventy new messages do, goes to SQLite at once: it would be written twice for
-nothing."""
+"""Maximum number of changed rows of a commit to the redo log. A larger one (about 70 new messages) is committed by
+SQLite directly: the redo log would only make it be written twice."""
 PATIENT = (
     *(sql.INSERT_MESSAGE, sql.NAME_ONE, sql.ADD_NEW, sql.ADD_COUNTS),
     *(ADD_FRESH, GROW_FRESH, ADD_BATCH, SETTLE_BATCH),
 )
-"""What the publishing of a message changes, its handing out and its ack: SQLite does it while the disk writes the
-record of it."""
+"""Deferrable statements: the changes of publish, lease and ack. SQLite executes them while the disk writes their
+record."""
 STEADY = {
     sql.IS_ANY_APART: "ready",
     sql.SCAN_READY: "ready",
     FRESH_LINE: "fresh",
     FRESH_BEHIND: "fresh",
 }
-"""What is asked at each handing out, and finds nothing where nobody stands in line."""
+"""Queries with cacheable misses, each with its table: every lease runs them, and they find nothing in an empty
+queue."""
 QUIET_SECONDS = 10.0
-"""Between two warnings that SQLite does not commit."""
+"""Minimum interval between two warnings that a SQLite commit failed."""
 LEAST_REDO = 65536
-"""Bytes of the redo log, however little is reserved for a full disk: what it holds must fit the reserve."""
+"""Minimum length of the redo log in bytes. A small reserve reduces the length, because the changes in the log must fit
+the reserve when the disk is full."""
 WAY_SECONDS = 0.025
-"""How long who waits to write has to notice that it can."""
+"""Time that the server leaves SQLite's write lock free, so that a waiting process can take it."""
 LATER = "SQLite does not commit: %s; what is on disk beside it is taken in later"
 log = logging.getLogger(__name__)
 
 
 class ServedSqliteStore(SqliteStore):
+    """SQLite store of a server: redo log, background commit and deferred statements.
+
+    Invariant: the SQLite file, followed by the records of the redo log after its position, contains every confirmed
+    change. Callers and the commit thread share ``_lock``; the background commit itself runs under ``_going`` without
+    it."""
+
     def __init__(
         self,
         path: Path,
@@ -78,14 +86,15 @@ class ServedSqliteStore(SqliteStore):
         seconds: float | None = SECONDS,
         reserve_bytes: int = 0,
     ) -> None:
-        """``seconds``: None leaves the moment of commits to the size of what there is, and to whoever next asks SQLite
-        something; pages are copied by whoever commits; no thread is started."""
+        """``seconds``: delay before SQLite commits changes of the redo log. If None, no thread is started: a half-full
+        redo log starts a commit, which the next call that needs SQLite runs, and the committing thread checkpoints the
+        WAL."""
         super().__init__(path, durability=durability, busy_seconds=busy_seconds, vfs=vfs, reserve_bytes=reserve_bytes)
         if self._reserve is not None and self._reserve.size:
             redo_bytes = min(redo_bytes, max(self._reserve.size // 8, LEAST_REDO))
         self._record()
         self._believed = self._known
-        """What was known when the recorder last looked."""
+        """The cache at the start of the last transaction; another one invalidates the recorder's negative cache."""
         try:
             with sqlite_errors_translated(self._db, path):
                 self._changes = RedoFile(path, mark_of(self._db), disk, redo_bytes, sync=durability == "full")
@@ -94,25 +103,28 @@ class ServedSqliteStore(SqliteStore):
             super().close()
             raise
         self._is_open = False
-        """SQLite's transaction is, with everything in it that is in the file of changes."""
+        """True while SQLite's transaction is open and contains every record of the redo log."""
         self._touched = 0
+        """Rows changed on the connection before this transaction (``total_changes``)."""
         self._away: _Away | None = None
-        """SQLite is, to commit; or it is back, and nobody has asked for it since."""
+        """The background commit, from its start until it is joined."""
         self._is_awaited = False
-        """Somebody else waits to write."""
+        """True if another process waits to write."""
         self._way_until = 0.0
-        """Until when it has to notice that it can; 0: it was not given the time yet."""
+        """Monotonic time until which the write lock stays free for that process; 0: that time has not started."""
         self._number = 0
-        """Of the first record of this batch of work."""
+        """Number of the next record when this transaction started."""
         self._quiet_until = 0.0
         self._complaint: Exception | None = None
-        """Why SQLite's latest commit of what is in the redo log failed."""
+        """Error of the latest SQLite commit of the redo log; None if it succeeded."""
         self._going = threading.Lock()
-        """Held by whoever commits for it."""
+        """Held by the thread that runs the background commit."""
         self._settling = Settling(self.settle_aside, seconds) if seconds is not None else None
 
     def _begin_writing(self) -> None:
-        """There is no other server that could be in the midst of a commit; who waited for this moment goes first."""
+        """Begin a writing transaction. A process that waits for the write lock gets it first, for up to
+        ``WAY_SECONDS``. Background commits of other servers need no check, because this is the only server of the
+        store."""
         if self._is_awaited:
             self._way_until = self._way_until or monotonic() + WAY_SECONDS
             while monotonic() < self._way_until and not self._changes.hold():
@@ -124,11 +136,11 @@ class ServedSqliteStore(SqliteStore):
         self._db.execute("BEGIN IMMEDIATE")
 
     def _record(self) -> None:
-        """The connection is a new one."""
+        """Create the recorder for a new connection."""
         self._recorder = Recorder(self._db, PATIENT, STEADY)
         self._recorded = cast("apsw.Connection", self._recorder)
 
-    # -- a batch of work ------------------------------------------------------------------------------------------
+    # -- transaction ----------------------------------------------------------------------------------------------
 
     def _begin(self, write: bool) -> SqliteTransaction:
         if self._away is not None and self._away.is_back:
@@ -151,7 +163,7 @@ class ServedSqliteStore(SqliteStore):
         if self._away is None:
             self._touched = self._db.total_changes()
         work = SqliteTransaction(self._recorded, self._known)
-        if self._reserve is not None and self._reserve.is_short:  # no other process uses it
+        if self._reserve is not None and self._reserve.is_short:  # no other process uses the reserve
             work.on_add = self._before_adding
         return work
 
@@ -173,7 +185,8 @@ class ServedSqliteStore(SqliteStore):
         made.begin()
 
     def _appended(self) -> None:
-        """It is on disk: what goes wrong from here on is nobody's failure."""
+        """Schedule a commit after an append, or start one if the redo log is half full. The record is on disk, so an
+        error is logged and fails no request."""
         is_first, self._is_open = not self._is_open, True
         try:
             if is_first and self._settling is not None:
@@ -194,7 +207,7 @@ class ServedSqliteStore(SqliteStore):
             raise as_store_error(error, self._changes.path) from error
 
     def _make(self) -> None:
-        """What waits, if SQLite is here."""
+        """Execute the deferred statements, unless a background commit has the connection."""
         if self._away is None or self._away.is_back:
             self._recorder.make()
 
@@ -205,14 +218,14 @@ class ServedSqliteStore(SqliteStore):
         return self._away is not None or self._db.total_changes() - self._touched <= MOST_ROWS
 
     def _settle(self) -> None:
-        """SQLite commits all there is."""
+        """Commit all changes in SQLite, and void the records of the redo log."""
         mark = self._changes.mark
         if self._changes.count or self._changes.is_in_doubt:
             mark = Mark(new_generation())
             put_mark(self._db, mark)
         try:
             self._end()
-        except BaseException:  # after a crash it may be one nevertheless, and then no record of now would count
+        except BaseException:  # it may still be on disk after a crash, and then no new record is valid
             self._changes.is_in_doubt = True
             raise
         self._changes.begin(mark)
@@ -221,19 +234,20 @@ class ServedSqliteStore(SqliteStore):
             self._copying.look()
 
     def _roll_back(self, write: bool = True) -> None:
-        """A look that failed has changed nothing, unless SQLite gave up all of its transaction."""
+        """Roll back to the last SQLite commit; the next transaction replays the redo log. A read that failed has
+        changed nothing and needs no rollback, unless SQLite has rolled back its transaction."""
         with contextlib.suppress(Exception):
             self._reach()
         if write or self._recorder.is_torn or not (self._is_open and self._db.in_transaction):
-            if self._changes.number != self._number:  # it is on disk, and we were stopped before anybody was told
+            if self._changes.number != self._number:  # its record is on disk, but an interrupt came before the reply
                 self._given = 0, 0
             self._is_open = False
             self._recorder.give_up()
             super()._roll_back(write)
 
     def _take_in(self) -> bool:
-        """Until our first record, what lies there is that of a server before us: it is in SQLite's file before ours is
-        written over it."""
+        """Before the first record of this server, replay and commit the redo log of an earlier one, because new records
+        overwrite it."""
         if self._changes.is_made:
             return False
         is_taken = super()._take_in()
@@ -244,23 +258,23 @@ class ServedSqliteStore(SqliteStore):
         return is_taken
 
     def _catch_up(self) -> None:
-        """What is in the file of changes and no longer in SQLite's transaction is made again."""
+        """Begin a transaction and replay the redo log into it, after a rollback."""
         self._db.execute("BEGIN IMMEDIATE")
         try:
             mark = mark_of(self._db)
             if mark.generation == self._changes.mark.generation:
-                if mark != self._changes.mark:  # we were stopped between a commit and hearing of it
+                if mark != self._changes.mark:  # an interrupt came between a commit and its result
                     self._changes.taken_in(mark)
                 make_again(self._db, self._changes.made())
                 self._is_open = True
-            else:  # somebody who opened the store has taken it in
+            else:  # another process has replayed the log and voided it
                 self._changes.begin(mark)
         finally:
             if not self._is_open and self._db.in_transaction:
                 self._db.execute("ROLLBACK")
 
     def _end_doubt(self) -> None:
-        """What was refused, and may be on disk nevertheless, is made void with all records, by a commit."""
+        """Void a refused record or commit that may still be on disk, together with all records, by a SQLite commit."""
         try:
             self._recorder.make()
             if not self._is_open:
@@ -270,10 +284,11 @@ class ServedSqliteStore(SqliteStore):
             self._roll_back()
             raise
 
-    # -- aside ----------------------------------------------------------------------------------------------------
+    # -- background commit ----------------------------------------------------------------------------------------
 
     def _go_away(self) -> bool:
-        """SQLite is to commit all there is; False if it cannot be done aside."""
+        """Start a background commit of all changes. Return False if it cannot run in the background: the log is in
+        doubt, another process waits to write, or the redo position cannot be written."""
         if self._changes.is_in_doubt:
             return False
         if not self._changes.hold():
@@ -292,7 +307,8 @@ class ServedSqliteStore(SqliteStore):
         return True
 
     def _commit_aside(self) -> None:
-        """Done by whoever comes first: the thread, or somebody who has something to ask."""
+        """Run the background commit: COMMIT, then BEGIN IMMEDIATE. It runs once, on the commit thread or on the first
+        thread that needs SQLite. The error, if any, is raised by ``_reach``."""
         with self._going:
             away = self._away
             if away is None or away.is_back:
@@ -311,7 +327,8 @@ class ServedSqliteStore(SqliteStore):
             away.is_back = True
 
     def _reach(self) -> None:
-        """SQLite is here when it returns; an error if its commit did not succeed, or not its next transaction."""
+        """Wait for the background commit and take the connection back. Raise its error if COMMIT or the next BEGIN
+        IMMEDIATE failed."""
         if self._away is None:
             return
         self._commit_aside()
@@ -324,14 +341,17 @@ class ServedSqliteStore(SqliteStore):
             raise away.error
 
     def _welcome(self) -> None:
-        """The same where nobody has begun anything yet: what went wrong is mended by those who do."""
+        """Join the background commit like ``_reach``, but log an error instead of raising it: no caller waits for the
+        commit, and the next transaction recovers."""
         try:
             self._reach()
         except Exception as error:
             self._complain(error)
 
     def settle_aside(self) -> bool:
-        """Let SQLite commit what there is, and others work meanwhile; whether nothing is left to commit."""
+        """Commit in the background, while other threads run transactions. Return True if nothing is left to commit.
+
+        Called on the commit thread."""
         with self._lock:
             if self._away is None and self._changes.count:
                 self._send_away()
@@ -341,11 +361,12 @@ class ServedSqliteStore(SqliteStore):
             if self._changes.count and isinstance(self._complaint, apsw.FullError):
                 self._settle_all()
             if self._is_open and not self._changes.count:
-                self._is_open = False  # before the ROLLBACK, which may fail: SQLite has ended its transaction then too
-                self._db.execute("ROLLBACK")  # there is nothing in it
+                self._is_open = False  # before the ROLLBACK: a failed one also ends it
+                self._db.execute("ROLLBACK")  # the transaction is empty
             return not self._changes.count
 
     def _send_away(self) -> None:
+        """Start a background commit, or commit here if that is not possible."""
         try:
             self._recorder.make()
             if self._is_open and self._go_away():
@@ -357,7 +378,8 @@ class ServedSqliteStore(SqliteStore):
     # -- a full disk ----------------------------------------------------------------------------------------------
 
     def _looked_short(self) -> bool:
-        """Nobody else uses the reserve. SQLite is asked for the size of its file, so it must be here."""
+        """Return True if the reserve is in use, which no other process can change. The caller then queries the size of
+        the file, so the background commit is joined first."""
         if self.is_short:
             self._reach()
         return self.is_short
@@ -397,13 +419,14 @@ class ServedSqliteStore(SqliteStore):
             self._copying = self._copier() if is_copied_aside else None
 
     def _copier(self) -> Copying:
+        """Create the checkpointer; a small reserve limits the length of the WAL."""
         usual = checkpoint_pages(self._db)
         pages = self._log_pages()
         return Copying(self._db, self._path, self._vfs, pages if pages < usual else 0)
 
     def _settle_all(self) -> None:
-        """If SQLite cannot, what there is stays in the file of changes. Where that is for want of space, the reserve is
-        used: all of it is confirmed."""
+        """Commit all changes in SQLite. If that fails, they stay in the redo log. On a full disk the commit is retried
+        with the space of the reserve, because all these changes are confirmed."""
         if self._has_settled() or self._reserve is None or not self._reserve.is_held:
             return
         if isinstance(self._complaint, apsw.FullError):
@@ -412,6 +435,7 @@ class ServedSqliteStore(SqliteStore):
             self._give_back()
 
     def _has_settled(self) -> bool:
+        """Commit all changes in SQLite. Return False if that fails."""
         try:
             self._recorder.make()
             if self._changes.count and not self._is_open:
@@ -425,12 +449,13 @@ class ServedSqliteStore(SqliteStore):
         return True
 
     def _complain(self, error: Exception) -> None:
+        """Log and store the error of a commit, and roll back."""
         self._tell_later(error)
         self._complaint = error
         self._roll_back()
 
     def _tell_later(self, error: Exception) -> None:
-        """At most once in a while."""
+        """Log the error of a commit, at most once per ``QUIET_SECONDS``."""
         if monotonic() >= self._quiet_until:
             self._quiet_until = monotonic() + QUIET_SECONDS
             log.warning(LATER, error)
@@ -444,7 +469,7 @@ class ServedSqliteStore(SqliteStore):
             self._lock.release()
 
     def settle(self) -> bool:
-        """Let SQLite commit what there is; whether it did."""
+        """Commit all changes in SQLite. Return False if that fails."""
         with self._lock:
             self._settle_all()
             return not self._changes.count
@@ -461,10 +486,11 @@ class ServedSqliteStore(SqliteStore):
 
 
 class _Away:
-    """One commit of SQLite aside."""
+    """A background commit: its result, set by the thread that runs it."""
 
     def __init__(self, mark: Mark) -> None:
         self.mark = mark
-        """From where on records are not in it."""
+        """Position of the first record that is not part of this commit."""
         self.is_committed = self.is_back = False
+        """True after a successful COMMIT; true when the commit has ended, also with an error."""
         self.error: BaseException | None = None

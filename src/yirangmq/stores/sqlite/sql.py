@@ -17,11 +17,11 @@ from yirangmq.stores.sqlite.payloads import SIZE
 COUNTED = Counts._fields
 _IS_READY = State.READY
 Payload = tuple[bytes, bool]
-"""The bytes, and whether they are JSON."""
+"""Payload bytes, and whether they are JSON."""
 ADD_COUNTS = f"UPDATE queue SET {', '.join(f'{name} = {name} + ?' for name in COUNTED)} WHERE n = ?"
-"""All of them each time: one statement for each set of counters would be prepared anew more often than not."""
+"""Adds to all counters each time: a separate statement per set of counters would rarely be in the statement cache."""
 OF_NEW = frozenset({"published", "ready", "bytes"})
-"""The counters that messages change which are simply put in."""
+"""Counters that change when plain ready messages are published."""
 ADD_NEW = "UPDATE queue SET published = published + ?, ready = ready + ?, bytes = bytes + ? WHERE n = ?"
 
 
@@ -39,11 +39,12 @@ _READY = (
 
 INSERT_MESSAGE = "INSERT INTO message VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 TOGETHER = (64, 8)
-"""How many messages one statement puts in that differ in nothing but id and payload."""
+"""Numbers of messages that one statement inserts, if they differ only in id and payload."""
 
 
 def _alike(count: int) -> str:
-    """?1 is the first number, ?2 the queue's; rank, times and header follow, then id and payload of each."""
+    """Build an INSERT for ``count`` messages. ?1 is the first message number, ?2 the queue number; rank, times and
+    header follow, then id and payload of each message."""
     rows = [f"(?1 + {n}, ?2, ?{n * 2 + 7}, ?3, ?4, ?5, 0, NULL, ?6, ?{n * 2 + 8}, 0, 0)" for n in range(count)]
     return f"INSERT INTO message VALUES {', '.join(rows)}"
 
@@ -145,7 +146,8 @@ FAILURE = "SELECT reason_code, reason_message, failed_at, attempt, consumer FROM
 
 
 def among(seqs: Sequence[int]) -> tuple[str, tuple[Any, ...]]:
-    """The end of a statement that ends in "seq ", with its bindings. Those taken together are mostly a run."""
+    """Return the rest of a statement that ends in "seq ", with its bindings. Numbers used together are usually
+    consecutive, which needs one BETWEEN."""
     low, high = min(seqs), max(seqs)
     if high - low + 1 == len(seqs) == len(set(seqs)):
         return "BETWEEN ? AND ?", (low, high)
@@ -153,12 +155,12 @@ def among(seqs: Sequence[int]) -> tuple[str, tuple[Any, ...]]:
 
 
 def message_of(row: Sequence[Any], queue: str) -> Message:
-    """A row in the order of ``Message``; the queue's number becomes its name."""
+    """Convert a row in the order of ``Message``; ``queue`` replaces the queue number."""
     return new_message((row[0], queue, row[2], STATES[row[3]], *row[4:14], row[14] == 1, *row[15:]))
 
 
 def head_of(row: Sequence[Any], queue: str, sent: Payload) -> tuple[Message, Envelope]:
-    """A row of ``HEADS``; ``sent``: what its last column means."""
+    """Convert a row of ``HEADS``; ``sent``: the decoded payload of its last column."""
     (seq, id, rank, place, attempt, leases, expires, changed, consumer, reason, repeats) = row[:11]
     group, target, size, published, available, sent_expires, key, header, _ = row[11:]
     card = (
@@ -182,7 +184,7 @@ def head_of(row: Sequence[Any], queue: str, sent: Payload) -> tuple[Message, Env
 
 
 def envelope_of(row: Sequence[Any], queue: str, sent: Payload) -> Envelope:
-    """A row of ``ENVELOPES``; ``sent``: what its column ``payload`` means."""
+    """Convert a row of ``ENVELOPES``; ``sent``: its decoded column ``payload``."""
     _, id, rank, published, available, expires, key, header, _, group, target = row
     return new_envelope((queue, id, rank, published, available, expires, key, header, *sent, group, target))
 
@@ -190,7 +192,7 @@ def envelope_of(row: Sequence[Any], queue: str, sent: Payload) -> Envelope:
 def message_rows(
     first: int, queue: int, envelopes: Sequence[Envelope], column: Sequence[int | str | bytes]
 ) -> list[tuple[Any, ...]]:
-    """Of messages with the numbers from ``first`` on; ``column``: what stands for their payloads."""
+    """Build rows of ``message`` numbered from ``first``; ``column``: the values of the column ``payload``."""
     sent = zip(range(first, first + len(envelopes)), envelopes, column, strict=True)
     return [
         (seq, queue, id, rank, published, available, expires, key, header, payload, group, target)
@@ -199,7 +201,7 @@ def message_rows(
 
 
 def read_cursor(cursor: str, parts: int = 2) -> tuple[int, ...]:
-    """The numbers a cursor is made of; those left out at its beginning are 0."""
+    """Parse the numbers of a cursor; numbers missing at its beginning are 0. An empty cursor gives -1 for each."""
     if not cursor:
         return -1, *[-1] * (parts - 1)
     try:
@@ -212,6 +214,7 @@ def read_cursor(cursor: str, parts: int = 2) -> tuple[int, ...]:
 
 
 def page_of(found: list[Message], limit: int, place: Callable[[Message], tuple[int, ...]]) -> Page:
+    """Build a page; ``place`` gives the numbers of the cursor after the last message. A short page is the last one."""
     if len(found) < limit or not found:
         return Page(found, "")
     return Page(found, ".".join(map(str, place(found[-1]))))

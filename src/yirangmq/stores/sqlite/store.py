@@ -1,7 +1,7 @@
 """SQLite store that several processes may open: one writing connection each, short immediate transactions.
 
 WAL with full sync: when ``transaction`` ends without an error, its changes are on disk. The schema is in
-``schema/*.sql``. Threads of one process take turns by a lock.
+``schema/*.sql``. A lock serializes the threads of one process.
 
 A writing transaction first replays the redo log of a server that was killed, and waits for a server's background
 commit. When another process has written, the caches (``reads.Known``) are dropped, except for parsed policies.
@@ -34,22 +34,24 @@ from yirangmq.stores.sqlite.redo_log import asking, is_held, redo_path, take_in_
 from yirangmq.stores.sqlite.transaction import SqliteTransaction
 
 TURN_SECONDS = 0.05
-"""How long a store that never waits for other processes waits for a thread of its own: a commit in the background is
-done sooner, one that takes long is not waited for."""
+"""Maximum wait for another thread of this process after ``never_wait``. A background commit usually takes less time; a
+longer one raises ``StoreBusy``."""
 
 MOST_PAGES = 2**32 - 2
-"""SQLite's own limit."""
+"""Maximum number of pages of a SQLite file."""
 ENOUGH_INSIDE = 1024 * 1024
-"""Free bytes inside the file up to which history is given up when a message finds no space."""
+"""Free bytes inside the file at which trimming of history stops, when a message finds no space."""
 MOST_ROUNDS, FEW_ROUNDS = 20, 4
+"""Maximum number of trim transactions: when a message finds no space, and after each transaction that uses the
+reserve."""
 
 
 class SqliteStore:
-    """``core.ports.Store`` on one file. ``vfs`` names an SQLite VFS to go through, for tests of power cuts; ``connect``
-    opens the file in another way (read_only.py).
+    """SQLite store (``core.ports.Store``) in one file. ``vfs`` names the SQLite VFS to use, for power-cut tests;
+    ``connect`` opens the file in another way (``stores.read_only``).
 
-    Its attributes are slots, because the served store has many of its own: CPython 3.11 looks those of an instance with
-    more than 29 up in its dict, which takes longer."""
+    The attributes are slots, because the server store adds many more: CPython 3.11 reads the attributes of an instance
+    with more than 29 from a dict, which is slower."""
 
     __slots__ = (
         "_busy_seconds", "_connect", "_db", "_durability", "_given", "_has_added", "_is_capped", "_is_feeding",
@@ -77,16 +79,18 @@ class SqliteStore:
         if self._reserve is not None:
             self._reserve.make()
         self._has_added = False
-        """The latest transaction that failed was to add messages."""
+        """True if the latest failed transaction was to add messages."""
         self._is_capped = False
-        """The database may not grow."""
+        """True while SQLite may not grow the file."""
         self._is_feeding = False
+        """True while history is trimmed, so that the trim transactions do not start another trim."""
         self._lock = threading.RLock()
         self._turn_seconds = -1.0
-        """How long a thread waits for another one of this process; -1: for ever."""
+        """Seconds that a thread waits for another one of this process; -1: no limit."""
         self.is_closed = False
         self._known = Known()
         self._given = 0, 0
+        """Last used and last reserved message number at the last commit."""
         self._version: int | None = None
         self._watch = FileWatch([Path(f"{path}-wal")])
 
@@ -103,8 +107,8 @@ class SqliteStore:
         return _Work(self, write)
 
     def never_wait(self) -> None:
-        """From now on ``StoreBusy`` is raised at once where another process holds the lock: an event loop that uses the
-        store tries again by a timer, and does other work meanwhile. A thread of this process is waited for, briefly."""
+        """Raise ``StoreBusy`` immediately from now on if another process holds the lock. An event loop then retries by
+        a timer and does other work meanwhile. The wait for a thread of this process is limited to ``TURN_SECONDS``."""
         self._busy_seconds, self._turn_seconds = 0.0, TURN_SECONDS
         with self._lock:
             set_busy_handler(self._db, 0)
@@ -124,7 +128,7 @@ class SqliteStore:
         try:
             if write:
                 self._take_in()
-            else:  # only inside a transaction it shows whether others have written
+            else:  # the data version shows writes of other processes only inside a transaction
                 self._db.execute("SELECT last FROM sequence").fetchone()
             self._hear_of_others()
             self._given = self._known.last, self._known.reserved
@@ -134,13 +138,14 @@ class SqliteStore:
             raise
 
     def _begin_writing(self) -> None:
-        """A server in the midst of a commit is waited for; one that is not gives way when it next commits."""
+        """Begin a writing transaction. It waits while a server runs a background commit; a server that cannot lock its
+        redo log, because this process holds a shared lock on it, yields at its next commit."""
         patience, tries = Patience(self._busy_seconds), 0
         while True:
             with asking(self._redo) as is_free:
                 if is_free:
                     self._db.execute("BEGIN IMMEDIATE")
-                    if not is_held(self._redo):  # as one that was made since then may be
+                    if not is_held(self._redo):  # a log created since then may be
                         return
                     self._db.execute("ROLLBACK")
             if not patience(tries):
@@ -148,7 +153,8 @@ class SqliteStore:
             tries += 1
 
     def _take_in(self) -> bool:
-        """A server that used the store beside us may have been killed: nobody changes it before what it left is in."""
+        """Replay the redo log of a server that was killed, before this process changes the store. Return True if there
+        was one."""
         if not self._redo.exists() or not take_in_here(self._db, self._redo):
             return False
         self._known = Known(policies=self._known.policies)
@@ -161,7 +167,7 @@ class SqliteStore:
         return work
 
     def _log_pages(self) -> int:
-        """Pages of the WAL at which it is copied: what it holds must fit the reserve."""
+        """Return the length of the WAL, in pages, at which it is checkpointed: its pages must fit the reserve."""
         usual = checkpoint_pages(self._db)
         if self._reserve is None or not self._reserve.size:
             return usual
@@ -177,7 +183,8 @@ class SqliteStore:
         self._version = self._db.data_version("main")
 
     def _roll_back(self, write: bool = True) -> None:
-        """What was learned on the way is not true; numbers given out since the last commit are free again."""
+        """Roll back, and drop the caches, which may have uncommitted rows. Message numbers used since the last commit
+        are free again."""
         last, reserved = self._given
         self._known = Known(last=last, reserved=reserved)
         if self._db.in_transaction:
@@ -185,8 +192,8 @@ class SqliteStore:
         self._version = self._db.data_version("main")
 
     def _hear_of_others(self) -> None:
-        """Another process may have deleted a queue, and given its number to the next one. (SQLite's data version counts
-        our own commits too; what it was after the last of them is remembered.)"""
+        """Drop the caches if another process has written: it may have deleted a queue and reused its number. SQLite's
+        data version also counts commits of this process, so its value after the last of them is stored."""
         if self._db.data_version("main") != self._version:
             self._known = Known(policies=self._known.policies)
 
@@ -194,22 +201,23 @@ class SqliteStore:
 
     @property
     def is_short(self) -> bool:
-        """The reserve is used up, or could not be made."""
+        """True if the reserve is in use or could not be allocated."""
         return self._reserve is not None and self._reserve.is_short
 
     def _before_adding(self) -> None:
-        """While the reserve is in use, new messages go to pages that are free inside the file, and nowhere else."""
+        """While the reserve is in use, stop SQLite from growing the file: new messages may only use free pages in
+        it."""
         if self._looked_short() and not self._is_capped:
             self._is_capped = True
             self._db.execute(f"PRAGMA max_page_count = {self._db.pragma('page_count')}")
 
     def _looked_short(self) -> bool:
-        """Other processes use the same reserve."""
+        """Return True if the reserve is in use; other processes use the same one, so the file is checked."""
         return self._reserve is not None and self._reserve.look()
 
     def relieve(self) -> bool:
-        """A transaction found no space: release the reserve until the next one ends. History gives way to messages
-        that were to be added, as far as they need it."""
+        """Release the reserve until the next transaction ends, after a transaction found no space. If that was to add
+        messages, history is trimmed to make space for them. Return False if there is no reserve."""
         with self._lock:
             if self._reserve is None or self.is_closed:
                 return False
@@ -221,12 +229,13 @@ class SqliteStore:
             return True
 
     def _borrow(self) -> None:
+        """Release the reserve, and checkpoint the WAL."""
         if self._reserve is not None:
             self._reserve.release()
             self._checkpoint()
 
     def _feed(self, rounds: int) -> None:
-        """Give up history until there are free pages inside the file: draining a store needs some as well."""
+        """Trim history until there are enough free pages inside the file, which draining a store also needs."""
         if self._reserve is None or self._is_feeding:
             return
         self._is_feeding = True
@@ -239,7 +248,7 @@ class SqliteStore:
             self._is_feeding = False
 
     def _trim_history(self) -> bool:
-        """A part that fits the space there is. Whether there was some history."""
+        """Trim the largest part of history that fits the available space. Return False if there is no history left."""
         for limit in HISTORY_PARTS:
             try:
                 with self.transaction() as work:
@@ -251,12 +260,13 @@ class SqliteStore:
         return False
 
     def _checkpoint(self) -> None:
-        """Bring the WAL into the file and give its space back; where that is not possible now, it is later."""
+        """Checkpoint and truncate the WAL. If that is not possible now, a later checkpoint does it."""
         with contextlib.suppress(apsw.Error):
             self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
 
     def _give_back(self) -> None:
-        """After each transaction that ran while the reserve was in use. Nothing that goes wrong here fails it."""
+        """Allow the file to grow and allocate the reserve again, after each transaction that ran while it was in use.
+        Errors do not fail that transaction."""
         with contextlib.suppress(StoreError, apsw.Error):
             if self._is_capped:
                 self._is_capped = False
@@ -272,7 +282,7 @@ class SqliteStore:
             self._reserve.make()
 
     def reusable_bytes(self) -> int:
-        """Bytes of pages inside the file that hold nothing."""
+        """Return the bytes of the free pages inside the file."""
         with self._lock, sqlite_errors_translated(self._db, self._path):
             return int(self._db.pragma("freelist_count") * self._db.pragma("page_size"))
 
@@ -293,7 +303,7 @@ class SqliteStore:
             yield from findings
 
     def _salvage(self) -> list[Finding]:
-        """Go on with a new file; where that cannot be had, with the old one."""
+        """Salvage the rows into a new file and open it; if salvage fails, open the old one again."""
         from yirangmq.stores.sqlite.salvage import salvage
 
         self._db.close()
@@ -304,7 +314,7 @@ class SqliteStore:
             self._open()
 
     def used_bytes(self) -> int:
-        """Bytes of the file that hold something; pages that were freed are used again before it grows."""
+        """Return the bytes of the used pages of the file; SQLite reuses free pages before the file grows."""
         self._enter()
         try:
             with sqlite_errors_translated(self._db, self._path):
@@ -325,8 +335,8 @@ class SqliteStore:
 
 
 class _Work:
-    """One transaction as a ``with`` block. (A class, because there is one for every few messages: made of generators it
-    would cost as much as a statement.)"""
+    """One transaction as a ``with`` block. It is a class because there is a transaction for every few messages, and a
+    generator-based context manager takes the time of a statement."""
 
     __slots__ = ("_store", "_work", "_write")
 
@@ -367,10 +377,10 @@ class _Work:
             self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
-        """Nothing of it happened."""
+        """Roll back, release the lock, and raise the error as a ``StoreError`` if it is one of SQLite."""
         self._store._has_added = self._work.has_added
         try:
-            ours = translation(error, self._store._db, self._store._path)  # before SQLite is asked anything else
+            ours = translation(error, self._store._db, self._store._path)  # before another call resets the error code
             with sqlite_errors_translated(None, self._store._path):
                 self._store._roll_back(self._write)
                 if self._write and self._store.is_short:

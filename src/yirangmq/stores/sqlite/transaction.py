@@ -4,8 +4,8 @@
 and settles a run of messages as one row. They extend ``reads.Ledger`` (numbers, policies, counters), ``reads.Reading``
 (lookups), ``writes.Changing`` (state changes) and ``writes.Ending`` (rewrites, deletions).
 
-``add`` inserts a batch without a lookup. After a constraint violation it takes the rows back and looks up each id and
-key. A single plain message is looked up first, because its inserts are deferred and must not fail."""
+``add`` inserts a batch without a lookup. After a constraint violation it deletes the rows again and looks up each id
+and key. A single plain message is looked up first, because its inserts are deferred and must not fail."""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, count, repeat
@@ -27,10 +27,12 @@ from yirangmq.stores.sqlite.writes import Ending
 
 
 class Together(Ending):
+    """Run operations (``core.ports.InRuns``): read, lease and settle a run of messages as one row."""
+
     def __init__(self, db: apsw.Connection, known: Known) -> None:
         super().__init__(db, known)
         self._offered: dict[int, list[Envelope]] = {}
-        """By the first number of a run, what was read of it last."""
+        """Envelopes that the last ``head_runs`` read, by the first number of their run."""
 
     def in_runs(self) -> "Together":
         return self
@@ -59,7 +61,7 @@ class Together(Ending):
         return found
 
     def _ahead_of_others(self, line: list[tuple[int, int, int]], queue: int, target: int) -> list[tuple[int, int, int]]:
-        """Of runs in line, as much as stands before the first message that has a row of its own."""
+        """Return the parts of ready runs that come before the first message in a single row."""
         rows = [row for one in {0, target} for row in self._db.execute(sql.FIRST_APART, (queue, one))]
         rank, place = min(rows)
         return [
@@ -94,7 +96,7 @@ class Together(Ending):
         self._count_changes(before.queue, before.state, True, after.state, after.body, False, count)
 
     def _hand_out(self, batch: Batch) -> None:
-        """Out of line, and leased: nobody else can end it so."""
+        """Move a run from the ready runs to a leased batch, and cache the batch."""
         self._runs.cut_fresh(batch.queue, batch.rank, batch.first, batch.last)
         sent = self._offered.pop(batch.first, [])
         if len(sent) >= batch.size:
@@ -103,6 +105,7 @@ class Together(Ending):
             self._runs.add(batch)
 
     def _settle_run(self, batch: Batch) -> None:
+        """Change a leased batch to ``batch``, leased or done."""
         span = batch.first, batch.last
         held = self._runs.held(*span)
         for seq in range(batch.first, batch.last + 1) if self._known.leased else ():
@@ -120,7 +123,8 @@ class Together(Ending):
             self._runs.add(batch)
 
     def _move_due(self, old: int, new: int) -> None:
-        """If this was due first, nothing is due before it either; what is, is looked up when that moment has come."""
+        """Update the cached due time when a due time changes from ``old`` to ``new``. If ``old`` was the earliest, it
+        stays a lower bound; the true value is looked up when that time has come."""
         due = self._known.due
         if due is None:
             return
@@ -131,21 +135,24 @@ class Together(Ending):
 
 
 def _fresh(seq: int, queue: str, rank: int, sent: Envelope) -> Message:
-    """The card of the first one of a run in line."""
+    """Return the first message of a ready run."""
     return Message(seq, queue, "", State.READY, rank, seq, 0, 0, 0, 0, sent.published_at, "", "", 0, True)
 
 
 # -- publishing and deduplication keys ---------------------------------------------------------------------------------
 
 _kind_of = itemgetter(2, 3, 4, 5, 6, 7, 10, 11)
-"""What can be the same for many: rank, times, key, header, group, target."""
+"""The fields of an envelope that many messages share: rank, times, key, header, group, target."""
 Kinds = set[tuple[Any, ...]]
 
 
 class SqliteTransaction(Together):
+    """Transaction of the SQLite store (``core.ports.Transaction``): publishing and deduplication keys."""
+
     on_add: Callable[[], None] | None = None
-    """Called before messages are added, where the store has a reserve that may be in use."""
+    """Called before messages are added, if the store has a reserve that may be in use."""
     has_added = False
+    """True if the transaction was to add messages."""
 
     # -- adding ---------------------------------------------------------------------------------------------------
 
@@ -175,8 +182,8 @@ class SqliteTransaction(Together):
         return [*map(new_stored, zip(count(first), map(id_of, envelopes), repeat(False), repeat("")))]
 
     def _add_plain(self, queue: int, envelope: Envelope) -> Stored:
-        """One alone, to be had at once by anyone. To look for its id is cheaper than to fail, and then nobody has to
-        wait for the inserts."""
+        """Add one message that is ready immediately and has no target. Looking up its id is cheaper than a failed
+        insert, and it allows the inserts to be deferred."""
         _, id, rank, published, available, _, _, header, payload, is_json, _, _ = envelope
         known = None if self._is_newest(queue, id) else self._known_id(queue, id)
         if known is not None:
@@ -200,7 +207,8 @@ class SqliteTransaction(Together):
         now: int,
         draft_until: int | None,
     ) -> None:
-        """Rows of a contiguous run of numbers; the narrow tables are filled from them inside SQLite."""
+        """Insert messages with consecutive numbers from ``first``. SQLite fills the narrow tables from the rows of
+        ``message``."""
         number, size = len(envelopes), total_size(envelopes)
         self.written += size
         is_plain = draft_until is None and _is_plain(kinds, now)
@@ -230,7 +238,7 @@ class SqliteTransaction(Together):
         deltas["bytes"] += size
 
     def _arrive(self, queue: int, envelopes: Sequence[Envelope], first: int, size: int) -> None:
-        """They stand in line, as one run."""
+        """Add messages to the ready runs as one run."""
         number = len(envelopes)
         self._known.arrivals.add(first, envelopes, size)
         self._runs.line_up(queue, envelopes[0][2], first, first + number - 1)
@@ -242,7 +250,8 @@ class SqliteTransaction(Together):
     def _put_in(
         self, queue: int, envelopes: Sequence[Envelope], first: int, column: Sequence[Any], kinds: Kinds
     ) -> None:
-        """Rows of a run. Mostly all are of one kind: then many of them are one statement, which is half the work."""
+        """Insert rows of ``message``. Usually all differ only in id and payload: then one statement inserts many rows,
+        which takes half the time."""
         done = 0
         [(rank, published, available, _, key, header, _, _), *others] = kinds
         if key is None and not others:
@@ -258,7 +267,7 @@ class SqliteTransaction(Together):
             self._db.executemany(sql.INSERT_MESSAGE, rows)
 
     def _line_up_apart(self, first: int, last: int, now: int) -> int:
-        """Each in a row of its own; how many are ready."""
+        """Insert a single row into ``ready`` or ``life`` for each message. Return the number of ready messages."""
         self._known.due = None
         self._db.execute(sql.MEMBERS_NEW, (first, last))
         self._db.execute(sql.READY_NEW, (first, last, now))
@@ -270,7 +279,7 @@ class SqliteTransaction(Together):
     def _add_checked(
         self, queue: int, envelopes: Sequence[Envelope], now: int, dedup_until: int, draft_until: int | None
     ) -> list[Stored]:
-        """The careful way: look each id and key up first, also within the batch."""
+        """Add messages after a lookup of each id and key, in the store and within the batch."""
         first = self.places(len(envelopes))
         accepted: list[Envelope] = []
         results: list[Stored] = []
@@ -296,7 +305,7 @@ class SqliteTransaction(Together):
     def _known_one(
         self, queue: int, envelope: Envelope, now: int, ids: dict[str, int], keys: dict[str, tuple[int, str]]
     ) -> Stored | None:
-        """The message that already has this id, or this deduplication key."""
+        """Return the message that already has this id or deduplication key, or None."""
         id, key = envelope.id, envelope.dedup_key
         known = Stored(ids[id], id, True) if id in ids else self._known_id(queue, id)
         if known is not None or key is None:
@@ -307,14 +316,15 @@ class SqliteTransaction(Together):
         return Stored(found[0], found[1], True) if found else None
 
     def _is_newest(self, queue: int, id: str) -> bool:
-        """None of the queue's messages has a greater id, so that none has this one: ids are mostly made in order."""
+        """Return True if the id is greater than every id of the queue, so that no message has it. Ids are usually
+        created in order, so this saves a lookup."""
         newest = self._known.newest
         if queue not in newest:
             if len(newest) >= MOST_NUMBERS:
                 newest.clear()
             try:
                 newest[queue] = self._value("SELECT max(id) FROM name WHERE queue = ?", queue) or ""
-            except UnicodeDecodeError:  # of a damaged file: whoever takes that message is told
+            except UnicodeDecodeError:  # damaged file: the error is reported when the message is leased
                 return False
         is_so = id > newest[queue]
         if is_so:
@@ -344,6 +354,6 @@ class SqliteTransaction(Together):
 
 
 def _is_plain(kinds: Kinds, now: int) -> bool:
-    """They can stand in line as one run: all of one rank, to be had at once and for ever, by anyone, in no group."""
+    """Return True if messages can be one ready run: the same rank, ready now, without expiry, group and target."""
     is_at_once = all(kind[2] <= now and not (kind[3] or kind[6] or kind[7]) for kind in kinds)
     return is_at_once and len({kind[0] for kind in kinds}) == 1

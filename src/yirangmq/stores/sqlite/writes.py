@@ -1,9 +1,9 @@
 """State changes, rewrites, deletions and history trimming of the SQLite transaction, batched by kind.
 
-Changes are sorted by kind: queue, state and content before and after, and whether they carry a failure. All of a kind
-are one statement where possible. Most batches are of one kind; the sorting functions test for that first.
+Changes are grouped by kind: queue, state and content before and after, and whether they carry a failure. All changes of
+a kind are one statement where possible. Most batches are of one kind; the grouping functions test for that first.
 
-``Changing`` moves messages from state to state; those with the same times and consumer share a row of ``batch``
+``Changing`` moves messages from state to state; messages with the same times and consumer share a row of ``batch``
 (``stores.sqlite.runs``). ``Ending`` replaces contents, deletes messages, and reduces history to remembered ids. It
 also moves messages that no longer decode from the head of a queue to the dead letters."""
 
@@ -21,15 +21,18 @@ from yirangmq.stores.sqlite import sql
 from yirangmq.stores.sqlite.reads import Reading
 from yirangmq.stores.sqlite.runs import Batch, Head, Span, members, spans
 
-# -- sorting by kind ---------------------------------------------------------------------------------------------------
+# -- grouping by kind --------------------------------------------------------------------------------------------------
 
 Kind = tuple[str, State, bool, State, bool, bool]
+"""Queue, state and body before, state and body after, and whether there is a failure."""
 Fate = tuple[int, int, int, str]
+"""Rank, due time, change time and consumer: the columns that all messages of a batch share."""
 SHARED = (State.LEASED, State.DONE)
+"""States of messages in rows of ``batch``."""
 
 
 def by_rank(messages: list[Message]) -> dict[int, list[int]]:
-    """Places by rank, in the order given; mostly all are of one rank."""
+    """Group places by rank and keep their order; usually all messages have one rank."""
     if messages and messages[0][4] == messages[-1][4]:
         rank = messages[0][4]
         places = [message[5] for message in messages if message[4] == rank]
@@ -42,7 +45,7 @@ def by_rank(messages: list[Message]) -> dict[int, list[int]]:
 
 
 def by_kind(changes: Sequence[Change]) -> dict[Kind, list[Change]]:
-    """(queue, state and body before, state and body after, whether it failed): mostly all are of one kind."""
+    """Group changes by kind; usually all are of one kind."""
     if not changes:
         return {}
     first, then, failure = changes[0]
@@ -69,11 +72,13 @@ def by_kind(changes: Sequence[Change]) -> dict[Kind, list[Change]]:
 
 
 def is_counted(state: State, body: bool) -> bool:
+    """Return True if the counters of the queue include a message in this state."""
     return state is not State.DROPPED and (state is not State.DONE or body)
 
 
 def shared(cards: Sequence[Message]) -> list[Message]:
-    """Those that can be in a batch (schema/004-runs.sql): taken for the first time, nothing special about them."""
+    """Return the messages that can be in a batch (schema/004-runs.sql): leased for the first time, at their original
+    place, without expiry, reason, group and target."""
     return [
         card
         for card in cards
@@ -86,7 +91,7 @@ def shared(cards: Sequence[Message]) -> list[Message]:
 
 
 def is_start_alike(changes: list[Change]) -> bool:
-    """Nothing differs but the state and two moments, and these are the same for all."""
+    """Return True if each change differs only in state, due time and change time, with the same times for all."""
     due_at, changed_at = changes[0][1][8], changes[0][1][10]
     return all(
         after[8] == due_at
@@ -99,7 +104,8 @@ def is_start_alike(changes: list[Change]) -> bool:
 
 
 def by_fate(cards: list[Message]) -> dict[Fate, list[Message]]:
-    """By what all of a batch have in common: rank, due, changed, consumer; mostly all are alike."""
+    """Group messages by the columns that a batch shares: rank, due time, change time, consumer. Usually there is one
+    group."""
     fate = rank, due_at, changed_at, consumer = cards[0][4], cards[0][8], cards[0][10], cards[0][11]
     alike = [
         card
@@ -118,18 +124,21 @@ def by_fate(cards: list[Message]) -> dict[Fate, list[Message]]:
 
 _by_number = itemgetter(0)
 MOST_CARDS = 20_000
-"""Leased cards kept in memory, at some 300 bytes each; beyond it they are read back."""
+"""Maximum number of cached leased messages, about 300 bytes each; beyond it they are read from the file."""
 
 
 LONG_MS = 60_000
-"""A message delayed longer than this has its payload by itself."""
+"""A message delayed longer than this, in ms, gets its payload unpacked."""
 
 
 class Changing(Reading):
+    """State changes of messages inside a transaction."""
+
     # -- from state to state --------------------------------------------------------------------------------------
 
     def swap(self, changes: Sequence[Change]) -> None:
-        """Places are left before they are taken, also across kinds."""
+        """Apply state changes. All messages leave their old places before any message enters a new one, because one
+        change may use the place that another leaves."""
         self._known.due = None
         kinds = by_kind(changes)
         left = {kind: self._leave(kind, alike) for kind, alike in kinds.items()}
@@ -144,7 +153,8 @@ class Changing(Reading):
             self._regroup(changes)
 
     def _leave(self, kind: Kind, changes: list[Change]) -> set[int]:
-        """Out of line, out of batches; which of them were in runs and so have no row of their own."""
+        """Remove messages from the ready runs and batches. Return the numbers of those that were in a batch and
+        therefore have no row in ``life``."""
         if kind[1] is State.READY:
             self._leave_line(self._made_queue(kind[0]), [before for before, _, _ in changes])
         elif kind[1] in SHARED:
@@ -153,7 +163,7 @@ class Changing(Reading):
         return set()
 
     def _leave_line(self, queue: int, cards: list[Message]) -> None:
-        """Those that never were anywhere else mostly stand in runs, the others never do."""
+        """Remove ready messages. Only messages at their original place can be in runs, and most of them are."""
         covered: list[Span] = []
         for rank, places in by_rank([card for card in cards if card[5] == card[0] and not card[16]]).items():
             covered += self._runs.leave_line(queue, rank, places)
@@ -169,7 +179,7 @@ class Changing(Reading):
                 self._db.execute(sql.END_READY_RUN, (queue, rank, low, high))
 
     def _enter(self, kind: Kind, changes: list[Change], left: set[int]) -> None:
-        """``left``: who of them was in a run, and has no row."""
+        """Insert messages into their new state. ``left``: numbers of those that were in a batch and have no row."""
         queue = self._made_queue(kind[0])
         if kind[3] in SHARED:
             cards = shared([after for _, after, _ in changes])
@@ -185,7 +195,7 @@ class Changing(Reading):
             self._db.executemany(sql.SET_FAILURE, rows)
 
     def _enter_together(self, kind: Kind, queue: int, cards: list[Message], left: set[int]) -> None:
-        """As one row for all who share their fate."""
+        """Insert one batch for all messages with consecutive numbers and the same shared columns."""
         if kind[1] is not State.READY:
             self._end_rows([card[0] for card in cards], left)
         is_done = kind[3] is State.DONE
@@ -198,13 +208,14 @@ class Changing(Reading):
                     self._end_span(first, last)
 
     def _end_rows(self, seqs: list[int], left: set[int]) -> None:
+        """Delete rows of ``life``, except of the messages in ``left``, which have none."""
         rest = [seq for seq in seqs if seq not in left]
         if rest:
             which, bindings = sql.among(rest)
             self._db.execute(sql.END_LIVES + which, bindings)
 
     def _enter_apart(self, kind: Kind, queue: int, changes: list[Change], left: set[int]) -> None:
-        """Each in a row of its own."""
+        """Insert or update a single row for each message."""
         _, old, old_body, new, new_body, _ = kind
         if not left and new is State.DONE and old in SHARED:
             self._settle(changes)
@@ -228,7 +239,7 @@ class Changing(Reading):
             self._end_messages([row[0] for row in rows])
 
     def _keep_apart(self, new: State, changes: list[Change]) -> None:
-        """Who will stay long takes its payload out of what it shares with others."""
+        """Unpack the payloads of messages that will stay long, so that they do not keep shared rows of ``content``."""
         if new in (State.DEAD, State.PARKED):
             self._contents.take_out(*sql.among([after[0] for _, after, _ in changes]))
         elif new is State.DELAYED:
@@ -237,7 +248,8 @@ class Changing(Reading):
                 self._contents.take_out(*sql.among(long))
 
     def _settle(self, changes: list[Change]) -> None:
-        """Leased to done and done to remembered, alike for all acknowledged together."""
+        """Change single rows from leased to done, or from done to remembered, with one statement for all messages with
+        the same times."""
         together: dict[tuple[int, int, bool], list[int]] = {}
         for _, after, _ in changes:
             together.setdefault((after[8], after[10], after[14]), []).append(after[0])
@@ -248,19 +260,19 @@ class Changing(Reading):
                 self._end_messages(seqs)
 
     def _start(self, changes: list[Change]) -> None:
-        """Claimed to leased, alike for all fetched together."""
+        """Change single rows from claimed to leased with one statement; all have the same times."""
         which, bindings = sql.among([after[0] for _, after, _ in changes])
         card = changes[0][1]
         self._db.execute(sql.START_LIFE + which, (card[8], card[10], *bindings))
 
     def _weigh(self, kind: Kind, changes: list[Change]) -> None:
-        """Bytes of what enters or leaves the queue."""
+        """Count the bytes that enter or leave the queue."""
         entered = (kind[3] in WAITING) - (kind[1] in WAITING)
         if entered:
             self._deltas_of(self._made_queue(kind[0]))["bytes"] += entered * sum([after[17] for _, after, _ in changes])
 
     def _regroup(self, changes: Sequence[Change]) -> None:
-        """Who is a member of a group, and where in its line."""
+        """Update the table ``member`` of group members and their places."""
         for before, after, _ in changes:
             if after.group and (before.state in WAITING, before.place) != (after.state in WAITING, after.place):
                 queue = self._made_queue(after.queue)
@@ -270,6 +282,7 @@ class Changing(Reading):
                     self._db.execute(sql.JOIN_GROUP, (queue, after.group, after.place, after.seq))
 
     def _remember(self, old: State, new: State, changes: list[Change]) -> None:
+        """Update the cache of leased messages."""
         leased = self._known.leased
         if new is State.LEASED:
             if len(leased) + len(changes) <= MOST_CARDS:
@@ -283,7 +296,7 @@ class Changing(Reading):
     def _count_changes(
         self, queue: str, old: State, old_body: bool, new: State, new_body: bool, failed: bool, number: int
     ) -> None:
-        """``number`` changes of one kind. A remembered id is no longer a message of its queue."""
+        """Count ``number`` changes of one kind. A remembered id does not count as a message of its queue."""
         deltas = self._deltas_of(self._made_queue(queue))
         if is_counted(old, old_body):
             deltas[old] -= number
@@ -301,10 +314,10 @@ class Changing(Reading):
         if failed:
             deltas["failed"] += number
 
-    # -- content that goes -------------------------------------------------------------------------------------------
+    # -- deletion of content -----------------------------------------------------------------------------------------
 
     def _end_span(self, first: int, last: int) -> None:
-        """Content of messages whose numbers follow each other."""
+        """Delete the content of messages with consecutive numbers."""
         self._db.execute(sql.END_MESSAGES + "BETWEEN ? AND ?", (first, last))
         self._contents.left(first, last)
 
@@ -316,7 +329,7 @@ class Changing(Reading):
 
 
 def _ids(cards: list[Message], first: int, last: int) -> str:
-    """What is kept of messages when their content goes."""
+    """Return the JSON of ids that stays when the content is deleted."""
     if last - first + 1 < len(cards):
         cards = [card for card in cards if first <= card[0] <= last]
     return dumps({card[2]: card[17] for card in sorted(cards, key=_by_number)}).decode()
@@ -325,11 +338,13 @@ def _ids(cards: list[Message], first: int, last: int) -> str:
 # -- rewrites, deletions, history --------------------------------------------------------------------------------------
 
 TRIMMED_IN_TURN = 200
-"""Queue numbers that one ``trim`` looks at beside those with new done messages."""
+"""Queue numbers that one ``trim`` checks in addition to the queues with new done messages."""
 
 
 class Ending(Changing):
-    # -- another content, none, or no trace -----------------------------------------------------------------------
+    """Rewrites and deletions of messages, and history trimming, inside a transaction."""
+
+    # -- rewrite, delete, trim ------------------------------------------------------------------------------------
 
     def rewrite(self, messages: Sequence[Message], envelopes: Sequence[Envelope]) -> None:
         contents, lives, places = [], [], []
@@ -398,14 +413,14 @@ class Ending(Changing):
         return total
 
     def _finished(self) -> list[tuple[int, str]]:
-        """Queues to look at: those that got done messages since they were last looked at, and some of all others in
-        turn, for what another process left. The cost does not depend on the number of queues."""
+        """Return the queues to trim: those with new done messages since they were last checked, and some of all others
+        in rotation, for messages that another process left. The cost does not depend on the number of queues."""
         known = self._known
         grown = known.finished | {queue for queue, deltas in self._deltas.items() if deltas.get("done", 0) > 0}
         known.finished = set()
         found = {number: self._queue_name(number) for number in grown}
         top: int = self._value("SELECT max(n) FROM queue") or 0
-        if known.trimmed_to < 0:  # a process that does not live long begins somewhere, not always at the first
+        if known.trimmed_to < 0:  # short-lived processes start at different queues
             known.trimmed_to = known.last % top // TRIMMED_IN_TURN * TRIMMED_IN_TURN if top else 0
         first, known.trimmed_to = known.trimmed_to, known.trimmed_to + TRIMMED_IN_TURN
         found.update(self._db.execute(sql.FINISHED, (first, known.trimmed_to)))
@@ -414,7 +429,7 @@ class Ending(Changing):
         return sorted(found.items())
 
     def _trim(self, queue: int, over: int, tombstone_ms: int) -> None:
-        """The oldest of those with rows of their own and of those in batches."""
+        """Delete the content of the oldest done messages, merged from single rows and batches."""
         self._known.due = None
         apart = list(self._db.execute(sql.OLDEST_DONE, (queue, over)))
         batches = self._runs.oldest(queue, over)
@@ -438,7 +453,7 @@ class Ending(Changing):
             self._db.execute(sql.REMEMBER_LIFE + which, (tombstone_ms, *bindings))
             self._end_messages(alone)
 
-    # -- what cannot be read --------------------------------------------------------------------------------------
+    # -- unreadable messages --------------------------------------------------------------------------------------
 
     def heads(self, queue: str, limit: int, target: int = 0) -> list[Head]:
         try:
@@ -449,7 +464,8 @@ class Ending(Changing):
             return self.heads(queue, limit, target)
 
     def _bury_unreadable(self, queue: int, limit: int, target: int) -> int:
-        """Those next in line that cannot be read, or they would hold up all behind them; how many."""
+        """Move the next ready messages that do not decode to the dead letters, because they would block all messages
+        after them. Return their number."""
         seqs = [row[0] for one in {0, target} for row in self._db.execute(sql.READY_SEQS, (queue, one, limit))]
         for _, first, last in self._runs.line(queue, limit):
             seqs += range(first, min(last, first + limit) + 1)
@@ -471,7 +487,7 @@ class Ending(Changing):
         return len(found)
 
     def _pass_turn(self, queue: int, buried: Message) -> None:
-        """No verb sees this one leave its group, so the next one is let go here."""
+        """Remove a message from its group and make the next one ready, because no operation does this here."""
         self._db.execute(sql.LEAVE_GROUP, (queue, buried.group, buried.place))
         [first] = self.group_first(buried.queue, [buried.group])
         if first is not None and first.state is State.HELD:
