@@ -1,1 +1,1 @@
-"""Files store: one JSON file a message; its folder is the message's state."""
+"""Files store: one JSON file per message; the file's folder is the message's state."""

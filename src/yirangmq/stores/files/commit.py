@@ -1,15 +1,16 @@
-"""Commit of the files store: a transaction's changes reach the disk in an order that a power cut cannot harm.
+"""Commit of the files store: write a transaction's changes to disk in an order that survives a power cut.
 
-1. Contents of new messages, failures and policies go to temporary files and are synced. So does the intent, if the
-   batch changes the base of the totals (``stores.files.totals``).
-2. Failures get their names, synced, so that no dead letter is ever without its reason.
-3. Messages get their names: new ones out of the temporary files, others by a rename from the old name to the new. A
-   message with another content is there under its new name, synced, before the old file goes.
-4. Names are synced: the folders entered, then the folders left. Only now the caller is answered.
-5. The base of the totals and the index follow. Contents of finished messages are blanked, empty folders removed.
+1. Write contents of new messages, failures and policies to temporary files and sync them. If the batch changes the
+   base of the totals, write and sync the intent too (``stores.files.totals``).
+2. Rename failure files into place and sync the folders, so that no dead letter is ever without its reason.
+3. Rename messages into place: new ones from their temporary files, others from their old name to the new one. A
+   message with new content exists under its new name, synced, before the old file is removed.
+4. Sync the names: first the folders entered, then the folders left. The commit is durable from here on, and the caller
+   gets its answer after it.
+5. Update the base of the totals and the index. Blank the contents of finished messages and remove empty folders.
 
-Each message is whole at every moment; after a power cut a batch may be there in part. An error takes everything back
-(``stores.files.undo_log``)."""
+Each message is complete at every moment. After a power cut a batch that was not confirmed may be present in part. On an
+error the batch is undone (``stores.files.undo_log``)."""
 
 import os
 from collections import defaultdict
@@ -42,7 +43,7 @@ POLICY_TEMP = "meta/temp/policy.tmp"
 
 
 class Commit:
-    """One use, one batch."""
+    """Commit of one batch. An instance is used once, under the store's lock."""
 
     def __init__(
         self,
@@ -54,7 +55,8 @@ class Commit:
         *,
         is_short: bool = False,
     ) -> None:
-        """``is_short``: the disk is full, so contents that go give their block back, which takes longer."""
+        """``is_short``: the disk is full. Removed contents then free their disk block, which takes longer than blanking
+        them."""
         self._is_short = is_short
         self._home = home
         self._root = home.root
@@ -67,20 +69,22 @@ class Commit:
         self._before, self._new = self._books.before, self._books.new
         self._temp_of: dict[tuple[str, object], str] = {}
         self._spots: dict[int, tuple[str, str]] = {}
-        """Folder below the root, and name, of each message as it shall be."""
+        """Folder below the root and file name of each message after the commit, by message number."""
         self._blanked: list[str] = []
         self._replaced: list[tuple[int, str]] = []
-        """Files whose messages have another content now, with their numbers."""
+        """Message number and path of each file that was replaced by a file with new content."""
         self._temps: list[str] = []
         self._thrown: dict[str, str] = {}
         self._left: dict[str, None] = {}
         self._untils: dict[int, int] = {}
         self.is_unclean = False
-        """The batch is on disk, but not everything could be cleared up after it."""
+        """The batch is durable, but the clean-up after it failed in part."""
 
     def run(self, hollow: Iterable[str]) -> set[str]:
-        """Raises what the disk says; then nothing has changed. Takes folders that may have become empty, and gives
-        back those that are still in use for what comes next."""
+        """Commit the batch. Raise the disk's error if it fails; the batch is then undone.
+
+        ``hollow``: folders that may have become empty. Return the folders that the next messages still use, to be
+        passed to the next commit."""
         pending, last = self._pending, self._work.last
         for seq, card in pending.after.items():
             if card is not None:
@@ -96,24 +100,24 @@ class Commit:
             if self._deeds.undo() and intent.withdraw() and not isinstance(error, FileNotFoundError):
                 self._books.withdraw()
                 self._index.end()
-            raise  # with the index in doubt if files were moved behind our back, or not all could be taken back
+            raise  # the index stays dirty if another program moved files, or if the undo is incomplete
         if intent.fulfil():
             self._books.finish(reserved, Done(self._thrown, self._untils))
         try:
             return self._clean(hollow)
-        except OSError:  # it is on disk, and its caller must hear so; whoever comes next clears up
+        except OSError:  # the batch is durable, so the commit succeeds; the next transaction cleans up
             self.is_unclean = True
             return set()
 
     @property
     def refused_undo(self) -> Deeds | None:
-        """What a disk that refused the batch also refused to take back."""
+        """The undo log of a failed batch if its undo failed too; None if there is nothing left to undo."""
         return None if self._deeds.is_undone else self._deeds
 
-    # -- before anything happens ----------------------------------------------------------------------------------
+    # -- before any change on disk --------------------------------------------------------------------------------
 
     def _reserve(self, last: int) -> int:
-        """Numbers are never given twice, whatever is lost: the counter file is ahead of them."""
+        """Keep the counter file ahead of the numbers in use, so that no number is assigned twice after a loss."""
         if last <= self._index.reserved:
             return self._index.reserved
         reserved = last + AHEAD
@@ -121,7 +125,7 @@ class Commit:
         return reserved
 
     def _shares(self) -> dict[str, list[Move]]:
-        """Of each queue, the messages that change the base of its totals. None in a batch that publishes or acks."""
+        """Return, per queue, the messages that change the base of its totals. Publish and ack change none."""
         found: defaultdict[str, list[Move]] = defaultdict(list)
         for (queue, seq), share in self._pending.shares.items():
             if any(share):
@@ -129,10 +133,10 @@ class Commit:
                 found[queue].append(Move(*paths, share))
         return found
 
-    # -- the deeds ------------------------------------------------------------------------------------------------
+    # -- file operations ------------------------------------------------------------------------------------------
 
     def _apply(self, intent: Intent) -> None:
-        if self._pending.deleted:  # or the intent of an earlier batch would count for a new queue of the same name
+        if self._pending.deleted:  # otherwise an earlier batch's intent would apply to a new queue of the same name
             clear_intent(self._home)
         for queue in sorted(self._pending.deleted):
             self._throw_away(queue)
@@ -154,7 +158,7 @@ class Commit:
         self._deeds.sync_names()
 
     def _throw_away(self, queue: str) -> None:
-        """A queue goes with one rename; what is in it is removed afterwards."""
+        """Move a deleted queue to the trash with one rename. Its content is removed after the commit."""
         folder = f"{self._root}/{queue}"
         if isdir(folder):
             target = f"{self._root}/{TRASH}/{queue}~{self._index.generation}"
@@ -170,7 +174,7 @@ class Commit:
         self._deeds.folder(f"{folder}/meta/temp")
 
     def _temp(self, queue: str, name: object) -> str:
-        """Where something is written before it gets its name: into a spare file, or a new one."""
+        """Return the temporary path of a content: a spare file if there is one, else a new file."""
         temp = self._temp_of.get((queue, name))
         if temp is None:
             temp = self._spares.take(queue) or f"{self._root}/{queue}/meta/temp/{name}.tmp"
@@ -200,7 +204,7 @@ class Commit:
         self._deeds.write_files(files, foreign)
 
     def _has_new_content(self, seq: int) -> bool:
-        """And still has a content at all."""
+        """Return True if the message was rewritten and still has a content."""
         card = self._pending.after.get(seq)
         return seq in self._pending.rewritten and card is not None and card.message.body
 
@@ -265,7 +269,7 @@ class Commit:
             self._replaced.append((seq, source))
 
     def _remove_replaced(self) -> None:
-        """Only when the new ones cannot be lost any more; out of the way first, so that they can still come back."""
+        """Sync the new files, then rename the old ones to temporary names, from which an undo restores them."""
         if self._replaced:
             self._deeds.sync_names()
         for seq, path in self._replaced:
@@ -273,7 +277,7 @@ class Commit:
             self._put_away(path, f"{self._root}/{queue}/meta/temp/{seq}.old.tmp")
 
     def _put_away(self, path: str, temp: str) -> None:
-        """To be removed when all is done."""
+        """Rename a file to a temporary name; it is removed after the commit."""
         self._deeds.rename(path, temp)
         self._temps.append(temp)
 
@@ -316,7 +320,7 @@ class Commit:
             self._left[os.path.dirname(f"{self._root}/{queue}/{file.path}")] = None
 
     def _forget(self) -> None:
-        """Last, because a file that is removed cannot be taken back."""
+        """Remove the files of forgotten messages. This is the last step, because a removal cannot be undone."""
         rejected = {reject.path for reject in self._pending.rejects}
         forgotten = [seq for seq, card in self._pending.after.items() if card is None and seq in self._before]
         records = self._index.records(forgotten)
@@ -343,7 +347,7 @@ class Commit:
             self._deeds.unlink(path)
 
     def _put_by(self, before: Card, path: str, *, keep: bool) -> None:
-        """The file of a forgotten message is blanked and written again some day, or removed."""
+        """Keep the file of a forgotten message as a spare, to be blanked and reused; without ``keep`` remove it."""
         if not keep:
             self._deeds.unlink(path)
             return
@@ -353,7 +357,7 @@ class Commit:
             self._blanked.append(spare)
 
     def _outlive(self, folders: Iterable[str], forgotten: Sequence[int]) -> None:
-        """Keys of messages that are forgotten stand by themselves from now on."""
+        """Set the mark ``.f`` in the names of the forgotten messages' deduplication keys: they outlive the message."""
         for queue in {self._before[seq].message.queue for seq in forgotten}:
             mine = {seq for seq in forgotten if self._before[seq].message.queue == queue}
             for folder in folders:
@@ -362,14 +366,14 @@ class Commit:
                         path = f"{self._root}/{queue}/{file.path}"
                         self._deeds.rename(path, f"{self._root}/{queue}/{file._replace(outlived=True).path}")
 
-    # -- after it is done -----------------------------------------------------------------------------------------
+    # -- after the commit -----------------------------------------------------------------------------------------
 
     def _clean(self, hollow: Iterable[str]) -> set[str]:
         gone = [self._deeds.blank(path, wholly=self._is_short) for path in self._blanked]
         gone += [self._deeds.discard(path) for path in (*self._temps, *self._deeds.copies)]
         gone += [self._deeds.discard_tree(path) for path in self._thrown.values()]
         if not all(gone):
-            self._index.doubt()  # whoever comes next clears it up
+            self._index.doubt()  # the recovery before the next transaction cleans up
         newest = self._work.last // PER_FOLDER
         in_use = set()
         for folder in {*self._left, *hollow}:
@@ -380,7 +384,9 @@ class Commit:
         return in_use
 
     def _remove_folder(self, folder: str) -> None:
-        """And those above it that are empty then, up to the state's own; a day of the archive goes with its results."""
+        """Remove an empty folder, and each parent that becomes empty, up to the folder of the state.
+
+        A past day of the archive that holds nothing but ``results.jsonl`` is removed with that file."""
         top = os.path.relpath(folder, self._root).split("/")[1]
         for _ in range(DEPTH.get(top, 1)):
             parent = os.path.dirname(folder)
@@ -392,7 +398,7 @@ class Commit:
 
 
 def is_kept(card: Card) -> bool:
-    """It lies in the archive."""
+    """Return True for a done message with content, which is kept in ``archive``."""
     return card.message.state is State.DONE and card.message.body
 
 

@@ -1,8 +1,8 @@
 """Import of files that a person or another program drops into ``<queue>/inbox``.
 
-Each file becomes a message, in order of arrival, up to 1000 in a call. The file itself is renamed into line, so it is
-either still there or a message, never both. An invalid file goes to the quarantine with the reason, but not within 2 s
-of its last change: it may still be written."""
+Each file becomes a message, in order of modification time, at most 1000 per call. The commit renames the file into the
+queue, so it is either still a dropped file or a message, never both. An invalid file is quarantined with the reason,
+but not within 2 s of its last change, because its writer may not have finished it."""
 
 import os
 import time
@@ -17,15 +17,16 @@ from yirangmq.stores.files.names import SUFFIX, Card
 from yirangmq.stores.files.overlay import Pending, Reject
 
 MOST_AT_ONCE = 1000
-"""More than that wait for the next call."""
+"""Upper bound of files imported per call. The next call imports the rest."""
 PATIENCE = 2.0
-"""Seconds for which a file that makes no sense may still be on its way."""
+"""Time after its last change, in seconds, before an invalid file is quarantined: it may be written in several
+steps."""
 MAX_ENVELOPE = 131_072
-"""Bytes that a file may have beside its payload before it is not even read."""
+"""Bytes that a file may have beyond twice the queue's payload limit. A larger file is rejected unread."""
 
 
 class Taker(Protocol):
-    """What is needed of a transaction."""
+    """The part of a transaction that the import uses."""
 
     pending: Pending
     now: int | None
@@ -36,6 +37,8 @@ class Taker(Protocol):
 
 
 class Dropped(NamedTuple):
+    """A file found in an inbox. Sorts by modification time, then by name."""
+
     written_ns: int
     name: str
     path: str
@@ -43,7 +46,8 @@ class Dropped(NamedTuple):
 
 
 def collect(taker: Taker, root: str, queue: str) -> Iterator[Card]:
-    """Take up what lies in the inbox of a queue, one by one; those that have a group come out."""
+    """Import the files dropped into the queue's inbox. Yield each new message that belongs to a group, before the next
+    file is imported."""
     for file in find_dropped(f"{root}/{queue}/inbox")[:MOST_AT_ONCE]:
         card = _take(taker, queue, file)
         if card is not None and card.message.group:
@@ -51,7 +55,7 @@ def collect(taker: Taker, root: str, queue: str) -> Iterator[Card]:
 
 
 def find_dropped(inbox: str) -> list[Dropped]:
-    """In order of arrival."""
+    """Return the dropped files in order of modification time, then of name."""
     found = []
     try:
         with os.scandir(inbox) as entries:

@@ -1,12 +1,13 @@
-"""Consistency check of a files store, from the names up; it builds the index on the way.
+"""Consistency check of a files store, based on the file names. The same pass builds a new index.
 
-``Survey`` walks all queues and yields each problem with its repair (``stores.files.repair``). Its ``made`` is the
-index once every problem was mended; ``stores.files.recovery`` decides when that happens.
+``Survey`` walks all queues and yields each problem with its repair (``stores.files.repair``). After all repairs have
+run, its attribute ``made`` holds the correct index. ``stores.files.recovery`` decides which repairs run.
 
-``Beside`` checks what belongs to the messages of one queue, after these: failures, deduplication keys, totals, policy.
+``Beside`` checks the files that belong to a queue's messages, after the messages: failures, deduplication keys, totals
+and the policy.
 
-``Keyless`` restores lost deduplication keys: a power cut may have kept a new message and lost its key. That message
-was never confirmed, and a producer that sends it again must find it."""
+``Keyless`` restores lost deduplication keys: a power cut may keep a new message and lose its key. The publish of that
+message was never confirmed, and a producer that repeats it must get a duplicate."""
 
 import re
 import time
@@ -66,7 +67,9 @@ _FAILURE_NAME = re.compile(r"([0-9]{12,16})[ab]\.json")
 
 
 class Beside:
-    """``card_of``: the message of a number, as it lies in the folder."""
+    """Check of a queue's metadata files, to run after the check of its messages.
+
+    ``card_of``: return the message of a number as found on disk, or None."""
 
     def __init__(self, folder: str, made: Made, mender: Mender, card_of: Callable[[int], Card | None]) -> None:
         self._folder = folder
@@ -93,7 +96,8 @@ class Beside:
                         yield self._retold(self._mender.rejected("broken", path, str(error)), seq, name[-6])
 
     def _retold(self, problem: Problem, seq: int, which: str) -> Problem:
-        """A failure that cannot be read is set aside; if it is the one in force, what the name says takes its place."""
+        """Extend the quarantine of an unreadable failure file: if the message refers to that file, write a new one from
+        the facts in the message's name."""
         card = self._card_of(seq)
         aside = problem.mend
 
@@ -106,7 +110,8 @@ class Beside:
         return problem._replace(mend=mend)
 
     def keys(self, keyed: dict[int, Card]) -> Iterator[Problem]:
-        """``keyed``: messages that say they have a key; those whose key is here are taken out of it."""
+        """Check the key files. ``keyed``: messages with the key mark in their names; those with a key file are removed
+        from it."""
         for below, names in walk_keys(self._folder):
             for name in names:
                 path = f"meta/keys/{below}/{name}"
@@ -144,6 +149,8 @@ class Beside:
 
 
 class Keyless:
+    """Restoration of lost deduplication keys, for messages that were never leased."""
+
     def __init__(self, root: str, policies: Policies, deeds: Deeds, made: Made) -> None:
         self._root = root
         self._policies = policies
@@ -155,7 +162,7 @@ class Keyless:
         self._cards += [card for card in cards if _is_new(card.message)]
 
     def restore(self) -> None:
-        """The key is read from the content."""
+        """Create the key files again, with the keys read from the contents, unless their window is over."""
         for card in self._cards:
             message = card.message
             try:
@@ -166,7 +173,7 @@ class Keyless:
                 continue
             until = message.changed_at + window
             if key is None or self._made.has_key(key_print(message.queue, key)):
-                continue  # somebody else has it by now
+                continue  # the key belongs to another message by now
             if until > time.time() * 1000:
                 file = KeyFile(Key(key_print(message.queue, key), message.seq, until), message.id)
                 self._deeds.create(f"{self._root}/{message.queue}/{file.path}")
@@ -185,7 +192,9 @@ OUT_OF_TURN = ("out of turn", "is not held, and others of its group come first")
 
 
 class Survey:
-    """One use. ``made`` is right once every problem found was mended."""
+    """Consistency check of the whole store. An instance is used once, under the store's lock.
+
+    ``made`` is the correct index after every repair has run."""
 
     def __init__(self, home: Home) -> None:
         self._root = home.root
@@ -194,18 +203,18 @@ class Survey:
         self.made = Made()
         self.due: defaultdict[Stretch, dict[str, None]] = defaultdict(dict)
         self.hollow: list[str] = []
-        """Folders with nothing in them."""
+        """Message folders that hold no files."""
         self.spares: list[str] = []
-        """Files kept to be written again."""
+        """Paths of spare files."""
         self.keyless = Keyless(home.root, self._policies, self.deeds, self.made)
         self.reserved = 0
         self.bases: dict[str, Base] = {}
-        """Of queues whose totals on disk must change."""
+        """New base of the totals, for each queue with a wrong stored base."""
         self._counts: dict[str, int] = {}
         self._states: defaultdict[State, int] = defaultdict(int)
-        """How many messages of the queue are in each state, those without content included."""
+        """Number of messages of the current queue by state, including those without content."""
         self._gone: Numbers = NONE
-        """The share of its messages that are set aside."""
+        """Share of the current queue's quarantined messages in its totals, to be added to the base."""
         self._cut_off = cut_off(home.root)
         self._keyed: dict[int, Card] = {}
         self._muster = Muster(self.made.record)
@@ -213,7 +222,7 @@ class Survey:
         self._mender = Mender(home.root, "", self.deeds)
 
     def problems(self, *, contents: bool) -> Iterator[Problem]:
-        """``contents``: read every file as well."""
+        """Yield all problems. ``contents``: read and check the content of every file too."""
         for name in sorted(listdir(f"{self._root}/{TRASH}")):
             path = f"{self._root}/{TRASH}/{name}"
             mend = partial(self.deeds.discard_tree, path)
@@ -230,7 +239,8 @@ class Survey:
         yield from self._survey_counter()
 
     def _survey_beginning(self, queue: str) -> Iterator[Problem]:
-        """A queue that a power cut kept from being made has no messages, but its temporary names must be free again."""
+        """Check a queue of which a power cut interrupted the creation. It has no messages, but its temporary files must
+        be removed, because their names are used again."""
         self._queue, self._mender = queue, Mender(self._root, queue, self.deeds)
         yield from self._survey_temps(f"{self._root}/{queue}")
 
@@ -276,7 +286,8 @@ class Survey:
         self.made.counts[queue] = Counts(**self._counts)
 
     def _count_totals(self) -> None:
-        """What the names say, and the base: the share of messages that are gone, and of a batch that was cut off."""
+        """Compute the totals: the counts from the names plus the base. Add to the base the share of quarantined
+        messages, and of an interrupted batch (``stores.files.totals``)."""
         queue, named = self._queue, shares_of(self._states)
         name, base = base_of(self._root, queue)
         if base.version == 0 and name is not None:  # format 2: whole totals, which may lag behind the names
@@ -293,7 +304,9 @@ class Survey:
     # -- messages -------------------------------------------------------------------------------------------------
 
     def _read(self, top: str, folder: str, name: str) -> Card | None:
-        """With what the name leaves to the content, if that matters here; a card that stays without has no group."""
+        """Parse a name, and read the fields it omits from the content if the check needs them.
+
+        The group of the card is ``UNSAID`` if the content should have it and cannot be read."""
         card = read_name(self._queue, top, name)
         if card is None or not is_vague(card) or (card.message.group == 0 and card.message.state not in WAITING):
             return card
@@ -303,7 +316,8 @@ class Survey:
         return known if known.name == name else None
 
     def _is_plain(self, card: Card, folder: str) -> bool:
-        """In its place, unlike any other, without a failure: nearly all are, and need no further look."""
+        """Fast path: return True if the file is in the right folder, has no failure, and shares neither number nor id
+        with another message. This holds for nearly all messages; they need no further check."""
         message = card.message
         return (
             not card.failure
@@ -320,7 +334,7 @@ class Survey:
         if there is not None:
             other = self._card_of(card.message.seq)
             if other == card:
-                return  # it has just been put in its place
+                return  # a repair has just moved it to the right folder
             if other is None or there.queue != self._queue:
                 yield self._mender.rejected("same number", path, f"queue {there.queue} has a message of this number")
                 return
@@ -368,7 +382,7 @@ class Survey:
             yield Problem("no reason", self._mender.where(path_of(card)), "its failure is lost", mend)
 
     def _reject(self, card: Card, kind: str, path: str, text: str) -> Problem:
-        """Set a message aside that was one of the queue's: it stays in the totals."""
+        """Build the problem that quarantines a message of the queue. The message stays in the totals."""
         self._gone = plus(self._gone, share_of(card.message))
         return self._mender.rejected(kind, path, text)
 
@@ -379,7 +393,7 @@ class Survey:
             self._counts["bytes"] += step * weight(message)
 
     def _card_of(self, seq: int) -> Card | None:
-        """The card seen first under this number."""
+        """Return the first card found with this number in the current queue, or None."""
         record = self.made.record(seq)
         if record is None or record.queue != self._queue:
             return None
@@ -393,7 +407,7 @@ class Survey:
         return None
 
     def _rival(self, card: Card) -> Card | None:
-        """Another message with the same id."""
+        """Return another message of the queue with the same id, or None."""
         for seq in self.made.seqs_of(self._queue, card.message.id):
             other = self._card_of(seq)
             if other is not None and other.message.id == card.message.id and other.message.queue == self._queue:
@@ -438,8 +452,8 @@ class Survey:
             return 0
 
     def _survey_temps(self, folder: str) -> Iterator[Problem]:
-        """A message that was half-way in is set aside. The old name of one that is there, and what was to lie beside a
-        message, just goes."""
+        """Check the temporary files. Quarantine one that holds a message which is not in the queue; remove all others:
+        old versions of existing messages, and unfinished metadata files."""
         for name in temps(folder):
             number, text = name.removesuffix(".tmp"), "a file that was never finished"
             record = self.made.record(int(number)) if number.isdecimal() else None

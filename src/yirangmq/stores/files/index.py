@@ -1,15 +1,15 @@
 """Index of the files store, derived from the file names: records by number, and lookups by id, key and group.
 
-The names of the files are the truth; the index, in ``.index``, only spares listing them all. It holds
+The file names are authoritative; the index, in ``.index``, only avoids listing all folders. It holds
 
 - a record per message, by number, at a fixed offset of a small file;
 - ids and deduplication keys (hash indexes), and groups (linked lists): ``stores.files.secondary_indexes``;
 - due times: ``stores.files.timer_index``;
 - the counters of each queue.
 
-The index is never synced. It is trusted only if its state file was written since the machine started, for this very
-folder, by a process that finished its commit. Otherwise ``stores.files.recovery`` rebuilds it. Used under the store's
-lock."""
+The index is never synced. It is valid only if its state file was written since the machine booted, for this very
+folder (inode and device), by a process that finished its commit. Otherwise ``stores.files.recovery`` rebuilds it. All
+access is under the store's lock."""
 
 import os
 import struct
@@ -29,7 +29,7 @@ from yirangmq.stores.files.secondary_indexes import PRINT, Chains, Member, Shard
 # -- records -----------------------------------------------------------------------------------------------------------
 
 PER_SEGMENT = 1000
-"""Messages of one file, by their numbers."""
+"""Messages per index file: consecutive numbers."""
 RECORD = struct.Struct("<IBxxxqqqqq")
 EMPTY = bytes(RECORD.size)
 ID_SIZE = PRINT + 8
@@ -39,7 +39,9 @@ CODE_OF = {top: code for code, top in enumerate(TOP_NAMES, 1)}
 
 
 class Record(NamedTuple):
-    """Enough to name the folder a message is in. ``until``: the end of its deduplication window, or 0."""
+    """Index record of a message: the fields that determine its folder.
+
+    ``until``: the end of its deduplication window, or 0."""
 
     queue: str
     top: str
@@ -51,7 +53,7 @@ class Record(NamedTuple):
 
 
 class Key(NamedTuple):
-    """A deduplication key as the index has it."""
+    """Index record of a deduplication key: fingerprint, message number and end of the window."""
 
     print: bytes
     seq: int
@@ -59,7 +61,7 @@ class Key(NamedTuple):
 
 
 def pack(queue: int, card: Card, until: int) -> bytes:
-    """``queue``: its number in the index."""
+    """Encode an index record. ``queue``: the number of the queue in the index."""
     message = card.message
     code = CODE_OF[top_of(message)]
     return RECORD.pack(queue, code, message.rank, message.place, message.changed_at, message.target, until)
@@ -86,7 +88,7 @@ def id_record(queue: str, id: str, seq: int) -> bytes:
 
 
 def read_id_record(record: bytes) -> int:
-    """The message's number."""
+    """Return the message number of an id record."""
     return int.from_bytes(record[PRINT:], "little")
 
 
@@ -108,18 +110,18 @@ MAGIC = b"yrMQidx3"
 _STATE = struct.Struct("<8sIIQQQ40sQQ")
 _DIRTY_AT = 8
 _DIRTY, _CLEAN = b"\1", b"\0"
-"""The first byte of a field of four, the others of which are 0. One byte is written or not: a write that fails half way
-through never marks an index as clean."""
+"""The first byte of a 4-byte field; the other three are 0. A single byte is written completely or not at all, so a torn
+write never marks an index as clean."""
 _GENERATION_AT = 16
 _QUEUE = struct.Struct(f"<200s{len(Counts._fields)}q")
 NAMES_BEGIN = 1
 SUM_SHARE = 100
-"""Summing up the counts of all queues may take this part of the time: it is not done again before so many times as long
-as it took."""
+"""Bounds the time spent on summing the counts of all queues to 1/100: after a sum that took t seconds, the next one is
+at least 100 t later."""
 
 
 class Index:
-    """One per opening of a store; used under the store's lock only."""
+    """Index of an open store. One instance per open store, used only under the store's lock."""
 
     def __init__(self, root: str, folder: str = "") -> None:
         self._root = root
@@ -134,11 +136,11 @@ class Index:
         self._numbers: dict[str, int] = {}
         self._names: dict[int, str] = {}
         self._names_at = 0
-        """Which set of queues ``_numbers`` has: changed by every commit that makes or drops a queue; 0: none, or one of
-        a program before there was such a number."""
+        """Version of the set of queues in ``_numbers``. Every commit that creates or deletes a queue changes the
+        version in the state file. 0: nothing is loaded, or the state file is from a release without this version."""
         self._names_now = 0
         self._total: tuple[Counts, int] | None = None
-        """The counts of all queues together, and the commit for which that is so."""
+        """Sum of the counts of all queues, and the generation it is valid for."""
         self._sum_at = 0.0
         self.generation = 0
         self.last = 0
@@ -149,7 +151,7 @@ class Index:
 
     @property
     def state_path(self) -> str:
-        """Changed by every commit of every process: the file to watch."""
+        """The state file. Every commit of every process writes it, so watching it reports commits."""
         return f"{self.folder}/state"
 
     def _open(self) -> None:
@@ -163,14 +165,15 @@ class Index:
         self._inode = os.fstat(self._fd).st_ino
 
     def close(self) -> None:
-        """The descriptor is forgotten first, and the inode with it: if what follows fails, ``load`` opens it again."""
+        """Close the state file. The descriptor and the inode are reset first: if the close fails, ``load`` reopens the
+        file."""
         fd, self._fd, self._inode = self._fd, -1, -1
         if fd >= 0:
             with suppress(OSError):
                 os.close(fd)
 
     def load(self) -> bool:
-        """Read how things stand; False: the index is not to be believed."""
+        """Read the state file. Return False if the index is not valid and must be rebuilt."""
         try:
             if os.stat(self.state_path).st_ino != self._inode:
                 self._open()
@@ -193,18 +196,18 @@ class Index:
         return found.st_ino, found.st_dev
 
     def begin(self) -> None:
-        """From here until ``finish`` a death leaves the index in doubt."""
+        """Mark the index as dirty. If the process dies before ``finish``, the index is rebuilt."""
         os.pwrite(self._fd, _DIRTY, _DIRTY_AT)
 
     doubt = begin
-    """Somebody moved files behind our back: whoever comes next makes the index anew."""
+    """Invalidate the index, for instance after another program moved files. The next transaction rebuilds it."""
 
     def end(self) -> None:
-        """Nothing happened after all."""
+        """Mark the index as clean: the batch was undone."""
         os.pwrite(self._fd, _CLEAN, _DIRTY_AT)
 
     def seen(self) -> int:
-        """The number of the latest commit by anybody, also without the lock."""
+        """Return the generation of the latest commit by any process. May be called without the lock."""
         data = os.pread(self._fd, 8, _GENERATION_AT)
         return int.from_bytes(data, "little")
 
@@ -220,7 +223,7 @@ class Index:
     # -- queues and counters --------------------------------------------------------------------------------------
 
     def _load_queues(self) -> None:
-        """Names and numbers; they are read again when another process has made or dropped a queue."""
+        """Load names and numbers of all queues if a process has created or deleted a queue since the last load."""
         if self._names_at and self._names_at == self._names_now:
             return
         self._numbers, self._names = {}, {}
@@ -253,7 +256,7 @@ class Index:
             raise
 
     def _forget_queues(self) -> None:
-        """After an error a queue may have a number here and none in the file: they are read again."""
+        """Discard the loaded names. After an error a queue may have a number in memory and none in the file."""
         self._names_at, self._total = 0, None
 
     def _number(self, queue: str) -> int:
@@ -265,11 +268,12 @@ class Index:
         return number
 
     def _names_changed(self) -> None:
-        """``finish`` tells others. Never 0, which says that it is not known."""
+        """Change the version of the set of queues. ``finish`` writes it for other processes. It is never 0, which means
+        unknown."""
         self._names_at = self._names_now = self._names_now % 0xFFFFFFFF + 1
 
     def _count_in(self, fd: int, number: int, now: Counts) -> None:
-        """The sum over all queues follows what changes; ``finish`` says for which commit it holds."""
+        """Update the sum of all queues with one queue's change. ``finish`` sets the generation it is valid for."""
         if self._total is not None:
             data = os.pread(fd, _QUEUE.size, number * _QUEUE.size)
             before = _QUEUE.unpack(data)[1:] if len(data) == _QUEUE.size else Counts()
@@ -277,8 +281,10 @@ class Index:
             self._total = Counts(*(total + new - old for total, new, old in changed)), self._total[1]
 
     def totals(self) -> Counts:
-        """The counts of all queues together. Summed up once, and again when another process has committed, but not too
-        often (``SUM_SHARE``): until then they are what they were."""
+        """Return the sum of the counts of all queues.
+
+        The sum is computed once and follows this process's commits. After a commit of another process it is computed
+        again, at a rate limited by ``SUM_SHARE``; until then the old sum is returned."""
         if self._total is None or (self._total[1] != self.generation and time.monotonic() >= self._sum_at):
             begun = time.monotonic()
             rows = (Counts(*row[1:]) for row in _QUEUE.iter_unpack(_whole(self._read("queues"))))
@@ -287,7 +293,7 @@ class Index:
         return self._total[0]
 
     def drop_queue(self, queue: str) -> None:
-        """Its counters; its messages are dropped one by one."""
+        """Remove the counters of a queue. The caller removes its messages one by one."""
         self._load_queues()
         number = self._numbers.pop(queue, None)
         if number is not None:
@@ -326,7 +332,8 @@ class Index:
         return found
 
     def reserve(self, seqs: Iterable[int], queues: Iterable[str]) -> None:
-        """Make room for these now, so that a full disk refuses before anything has happened."""
+        """Allocate index space for these numbers and queues, so that a full disk fails the commit before it has changed
+        anything."""
         self._load_queues()
         self.put_counts({queue: Counts() for queue in queues if queue not in self._numbers})
         size = PER_SEGMENT * RECORD.size
@@ -337,7 +344,8 @@ class Index:
                     os.posix_fallocate(fd, 0, size)
 
     def put_records(self, cards: Mapping[int, tuple[Card, int] | None]) -> None:
-        """Each message with the end of its deduplication window, or None: it is gone."""
+        """Write the records, by message number: the card with the end of its deduplication window, or None to remove
+        the record. A segment file below the newest one is deleted when it has no records left."""
         self._load_queues()
         for segment, numbers in by_segment(cards).items():
             path = f"{self.folder}/seq/{segment}"
@@ -354,13 +362,13 @@ class Index:
     # -- by group -------------------------------------------------------------------------------------------------
 
     def first_of(self, queue: str, group: int) -> int:
-        """The number of the first of this group; 0: it has none."""
+        """Return the number of the first member of a group, or 0 if it has none."""
         self._load_queues()
         number = self._numbers.get(queue)
         return 0 if number is None else self.chains.first(number, group)
 
     def has_chain(self, queue: str, group: int, members: "array[int]") -> bool:
-        """Whether these, places and numbers, are what it has of a group."""
+        """Return True if the index has exactly these members of a group. ``members``: alternating place and number."""
         seq = self.first_of(queue, group)
         for expected in members[1::2]:
             if seq != expected:
@@ -375,7 +383,7 @@ class Index:
     # -- by id and by key -----------------------------------------------------------------------------------------
 
     def seqs_of(self, queue: str, ids: Iterable[str]) -> dict[str, list[int]]:
-        """The numbers that may belong to these ids; the message's own name decides."""
+        """Return candidate message numbers for each id. Fingerprints may collide, so the caller compares the ids."""
         prints = {id: id_print(queue, id) for id in ids}
         found = self._ids.find(prints.values())
         return {id: [read_id_record(record) for record in found[one]] for id, one in prints.items() if one in found}
@@ -397,7 +405,7 @@ class Index:
     def remove_keys(self, keys: Iterable[Key]) -> None:
         self._keys.remove([key_record(key) for key in keys])
 
-    # -- all of it anew -------------------------------------------------------------------------------------------
+    # -- rebuild --------------------------------------------------------------------------------------------------
 
     def replace(
         self,
@@ -407,8 +415,8 @@ class Index:
         keys: Mapping[int, bytearray],
         groups: "Mapping[tuple[int, int], array[int]]",
     ) -> None:
-        """Put what was found by listing in place of what is there. ``finish`` makes it valid."""
-        self.generation = max(self.generation, time.time_ns() // 1000)  # unlike any that others remember
+        """Replace the whole index. It becomes valid with ``finish``."""
+        self.generation = max(self.generation, time.time_ns() // 1000)  # differs from all that other processes have
         kept = {str(segment) for segment in segments}
         for name in os.listdir(f"{self.folder}/seq"):
             if name not in kept:
@@ -428,12 +436,12 @@ class Index:
 
 
 def _whole(data: bytes) -> bytes:
-    """Without a record that is not whole."""
+    """Return ``data`` without a torn row at its end."""
     return data[: len(data) // _QUEUE.size * _QUEUE.size]
 
 
 def boot_id() -> str:
-    """Which start of the machine this is; where that cannot be known, one that nobody else will ever have."""
+    """Return the boot id of the machine; without one, a random id, so that the index is not trusted after a reopen."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return file.read().strip()

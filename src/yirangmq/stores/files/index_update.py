@@ -1,10 +1,11 @@
 """Index maintenance of the files store: the update with each commit, and a whole index in memory for a rebuild.
 
-``Bookkeeping.prepare`` writes what needs space before the commit does anything else, so that a full disk refuses in
-time. ``finish`` writes the rest when the batch is on disk; if it fails, the index stays marked as in doubt and the
-next transaction rebuilds it.
+``Bookkeeping.prepare`` writes everything that needs disk space before the commit changes anything else, so that a full
+disk fails the commit early. ``Bookkeeping.finish`` writes the rest when the batch is durable. If it fails, the index
+stays dirty and the next transaction rebuilds it.
 
-``Made`` is filled by ``stores.files.fsck`` from the names: about 70 bytes a message, more for one in a group."""
+``Made`` builds an index in memory for ``stores.files.fsck``, from the file names. It takes about 70 bytes a message,
+and more for a member of a group."""
 
 import os
 from array import array
@@ -38,16 +39,16 @@ from yirangmq.stores.files.transaction import FilesTransaction
 
 
 class Done(NamedTuple):
-    """What a commit has found out on its way."""
+    """Facts from the file operations of a commit that the index update needs."""
 
     thrown: dict[str, str]
-    """Deleted queues, and where what is left of them lies."""
+    """Deleted queues, and the folder in the trash that each was moved to."""
     untils: dict[int, int]
-    """Ends of the windows of new messages' keys."""
+    """End of the deduplication window of each new message that has a key, in ms, by message number."""
 
 
 class Bookkeeping:
-    """One use, one batch."""
+    """Index update of one batch. An instance is used once, under the store's lock."""
 
     def __init__(self, index: Index, calendar: Calendar, work: FilesTransaction) -> None:
         self._index = index
@@ -68,7 +69,7 @@ class Bookkeeping:
         return [key for key in (*self._pending.taken_keys, *self._pending.old_keys) if key not in given]
 
     def prepare(self, folders: Mapping[int, str]) -> None:
-        """``folders``: below the root, where each message shall be."""
+        """Write what needs disk space. ``folders``: new folder of each message, relative to the root."""
         pending, index = self._pending, self._index
         index.reserve(self.new, pending.deltas)
         index.add_ids([self._name(seq) for seq in self.new])
@@ -82,7 +83,7 @@ class Bookkeeping:
             self._calendar.note(some, now)
 
     def _joining(self) -> list[Member]:
-        """Members that come into a group's chain, or to another place in it."""
+        """Return the members that are inserted into a group's list, or moved within it."""
         cards = (card for card in self._pending.after.values() if card is not None)
         return [self._index.member(card.message) for card in cards if _place_of(card) and self._is_elsewhere(card)]
 
@@ -95,20 +96,21 @@ class Bookkeeping:
         return _place_of(self.before.get(seq)) != _place_of(self._pending.after.get(seq))
 
     def withdraw(self) -> None:
-        """Nothing happened after all."""
+        """Undo ``prepare`` after a failed batch. Errors are ignored, because stale entries are harmless."""
         try:
             self._index.chains.withdraw(self._joining())
             self._index.remove_ids([self._name(seq) for seq in self.new])
             self._index.remove_keys(self._keys_in)
         except OSError:
-            pass  # stale entries are no harm: the names decide
+            pass  # lookups compare with the file names, so stale entries are harmless
 
     def _name(self, seq: int) -> tuple[str, str, int]:
         card = self._pending.after[seq] or self.before[seq]
         return card.message.queue, card.message.id, seq
 
     def finish(self, reserved: int, done: Done) -> None:
-        """It is on disk already: if this fails, the index stays in doubt and the next one makes it anew."""
+        """Write the rest of the update. The batch is durable already: after an error here the index stays dirty, and
+        the next transaction rebuilds it."""
         pending, index, last = self._pending, self._index, self._work.last
         try:
             for queue, folder in done.thrown.items():
@@ -129,7 +131,7 @@ class Bookkeeping:
             pass
 
     def _drop_from_index(self, queue: str, folder: str) -> None:
-        """What the index has of a deleted queue, a folder at a time."""
+        """Remove all entries of a deleted queue from the index, one folder at a time."""
         for top, below, names in walk(folder):
             places = [f"{folder}/{top}/{below}/{name}" for name in names]
             cards = [card for path in places if (card := _read_card(queue, top, path)) is not None]
@@ -149,7 +151,7 @@ def _read_card(queue: str, top: str, path: str) -> Card | None:
 
 
 def _place_of(card: Card | None) -> int:
-    """In the line of its group; 0: it has none."""
+    """Return the message's place in its group's list; 0 if it has no group or is finished."""
     if card is None or not card.message.group or card.message.state not in WAITING:
         return 0
     return card.message.place
@@ -159,7 +161,9 @@ def _place_of(card: Card | None) -> int:
 
 
 class Made:
-    """A queue at a time: ``add_queue``, then its messages."""
+    """Index builder: a complete index in memory, to replace the one on disk.
+
+    Queues are added one after the other: first ``add_queue``, then the messages of that queue."""
 
     def __init__(self) -> None:
         self.segments: defaultdict[int, bytearray] = defaultdict(lambda: bytearray(PER_SEGMENT * RECORD.size))
@@ -167,7 +171,7 @@ class Made:
         self.keys: defaultdict[int, bytearray] = defaultdict(bytearray)
         self.counts: dict[str, Counts] = {}
         self.groups: dict[tuple[int, int], array[int]] = {}
-        """By the number of the queue and of the group, places and numbers of its members, in order."""
+        """Members of each group, by queue number and group: alternating place and message number, in order."""
         self._queues: list[str] = []
         self.last = 0
 
@@ -186,7 +190,7 @@ class Made:
         return Record(self._queues[queue], TOP_NAMES[code - 1], *rest)
 
     def put(self, card: Card, top: str, until: int = 0) -> None:
-        """Of the queue added last."""
+        """Add or replace the record of a message of the queue added last."""
         message = card.message
         self.last = max(self.last, message.seq, message.place)
         offset = message.seq % PER_SEGMENT * RECORD.size
@@ -215,7 +219,8 @@ class Made:
         return found
 
     def add_new_id(self, queue: str, id: str, seq: int) -> bool:
-        """False: there may be one of this id already, and nothing was added."""
+        """Add an id and return True. If the fingerprint is present, add nothing and return False: the id may be a
+        duplicate."""
         record = id_record(queue, id, seq)
         shard = self._ids[_fine(record)]
         if record[:PRINT] in shard:
@@ -228,7 +233,8 @@ class Made:
         self._ids[_fine(record)] += record
 
     def ids(self) -> dict[int, bytearray]:
-        """As the index has them: in few files, where here they are in many heaps, to be told apart quickly."""
+        """Return the id records by index file. In memory they are kept in 4096 heaps, so that a search is quick; the
+        index has fewer files."""
         joined: defaultdict[int, bytearray] = defaultdict(bytearray)
         for heap in self._ids.values():
             if heap:
@@ -236,7 +242,7 @@ class Made:
         return joined
 
     def add_group(self, group: int, members: "array[int]") -> None:
-        """Of the queue added last."""
+        """Add the members of a group of the queue added last."""
         self.groups[len(self._queues) - 1, group] = members
 
     def queue_of(self, number: int) -> str:
@@ -255,5 +261,5 @@ class Made:
 
 
 def _fine(record: bytes) -> int:
-    """One of 4096 heaps, all of which go into the same shard."""
+    """Return the heap of a record, one of 4096. All records of a heap belong to the same index file."""
     return record[0] | (record[1] & 15) << 8

@@ -1,17 +1,17 @@
 """Files of a queue in the files store: deduplication key files, spare files, and the walk over its folders.
 
-A deduplication key is an empty file in ``meta/keys`` whose name is the record. A folder covers ten minutes of expiry::
+A deduplication key is an empty file in ``meta/keys``; its name is the record. A folder covers ten minutes of expiry::
 
     meta/keys/0002947160/1768296360000.16.a3f09c2d11b7e845~018f3c5e-0b7a
 
 The name holds the end of the window in ms, the message's number in base 36, the key's fingerprint, and the message's
-id. Keys without an end lie by message number, a thousand in a folder: ``meta/keys/far-0000000000``. A key outlives its
-message. The mark ``.f`` is set when the message is forgotten first, or when it existed before it was given the key. A
-key with neither mark nor message was left by a publish that a power cut interrupted.
+id. Keys without an end are grouped by message number, 1000 per folder: ``meta/keys/far-0000000000``. A key may outlive
+its message. The mark ``.f`` is set if the message is forgotten before its key, or existed before it got the key. A key
+with neither mark nor message was left by a publish that a power cut interrupted.
 
-Spare files (``meta/spare``, up to 500 a queue) are files of forgotten messages, blanked and reused. On ext4, creating
-a file costs many times more for half a minute after others were removed; reusing one costs two renames. A spare holds
-one byte, the brace every message begins with. Recovery removes all spares."""
+Spare files (``meta/spare``, at most 500 per queue) are files of forgotten messages, blanked and reused. On ext4,
+creating a file is many times slower for about 30 s after other files were removed; reusing one costs two renames. A
+spare holds one byte, the opening brace of every message. Recovery removes all spares."""
 
 import os
 import re
@@ -27,19 +27,21 @@ from yirangmq.stores.files.undo_log import SPARE
 
 STRETCH_MS = 600_000
 FAR_MS = 9_000_000_000_000
-"""In the year 2255: a window that ends then, or later, has no end."""
+"""An instant in the year 2255, in ms. A window that ends then or later counts as having no end."""
 KEY_FOLDER = "meta/keys"
 _NAME = re.compile(r"([0-9]{13,16})\.([0-9a-z]+)\.([0-9a-f]{16})(\.f)?~([a-zA-Z0-9_-][a-zA-Z0-9._-]{0,99})")
 
 
 class KeyFile(NamedTuple):
+    """A deduplication key file. ``outlived``: the mark ``.f`` is set."""
+
     key: Key
     id: str
     outlived: bool = False
 
     @property
     def path(self) -> str:
-        """Below the queue's folder."""
+        """Path relative to the queue's folder."""
         mark = ".f" if self.outlived else ""
         return f"{KEY_FOLDER}/{folder_of(self.key)}/{beginning(self.key)}{mark}~{self.id}"
 
@@ -49,7 +51,7 @@ class KeyFile(NamedTuple):
 
 
 def folder_of(key: Key) -> str:
-    """Below ``meta/keys``."""
+    """Return the key's folder, relative to ``meta/keys``."""
     return far_folder(key.seq) if key.until >= FAR_MS else near_folder(key.until)
 
 
@@ -62,7 +64,7 @@ def far_folder(seq: int) -> str:
 
 
 def beginning(key: Key) -> str:
-    """Of the name of its file."""
+    """Return the part of the key's file name before the mark and the message id."""
     return f"{key.until:013d}.{base36(key.seq)}.{key.print.hex()}"
 
 
@@ -78,11 +80,13 @@ def read_key(name: str) -> KeyFile | None:
 
 SPARE_FOLDER = "meta/spare"
 MOST = 500
-"""Spare files a queue keeps; what is more is removed."""
+"""Upper bound of spare files per queue. Files beyond it are removed."""
 
 
 class Spares:
-    """One per opening of a store; what it remembers is no more than a guess, because others use them too."""
+    """Spare files of all queues. One instance per open store.
+
+    The remembered names are hints only, because other processes use the same spare files."""
 
     def __init__(self, root: str) -> None:
         self._root = root
@@ -91,7 +95,7 @@ class Spares:
         self._taken: set[str] = set()
 
     def begin(self) -> None:
-        """A batch begins: look again where nothing was found."""
+        """Start a batch: queues without spare files are listed again when one is needed."""
         self._looked.clear()
         self._taken.clear()
 
@@ -102,7 +106,8 @@ class Spares:
         return f"{self.folder(queue)}/{seq}{SPARE}"
 
     def take(self, queue: str) -> str | None:
-        """One to be written; if somebody has taken it already, writing makes a new one."""
+        """Return the path of a spare file to write, or None. If another process has used it meanwhile, the write
+        creates a new file of that name."""
         known = self._known.setdefault(queue, [])
         if not known and queue not in self._looked:
             self._looked.add(queue)
@@ -114,7 +119,7 @@ class Spares:
         return f"{self.folder(queue)}/{name}"
 
     def room(self, queue: str) -> int:
-        """How many more may be kept."""
+        """Return how many more spare files the queue may keep."""
         return MOST - len(listdir(self.folder(queue)))
 
     def forget(self, queue: str) -> None:
@@ -128,15 +133,16 @@ TEMP = "meta/temp"
 
 
 def walk(folder: str) -> Iterator[tuple[str, str, list[str]]]:
-    """Of the queue in this folder: each state's folder, the folder below it, and the names of the files there."""
+    """Yield for each message folder of a queue: the folder of the state, the folder below it, and its file names."""
     for top, depth in DEPTH.items():
         for below, names in _at_depth(f"{folder}/{top}", "", depth):
             yield top, below, names
 
 
 def strays(folder: str) -> Iterator[str]:
-    """Files that lie too high for what they could be, below the queue's folder. In an inbox itself that is fine: they
-    were dropped there."""
+    """Yield paths of files that are not deep enough to be messages, relative to the queue's folder.
+
+    Files directly in ``inbox`` are not included: they were dropped there."""
     for top, depth in DEPTH.items():
         for level in range(depth):
             if (top, level) == ("inbox", 0):
@@ -186,7 +192,7 @@ def _entries(path: str) -> tuple[list[str], list[str]]:
 
 
 def folder_number(folder: str) -> int:
-    """Of a folder that goes by places or numbers; -1: it goes by time."""
+    """Return the number in the name of a folder ordered by place or message number; -1 for one ordered by time."""
     name = os.path.basename(folder)
     by_time = os.path.basename(os.path.dirname(folder)) == "keys"
     return int(name) if len(name) == 10 and name.isdecimal() and not by_time else -1

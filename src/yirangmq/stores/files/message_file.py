@@ -1,10 +1,10 @@
 """Content of a message file: the envelope as one JSON document, plus a member ``yirangmq`` for the store.
 
-The file is readable with ``cat``. The member ``yirangmq`` holds what else is needed to return exactly what was sent. A
-file that was dropped into the inbox is kept as it is, without that member. A content is never changed in place:
-another content is another file.
+The file is readable with ``cat``. The member ``yirangmq`` holds the additional facts needed to return exactly what was
+sent. A file that was dropped into the inbox is kept unchanged, without that member. A content is never changed in
+place: new content is written to a new file.
 
-Failure files and the lines of ``results.jsonl`` are written here too."""
+This module also encodes failure files and the lines of ``results.jsonl``."""
 
 import base64
 import binascii
@@ -18,16 +18,17 @@ from yirangmq.format.json_codec import dumps, loads, members
 from yirangmq.stores.files.names import UNSAID, Card
 
 OWN = "yirangmq"
-"""The member that is ours; where a producer's envelope has one of this name, its header is kept inside ours."""
+"""Name of the store's member. If a producer's envelope has a member of this name, its whole header is kept inside the
+store's member."""
 FORMAT = 1
 _SPACE = b" \t\n\r"
 _LOOKED_AT = ('"timestamp"', '"deduplicationKey"', f'"{OWN}"')
-"""A header without these texts has none of these members, and need not be read."""
+"""A header that contains none of these texts has none of these members, so it is not parsed."""
 _NOT_HEADER = frozenset({"messageId", "queue", "payload", "payloadBase64", OWN})
 
 
 class Broken(Exception):
-    """The bytes on disk are not what we or anybody wrote; the text says why."""
+    """The bytes on disk are neither a message written by the store nor a valid dropped file; the text says why."""
 
 
 def write_envelope(envelope: Envelope) -> bytes:
@@ -51,7 +52,7 @@ def write_envelope(envelope: Envelope) -> bytes:
 
 
 def _own(envelope: Envelope) -> dict[str, Any]:
-    """What the envelope does not say, and what the name of its file may have no room for."""
+    """Return the store's member: facts missing in the envelope, and fields that a long file name omits."""
     own = {"format": FORMAT, "publishedAt": envelope.published_at}
     if envelope.available_at != envelope.published_at:
         own["availableAt"] = envelope.available_at
@@ -67,7 +68,9 @@ def _own(envelope: Envelope) -> dict[str, Any]:
 
 
 def read_envelope(text: bytes, message: Message, written_at: int) -> Envelope:
-    """The envelope as it was sent. ``written_at``: when the file was, which is all we know of one that was dropped."""
+    """Return the envelope as it was sent. Raise ``Broken`` if the bytes are damaged.
+
+    ``written_at``: modification time of the file in ms, the only known time of a dropped file."""
     try:
         parts = members(text)
         if parts is None or OWN not in parts:
@@ -106,8 +109,9 @@ def _from_parts(parts: dict[str, bytes], message: Message) -> Envelope:
 
 
 def completed(card: Card, text: bytes) -> Card | None:
-    """A card whose name leaves something to the content (``is_vague``), with what that says; None: it says nothing that
-    could be understood, and what the card lacks is needed."""
+    """Fill in the fields of a card that its name leaves to the content (``is_vague``).
+
+    If the content is unreadable, return the card with size 0, or None if the name omits more than the size."""
     message = card.message
     is_short = message.group == UNSAID
     try:
@@ -119,7 +123,7 @@ def completed(card: Card, text: bytes) -> Card | None:
 
 
 def _lasting(text: bytes, message: Message) -> tuple[int, int, int]:
-    """Priority, group and target, as written by us, or as they stood in a file from outside."""
+    """Return rank, group and target as the store wrote them, or as given in a dropped file."""
     parts = members(text)
     if parts is not None and OWN in parts:
         own = loads(parts[OWN])
@@ -129,7 +133,7 @@ def _lasting(text: bytes, message: Message) -> tuple[int, int, int]:
 
 
 def _header(parts: dict[str, bytes]) -> str:
-    """The members as they were given; a time stamp before the queue is one we added."""
+    """Return the header members as given. A timestamp before ``queue`` was added by the store and is removed."""
     names = list(parts)
     ours = "timestamp" in parts and "queue" in parts and names.index("timestamp") < names.index("queue")
     kept = [b"%s:%s" % (dumps(name), raw) for name, raw in parts.items() if name not in _NOT_HEADER]
@@ -154,7 +158,7 @@ def _payload(parts: dict[str, bytes], own: dict[str, Any]) -> tuple[bytes, bool]
 
 
 def read_dropped(text: bytes, queue: str, fallback_id: str, written_at: int) -> Envelope:
-    """A file from outside: an envelope, a bare payload, or one of our own files put back by hand."""
+    """Parse a dropped file: an envelope, a bare payload, or a message file of the store that was put back by hand."""
     parts = members(text)
     if parts is None or OWN not in parts or "messageId" not in parts:
         return read(queue, text, fallback_id, written_at)
@@ -168,7 +172,7 @@ def read_dropped(text: bytes, queue: str, fallback_id: str, written_at: int) -> 
 
 
 class Sort(NamedTuple):
-    """What has to be known of a failure beside the failure."""
+    """Facts for a failure file besides the failure: message id, source queue and dead-letter queue."""
 
     message_id: str
     source: str
@@ -193,7 +197,7 @@ def read_failure(text: bytes) -> Failure:
 
 
 def write_results(messages: list[Message]) -> bytes:
-    """One line for each acknowledged message, for people and their tools; the file's name says the same."""
+    """Return one line per acknowledged message, for external tools. The file names hold the same facts."""
     return b"".join(
         dumps(
             {

@@ -1,12 +1,12 @@
 """Metadata of a files store: number counter, notes, policy files, and the list of queues.
 
-- Counter: ``.counter`` is ahead of every number given out, 10,000 at a time, so that no number is given twice.
-- Notes: a text file each in ``.notes``, whose path is its key. File names end in ``~.txt``; no key contains ``~``, so
-  a note and a folder of notes may have the same name.
-- Policies: ``config/policy.json`` of each queue. A person may edit it at any time; it is read again when its
+- Counter: ``.counter`` is ahead of every number in use, by steps of 10,000, so that no number is assigned twice.
+- Notes: one text file per note in ``.notes``; the path is the key. File names end in ``~.txt``. No key contains ``~``,
+  so a note and a folder of notes may have the same name.
+- Policies: ``config/policy.json`` of each queue. It may be edited by hand at any time; it is read again when its
   modification time, size or inode has changed.
 - Queues: folders below the root that have an inbox. A listing is reused while the root's modification time is
-  unchanged, so the cost of a commit does not depend on the number of queues. Only new folders are looked into.
+  unchanged, so the cost of a commit does not depend on the number of queues. Only new folders are inspected.
 
 Totals of a queue are in ``stores.files.totals``."""
 
@@ -26,15 +26,16 @@ from yirangmq.stores.files.undo_log import Home
 
 COUNTER = ".counter"
 FORMAT = 3
-"""Of the folder as a whole. 1 has no groups, no messages for one consumer and no sizes: names without their marks are
-read as before, so that such a folder opens as it is; from then on an older program leaves it alone. 2 keeps whole
-totals where 3 keeps their base (totals.py)."""
+"""Format version of the store. Format 1 has no groups, targets and sizes in file names. Names without these marks are
+still valid, so a folder of format 1 opens without conversion; after that an older release refuses it. Format 2 stores
+whole totals, format 3 their base (``stores.files.totals``)."""
 AHEAD = 10_000
-"""Numbers reserved at once in the counter file, so that it need not be written with every batch."""
+"""Numbers reserved per write of the counter file, so that not every batch writes it."""
 
 
 def write_counter(home: Home, reserved: int) -> None:
-    """Temp, sync, rename, sync: by itself, before the numbers are used."""
+    """Write the counter file: temporary file, sync, rename, sync of the folder. It is durable before the numbers are
+    used."""
     root, disk, full = home
     temp = f"{root}/{COUNTER}.tmp"
     if exists(temp):
@@ -52,12 +53,14 @@ def write_counter(home: Home, reserved: int) -> None:
 
 
 class Counter(NamedTuple):
+    """Content of the counter file: the store's format version, and the last reserved number."""
+
     format: int
     reserved: int
 
 
 def read_counter(root: str) -> Counter | None:
-    """How far numbers are reserved; None: the file is missing or torn. A store of a later version is refused."""
+    """Read the counter file. Return None if it is missing or torn; raise ``StoreTooNew`` for a later format."""
     try:
         document = loads(read_bytes(f"{root}/{COUNTER}") or b"")
         found = Counter(int(document["format"]), int(document["reserved"]))
@@ -74,7 +77,7 @@ def read_counter(root: str) -> Counter | None:
 
 FOLDER = ".notes"
 TEMP = ".temp"
-"""Where a note is written before it gets its name."""
+"""Folder for notes that are being written, before the rename."""
 SUFFIX = "~.txt"
 
 
@@ -91,7 +94,7 @@ def read_note(root: str, key: str) -> str | None:
 
 
 def note_keys(root: str, prefix: str) -> list[str]:
-    """Those that begin so."""
+    """Return the keys of all notes that begin with ``prefix``."""
     folder = f"{root}/{FOLDER}"
     found = []
     for path, folders, names in os.walk(folder):
@@ -104,7 +107,7 @@ def note_keys(root: str, prefix: str) -> list[str]:
 
 
 def unfinished(root: str) -> list[str]:
-    """Files of notes that were never finished."""
+    """Return the temporary files of interrupted note writes."""
     try:
         return sorted(os.listdir(f"{root}/{FOLDER}/{TEMP}"))
     except FileNotFoundError:
@@ -118,7 +121,7 @@ _Stamp = tuple[int, int, int]
 
 
 class Policies:
-    """One per opening of a store."""
+    """Policy files of all queues, with a cache of texts and parsed policies. One instance per open store."""
 
     def __init__(self, root: str) -> None:
         self._root = root
@@ -129,7 +132,7 @@ class Policies:
         return f"{self._root}/{queue}/{FILE}"
 
     def text(self, queue: str) -> str | None:
-        """What the file says now; None: there is none."""
+        """Return the current text of the policy file, or None if there is none."""
         try:
             about = os.stat(self.path(queue))
             stamp = (about.st_mtime_ns, about.st_size, about.st_ino)
@@ -144,7 +147,7 @@ class Policies:
             raise BadPolicy(f"{self.path(queue)} is not UTF-8 text: {error}") from None
 
     def policy(self, queue: str, text: str | None) -> QueuePolicy:
-        """Text to values; the same text is read once."""
+        """Parse a policy text. The result is cached until the text changes."""
         known = self._read.get(queue)
         if known is None or known[0] != text:
             known = self._read[queue] = (text, self._parsed(queue, text))
@@ -162,27 +165,29 @@ class Policies:
 # -- queues ------------------------------------------------------------------------------------------------------------
 
 SETTLED_NS = 50_000_000
-"""A listing made sooner after the root changed is not reused: a change within the same tick of the file system's clock
-would not be noticed."""
+"""Minimum age in ns of the root's last change for a listing to be reused. A change within the same tick of the file
+system's clock would not alter the modification time."""
 IN_TURN = 200
-"""Queues that one round of housekeeping looks at beside those that changed."""
+"""Queues that one round of housekeeping checks in addition to those that changed."""
 LOOKED_AT = 500
-"""Queues in which one call of ``policied`` looks for a policy that was put there by hand."""
+"""Queues that one call of ``policied`` checks for a policy file written by hand."""
 
 
 class QueueFolders:
+    """Cached list of the queues of a store, and of those with a policy file. Not thread-safe."""
+
     def __init__(self, root: str) -> None:
         self._root = root
         self._stamp: int | None = None
         self._names: list[str] = []
         self._known: set[str] = set()
         self._incomplete: list[str] = []
-        """Folders without an inbox: it may come without a change of the root."""
+        """Folders without an inbox. Creating the inbox does not change the root's modification time."""
         self._policied: set[str] | None = None
         self._looked_to = ""
 
     def names(self) -> list[str]:
-        """In order. Not to be changed."""
+        """Return the names of all queues, sorted. The caller must not change the list."""
         stamp = os.stat(self._root).st_mtime_ns
         if stamp != self._stamp or any(self._has_inbox(name) for name in self._incomplete):
             self._list(stamp)
@@ -204,7 +209,10 @@ class QueueFolders:
         return self._has_inbox(name)
 
     def policied(self) -> set[str]:
-        """Queues with a policy file. The first call looks into all, later ones into those and some others in turn."""
+        """Return the queues with a policy file.
+
+        The first call checks all queues. Later calls check the queues already found and ``LOOKED_AT`` others, in
+        rotation."""
         names = self.names()
         if self._policied is None:
             looked_at = names
@@ -217,27 +225,27 @@ class QueueFolders:
         return self._policied
 
     def note_policy(self, name: str) -> None:
-        """It was set here."""
+        """Record that this process has set a policy of the queue."""
         if self._policied is not None:
             self._policied.add(name)
 
 
 class Rotation:
-    """Which queues housekeeping looks at next, so that a commit looks at few of them. One per opening of a store."""
+    """Rotation of housekeeping over the queues, so that one commit checks only a few. One instance per open store."""
 
     def __init__(self) -> None:
         self.finished: set[str] = set()
-        """Queues that got done messages since their history was last trimmed."""
+        """Queues with new done messages since their history was last trimmed."""
         self._at: dict[str, str] = {}
         self.due: tuple[int, int | None] | None = None
-        """A commit, and the moment before which nothing on disk was due after it (None: never)."""
+        """Generation of a commit, and the earliest due time on disk after it, in ms (None: nothing is due)."""
 
     def next(self, what: str, names: list[str]) -> list[str]:
-        """Some of the queues, in turn, for one kind of housekeeping."""
+        """Return the next ``IN_TURN`` queues for one kind of housekeeping, or all if there are no more than that."""
         if len(names) <= IN_TURN:
             return names
         after = self._at.get(what)
-        if after is None:  # a process that does not live long begins somewhere, not always at the first
+        if after is None:  # start at a time-dependent offset, so that short-lived processes cover all queues
             begin = time.time_ns() // 1000 % len(names) // IN_TURN * IN_TURN
         else:
             begin = bisect_right(names, after)

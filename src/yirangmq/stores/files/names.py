@@ -1,16 +1,16 @@
-"""File names of the files store: encoding of a message's place and metadata in folder and name, and back.
+"""File names of the files store: encoding of a message's state and metadata in folder and name, and decoding.
 
-The folder is the message's state. What else changes in its life is in the name, so that a change is one rename::
+The folder is the message's state. All other mutable metadata is in the name, so that a change is one rename::
 
     000000000042A1L1Dmkc4yo80Cmkc4y120Z7~018f3c5e-0b7a~worker-1.json
 
-The first number, in decimals, orders the folder: the place in line (``inbox``, ``inbox-for``), the time of the last
-change (``dlq``, ``parked``, ``archive``), or the message's number in the store (everywhere else). Marks follow, each a
-capital letter and a value (numbers in base 36), omitted where there is nothing to say. Then come the message id, and
-the consumer if there is one.
+The first number is decimal and gives the order within the folder: the place in the queue (``inbox``, ``inbox-for``),
+the time of the last change (``dlq``, ``parked``, ``archive``), or the message's number in the store (all other
+folders). Marks follow: a capital letter and a value, numbers in base 36. A mark without a value is omitted. Then come
+the message id and, if there is one, the consumer.
 
-A name has at most 255 bytes. A longer one leaves out what never changes (priority, group, target, size); the content
-of the file has it. docs/files.md explains each mark."""
+A name has at most 255 bytes. If it would be longer, it omits the fields that never change (priority, group, target) and
+the size; they are read from the content. docs/files.md explains each mark."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -22,17 +22,17 @@ from yirangmq.core.message import RANK_LAST, Message, Reason, new_message
 from yirangmq.core.states import State
 
 PER_FOLDER = 1000
-"""Numbers that share a folder: few enough to list quickly, enough that folders are not many."""
+"""Numbers per folder: a compromise between the time to list a folder and the number of folders."""
 MINUTE_MS = 60_000
 SUFFIX = ".json"
 LAST = "last"
 """The inbox folder of messages without a priority."""
 LONGEST = 255
-"""Bytes that a file system allows for a name."""
+"""Upper bound of a file name, in bytes, set by the file system."""
 UNSAID = -1
-"""The value of what a name leaves to the content of its file."""
+"""Value of a field that the name omits and the content of the file has."""
 LINE_DIGITS = 12
-"""Of the number of a target, in base 36, in the name of its folder: all of 62 bits."""
+"""Base-36 digits of a target's number in the name of its folder; enough for 62 bits."""
 
 TOPS: dict[str, tuple[State, bool]] = {
     "inbox": (State.READY, True),
@@ -48,14 +48,14 @@ TOPS: dict[str, tuple[State, bool]] = {
     "meta/done": (State.DONE, False),
     "meta/dropped": (State.DROPPED, False),
 }
-"""Each folder of a queue that holds messages: their state, and whether their content is kept."""
+"""State folders of a queue: the state of the messages in them, and True if their content is kept."""
 TOP_OF: dict[tuple[State, bool], str] = {kind: top for top, kind in TOPS.items() if top != "inbox-for"}
 IN_LINE = frozenset({"inbox", "inbox-for"})
-"""Folders whose names begin with the place in line."""
+"""State folders in which file names begin with the place in the queue."""
 BY_TIME = frozenset({"dlq", "parked", "archive"})
-"""Folders whose names begin with the time of the last change, so that the oldest come first."""
+"""State folders in which file names begin with the time of the last change, so that they sort by age."""
 DEPTH = {**dict.fromkeys(TOPS, 1), "inbox": 2, "inbox-for": 3, "archive": 2}
-"""Folders between the state's own and the file."""
+"""Number of folder levels between the state folder and the file."""
 
 REASON_OF = {
     "v": Reason.VALIDATION_ERROR,
@@ -69,7 +69,7 @@ REASON_OF = {
 }
 LETTER_OF = {str(reason): letter for letter, reason in REASON_OF.items()}
 NOTES = {"": ("", False), "a": ("a", False), "b": ("b", False), "k": ("", True), "y": ("a", True), "z": ("b", True)}
-"""What stands beside a message: the failure file in force (a or b), and whether it came with a deduplication key."""
+"""Values of the mark ``F``: the current failure file (a or b), and True if the message has a deduplication key."""
 NOTE_OF = {meaning: note for note, meaning in NOTES.items()}
 
 _NAME = re.compile(
@@ -84,17 +84,19 @@ _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 class Card(NamedTuple):
-    """A message and what the store keeps beside it: which failure file is in force, whether it has a key."""
+    """Card: the metadata of a message file, as encoded in its folder and name.
+
+    ``failure``: the current failure file (a, b or empty). ``keyed``: the message has a deduplication key."""
 
     message: Message
     failure: str = ""
     keyed: bool = False
     sized: bool = True
-    """Its name says its size; those of format 1 do not."""
+    """The name holds the size. Names of format 1 do not."""
 
     @property
     def folder(self) -> str:
-        """Below the queue's folder."""
+        """Folder of the message, relative to the queue's folder."""
         return folder_of(self.message)
 
     @property
@@ -104,7 +106,7 @@ class Card(NamedTuple):
 
 @lru_cache(maxsize=512)
 def base36(number: int) -> str:
-    """A batch shares its times, so most are known."""
+    """Encode in base 36. Cached, because the messages of a batch share their instants."""
     if number < 36:
         return _DIGITS[number]
     digits = []
@@ -120,7 +122,8 @@ def folder_of(message: Message) -> str:
 
 
 def folder_for(top: str, seq: int, rank: int, place: int, changed_at: int, target: int) -> str:
-    """Below the queue's folder: the state, then by place, by number, or by the time of the last change."""
+    """Return the folder of a message, relative to the queue's folder: the state folder, then a folder by place, by
+    number, or by the time of the last change."""
     match top:
         case "inbox":
             return f"inbox/{LAST if rank == RANK_LAST else rank}/{place // PER_FOLDER:010d}"
@@ -135,12 +138,12 @@ def folder_for(top: str, seq: int, rank: int, place: int, changed_at: int, targe
 
 
 def line_folder(target: int) -> str:
-    """The line of those for anyone, or for one consumer."""
+    """Return the folder of the ready messages for one consumer (``target``), or for all consumers (0)."""
     return f"inbox-for/{base36(target):0>{LINE_DIGITS}}" if target else "inbox"
 
 
 def top_of(message: Message) -> str:
-    """The folder that is the message's state."""
+    """Return the folder of the message's state."""
     if message.state is State.READY:
         return "inbox-for" if message.target else "inbox"
     finished = message.state is State.DONE or message.state is State.DROPPED
@@ -166,14 +169,14 @@ def _day_and_minute(minutes: int) -> str:
 
 
 def lead(top: str, seq: int, place: int, changed_at: int) -> str:
-    """How a name in this state's folder begins."""
+    """Return the number that file names in this state folder begin with."""
     if top in IN_LINE:
         return f"{place:012d}"
     return f"{changed_at:013d}" if top in BY_TIME else f"{seq:012d}"
 
 
 def due_in(name: str) -> int:
-    """The moment at which time acts on the message of this name, without reading all of it; 0 is never."""
+    """Return the due time in a file name, in ms, without parsing the whole name; 0 if it has none."""
     found = _DUE.match(name)
     return int(found[1], 36) if found else 0
 
@@ -216,7 +219,7 @@ def _named(card: Card, lasting: str) -> str:
 
 
 def _lasting(card: Card) -> str:
-    """The marks of what stays as it is for a whole life; the size changes with the content only."""
+    """Return the marks of fields that never change, and of the size, which changes only with the content."""
     text = f"Z{base36(card.message.size)}" if card.sized else ""
     if card.message.target:
         text = f"T{base36(card.message.target)}{text}"
@@ -231,8 +234,9 @@ def _letter(reason: str) -> str:
 
 
 def read_name(queue: str, top: str, name: str) -> Card | None:
-    """The card a name in this state's folder stands for; None: it is not one of ours. ``is_vague`` says whether the
-    content has to be asked as well."""
+    """Parse a file name in a state folder. Return None if it is not the name of a message.
+
+    ``is_vague`` returns True for a card with fields that must be read from the content."""
     found = _NAME.fullmatch(name)
     if found is None:
         return None
@@ -268,8 +272,9 @@ def read_name(queue: str, top: str, name: str) -> Card | None:
 
 
 def _lines(lasting: list[str | None], top: str) -> tuple[int, int, int]:
-    """Group, target and size. Of an id that is only remembered nothing more can be known, and of a finished message
-    nothing more need be."""
+    """Parse group, target and size; ``UNSAID`` for a field that must be read from the content.
+
+    Without content an omitted field is 0. A message in the archive does not need its size."""
     group, target, size, inside = lasting
     has_content = TOPS[top][1]
     if inside:
@@ -279,14 +284,16 @@ def _lines(lasting: list[str | None], top: str) -> tuple[int, int, int]:
 
 
 def is_vague(card: Card) -> bool:
-    """Its name leaves something to the content (message_file.py)."""
+    """Return True if the name omits fields that the content has (``stores.files.message_file``)."""
     return card.message.size == UNSAID
 
 
 def _numbers(
     top: str, first: int, seq: str | None, place: str | None, changed: str | None
 ) -> tuple[int, int, int] | None:
-    """Number, place and time of change: one begins the name, the others have marks, and none is told twice."""
+    """Return number, place and time of the last change. One of them begins the name, the others have marks.
+
+    Return None if one of them is missing or occurs twice."""
     if top in BY_TIME:
         if seq is None or changed is not None:
             return None

@@ -1,11 +1,11 @@
 """Overlay of the files store: uncommitted changes, the merged view of disk and changes, deduplication keys.
 
-``Pending`` holds in memory what a transaction has changed, with messages before and after; ``stores.files.commit``
-brings it to the disk. ``Sight`` shows what the transaction sees: the disk (``stores.files.view``) with the changes on
-top, in order. ``Keyring`` tells which message holds a deduplication key, and gives and takes keys.
+``Pending`` holds a transaction's changes in memory, with each message before and after; ``stores.files.commit`` writes
+them to disk. ``Sight`` is the overlay: the disk (``stores.files.view``) merged with the changes, in order. ``Keyring``
+looks up the holder of a deduplication key, and assigns and revokes keys.
 
-A new message and its key stand and fall together: after a power cut neither is left without the other. A key given to
-a message that is already on disk stands by itself."""
+A new message and its key are atomic: after a power cut neither exists without the other. A key assigned to a message
+that is already on disk is independent of it."""
 
 from bisect import bisect_left
 from collections import defaultdict
@@ -28,7 +28,7 @@ from yirangmq.stores.files.view import Order, View, order_of
 
 
 class Reject(NamedTuple):
-    """A file to be set aside in ``quarantine``, and why."""
+    """A file to be moved to the folder ``quarantine``, with the reason."""
 
     queue: str
     path: str
@@ -36,40 +36,42 @@ class Reject(NamedTuple):
 
 
 class Pending:
+    """Uncommitted changes of one transaction."""
+
     def __init__(self) -> None:
         self.before: dict[int, Card | None] = {}
-        """What the disk has of each message touched; None: nothing, it is new."""
+        """Each changed message as it is on disk; None for a new one. By message number."""
         self.after: dict[int, Card | None] = {}
-        """What it shall have; None: nothing, it is forgotten."""
+        """Each changed message as it will be; None for one that is forgotten. By message number."""
         self.envelopes: dict[int, Envelope] = {}
-        """Of new messages, and of those in whose place another content comes."""
+        """Envelopes of new and of rewritten messages."""
         self.rewritten: set[int] = set()
-        """Messages of which the disk has a content that is to go."""
+        """Messages on disk that get a new content."""
         self.dropped: dict[int, str] = {}
-        """New messages whose content lies in a file that somebody dropped into the inbox."""
+        """Paths of dropped inbox files that become new messages, by message number."""
         self.failures: dict[int, Failure] = {}
         self.keys: dict[tuple[str, str], KeyFile] = {}
         self.old_keys: dict[Key, tuple[str, KeyFile]] = {}
-        """Keys whose window is over, with their queue."""
+        """Keys with an expired window, each with its queue and file. They are removed."""
         self.taken_keys: dict[Key, tuple[str, KeyFile]] = {}
-        """Keys taken away before their window is over."""
+        """Keys revoked before their window expired, each with its queue and file."""
         self.policies: dict[str, str | None] = {}
         self.notes: dict[str, str | None] = {}
         self.deleted: set[str] = set()
         self.made: set[str] = set()
-        """Queues that must be there afterwards."""
+        """Queues that the commit creates if they do not exist."""
         self.rejects: list[Reject] = []
         self.duplicates: list[str] = []
-        """Dropped files of messages that are known already."""
+        """Paths of dropped files that repeat a known message. They are removed."""
         self.deltas: defaultdict[str, defaultdict[str, int]] = defaultdict(lambda: defaultdict(int))
         self.shares: defaultdict[tuple[str, int], Numbers] = defaultdict(lambda: NONE)
-        """What messages add to the base of their queue's totals, by queue and number (totals.py)."""
+        """Share of each message in the base of its queue's totals, by queue and number (``stores.files.totals``)."""
         self.earliest: int | None = None
-        """No message touched here is due before this."""
+        """Lower bound of the due times of all changed messages, in ms; None if none has one."""
         self._ids: dict[tuple[str, str], int] = {}
         self._ready: defaultdict[tuple[str, int], dict[int, Card]] = defaultdict(dict)
         self._groups: defaultdict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
-        """Heaps of places and numbers. An entry may be stale: the cards decide."""
+        """Heaps of places and numbers. An entry may be stale, so it is compared with the card."""
 
     @property
     def is_empty(self) -> bool:
@@ -79,7 +81,8 @@ class Pending:
     # -- cards ----------------------------------------------------------------------------------------------------
 
     def put(self, before: Card | None, after: Card | None) -> None:
-        """``before`` counts only at the first touch: later ones build on what is here."""
+        """Record a change. ``before`` is used only for the first change of a message; later changes build on the
+        recorded one."""
         known = after or before
         if known is None:
             return
@@ -98,7 +101,7 @@ class Pending:
             self.earliest = message.due_at
 
     def rewrite(self, seq: int, envelope: Envelope) -> None:
-        """Another content for a message that was ``put`` already."""
+        """Record a new content for a message that was passed to ``put`` before."""
         self.envelopes[seq] = envelope
         if self.before[seq] is not None:
             self.rewritten.add(seq)
@@ -106,22 +109,22 @@ class Pending:
             self.duplicates.append(self.dropped.pop(seq))
 
     def by_id(self, queue: str, id: str) -> int | None:
-        """The number of a message touched here, also of a forgotten one."""
+        """Return the number of a changed message, including a forgotten one; None if no change has this id."""
         return self._ids.get((queue, id))
 
     def cards(self, queue: str, state: State) -> list[Card]:
-        """In any state but ready."""
+        """Return the changed messages of a queue in one state, which must not be READY."""
         return [card for card in self._living() if card.message.state is state and card.message.queue == queue]
 
     def ready(self, queue: str, target: int) -> list[Card]:
         return list(self._ready[queue, target].values())
 
     def targets(self, queue: str) -> set[int]:
-        """Whose lines have been touched here."""
+        """Return the targets with changed messages, 0 included if there are changed messages without a target."""
         return {target for name, target in self._ready if name == queue}
 
     def first_of(self, queue: str, group: int) -> Card | None:
-        """Of the members touched here the first one that still is one."""
+        """Return the first changed message of a group that is still unfinished, or None."""
         heap = self._groups.get((queue, group), [])
         while heap:
             place, seq = heap[0]
@@ -175,7 +178,7 @@ class Pending:
             mine["acked"] += 1
         elif now is State.DROPPED and was is not State.DROPPED:
             mine["dropped"] += 1
-            if was is State.DRAFT:  # it was never published
+            if was is State.DRAFT:  # a draft was never published
                 self._share(before, "published", -1)
         elif now is State.READY and was in (State.DEAD, State.PARKED):
             mine["redriven"] += 1
@@ -190,7 +193,7 @@ class Pending:
         key = message.queue, message.seq
         self.shares[key] = plus(self.shares[key], (step if name == total else 0 for name in TOTALS))
 
-    # -- a queue and all it has -----------------------------------------------------------------------------------
+    # -- deletion of a queue --------------------------------------------------------------------------------------
 
     def delete_queue(self, queue: str) -> None:
         mine = {seq for seq in self.after if self._queue_of(seq) == queue}
@@ -220,12 +223,12 @@ class Pending:
 
 
 def weight(message: Message) -> int:
-    """The bytes that count: of all that are not done with."""
+    """Return the bytes that a message adds to the queue's ``bytes``: its size while it is unfinished, else 0."""
     return message.size if message.state in WAITING else 0
 
 
 def is_counted(message: Message) -> bool:
-    """A remembered id is not a kept message."""
+    """Return True if a message counts in its state. A message without content, kept only for its id, does not."""
     return message.state is not State.DROPPED and (message.state is not State.DONE or message.body)
 
 
@@ -233,13 +236,13 @@ def is_counted(message: Message) -> bool:
 
 
 class Sight:
-    """One per transaction."""
+    """Overlay of the uncommitted changes over the disk. One instance per transaction."""
 
     def __init__(self, view: View, pending: Pending) -> None:
         self._view = view
         self._pending = pending
         self._passed: dict[tuple[str, int], int] = {}
-        """Of a group on disk, the last of those that were touched one after the other from the first on."""
+        """Per group, the last of the leading members of its list on disk that have all been changed."""
 
     # -- one by one -----------------------------------------------------------------------------------------------
 
@@ -269,7 +272,8 @@ class Sight:
     # -- in order -------------------------------------------------------------------------------------------------
 
     def in_state(self, queue: str, state: State, after: Order = ()) -> Iterator[Card]:
-        """In order, what the disk has and was not touched, and what was touched."""
+        """Yield the messages in one state, in order, behind ``after``: unchanged ones from disk merged with changed
+        ones."""
         if state is State.READY:
             return self._in_lines(queue, after)
         mine = [card for card in self._pending.cards(queue, state) if order_of(card.message) > after]
@@ -277,7 +281,7 @@ class Sight:
         return self._merged(stored, mine)
 
     def _in_lines(self, queue: str, after: Order) -> Iterator[Card]:
-        """Those ready for anyone, then those ready for one consumer each."""
+        """Yield the ready messages without a target, then those of each target."""
         behind = after[0] if after else 0
         stored = set() if queue in self._pending.deleted else set(self._view.targets(queue))
         lines = sorted(target for target in {0} | stored | self._pending.targets(queue) if target >= behind)
@@ -295,21 +299,23 @@ class Sight:
         return merge(untouched, sorted(mine, key=_card_order), key=_card_order) if mine else untouched
 
     def open_to(self, queue: str, target: int) -> Iterator[Card]:
-        """What this consumer may have, in order."""
+        """Yield the ready messages that a consumer may get, in delivery order: those without a target and its own."""
         anyones = self._in_line(queue, 0)
         return merge(anyones, self._in_line(queue, target), key=_turn) if target else anyones
 
     # -- of a group -----------------------------------------------------------------------------------------------
 
     def first_of(self, queue: str, group: int) -> Message | None:
-        """The one of those not done with that came first."""
+        """Return the unfinished message of a group with the lowest place, or None."""
         touched = self._pending.first_of(queue, group)
         untouched = None if queue in self._pending.deleted else self._first_untouched(queue, group)
         cards = [card.message for card in (touched, untouched) if card is not None]
         return min(cards, key=lambda message: (message.place, message.seq), default=None)
 
     def _first_untouched(self, queue: str, group: int) -> Card | None:
-        """What was touched stays touched, so that the next look begins where this one ends."""
+        """Return the first unfinished and unchanged message of a group on disk.
+
+        A changed message stays changed within the transaction, so the next call continues where this one ended."""
         at = queue, group
         for seq in self._view.members(queue, group, self._passed.get(at, 0)):
             if seq not in self._pending.after:
@@ -332,7 +338,7 @@ def _turn(card: Card) -> Order:
 
 
 class Keyring:
-    """One per transaction."""
+    """Deduplication keys as one transaction sees them. One instance per transaction."""
 
     def __init__(self, root: str, index: Index, view: View, pending: Pending, sight: Sight, rotation: Rotation) -> None:
         self._rotation = rotation
@@ -357,7 +363,7 @@ class Keyring:
         return None
 
     def _key_file(self, queue: str, key: Key) -> KeyFile | None:
-        """The file of a key on disk; None: it is gone, or will be."""
+        """Return the file of a key on disk; None if there is none, or if this transaction removes it."""
         if key in self._pending.old_keys or key in self._pending.taken_keys:
             return None
         names, begin = self._names(queue, folder_of(key)), beginning(key)
@@ -365,17 +371,18 @@ class Keyring:
         return next((file for file in files if file is not None), None)
 
     def _names(self, queue: str, folder: str) -> list[str]:
-        """In order. Nothing changes there while the transaction is under way."""
+        """Return the sorted names in a key folder. The folder cannot change during the transaction, so it is listed
+        once."""
         path = f"{self._root}/{queue}/{KEY_FOLDER}/{folder}"
         names = self._listed.get(path)
         if names is None:
             names = self._listed[path] = sorted(listdir(path))
         return names
 
-    # -- giving and taking ----------------------------------------------------------------------------------------
+    # -- assign and revoke ----------------------------------------------------------------------------------------
 
     def add(self, envelope: Envelope, seq: int, until: int) -> None:
-        """The key that a new message came with."""
+        """Assign to a new message the key in its envelope."""
         if envelope.dedup_key is not None:
             key = Key(key_print(envelope.queue, envelope.dedup_key), seq, until)
             self._pending.keys[envelope.queue, envelope.dedup_key] = KeyFile(key, envelope.id)
@@ -387,7 +394,8 @@ class Keyring:
                 self._give(queue, key, file)
 
     def _give(self, queue: str, key: str, file: KeyFile) -> None:
-        """A new message and its key stand and fall together; one that is on disk already has it for itself."""
+        """Assign a key to a message. The key of a new message is committed atomically with it; the key of a message on
+        disk is independent and gets the mark ``.f``."""
         card = self._pending.after.get(file.key.seq)
         is_new = card is not None and _is_of(card, queue, file) and self._pending.before[file.key.seq] is None
         if card is not None and is_new and not card.keyed and not file.is_far:
@@ -395,7 +403,8 @@ class Keyring:
         self._pending.keys[queue, key] = file._replace(outlived=not is_new)
 
     def take(self, queue: str, key: str, besides: Key | None = None) -> bool:
-        """From whoever holds it; True: the holder is ``besides``, who keeps it."""
+        """Revoke a key from its holder. Return True if ``besides`` is among the holders on disk or pending; that one
+        keeps the key."""
         given = self._pending.keys.get((queue, key))
         if given is not None and given.key == besides:
             return True
@@ -414,7 +423,7 @@ class Keyring:
         return is_kept
 
     def _unkey(self, queue: str, file: KeyFile) -> None:
-        """Its name must not say that it has a key, or a lost one would be looked for after a power cut."""
+        """Remove the key mark from a message's name. Otherwise recovery would restore the key after a power cut."""
         card = None if file.is_far else self._sight.find([file.key.seq]).get(file.key.seq)
         if card is not None and card.keyed and _is_of(card, queue, file):
             self._pending.put(card, card._replace(keyed=False))
@@ -422,7 +431,9 @@ class Keyring:
     # -- time -----------------------------------------------------------------------------------------------------
 
     def forget(self, now: int, limit: int) -> int:
-        """Those whose window is over, in some of the queues in turn; how many. Nobody is refused for an old one."""
+        """Remove expired keys in some of the queues, in rotation, up to ``limit``. Return their number.
+
+        An expired key that is still on disk has no effect."""
         old, taken = self._pending.old_keys, self._pending.taken_keys
         count = 0
         for queue in self._rotation.next("keys", self._view.queues()):
@@ -438,5 +449,5 @@ class Keyring:
 
 
 def _is_of(card: Card, queue: str, file: KeyFile) -> bool:
-    """Whether a key is this message's: who gives one may call its holder what they like."""
+    """Return True if a key belongs to this message: ``hold`` accepts any id for a holder, so the id is compared."""
     return card.message.id == file.id and card.message.queue == queue

@@ -1,10 +1,11 @@
-"""Recovery of a files store: repair of what the names show to be wrong, and rebuild of the index.
+"""Recovery of a files store: repair of problems visible in the file names, and rebuild of the index.
 
-It runs under the store's lock after a crash or a power cut, whenever the index is in doubt, and for ``check`` and
-``repair``. It reads no content that it does not need: contents are checked when they are used, or when a check is
-asked for. ``look`` only builds the index, for a store that cannot be written.
+Recovery runs under the store's lock after a crash or a power cut, whenever the index is invalid, and for the commands
+``check`` and ``repair``. It reads only the contents that it needs. All contents are checked only by these commands;
+otherwise a content is checked when it is read. ``Recovery.look`` only builds the index, for a store that cannot be
+written.
 
-``stores.files.fsck`` finds the problems, ``stores.files.repair`` knows how to mend each."""
+``stores.files.fsck`` finds the problems, ``stores.files.repair`` has the repair of each."""
 
 from yirangmq.core.message import Counts
 from yirangmq.core.ports import Finding
@@ -19,13 +20,15 @@ from yirangmq.stores.files.undo_log import Home
 
 
 class Recovery:
+    """Recovery, check and repair of a files store. All methods need the store's exclusive lock."""
+
     def __init__(self, home: Home, index: Index, calendar: Calendar) -> None:
         self._home = home
         self._index = index
         self._calendar = calendar
 
     def run(self) -> None:
-        """Bring names and index into order."""
+        """Repair all problems found in the names and rebuild the index."""
         self._index.begin()
         survey = Survey(self._home)
         for problem in survey.problems(contents=False):
@@ -33,11 +36,11 @@ class Recovery:
                 problem.mend()
         survey.keyless.restore()
         for path in survey.spares:
-            survey.deeds.discard(path)  # a power cut may have given one another name as well
+            survey.deeds.discard(path)  # after a power cut a spare may also exist under another name
         self._settle(survey)
 
     def look(self) -> None:
-        """The index from the names as they are, for a store that cannot be written: nothing is mended."""
+        """Build the index from the names without any repair, for a store that cannot be written."""
         self._index.begin()
         survey = Survey(self._home)
         for _ in survey.problems(contents=False):
@@ -45,7 +48,8 @@ class Recovery:
         self._index_anew(survey, max(survey.reserved, survey.made.last), survey.reserved)
 
     def check(self, *, trusted: bool, repair: bool) -> list[Finding]:
-        """Everything that is wrong, contents included. ``trusted``: the index claims to be right."""
+        """Return all problems, including those in contents. ``trusted``: the index is marked as valid, so it is
+        compared with the names if there are no other problems."""
         survey = Survey(self._home)
         findings: list[Finding] = []
         if repair:
@@ -88,7 +92,7 @@ class Recovery:
         self._index.finish(last, reserved)
 
     def _compare(self, survey: Survey) -> list[Finding]:
-        """Whether the index says what the names say."""
+        """Return the differences between the index and the names."""
         findings = []
         for queue, counts in survey.made.counts.items():
             kept = self._index.counts(queue)
@@ -110,5 +114,5 @@ class Recovery:
 
 
 def _place(record: Record | None) -> Record | None:
-    """Without the end of its key's window, which is kept on as a hint."""
+    """Return the record without the end of its key's window, which is only a hint and may differ."""
     return record and record._replace(until=0)

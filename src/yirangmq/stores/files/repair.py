@@ -1,15 +1,15 @@
 """Repair actions of the files store: moves, removals and quarantine; the order of groups; duplicate files.
 
-``Mender`` builds each ``Problem`` that ``stores.files.fsck`` finds, with the action that mends it.
-``stores.files.recovery`` runs the actions.
+``Mender`` builds each ``Problem`` that ``stores.files.fsck`` finds, with its repair action. ``stores.files.recovery``
+runs the actions.
 
-``Muster`` collects group members from the names. The rule: the first of a group is not held, all behind it are. A
-batch that a power cut hit may have released the next member without finishing the one before it, or the other way
-round. No caller was answered, so either way back is right.
+``Muster`` collects the members of groups from the names. Invariant: the first member of a group is not held, all
+others are. A batch interrupted by a power cut may have released the next member without finishing the one before it,
+or finished one without releasing the next. The batch was never confirmed, so both repairs are correct.
 
-``age`` and ``claim`` decide which of two files for one message, or one id, stays. After a power cut a message may have
-its old name as well. The later state stays: more leases, then the later change, then the order of ``LATER``. Only an
-unconfirmed change can leave two names, so either would do."""
+``age`` and ``claim`` decide which of two files for one message, or for one id, is kept. After a power cut a message may
+exist under its old name too. The later state is kept: more leases, then the later change, then the order of ``LATER``.
+Only an unconfirmed change can leave two names, so both choices are correct."""
 
 import os
 from array import array
@@ -32,6 +32,8 @@ from yirangmq.stores.files.view import failure_path
 
 
 class Problem(NamedTuple):
+    """A problem found by the check, with its repair action. The action is None if the problem must be fixed by hand."""
+
     kind: str
     where: str
     text: str
@@ -39,7 +41,9 @@ class Problem(NamedTuple):
 
 
 class Mender:
-    """For one queue; paths are below its folder."""
+    """Builder of problems with their repair actions, for one queue. Paths are relative to the queue's folder.
+
+    Nothing changes on disk before an action is called."""
 
     def __init__(self, root: str, queue: str, deeds: Deeds) -> None:
         self._root = root
@@ -65,7 +69,9 @@ class Mender:
         )
 
     def changed(self, problem: tuple[str, str], card: Card, after: Card, then: Callable[[], object]) -> Problem:
-        """A message that must be in another state: kind and text, before, after, and what follows from it."""
+        """Build the problem of a message that is in the wrong state.
+
+        ``problem``: kind and text. ``then`` is called after the rename."""
         source, target = self._full(path_of(card)), self._full(path_of(after))
 
         def mend() -> None:
@@ -79,7 +85,7 @@ class Mender:
         return f"{self._root}/{self.queue}/{path}"
 
     def explain(self, card: Card) -> None:
-        """All that is left of a failure stands in the name."""
+        """Write a new failure file with the facts in the message's name. The text of the failure is lost."""
         message = card.message
         text = "the text of this failure was lost"
         failure = Failure(message.reason or Reason.CORRUPT, text, message.changed_at, message.attempt, message.consumer)
@@ -90,11 +96,11 @@ class Mender:
 
 
 def by_settling() -> None:
-    """The counter is written anew when all is done."""
+    """Repair of the number counter: no action, because recovery rewrites the counter at its end."""
 
 
 def path_of(card: Card) -> str:
-    """Below its queue's folder."""
+    """Return the path of a message file, relative to the queue's folder."""
     return f"{card.folder}/{card.name}"
 
 
@@ -102,7 +108,7 @@ def path_of(card: Card) -> str:
 
 
 class Muster:
-    """The members of one queue's groups, as the names tell of them; 16 bytes each."""
+    """Group members of one queue, as found in the names, and the check of their order. 16 bytes a member."""
 
     def __init__(self, record_of: Callable[[int], Record | None]) -> None:
         self._record_of = record_of
@@ -113,8 +119,9 @@ class Muster:
             self._members[message.group].extend((message.place, message.seq))
 
     def groups(self) -> "Iterator[tuple[int, array[int]]]":
-        """Each group with the places and numbers of its members, in order. Some that were added have turned out to be
-        somebody else since: the records decide."""
+        """Yield each group with its members in order: alternating place and number.
+
+        An added message may have been rejected or moved since, so members without a matching record are skipped."""
         for group, raw in self._members.items():
             pairs = sorted(set(zip(raw[::2], raw[1::2], strict=True)))
             there = [pair for pair in pairs if self._is_there(*pair)]
@@ -126,7 +133,7 @@ class Muster:
         return record is not None and record.place == place and TOPS[record.top][0] in WAITING
 
     def misplaced(self, members: "array[int]") -> Iterator[int]:
-        """Numbers of a first one that is held, of others that are not."""
+        """Yield the number of the first member if it is held, and of all other members that are not held."""
         for at, seq in enumerate(members[1::2]):
             record = self._record_of(seq)
             if record is not None and (record.top == "held") == (at == 0):
@@ -134,12 +141,14 @@ class Muster:
 
 
 def freed(message: Message, available_at: int) -> Message:
-    """As it was to be when it was held: ready, unless its own delay was not over then (if it is by now, time acts)."""
+    """Return a held message as released: delayed if its delay was not over at its last change, else ready.
+
+    If the delay is over by now, the sweep makes it ready."""
     return transitions.free(message, available_at, message.changed_at)
 
 
 def held(message: Message) -> Message:
-    """Behind the others. A lease that nobody was told of was never given."""
+    """Return a message as held behind the others. A lease or claim is revoked: it was never confirmed to a consumer."""
     if message.state in (State.LEASED, State.CLAIMED):
         policy = read_policy({}, message.queue)
         message = transitions.release(message, policy, message.changed_at, message.place)
@@ -162,12 +171,15 @@ LATER = (
 
 
 def age(card: Card) -> tuple[int, int, int, int]:
+    """Return the sort key for two files with one message number: the larger one is the later state and is kept."""
     message = card.message
     state = LATER.index(message.state) if message.state in LATER else len(LATER)
     return message.leases, message.changed_at, state, message.place
 
 
 def claim(card: Card) -> tuple[bool, int]:
-    """Who keeps an id: one that lives before one that is over, then the older one."""
+    """Return the sort key for two messages with one id: the larger one keeps it.
+
+    An unfinished message goes before a finished one, then the older one goes first."""
     over = card.message.state in (State.DONE, State.DROPPED)
     return not over, -card.message.seq

@@ -1,11 +1,11 @@
 """Secondary indexes of the files store: a hash index on disk, and linked lists of the members of each group.
 
-``Shards`` is a set of fixed-width records in 64 files, each record beginning with the 8-byte fingerprint of a text. A
-lookup reads one file, an insert appends to it. Two texts may share a fingerprint, so callers check what they find.
+``Shards`` is a hash index: fixed-width records in 64 files. Each record begins with the 8-byte fingerprint of a text. A
+lookup reads one file, an insert appends to it. Two texts may share a fingerprint, so callers check the results.
 
-``Chains`` links the unfinished members of each group in order of their places: the first member, and the next of each,
-are found however many wait. ``.index/groups`` has the first and last member of each group. ``.index/links`` has, at a
-fixed offset for each member, its place and its two neighbours.
+``Chains`` links the unfinished members of each group in order of their places. The cost of finding the first member, or
+the next one of a member, does not depend on the number of members. ``.index/groups`` has the first and last member of
+each group. ``.index/links`` has, at a fixed offset for each member, its place and its two neighbours.
 
 Both are part of the index: never synced, and rebuilt after a loss (``stores.files.index``)."""
 
@@ -24,11 +24,12 @@ from yirangmq.fsio.permissions import OWNER, Access, open_file
 # -- hash index --------------------------------------------------------------------------------------------------------
 
 PRINT = 8
-"""Bytes of a fingerprint. Two texts may share one: who looks something up checks what was found."""
+"""Size of a fingerprint in bytes. Two texts may share one, so the caller of a lookup checks the results."""
 
 
 SHARDS = 64
-"""At 100 000 messages each has some 25 kB: a few microseconds to read, and a batch opens most of them once."""
+"""Number of files of a hash index. At 100,000 messages each file has about 25 kB and is read in a few µs; a batch opens
+most of them once."""
 
 
 def fingerprint(text: str) -> bytes:
@@ -40,7 +41,7 @@ def shard_of(record: bytes | bytearray) -> int:
 
 
 class Shards:
-    """``width`` is the length of a whole record, fingerprint included."""
+    """Hash index on disk. ``width``: size of a record in bytes, fingerprint included."""
 
     def __init__(self, folder: str, width: int, access: Access = OWNER) -> None:
         self._folder = folder
@@ -48,7 +49,7 @@ class Shards:
         self._width = width
 
     def find(self, prints: Iterable[bytes]) -> dict[bytes, list[bytes]]:
-        """For each fingerprint that is there, its records."""
+        """Return the records of each fingerprint that is present."""
         found: dict[bytes, list[bytes]] = {}
         for shard, wanted in _by_shard(prints).items():
             data = self._read(shard)
@@ -77,8 +78,8 @@ class Shards:
                 os.close(fd)
 
     def _append(self, fd: int, new: bytes) -> None:
-        """Behind the last whole record: where a write failed and its truncation too, a torn record is overwritten, or
-        all that follow it would be out of step."""
+        """Write behind the last complete record. A torn record, left when a write and its truncation both failed, is
+        overwritten; otherwise all later records would be misaligned."""
         size = os.fstat(fd).st_size
         end = size - size % self._width
         try:
@@ -89,7 +90,7 @@ class Shards:
             raise
 
     def change(self, changes: Mapping[bytes, bytes]) -> None:
-        """Records by what takes their place, under the same fingerprint."""
+        """Overwrite records in place. ``changes``: old record to new record, with the same fingerprint."""
         for shard, old in _by_shard(changes).items():
             data = self._read(shard)
             with writing(self._path(shard), self._access) as fd:
@@ -99,7 +100,8 @@ class Shards:
                         os.pwrite(fd, changes[record], at)
 
     def remove(self, records: Sequence[bytes]) -> None:
-        """The last record takes the place of one that goes: what is written does not grow with what is there."""
+        """Remove records: the last record of the file moves into each gap, so the bytes written do not depend on the
+        size of the file."""
         for shard, old in _by_shard(records).items():
             data = bytearray(self._read(shard))
             size, places = len(data), set()
@@ -115,14 +117,15 @@ class Shards:
                     os.ftruncate(fd, len(data))
 
     def _at(self, data: bytes | bytearray, record: bytes) -> int:
-        """Where this very record begins; -1: it is not there."""
+        """Return the offset of a record, or -1 if it is absent."""
         at = data.find(record)
         while at >= 0 and at % self._width:
             at = data.find(record, at + 1)
         return at
 
     def replace_all(self, shards: Mapping[int, bytearray]) -> None:
-        """Files that are there are written over: making new ones costs more than all the rest."""
+        """Replace all records. Existing files are overwritten, because creating files costs more than the rest of a
+        rebuild."""
         kept = {self._name(shard) for shard in shards}
         for name in os.listdir(self._folder):
             if name not in kept:
@@ -137,7 +140,7 @@ class Shards:
         return f"{shard:02d}"
 
     def _read(self, shard: int) -> bytes:
-        """The whole records."""
+        """Return the complete records of a file, without a torn one at its end."""
         try:
             fd = os.open(self._path(shard), os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -156,7 +159,7 @@ class Shards:
 
 
 class writing:
-    """A file of the index open for writing."""
+    """Context manager: an index file open for reading and writing. Yields the descriptor."""
 
     def __init__(self, path: str, access: Access) -> None:
         self._fd = open_file(path, os.O_RDWR, access)
@@ -190,7 +193,7 @@ _ABSENT = bytes(LINK.size)
 
 
 class Member(NamedTuple):
-    """``queue`` is the number the index has for it."""
+    """A member of a group. ``queue``: the number of the queue in the index."""
 
     queue: int
     group: int
@@ -199,37 +202,41 @@ class Member(NamedTuple):
 
 
 class Link(NamedTuple):
+    """A node of a group's list: place, and the numbers of the previous and the next member (0: none)."""
+
     place: int
     before: int
     behind: int
 
 
 class Ends(NamedTuple):
-    """The first and the last member of a group; 0: it has none."""
+    """Numbers of the first and the last member of a group; 0 if it has none."""
 
     first: int = 0
     last: int = 0
 
 
 Key = tuple[int, int]
-"""Queue and group."""
+"""Key of a group: number of the queue in the index, and group."""
 
 
 class Chains:
+    """Doubly linked lists of the unfinished members of each group, on disk."""
+
     def __init__(self, folder: str, access: Access = OWNER) -> None:
         self._links = f"{folder}/links"
         self._groups = Shards(f"{folder}/groups", _END.size, access)
         self._access = access
 
-    # -- looking --------------------------------------------------------------------------------------------------
+    # -- lookups --------------------------------------------------------------------------------------------------
 
     def first(self, queue: int, group: int) -> int:
-        """The number of the first member; 0: there is none."""
+        """Return the number of the first member of a group, or 0."""
         found = self._ends([(queue, group)]).get((queue, group))
         return found.first if found else 0
 
     def behind(self, seq: int) -> int:
-        """Who comes after this one; 0: nobody."""
+        """Return the number of the next member, or 0."""
         link = self._link(seq)
         return link.behind if link else 0
 
@@ -256,10 +263,10 @@ class Chains:
     def _path(self, segment: int) -> str:
         return f"{self._links}/{segment}"
 
-    # -- changing -------------------------------------------------------------------------------------------------
+    # -- changes --------------------------------------------------------------------------------------------------
 
     def reserve(self, joining: Sequence[Member]) -> None:
-        """Make room for these now, so that a full disk refuses before anything has happened."""
+        """Allocate space for these members, so that a full disk fails the commit before it has changed anything."""
         keys = {(queue, group) for queue, group, _, _ in joining}
         known = self._ends(keys)
         self._groups.add([_record(key, Ends()) for key in keys if key not in known])
@@ -269,12 +276,12 @@ class Chains:
                     os.posix_fallocate(fd, 0, PER_SEGMENT * LINK.size)
 
     def withdraw(self, joining: Sequence[Member]) -> None:
-        """They do not come after all: groups that were to begin with them need no record."""
+        """Undo ``reserve``: remove the empty records of groups that these members would have been the first of."""
         empty = [_record((queue, group), Ends()) for queue, group, _, _ in joining]
         self._groups.remove(empty)
 
     def change(self, leaving: Sequence[Member], joining: Sequence[Member], last: int) -> None:
-        """Take members out of their chains, put others in. ``last``: the last number given out."""
+        """Remove members from their lists and insert others. ``last``: the highest message number in use."""
         if not leaving and not joining:
             return
         known = self._ends((queue, group) for queue, group, _, _ in (*leaving, *joining))
@@ -318,7 +325,7 @@ class Chains:
                 os.unlink(self._path(segment))
 
     def replace(self, groups: "Mapping[Key, array[int]]") -> None:
-        """All of it anew: of each group places and numbers, in order."""
+        """Replace all lists. ``groups``: the members of each group in order, alternating place and number."""
         ends: defaultdict[int, bytearray] = defaultdict(bytearray)
         segments: defaultdict[int, bytearray] = defaultdict(lambda: bytearray(PER_SEGMENT * LINK.size))
         for key, members in groups.items():
@@ -337,7 +344,7 @@ class Chains:
 
 
 class _Edit:
-    """Chains as they become, in memory."""
+    """Edit of the lists in memory. ``ends`` and ``links`` hold the result."""
 
     def __init__(self, ends: Mapping[Key, Ends], read: Callable[[int], Link | None]) -> None:
         self.ends = dict(ends)
@@ -361,7 +368,7 @@ class _Edit:
         self.ends[key] = Ends(first, last)
 
     def _bind(self, one: int, other: int) -> None:
-        """Neighbours from now on."""
+        """Make two members neighbours; 0 means the end of the list."""
         link = self._link(one) if one else None
         if link is not None:
             self.links[one] = link._replace(behind=other)
@@ -370,7 +377,8 @@ class _Edit:
             self.links[other] = link._replace(before=one)
 
     def join(self, member: Member) -> None:
-        """Nearly all come with a larger place than those that are there, so the way to theirs is short."""
+        """Insert a member. The search for its position starts at the end of the list, because nearly every new member
+        has the largest place."""
         key = (member.queue, member.group)
         ends = self.ends.get(key, Ends())
         before, behind = ends.last, 0

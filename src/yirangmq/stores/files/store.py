@@ -1,19 +1,20 @@
-"""Files store: messages as JSON files whose folder is their state, and the lock of its root folder.
+"""Files store: messages as JSON files, each in the folder of its state, and the lock of the root folder.
 
-Files can be looked at with ``ls`` and ``cat``. A change of state is one rename, and what else changes in a message's
-life is in its name (``stores.files.names``). The standard library is enough: no package is needed.
+Files can be inspected with ``ls`` and ``cat``. A change of state is one rename; all other mutable metadata is in the
+file name (``stores.files.names``). The store needs only the standard library.
 
-Lookups. Ready messages: by listing ``inbox/<priority>/<thousand places>``, whose names sort in order of delivery. One
-small folder is read, however many wait; messages for one consumer lie apart, in ``inbox-for``. By number or id: the
-index names the folder to list (``index``). By time: ``timer_index``. The next of a group: ``secondary_indexes``. The
-index is derived from the names, never synced, and rebuilt whenever it cannot be trusted (``recovery``).
+Lookups. Ready messages: by listing ``inbox/<priority>/<thousand places>``; its names sort in order of delivery. One
+small folder is read, regardless of the backlog. Messages for one consumer are in a separate folder, ``inbox-for``. By
+number or id: the index names the folder to list (``index``). By time: ``timer_index``. The next message of a group:
+``secondary_indexes``. The index is derived from the names, never synced, and rebuilt whenever it is not valid
+(``recovery``).
 
 Guarantees. When ``transaction`` ends without an error, its changes are on disk (``commit``). Any number of processes
 may have the folder open. Counts by state are always exact: after a crash they are counted from the names. So are the
 totals (``totals``).
 
-``RootLock`` is ``flock`` on one file, which the system releases however a process dies: one writer among all threads
-and processes, or many reading processes."""
+``RootLock`` is a ``flock`` on one file. The system releases it when a process dies. It admits one writer among all
+threads and processes, or several reading processes."""
 
 import contextlib
 import errno
@@ -46,16 +47,19 @@ from yirangmq.stores.reserve import HISTORY_PARTS, files_reserve, give_up_histor
 # -- lock --------------------------------------------------------------------------------------------------------------
 
 BACKOFF = Backoff(first=0.0001, limit=0.0025, jitter=1.0)
-"""Seconds between two attempts: up to 0.2 ms after the first one, up to 5 ms at most."""
+"""Delay between two attempts to get the lock: at most 0.2 ms after the first attempt, at most 5 ms later."""
 TURN_SECONDS = 0.05
-"""For a thread of this process, where nobody waits for other processes."""
+"""Time to wait for another thread of this process, after ``never_wait`` has disabled waiting for other processes."""
 
 
 class RootLock:
-    """One per opening of a store. Threads of this process take turns, for reading too."""
+    """Lock of a store's root folder, shared or exclusive. One instance per open store, used by all threads.
+
+    Threads of one process exclude each other even for reading."""
 
     def __init__(self, path: str, busy_seconds: float, *, read_only: bool = False) -> None:
-        """``read_only``: the file is not made; where there is none, the folder is locked, which no writer does."""
+        """``busy_seconds``: timeout of ``acquire``. ``read_only``: do not create the lock file. If it does not exist,
+        lock the folder instead; no writer locks the folder."""
         if read_only and not os.path.exists(path):
             path = os.path.dirname(path)
         self._path = path
@@ -68,12 +72,12 @@ class RootLock:
         self._held = False
 
     def never_wait(self) -> None:
-        """From now on ``StoreBusy`` is raised at once where another process holds the lock; a thread of this process is
-        waited for, briefly."""
+        """Raise ``StoreBusy`` immediately while another process holds the lock, from now on. Wait at most
+        ``TURN_SECONDS`` for another thread of this process."""
         self._busy_seconds, self._turn_seconds = 0.0, TURN_SECONDS
 
     def acquire(self, *, shared: bool) -> None:
-        """Wait for the lock; ``StoreBusy`` if somebody sits on it."""
+        """Wait for the lock. Raise ``StoreBusy`` after the timeout."""
         if not self._turn.acquire(timeout=self._turn_seconds):
             raise StoreBusy(f"another thread holds {self._path}; try again")
         try:
@@ -94,12 +98,12 @@ class RootLock:
             raise
 
     def change(self, *, shared: bool) -> None:
-        """Let go and take it again in the other way; others may have come between."""
+        """Release the lock and acquire it in the other mode. Another process may get it in between."""
         unlock(self._fd)
         self._wait(shared=shared)
 
     def release(self) -> None:
-        """Never fails: what was done under the lock is done, and its caller must not hear otherwise."""
+        """Release the lock. It never raises, because the work under the lock has succeeded already."""
         try:
             self._held = False
             self._let_go()
@@ -107,7 +111,7 @@ class RootLock:
             self._turn.release()
 
     def _let_go(self) -> None:
-        """Where the lock cannot be released, its file is closed, which releases it; ``acquire`` opens it again."""
+        """Release the ``flock``. If that fails, close the file, which releases it; ``acquire`` reopens the file."""
         if self._fd < 0:
             return
         try:
@@ -116,7 +120,7 @@ class RootLock:
             self._close()
 
     def _follow_fork(self) -> None:
-        """A forked child shares its parent's lock; it needs one of its own."""
+        """Reopen the lock file in a forked child, because an inherited descriptor shares the parent's lock."""
         if os.getpid() != self._pid:
             self._reopen()
             self._pid = os.getpid()
@@ -131,14 +135,14 @@ class RootLock:
         return open_file(self._path, self._flags, self._access)
 
     def _close(self) -> None:
-        """The descriptor is forgotten first: a number that was closed may be another file's soon."""
+        """Close the lock file. The descriptor is reset first, because the system may reuse its number."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             with suppress(OSError):
                 os.close(fd)
 
     def _is_the_lock(self) -> bool:
-        """If somebody removed the file, others lock another one."""
+        """Return False if the lock file was removed or replaced; other processes then lock another file."""
         try:
             return os.stat(self._path).st_ino == os.fstat(self._fd).st_ino
         except FileNotFoundError:
@@ -156,18 +160,18 @@ class RootLock:
 # -- store -------------------------------------------------------------------------------------------------------------
 
 DURABILITIES = ("full", "os")
-"""``os`` leaves out the syncs: safe against a killed process, not against a power cut."""
+"""``os`` skips all syncs: committed changes survive a killed process, but not a power cut."""
 
 MOST_WATCHED = 5000
-"""Inboxes watched for files that are dropped there by hand; the system allows a user 8192 watches or more. Commits of
-other processes are heard of for all queues; a file dropped into another inbox is found at the queue's next use."""
+"""Upper bound of inboxes watched for dropped files; the system allows a user at least 8192 watches. Commits of other
+processes are noticed for all queues. A file dropped into an unwatched inbox is found when the queue is next used."""
 UNDO_SECONDS = 60.0
-"""For so long after a disk refused to take a refused batch back, the store refuses everything rather than show it. Then
-it goes on with what is there."""
+"""Time limit for retrying a failed undo. Until then the store refuses all work rather than show the failed batch in
+part. After it the store continues with the files as they are."""
 
 
 class FilesStore:
-    """``core.ports.Store`` on one folder."""
+    """``core.ports.Store`` on one folder. Threads and processes may share the folder; ``RootLock`` serializes them."""
 
     def __init__(
         self,
@@ -179,7 +183,8 @@ class FilesStore:
         index_folder: str = "",
         reserve_bytes: int = 0,
     ) -> None:
-        """``index_folder``: elsewhere, to read a store that cannot be written; then nothing is written to it."""
+        """``index_folder``: folder for the index outside of the store. The store is then opened read-only, and nothing
+        is written to its folder."""
         if durability not in DURABILITIES:
             raise StoreError(f"durability must be one of {', '.join(DURABILITIES)}, not {durability!r}")
         self._path = path
@@ -189,14 +194,14 @@ class FilesStore:
         self._closed = False
         self._hollow: set[str] = set()
         self._undone: tuple[Deeds, int, float] | None = None
-        """A refused batch that could not be taken back, the generation of the index at that time, and until when it is
-        tried again."""
+        """The undo log of a failed batch that could not be undone, the generation of the index then, and the deadline
+        for retries."""
         self._is_unclean = False
         with translated(path):
             self._home.disk.access = access_in(self._root)
             if not index_folder:
                 self._make_root()
-            read_counter(self._root)  # refuses a later version before anything is touched
+            read_counter(self._root)  # raises for a later format before anything is changed
             self._lock = RootLock(f"{self._root}/.lock", busy_seconds, read_only=bool(index_folder))
             with contextlib.ExitStack() as opened:
                 opened.callback(self._lock.close)
@@ -217,7 +222,7 @@ class FilesStore:
                 self._seen = self._index.generation
                 self._watched: list[str] = []
                 self._watched_folders = QueueFolders(self._root)
-                """Of the thread that waits, which has no lock."""
+                """Queue list for the thread in ``wait``, which does not hold the lock."""
                 self._watch = self._make_watch()
                 opened.pop_all()
 
@@ -228,7 +233,7 @@ class FilesStore:
             missing.append(folder)
             folder = os.path.dirname(folder)
         for folder in reversed(missing):
-            with contextlib.suppress(FileExistsError):  # others may open the same new store at this moment
+            with contextlib.suppress(FileExistsError):  # another process may open the same new store
                 self._home.disk.mkdir(folder)
             if self._home.full:
                 self._home.disk.fsync_folder(os.path.dirname(folder))
@@ -260,8 +265,8 @@ class FilesStore:
             self._seen = self._index.generation
 
     def never_wait(self) -> None:
-        """From now on ``StoreBusy`` is raised at once where another process holds the lock: an event loop that uses the
-        store tries again by a timer, and does other work meanwhile."""
+        """Raise ``StoreBusy`` immediately while another process holds the lock, from now on. An event loop that uses
+        the store then retries by a timer and does other work meanwhile."""
         self._lock.never_wait()
 
     def _commit(self, work: FilesTransaction, view: View) -> None:
@@ -292,11 +297,12 @@ class FilesStore:
 
     @property
     def is_short(self) -> bool:
-        """The reserve is used up, or could not be made."""
+        """True if the disk reserve is used up or could not be allocated."""
         return self._reserve.is_short
 
     def _before_adding(self) -> None:
-        """Other processes use the same reserve: new messages never take its space."""
+        """Refuse new messages with ``StoreFull`` unless the disk reserve is complete. New messages never use its space.
+        Other processes share the reserve, so it is checked on disk."""
         self._has_added = True
         if self._reserve.look():
             self._reserve.make()
@@ -304,8 +310,10 @@ class FilesStore:
             raise StoreFull(f"no space left for {self._root} beside its reserve; free some, or consume: that goes on")
 
     def relieve(self) -> bool:
-        """A transaction found no space: for messages that were to be added history gives way, for all else the reserve
-        is released until there is room for it again."""
+        """Free disk space after a transaction failed with a full disk. Return True if the caller should retry.
+
+        Trim the history if the transaction added messages, or if the reserve was used up before. Release the reserve if
+        the transaction added none, or if the reserve was used up before; it is allocated again when there is space."""
         if self._closed or not self._reserve.size:
             return False
         is_for_new, was_short = self._has_added, self._reserve.look()
@@ -326,15 +334,18 @@ class FilesStore:
             self._is_trimming = False
 
     def _doubt(self) -> None:
-        """The index is made anew by whoever comes next. If that cannot be written down, this process remembers it."""
+        """Invalidate the index, so that the next transaction rebuilds it. If the mark cannot be written, remember it in
+        this process."""
         try:
             self._index.doubt()
         except OSError:
             self._is_unclean = True
 
     def _take_back(self) -> None:
-        """With the lock held: a refused batch that the disk would not take back is taken back now, so that nothing of
-        it is seen. Not if another process has brought the store in order since, which has settled the matter."""
+        """Retry the undo of a failed batch, so that no part of it is visible. Needs the lock.
+
+        Nothing is undone if another process has recovered the store since, because recovery has dealt with the batch.
+        Raise ``OSError`` if the undo fails again before the deadline."""
         if self._undone is None:
             return
         deeds, generation, until = self._undone
@@ -353,7 +364,7 @@ class FilesStore:
             self._lock.release()
 
     def _trust(self) -> None:
-        """With the lock held: an index that can be believed, and a disk in order."""
+        """Ensure a valid index and a consistent store: retry a failed undo, run recovery if needed. Needs the lock."""
         if self._reads_only:
             state = read_bytes(f"{self._root}/.index/state") or b""
             if not self._index.load() or state != self._made_from:
@@ -369,10 +380,10 @@ class FilesStore:
     def _recovery(self) -> Recovery:
         return Recovery(self._home, self._index, self._calendar)
 
-    # -- news -----------------------------------------------------------------------------------------------------
+    # -- notification ---------------------------------------------------------------------------------------------
 
     def wait(self, timeout: float) -> None:
-        """Until another process has committed, or a file was dropped, or the time is over."""
+        """Block until another process has committed, a file was dropped into an inbox, or the timeout is over."""
         if self._closed:
             return
         generation = self._index.seen()
@@ -382,7 +393,7 @@ class FilesStore:
         if self._inboxes() != self._watched:
             self._watch.close()
             self._watch = self._make_watch()
-            return  # whatever came before the new watch is found by looking
+            return  # the caller checks for changes made before the new watch
         self._watch.wait(timeout)
 
     def _inboxes(self) -> list[str]:
@@ -393,7 +404,7 @@ class FilesStore:
         self._watched = self._inboxes()
         return FileWatch([Path(path) for path in (self._index.state_path, self._root, *self._watched)])
 
-    # -- the rest -------------------------------------------------------------------------------------------------
+    # -- check and statistics -------------------------------------------------------------------------------------
 
     def check(self, *, repair: bool) -> Iterator[Finding]:
         if self._closed:
@@ -403,7 +414,8 @@ class FilesStore:
         yield from findings
 
     def used_bytes(self) -> int:
-        """Bytes of the messages that wait, with their headers; the disk rounds each file up to its blocks."""
+        """Return the bytes of all unfinished messages, with their headers. The disk usage is larger, because each file
+        takes whole blocks."""
         with self.transaction(write=False):
             return self._index.totals().bytes
 

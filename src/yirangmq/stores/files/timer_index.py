@@ -1,11 +1,12 @@
 """Timer index of the files store: time buckets with the folders in which messages are due.
 
-``Calendar`` is the folder ``.index/due``: a text file per bucket (``Stretch``), ``<begin>-<seconds>``, a folder on
-each line. A bucket is a second wide for the next two minutes, a minute for the next three hours, and an hour beyond.
-When a wide bucket begins, its entries move to narrow ones. A line is written before the file it is about, so none is
-ever missing. It may be stale: the names in the folder decide. Like the rest of the index it is never synced.
+``Calendar`` is the folder ``.index/due``: one text file per bucket (``Stretch``), named ``<begin>-<seconds>``, with one
+folder per line. A bucket is 1 s wide for the next 2 minutes, 1 minute for the next 3 hours, and 1 hour beyond. When a
+wide bucket begins, its entries move to narrow ones. A line is written before the message file it refers to, so no line
+is ever missing. A line may be stale, so it is compared with the names in the folder. Like the rest of the index, the
+buckets are never synced.
 
-``Timed`` reads it in one transaction: messages that are due, and when the next one is. It lists each bucket once."""
+``Timed`` reads the buckets in one transaction: the due messages, and the next due time. It lists each bucket once."""
 
 import errno
 import os
@@ -24,7 +25,7 @@ SECOND, MINUTE, HOUR = 1, 60, 3600
 
 
 class Stretch(NamedTuple):
-    """From ``begin`` on, in seconds since 1970, for so many seconds."""
+    """A time bucket: ``begin`` in seconds since 1970, and its width in seconds."""
 
     begin: int
     seconds: int
@@ -42,7 +43,9 @@ class Stretch(NamedTuple):
 
 
 class Note(NamedTuple):
-    """Something in this folder (queue and path below it) is due at this moment."""
+    """An entry of the timer index: a message in this folder is due at this time.
+
+    ``folder``: queue, and the path below it. ``due_at``: in ms."""
 
     due_at: int
     folder: str
@@ -55,18 +58,18 @@ def stretch_of(due_at: int, now: int) -> Stretch:
 
 
 class Calendar:
-    """The folder ``.index/due``."""
+    """Timer index on disk: the bucket files in ``.index/due``."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._access = access_in(folder)
 
     def stretches(self) -> list[Stretch]:
-        """All there are, the earliest first; of those that begin together the shortest."""
+        """Return all buckets, sorted by begin, then by width."""
         return sorted(Stretch(*map(int, name.split("-"))) for name in os.listdir(self._folder))
 
     def folders(self, stretch: Stretch) -> list[str]:
-        """Where to look, each once, in the order noted."""
+        """Return the distinct folders of a bucket, in the order they were added."""
         try:
             with open(self._path(stretch)) as file:
                 return [folder for folder in dict.fromkeys(file.read().splitlines()) if folder]
@@ -88,7 +91,7 @@ class Calendar:
                 os.close(fd)
 
     def strike(self, stretch: Stretch) -> None:
-        """Nothing more is due in it."""
+        """Remove a bucket in which no message is due any more."""
         try:
             os.unlink(self._path(stretch))
         except FileNotFoundError:
@@ -103,7 +106,7 @@ class Calendar:
 
 
 def _append(fd: int, lines: bytes) -> None:
-    """The line break comes first: what a full disk cut off does not swallow the next line."""
+    """Append lines; each begins with its line break, so that a line truncated by a full disk does not join the next."""
     if os.write(fd, lines) < len(lines):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -112,13 +115,15 @@ def _append(fd: int, lines: bytes) -> None:
 
 
 class Due(NamedTuple):
+    """A message file found by the due time in its name, in ms."""
+
     due_at: int
     folder: str
     name: str
 
 
 class Timed:
-    """``names`` lists the files of a folder, ``card_at`` reads one of them."""
+    """Due messages as one transaction sees them. ``names`` lists the files of a folder, ``card_at`` reads one."""
 
     def __init__(
         self, calendar: Calendar, names: Callable[[str], list[str]], card_at: Callable[[str, str], Card | None]
@@ -130,7 +135,9 @@ class Timed:
         self._due: dict[Stretch, list[Due]] = {}
 
     def due(self, now: int, limit: int, holds: Callable[[Message], bool], *, tidy: bool) -> list[Card]:
-        """Those on which time acts, the longest overdue first, if that still ``holds``."""
+        """Return at most ``limit`` due messages for which ``holds`` returns True, the earliest due time first.
+
+        ``tidy``: also split wide buckets that have started and remove empty ones. Needs the exclusive lock."""
         if tidy:
             self._come_nearer(now)
         found: dict[int, Card] = {}
@@ -170,7 +177,7 @@ class Timed:
         return list(self._stretches)
 
     def _opened(self, stretch: Stretch) -> list[Due]:
-        """What is due in this stretch, by its folders' names, in order."""
+        """Return the message files due in a bucket, sorted by due time. Their names in the listed folders decide."""
         found = self._due.get(stretch)
         if found is None:
             found = []
@@ -184,7 +191,7 @@ class Timed:
         return found
 
     def _come_nearer(self, now: int) -> None:
-        """A long stretch that has begun is divided into short ones, a folder at a time."""
+        """Split each wide bucket that has started into narrow ones, one folder at a time."""
         for stretch in self._all_stretches():
             if stretch.begin_ms > now:
                 return
@@ -196,7 +203,7 @@ class Timed:
                 self._stretches = None
 
     def _tidy(self, stretch: Stretch) -> None:
-        """Strike a stretch in which nothing is due any more."""
+        """Remove a bucket if no message is due in it."""
         if not self._opened(stretch) and self._stretches is not None:
             self._calendar.strike(stretch)
             self._stretches.remove(stretch)

@@ -1,14 +1,14 @@
 """Crash-safe totals of a queue (published, acked, failed, dropped, redriven): a stored base and an intent.
 
-Most of a total is counted from the names of the messages: each message present was published, each one in ``archive``
-or ``meta/done`` was acked, each one in ``meta/dropped`` was dropped. Only the rest is stored, the *base*: the share of
-messages that are forgotten, and all failures and redrives. The base is the name of an empty file in ``meta/totals``:
+Most of a total is counted from the names of the messages: each existing message was published, each one in ``archive``
+or ``meta/done`` was acked, each one in ``meta/dropped`` was dropped. Only the remainder is stored, the *base*: the
+share of forgotten messages, and all failures and redrives. The base is the name of an empty file in ``meta/totals``:
 ``VERSION.published.acked.failed.dropped.redriven``. Publish, ack and drop never change it.
 
-A batch that changes the base first writes an intent: the messages it moves and what each adds. The intent is durable
-before the first rename, and the base is renamed after the last one is durable. After a crash in between, recovery adds
-the share of the messages that did move. An intent counts only while the base still has the name the intent begins
-with."""
+A batch that changes the base first writes an intent: the messages it moves, and the share that each adds. The intent is
+durable before the first rename, and the base is renamed after the last one is durable. After a crash in between,
+recovery adds the shares of the messages that have moved. An intent is valid only while the base still has the name that
+is recorded in the intent."""
 
 import os
 import re
@@ -27,18 +27,18 @@ from yirangmq.stores.files.undo_log import Deeds, Home
 
 TOTALS = ("published", "acked", "failed", "dropped", "redriven")
 FOLDER = "meta/totals"
-"""Below the queue's folder."""
+"""Folder of the base, relative to the queue's folder."""
 INTENT = ".totals"
-"""Below the root: a checksum, then JSON. Written in place."""
+"""Intent file, relative to the root: checksum and length, then JSON. Overwritten in place."""
 _NAME = re.compile(r"(?:(?P<version>[0-9]+)\.)?(?P<numbers>(?:-?[0-9]+\.){4}-?[0-9]+)")
 
 Numbers = tuple[int, ...]
-"""One for each of ``TOTALS``."""
+"""One number for each of ``TOTALS``."""
 NONE: Numbers = (0,) * len(TOTALS)
 
 
 class Base(NamedTuple):
-    """``version`` 0: a name of format 2, whose numbers are whole totals."""
+    """Base of a queue's totals. ``version`` 0: a name of format 2, in which the numbers are whole totals."""
 
     version: int
     numbers: Numbers
@@ -52,7 +52,9 @@ class Base(NamedTuple):
 
 
 class Move(NamedTuple):
-    """What one message adds to the base. Paths are below the root; "": it is new, or it is forgotten."""
+    """A message moved by a batch, and its share: the numbers it adds to the base.
+
+    Paths are relative to the root. ``before`` is empty for a new message, ``after`` for a forgotten one."""
 
     before: str
     after: str
@@ -68,12 +70,12 @@ def minus(some: Iterable[int], less: Iterable[int]) -> Numbers:
 
 
 def share_of(message: Message) -> Numbers:
-    """What the name of a message says of the totals."""
+    """Return the part of the totals that the name of a message accounts for."""
     return shares_of({message.state: 1})
 
 
 def shares_of(states: Mapping[State, int]) -> Numbers:
-    """What the names of a queue say of its totals, by how many of them are in each state."""
+    """Return the part of the totals that a queue's names account for. ``states``: number of messages by state."""
     published = sum(count for state, count in states.items() if state is not State.DRAFT)
     return published, states.get(State.DONE, 0), 0, states.get(State.DROPPED, 0), 0
 
@@ -86,19 +88,19 @@ def read_base(name: str) -> Base | None:
 
 
 def latest(names: Iterable[str]) -> str | None:
-    """The name in force: of the highest version; of format 2, whose totals only grow, the largest."""
+    """Return the current name: the one with the highest version; in format 2, where totals only grow, the largest."""
     known = [(base.version, sum(base.numbers), name) for name in names if (base := read_base(name))]
     return max(known, default=(0, 0, None))[2]
 
 
 def base_of(root: str, queue: str) -> tuple[str | None, Base]:
-    """The name in force and what it says."""
+    """Return the current name of a queue's base, or None, and the base itself."""
     name = latest(listdir(f"{root}/{queue}/{FOLDER}"))
     return name, (read_base(name) if name is not None else None) or Base(0, NONE)
 
 
 def put_base(root: str, queue: str, deeds: Deeds, base: Base) -> None:
-    """One rename, or a new file. Durable with the names."""
+    """Store a base: one rename, or a new file. It is durable after ``sync_names``."""
     folder = f"{root}/{queue}/{FOLDER}"
     known = latest(listdir(folder))
     if known is None:
@@ -108,7 +110,7 @@ def put_base(root: str, queue: str, deeds: Deeds, base: Base) -> None:
 
 
 class Intent:
-    """The moves of one batch that change the base of a queue, and what the bases become."""
+    """Intent of one batch: the messages it moves that change the base of a queue's totals, and the new bases."""
 
     def __init__(self, home: Home, moves: Mapping[str, Sequence[Move]]) -> None:
         self._home = home
@@ -116,7 +118,7 @@ class Intent:
         self._from = {queue: base_of(home.root, queue) for queue in moves}
 
     def write(self) -> None:
-        """Durable when this returns. Raises what the disk says."""
+        """Write the intent. It is durable on return. Raise the disk's error."""
         if self._moves:
             queues = {
                 queue: [self._from[queue][0] or "", [[one.before, one.after, *one.share] for one in moves]]
@@ -125,7 +127,7 @@ class Intent:
             _write(self._home, dumps(queues))
 
     def withdraw(self) -> bool:
-        """The batch was taken back: its intent must not be found. Whether that is certain."""
+        """Remove the intent after the batch was undone. Return False if this failed."""
         try:
             if self._moves:
                 clear(self._home)
@@ -134,7 +136,7 @@ class Intent:
         return True
 
     def fulfil(self) -> bool:
-        """With every move durable, give the bases their new names. False: recovery has to do it."""
+        """Rename the bases, once every move is durable. Return False on an error; recovery must then do it."""
         deeds = Deeds(self._home)
         try:
             for queue, moves in self._moves.items():
@@ -146,7 +148,8 @@ class Intent:
 
 
 def cut_off(root: str) -> dict[str, tuple[str, Numbers]]:
-    """By queue, the name of the base a batch began with, and what those of its messages add that did move."""
+    """Read the intent of an interrupted batch. Return, per queue, the name of the base it started from and the sum of
+    the shares of those messages that have moved."""
     found: dict[str, tuple[str, Numbers]] = {}
     for queue, (begun, rows) in _read(root).items():
         moves = [Move(row[0], row[1], tuple(row[2:])) for row in rows]
@@ -168,7 +171,7 @@ def _sum(moves: Iterable[Move]) -> Numbers:
 
 
 def clear(home: Home) -> None:
-    """No batch is under way any more; durable."""
+    """Truncate the intent file, durably."""
     path = f"{home.root}/{INTENT}"
     if exists(path) and os.stat(path).st_size:
         home.disk.truncate(path, 0)
@@ -201,7 +204,7 @@ def _opened(home: Home, path: str) -> Iterator[int]:
 
 
 def _read(root: str) -> dict[str, tuple[str, list[list[Any]]]]:
-    """Nothing if there is none, or one that was never whole: then its batch never began."""
+    """Read the intent file. Return an empty dict if there is none, or if it is torn: its batch then moved nothing."""
     head, _, text = (read_bytes(f"{root}/{INTENT}") or b"").partition(b"\n")
     try:
         checksum, length = (int(word, 16) for word in head.split())

@@ -1,9 +1,9 @@
-"""Transaction of the files store: the disk with the uncommitted changes on top.
+"""Transaction of the files store: the disk merged with the uncommitted changes.
 
-Implements ``core.ports.Transaction``. Nothing reaches the disk before the commit (``stores.files.commit``).
+Implements ``core.ports.Transaction``. Nothing is written to disk before the commit (``stores.files.commit``).
 
-A message whose content cannot be read goes to the quarantine, and the next of its group is released. A queue whose
-policy file is broken has no timed work; the other queues go on."""
+A message with an unreadable content is quarantined, and the next of its group is released. A queue with a broken policy
+file has no timed work; other queues are not affected."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
@@ -25,8 +25,10 @@ from yirangmq.stores.files.view import Order, View, order_of
 
 
 class FilesTransaction:
+    """``core.ports.Transaction`` on one folder. Used by one thread, under the store's lock."""
+
     on_add: Callable[[], None] | None = None
-    """Called before messages are added, where the store has a reserve."""
+    """Called before messages are added, if the store has a disk reserve. It may raise ``StoreFull``."""
 
     def __init__(
         self, root: str, index: Index, view: View, policies: Policies, rotation: Rotation, *, write: bool
@@ -45,7 +47,7 @@ class FilesTransaction:
         self._keyring = Keyring(root, index, view, self.pending, self._sight, rotation)
         self.last = index.last
         self.now: int | None = None
-        """The latest moment this transaction was told."""
+        """The latest instant passed to this transaction, in ms; None if there was none."""
 
     def places(self, count: int) -> int:
         first = self.last + 1
@@ -75,7 +77,7 @@ class FilesTransaction:
         self._unruly.discard(queue)
 
     def _has_policy(self, queue: str) -> bool:
-        """Time stands still for a queue whose policy file is broken; the others go on."""
+        """Return False if the queue's policy file is broken. Such a queue has no timed work."""
         if queue in self._rules:
             return True
         if queue not in self._unruly:
@@ -118,7 +120,7 @@ class FilesTransaction:
         return Counts(*(one - other for one, other in zip(found, sum_of(gone), strict=True))) if gone else found
 
     def in_runs(self) -> None:
-        """Each by itself."""
+        """Return None: this store has no runs; each message is a file."""
 
     def delete_queue(self, queue: str) -> None:
         self.pending.delete_queue(queue)
@@ -168,7 +170,8 @@ class FilesTransaction:
         return found
 
     def _collect(self, queue: str) -> None:
-        """Take up what somebody dropped into the inbox; once is enough, nothing comes while we hold the lock."""
+        """Import the files dropped into the queue's inbox, once per transaction. Files dropped later wait for the next
+        transaction."""
         if self._write and queue not in self._collected and queue not in self.pending.deleted:
             self._collected.add(queue)
             for card in collect(self, self._root, queue):
@@ -183,7 +186,7 @@ class FilesTransaction:
         return self._view.envelope(self.pending.before.get(seq) or card)
 
     def _set_aside(self, card: Card, reason: str) -> None:
-        """A message whose content cannot be read leaves the queue; its file is kept with the reason."""
+        """Quarantine a message with an unreadable content. Its file is kept, with the reason."""
         stored = self.pending.before.get(card.message.seq, card)
         if not self._write or stored is None:
             return
@@ -194,11 +197,11 @@ class FilesTransaction:
             self._pass_turn(card.message)
 
     def _pass_turn(self, gone: Message) -> None:
-        """No verb sees this one leave its group, so the next one is let go here."""
+        """Release the next message of a group after a quarantine, because no queue operation does it."""
         [first] = self.group_first(gone.queue, [gone.group])
         if first is not None and first.state is State.HELD:
             [envelope] = self.envelopes([first])
-            if envelope is not None:  # else it was set aside as well, and that has passed the turn on
+            if envelope is not None:  # otherwise it was quarantined too, which has released the next one
                 self.swap([Change(first, transitions.free(first, envelope.available_at, first.changed_at))])
 
     def envelopes(self, messages: Sequence[Message]) -> list[Envelope | None]:
@@ -244,9 +247,9 @@ class FilesTransaction:
         return [self._add_one(envelope, now, dedup_until, known, draft_until) for envelope in envelopes]
 
     def add_dropped(self, envelope: Envelope, now: int, dedup_until: int, path: str) -> Card | None:
-        """The message whose content is this file; None: it is known already."""
+        """Add a message with a dropped file as its content. Return None if its id or key is known already."""
         known = self._sight.find_ids(envelope.queue, [envelope.id])
-        here = envelope._replace(available_at=0)  # it is here, it need not wait
+        here = envelope._replace(available_at=0)  # a dropped message is never delayed
         stored = self._add_one(here, now, dedup_until, known, None)
         if stored.duplicate:
             return None
@@ -257,7 +260,7 @@ class FilesTransaction:
     def _add_one(
         self, envelope: Envelope, now: int, dedup_until: int, known: dict[str, Card], draft_until: int | None
     ) -> Stored:
-        """``known``: the messages of the queue that have one of the ids at hand."""
+        """Add one message. ``known``: the queue's messages by id, for all ids of this call; the new one is added."""
         there = known.get(envelope.id)
         if there is not None:
             return Stored(there.message.seq, envelope.id, True)
@@ -347,7 +350,8 @@ class FilesTransaction:
         return found[:limit]
 
     def _is_timed(self, message: Message) -> bool:
-        """Whether what the disk says of its time still holds."""
+        """Return True if the due time on disk is still valid: neither the message nor its queue has been changed, and
+        the queue has a valid policy."""
         pending = self.pending
         return (
             message.seq not in pending.after
@@ -366,7 +370,8 @@ class FilesTransaction:
         return min(found, default=None)
 
     def _is_nothing_before(self, moment: int) -> bool:
-        """It is known that nothing on disk is due before this, without a look at the calendar."""
+        """Return True if nothing on disk is due before ``moment``, as known from the last commit. It does not read the
+        timer index."""
         known = self._rotation.due
         return known is not None and known[0] == self._index.generation and (known[1] is None or known[1] >= moment)
 
@@ -378,7 +383,7 @@ class FilesTransaction:
         return len(surplus)
 
     def _surplus(self, limit: int) -> list[Message]:
-        """Done messages beyond what their queue keeps, the oldest first."""
+        """Return done messages in excess of their queue's history limit, per queue the oldest first."""
         found: list[Message] = []
         for queue in self._finished():
             done = self.counts(queue).done
@@ -393,8 +398,8 @@ class FilesTransaction:
         return found
 
     def _finished(self) -> list[str]:
-        """Queues to look at: those that got done messages since they were last looked at, and some of all others in
-        turn, for what another process left."""
+        """Return the queues to trim: those with new done messages since the last call, and some others in rotation, for
+        surplus that another process left."""
         rotation = self._rotation
         grown = rotation.finished | {queue for queue, one in self.pending.deltas.items() if one.get("done", 0) > 0}
         rotation.finished = set()
@@ -402,7 +407,7 @@ class FilesTransaction:
 
 
 def write_cursor(message: Message) -> str:
-    """Of those ready for anyone without their target, which is none."""
+    """Return the cursor of a message. For a ready message without a target the target is omitted."""
     order = order_of(message)
     parts = order[1:] if message.state is State.READY and not message.target else order
     return ".".join(map(str, parts))

@@ -1,10 +1,10 @@
-"""Undo log of the files store: a batch of file operations that can be taken back, and the quarantine.
+"""Undo log of the files store: a batch of file operations that can be undone, and the quarantine.
 
-``Deeds`` records the inverse of each operation and applies them backwards when the batch fails; only ``unlink`` cannot
-be taken back. Contents are durable before they get their names, names before the caller is answered. More than six
-files or folders share one ``syncfs`` where the system has it.
+``Deeds`` records the inverse of each operation. When the batch fails, it applies the inverses in reverse order. Only
+``unlink`` cannot be undone. Contents are durable before their renames, and names before the commit returns. More than
+six files, or six folders, are synced with one ``syncfs`` if the system has it.
 
-``quarantine`` moves a file that is no message, or no longer one, to the queue's ``quarantine/``, with a note of the
+``quarantine`` moves a file that is not a valid message to the queue's ``quarantine/``, with a file that states the
 reason."""
 
 import os
@@ -20,18 +20,19 @@ from yirangmq.fsio.disk import Disk, exists, isdir
 # -- batch of file operations ------------------------------------------------------------------------------------------
 
 SPARE = ".spare"
-"""How names of files end that may be written again (layout.py)."""
+"""Suffix of spare files, which may be written again (``stores.files.layout``)."""
 BLANK = b"{"
-"""What is left of a content that is not kept, and what every content begins with. To cut a file down to one byte
-erases it and takes microseconds; to cut it down to none frees its block, for which a disk at work takes a hundred times
-as long, and as long again when it is written next."""
+"""Content of a blanked file, and the first byte of every content. Truncating a file to one byte erases it and takes
+microseconds. Truncating it to zero frees its block, which takes about 100 times as long on a busy disk, and as long
+again when the file is next written."""
 FEW_FILES = 6
 FEW_FOLDERS = 6
-"""Up to so many are synced one by one; more of them share a ``syncfs``, which may wait for other programs' data."""
+"""Upper bounds for syncing files or folders one by one. Above it, one ``syncfs`` is used, which may also have to wait
+for other programs' data."""
 
 
 class Home(NamedTuple):
-    """Where a store lives: its folder, the way to the disk, and whether what is done is synced."""
+    """Root folder of a store, the disk interface, and ``full``: True if changes are synced."""
 
     root: str
     disk: Disk
@@ -39,7 +40,10 @@ class Home(NamedTuple):
 
 
 class Deeds:
-    """One batch of changes. After ``sync_names`` they are on disk; ``undo`` takes back what was done so far."""
+    """One batch of file operations, with an undo log in memory.
+
+    After ``sync_names`` the batch is durable. ``undo`` reverts the operations so far, in reverse order. An instance is
+    used by one thread, under the store's lock."""
 
     def __init__(self, home: Home) -> None:
         self._root, self._disk, self._full = home
@@ -50,14 +54,14 @@ class Deeds:
         self._left: dict[str, None] = {}
         self._appended: dict[str, None] = {}
         self.copies: list[str] = []
-        """Of files that others took the place of; nobody needs them when all is done."""
+        """Backup copies of replaced files, for undo; deleted after the commit."""
         self.is_final = False
-        """Something was done that cannot be taken back."""
+        """True if the batch contains an operation that cannot be undone."""
 
     # -- contents -------------------------------------------------------------------------------------------------
 
     def write_files(self, files: Sequence[tuple[str, bytes]], foreign: Sequence[str] = ()) -> None:
-        """New files with these contents, durable; and the contents of ``foreign`` files, which others wrote."""
+        """Create files with these contents and sync them, together with ``foreign`` files that other programs wrote."""
         together = self._full and len(files) + len(foreign) > FEW_FILES and self._disk.has_syncfs
         for path, data in files:
             self._write(path, data, sync=self._full and not together)
@@ -75,7 +79,7 @@ class Deeds:
             data = data[len(BLANK) :]
             self._undo.append(lambda: self._unwrite(partial(disk.truncate, path, len(BLANK))))
         else:
-            if path.endswith(SPARE):  # empty, of a message that was finished on a full disk, or not blanked: begin anew
+            if path.endswith(SPARE):  # empty (the message ended on a full disk) or not blanked: write a new file
                 self._unwrite(partial(disk.unlink, path))
             fd = disk.open_write(path)
             self._undo.append(lambda: self._unwrite(partial(disk.unlink, path)))
@@ -87,11 +91,11 @@ class Deeds:
             disk.close(fd)
 
     def _unwrite(self, way_back: Callable[[], None]) -> None:
-        with suppress(FileNotFoundError):  # another file has taken its place since, and that was taken back
+        with suppress(FileNotFoundError):  # a later rename has moved another file there, and its undo moved it back
             way_back()
 
     def append(self, path: str, data: bytes) -> None:
-        """At the end of a file; durable with the names."""
+        """Append to a file, and create it if needed. Durable after ``sync_names``."""
         disk = self._disk
         size = os.stat(path).st_size if exists(path) else None
         self.folder(os.path.dirname(path))
@@ -111,7 +115,7 @@ class Deeds:
     # -- names ----------------------------------------------------------------------------------------------------
 
     def folder(self, path: str) -> None:
-        """Make sure that a folder is there."""
+        """Create a folder and its parents if they do not exist."""
         if path in self._there:
             return
         if not isdir(path):
@@ -123,7 +127,8 @@ class Deeds:
         self._there.add(path)
 
     def _enter(self, path: str) -> None:
-        """A folder about to be renamed into must not itself be lost, or it takes the file with it."""
+        """Prepare a folder for a rename into it. New folders are synced first: a folder lost in a power cut would take
+        the renamed file with it."""
         self.folder(path)
         if self._full:
             for parent in self._grown:
@@ -132,7 +137,7 @@ class Deeds:
         self._entered[path] = None
 
     def create(self, path: str) -> None:
-        """A file without content, whose name says all."""
+        """Create an empty file. Durable after ``sync_names``."""
         self.folder(os.path.dirname(path))
         disk = self._disk
         disk.close(disk.open_write(path))
@@ -143,8 +148,8 @@ class Deeds:
         self.move(source, os.path.dirname(source), target, os.path.dirname(target))
 
     def move(self, source: str, left: str | None, target: str, entered: str) -> None:
-        """A rename out of one folder into another; ``left`` is None where nobody minds if the old name comes back
-        after a power cut."""
+        """Rename a file from one folder into another. ``left`` is None if it is harmless when the old name reappears
+        after a power cut; that folder is then not synced."""
         disk = self._disk
         if self._grown or entered not in self._entered:
             self._enter(entered)
@@ -154,8 +159,8 @@ class Deeds:
             self._left[left] = None
 
     def replace(self, source: str, target: str, old: bytes | None) -> None:
-        """A rename over a file that may be there. ``old`` is what it held and would hold again: a copy is made first,
-        because afterwards there may be no space for one."""
+        """Rename a file over one that may exist. ``old`` is the content of the existing file, or None. A backup copy is
+        written first for undo, because there may be no space for it later."""
         disk, copy = self._disk, f"{source}.old"
         if old is not None:
             self._write(copy, old, sync=False)
@@ -170,7 +175,7 @@ class Deeds:
         self._disk.rename(copy, path)
 
     def unlink(self, path: str) -> None:
-        """The one thing that cannot be taken back: do it last."""
+        """Remove a file. This cannot be undone, so the caller does it last."""
         try:
             self._disk.unlink(path)
         except FileNotFoundError:
@@ -179,7 +184,7 @@ class Deeds:
         self._left[os.path.dirname(path)] = None
 
     def sync_names(self) -> None:
-        """New names first, then the folders they left."""
+        """Make the batch durable: sync appended files, the folders entered, then the folders left."""
         entered = {**self._grown, **self._entered}
         folders = [*entered, *(path for path in self._left if path not in entered)]
         if self._full:
@@ -196,14 +201,15 @@ class Deeds:
         self._appended.clear()
 
     def undo(self, *, at_any_cost: bool = False) -> bool:
-        """Backwards through all that was done; whether all of it could be taken back. Where the disk refuses, it stops:
-        each step needs the one before it, and the rest is tried again later (``is_undone``). ``at_any_cost``: go on
-        with the rest, never to try again."""
+        """Undo all operations in reverse order. Return True if everything was reverted.
+
+        The undo stops at the first disk error, because each step depends on the one before it. The remaining steps are
+        kept for a retry (``is_undone``). ``at_any_cost``: skip failed steps instead, without a retry."""
         whole = not self.is_final
         while self._undo:
             try:
                 self._undo[-1]()
-            except FileNotFoundError:  # gone, or taken back by another process
+            except FileNotFoundError:  # the file is gone, or another process has undone the step
                 whole = False
             except OSError:
                 whole = False
@@ -212,7 +218,7 @@ class Deeds:
             self._undo.pop()
         if self._full:
             for folder in self._there:
-                with suppress(OSError):  # gone again, or as broken as before
+                with suppress(OSError):  # removed again, or the disk still fails
                     self._disk.fsync_folder(folder)
         return whole
 
@@ -220,10 +226,11 @@ class Deeds:
     def is_undone(self) -> bool:
         return not self._undo
 
-    # -- afterwards -----------------------------------------------------------------------------------------------
+    # -- clean-up -------------------------------------------------------------------------------------------------
 
     def remove_empty(self, folder: str) -> bool:
-        """A folder that has become empty is not kept; one that comes back after a power cut is no harm."""
+        """Remove a folder if it is empty. It is not synced, because an empty folder that reappears is harmless. Return
+        True if it was removed."""
         try:
             self._disk.rmdir(folder)
         except OSError:
@@ -231,7 +238,7 @@ class Deeds:
         return True
 
     def discard(self, path: str) -> bool:
-        """Remove a file nobody needs; whether it is gone."""
+        """Remove an unneeded file without undo. Return True if it no longer exists."""
         try:
             self._disk.unlink(path)
         except FileNotFoundError:
@@ -249,8 +256,8 @@ class Deeds:
         return gone
 
     def blank(self, path: str, *, wholly: bool = False) -> bool:
-        """The content of a finished message is not kept; the name is. Whether it is gone now. ``wholly``: with its
-        block."""
+        """Erase the content of a finished message and keep the file. Return False on an error. ``wholly``: free the
+        disk block too."""
         try:
             self._disk.truncate(path, 0 if wholly else len(BLANK))
         except OSError:
@@ -269,11 +276,11 @@ def is_blank(path: str) -> bool:
 # -- quarantine --------------------------------------------------------------------------------------------------------
 
 MOST = 240
-"""Letters of a name that a suffix can be put to."""
+"""Upper bound of characters kept of a name before a prefix or suffix is added."""
 
 
 def quarantine(root: str, deeds: Deeds, queue: str, path: str, reason: str) -> None:
-    """Set a file aside with a note that says why."""
+    """Move a file to the queue's ``quarantine/``, with a file that states the reason. Part of the batch ``deeds``."""
     folder = f"{root}/{queue}/quarantine"
     deeds.folder(folder)
     name = os.path.basename(path)

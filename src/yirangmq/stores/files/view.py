@@ -1,10 +1,10 @@
 """Read view of a files store's disk: messages by number, by id and in order, and their contents.
 
-One view per transaction: while the lock is held nothing else changes, so each folder is listed once. The index names
-the folder of a number or id; the listing of that folder has the file name. Where a file is not where the index says,
-``is_doubtful`` is set and the index is rebuilt afterwards.
+There is one view per transaction. Nothing else changes while the lock is held, so each folder is listed at most once.
+The index names the folder of a number or id; the listing of that folder has the file name. If a file is not where the
+index says, ``is_doubtful`` is set, and the next transaction rebuilds the index.
 
-Uncommitted changes are not seen here: ``stores.files.overlay`` merges them."""
+The view has no uncommitted changes: ``stores.files.overlay`` merges them."""
 
 import os
 import re
@@ -38,9 +38,9 @@ from yirangmq.stores.files.timer_index import Calendar, Timed
 
 _TARGET = re.compile(rf"[0-9a-z]{{{LINE_DIGITS}}}")
 GONE = 2**60
-"""Done messages without content come after all that have it."""
+"""First sort key of done messages without content, so that they come after all done messages with content."""
 Order = tuple[int, ...]
-"""How messages of one state are listed; nothing comes before ``()``."""
+"""Sort key of messages in a listing of one state. ``()`` is smaller than all others."""
 
 
 def order_of(message: Message) -> Order:
@@ -56,6 +56,8 @@ def order_of(message: Message) -> Order:
 
 
 class View:
+    """Read view of the disk, with listings and cards cached for one transaction."""
+
     def __init__(self, root: str, index: Index, calendar: Calendar, queue_folders: QueueFolders) -> None:
         self._root = root
         self.queue_folders = queue_folders
@@ -65,9 +67,9 @@ class View:
         self._cards: dict[int, Card] = {}
         self._queues: list[str] | None = None
         self.hollow: list[str] = []
-        """Folders of an inbox in which nothing waits any more."""
+        """Inbox folders found empty; the commit removes them."""
         self.is_doubtful = False
-        """A file was not where the index says."""
+        """True if a file was not where the index says."""
         self.timed = Timed(calendar, self.names, self.card_at)
 
     # -- listing --------------------------------------------------------------------------------------------------
@@ -76,7 +78,7 @@ class View:
         return f"{self._root}/{card.message.queue}/{card.folder}/{card.name}"
 
     def names(self, folder: str) -> list[str]:
-        """The files in a folder below the root, in order; hidden ones left out."""
+        """Return the sorted message file names in a folder, without hidden ones. ``folder``: relative to the root."""
         found = self._names.get(folder)
         if found is None:
             listed = listdir(f"{self._root}/{folder}")
@@ -84,14 +86,15 @@ class View:
         return found
 
     def folders(self, folder: str) -> list[str]:
-        """The folders in a folder below the root; ranks and numbers in their order, dates in theirs."""
+        """Return the sorted subfolders of a folder: ranks and numbers by value, dates by time. ``folder``: relative to
+        the root."""
         found = self._folders.get(folder)
         if found is None:
             found = self._folders[folder] = sorted(subfolders(f"{self._root}/{folder}"), key=_folder_order)
         return found
 
     def queues(self) -> list[str]:
-        """Folders with an inbox; whatever else lies here is not ours."""
+        """Return the names of all queues: folders with an inbox. Other folders below the root are ignored."""
         if self._queues is None:
             self._queues = self.queue_folders.names()
         return self._queues
@@ -106,11 +109,11 @@ class View:
 
     def _completed(self, card: Card, path: str) -> Card | None:
         found = completed(card, read_bytes(path) or b"")
-        self.is_doubtful |= found is None  # whoever comes next sets it aside
+        self.is_doubtful |= found is None  # recovery before the next transaction quarantines the file
         return found
 
     def card_at(self, folder: str, name: str) -> Card | None:
-        """The card of a file in a folder below the root."""
+        """Return the card of a file. ``folder``: relative to the root."""
         queue, _, rest = folder.partition("/")
         parts = rest.split("/")
         top = "/".join(parts[:2]) if parts[0] == "meta" else parts[0]
@@ -119,7 +122,7 @@ class View:
     # -- one by one -----------------------------------------------------------------------------------------------
 
     def find(self, seqs: Iterable[int]) -> dict[int, Card]:
-        """By number: the index names the folder, the listing of the folder has the name."""
+        """Return cards by number. The index names the folder, the listing of the folder has the name."""
         found, unknown = {}, []
         for seq in seqs:
             card = self._cards.get(seq)
@@ -139,7 +142,7 @@ class View:
         return found
 
     def _beginning(self, folder: str, begin: str) -> Iterator[str]:
-        """The names that begin with this number: one, or those of one moment."""
+        """Yield the names that begin with this number: one name, or all with the same instant."""
         names = self.names(folder)
         for at in range(bisect_left(names, begin), len(names)):
             if not names[at].startswith(begin):
@@ -158,7 +161,7 @@ class View:
         }
 
     def members(self, queue: str, group: int, after: int = 0) -> Iterator[int]:
-        """The numbers of those of a group, in order; ``after``: of those behind this one."""
+        """Yield the message numbers of a group's members in order, or only those behind the member ``after``."""
         seq = self._index.chains.behind(after) if after else self._index.first_of(queue, group)
         while seq:
             yield seq
@@ -167,11 +170,13 @@ class View:
     # -- in order -------------------------------------------------------------------------------------------------
 
     def targets(self, queue: str) -> list[int]:
-        """Consumers for whom alone something waits, or lately did."""
+        """Return the consumers with a folder for messages that only they may get. The folder may be empty."""
         return [int(name, 36) for name in self.folders(f"{queue}/inbox-for") if _TARGET.fullmatch(name)]
 
     def line(self, queue: str, target: int, after: Order = ()) -> Iterator[Card]:
-        """Those ready for anyone, or for one consumer, by rank, then place; lazily, those behind ``after``."""
+        """Yield the ready messages for one consumer (``target``), or without a target (0), by rank, then place.
+
+        Only messages behind ``after`` are returned. Folders are read lazily."""
         inbox = f"{queue}/{line_folder(target)}"
         top = "inbox-for" if target else "inbox"
         low, high = after or (-1, -1)
@@ -191,7 +196,9 @@ class View:
                             yield card
 
     def in_state(self, queue: str, state: State, after: Order = ()) -> Iterator[Card]:
-        """In any state but ready: lazily, in the order of ``order_of``, those behind ``after``."""
+        """Yield the messages in one state, which must not be READY, in the order of ``order_of``, behind ``after``.
+
+        Folders are read lazily."""
         for body in (True, False):
             top = TOP_OF.get((state, body))
             if top is not None:
@@ -224,7 +231,7 @@ class View:
     # -- contents -------------------------------------------------------------------------------------------------
 
     def envelope(self, card: Card) -> Envelope:
-        """Raises ``Broken`` where the content is not to be used."""
+        """Read the content of a message. Raise ``Broken`` if it is missing or damaged."""
         path = self.path(card)
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -254,7 +261,7 @@ def failure_path(root: str, message: Message, which: str) -> str:
 
 
 def _is_within(top: str, after: Order) -> bool:
-    """Whether the listing was broken off within this state's folder, not at its beginning or in the one before."""
+    """Return True if ``after`` is within this state folder, not at its start or in the folder before it."""
     low = after[0]
     return 0 <= low < GONE if top in BY_TIME else low == (GONE if top == "meta/done" else 0)
 
@@ -264,7 +271,7 @@ def _first_number(name: str) -> str:
 
 
 def _rank(folder: str) -> int | None:
-    """None: somebody's folder, not one of ours."""
+    """Return the rank of an inbox subfolder; None if the folder does not belong to the store."""
     if folder == LAST:
         return RANK_LAST
     return int(folder) if folder.isdecimal() else None
