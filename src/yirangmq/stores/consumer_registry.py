@@ -1,10 +1,10 @@
 """Consumer registry in a folder beside a store that several processes open directly.
 
-``queue.db.consumers/ID.json`` is the consumer's last heartbeat. ``ID.wish`` is what an operator asks of that process;
+``queue.db.consumers/ID.json`` is the consumer's last heartbeat. ``ID.wish`` is an operator's request to that process;
 the consumer receives it with its next heartbeat.
 
 Files are renamed into place and never synced: a lost file is written again within seconds. An unchanged heartbeat is
-rewritten every 4 s at most. The folder is created with the first file and removed with the last."""
+rewritten at most every 4 s. The folder is created with the first file and removed with the last."""
 
 import contextlib
 import os
@@ -20,11 +20,13 @@ from yirangmq.format.json_codec import dumps, loads
 from yirangmq.fsio.permissions import make_folder, open_file
 
 REFRESH_MS = 4_000
-"""A card with no news is written so often, well before its consumer would count as silent."""
+"""Interval in ms at which an unchanged card is rewritten; well below the time after which a consumer is silent."""
 
 
 class RosterFolder:
-    """``core.consumer_registry.Roster`` in a folder, made with the first card and gone with the last."""
+    """Consumer registry (``core.consumer_registry.Roster``) in a folder.
+
+    The folder is created with the first card and removed with the last."""
 
     def __init__(self, folder: Path, clock: Clock) -> None:
         self._folder = folder
@@ -53,7 +55,7 @@ class RosterFolder:
             if card is None:
                 continue
             if is_forgotten(card, now):
-                with contextlib.suppress(OSError):  # whoever may write there removes it
+                with contextlib.suppress(OSError):  # another process with write permission removes it
                     self._leave(card.id)
                 continue
             wished = self._wished(card.id)
@@ -79,7 +81,7 @@ class RosterFolder:
         return self._folder / f"{id}.{kind}"
 
     def _wished(self, id: str) -> Card | None:
-        """The card an operator saw when making a wish: it says for which process the wish is."""
+        """Read an operator's request with the card it was made for, which identifies the process."""
         return self._read(self._path(id, "wish"))
 
     def _read(self, path: Path) -> Card | None:
@@ -115,7 +117,7 @@ class RosterFolder:
         try:
             self._folder.rmdir()
         except OSError:
-            pass  # others are still there, or it never was
+            pass  # other files are still there, or the folder does not exist
 
 
 def _document(card: Card) -> dict[str, Any]:

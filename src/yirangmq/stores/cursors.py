@@ -1,6 +1,6 @@
 """Durable cursors of topic subscribers, in a file of JSON lines or in a SQLite file.
 
-A URL picks the place: ``file:PATH`` or ``sqlite:PATH``. ``Checked`` validates each cursor before the place is touched.
+A URL selects the storage: ``file:PATH`` or ``sqlite:PATH``. ``Checked`` validates each cursor before it is stored.
 
 ``FileCursors`` is for one process. A line is a CRC-32 in hex and a JSON document; the last line for a name counts::
 
@@ -36,14 +36,16 @@ from yirangmq.stores.sqlite.connection import make_file, sqlite_errors_translate
 # -- file of JSON lines ------------------------------------------------------------------------------------------------
 
 ROOM = 64 * 1024
-"""A file no larger than this is never made anew."""
+"""Minimum size in bytes before the file is rewritten: 64 KiB."""
 TIMES = 8
-"""How many times as large as its cursors need the file may become."""
+"""Growth factor, relative to the size after the last rewrite, at which the file is rewritten."""
 FIELDS = {"name": "name", "epoch": "epoch", "sequence": "sequence", "filter": "filter", "atNs": "at_ns"}
 
 
 class FileCursors:
-    """``notes`` say what was found and done while opening, in words."""
+    """Cursors in a file of JSON lines, for one process. Thread-safe.
+
+    ``notes`` are messages about faults found and repaired while opening."""
 
     def __init__(self, path: Path, *, disk: Disk | None = None) -> None:
         self._path = path
@@ -86,7 +88,7 @@ class FileCursors:
                 with suppress(OSError):  # every line was synced when it was confirmed
                     self._disk.close(fd)
 
-    # -- the file -------------------------------------------------------------------------------------------------
+    # -- file -----------------------------------------------------------------------------------------------------
 
     def _open(self) -> None:
         path = str(self._path)
@@ -96,11 +98,11 @@ class FileCursors:
         is_new = not os.path.lexists(path)
         self._fd = self._disk.open_write(path) if is_new else self._disk.open_update(path)
         self._disk.fsync(self._fd)
-        self._disk.fsync_folder(str(self._path.parent))  # also for whoever made it and was killed before this
+        self._disk.fsync_folder(str(self._path.parent))  # a process killed before its sync may have created it
         self._read()
 
     def _read(self) -> None:
-        """A bad line between others leaves an older cursor: records come again, none is lost."""
+        """Load the cursors. A bad line between others leaves an older cursor: records are redelivered, none is lost."""
         data = self._path.read_bytes()
         at = good = bad = 0
         while at < len(data):
@@ -112,14 +114,14 @@ class FileCursors:
                 bad += 1
             at = end or len(data)
         self._size, self._size_when_new = good, len(self._lines())
-        if good < len(data):  # cut off on its way
+        if good < len(data):  # torn tail
             self._disk.truncate(str(self._path), good)
-        self._disk.fdatasync(self._fd)  # a killed writer may have left it to the system to write
+        self._disk.fdatasync(self._fd)  # a killed writer may have left lines unsynced
         if bad > data[good:].count(b"\n"):
             self._set_aside(data)
 
     def _set_aside(self, data: bytes) -> None:
-        """Keep what was damaged for a person to see, and go on with a file that is not."""
+        """Keep a copy of the damaged file for inspection, and rewrite the file with the cursors that were read."""
         aside = f"{self._path}.damaged"
         if not os.path.lexists(aside):
             fd = self._disk.open_write(aside)
@@ -158,7 +160,7 @@ class FileCursors:
         self._size += len(line)
 
     def _take_back(self) -> None:
-        """Nobody can say what is on disk now; a line that was refused must not come back."""
+        """Truncate a line after its write or sync failed: it was refused and must not reappear."""
         try:
             self._disk.truncate(str(self._path), self._size)
             self._disk.fdatasync(self._fd)
@@ -166,7 +168,7 @@ class FileCursors:
             self._broken = f"a sync failed ({error.strerror})"
 
     def _mend(self) -> None:
-        """After an error nobody knows what is in the file; a new one holds exactly what was confirmed."""
+        """Rewrite the file after an error: its content is unknown, the new file holds exactly the confirmed cursors."""
         self._make_anew()
         if self._broken:
             raise OSError(errno.EIO, self._broken)
@@ -177,7 +179,7 @@ class FileCursors:
         try:
             self._make_anew()
         except OSError:
-            pass  # the long file is as good; the next put tries again
+            pass  # the long file is still valid; the next put tries again
 
     def _make_anew(self) -> None:
         lines = self._lines()
@@ -219,7 +221,7 @@ def _line(document: dict[str, Any]) -> bytes:
 
 
 def _document(line: bytes) -> Any:
-    """None: it is no whole line of ours."""
+    """Parse a line. Return None if it is incomplete or its checksum is wrong."""
     checksum, _, text = line.partition(b" ")
     try:
         return loads(text) if checksum == b"%08x" % crc32(text) else None
@@ -230,7 +232,7 @@ def _document(line: bytes) -> Any:
 # -- SQLite file -------------------------------------------------------------------------------------------------------
 
 APPLICATION_ID = 0x79724D43
-"""Marks the file as ours: "yrMC"."""
+"""``application_id`` of the database: "yrMC"."""
 BUSY_MS = 5_000
 TABLE = """
 CREATE TABLE IF NOT EXISTS cursor (
@@ -238,10 +240,12 @@ CREATE TABLE IF NOT EXISTS cursor (
 ) STRICT, WITHOUT ROWID
 """
 HALF, WHOLE = 2**63, 2**64
-"""SQLite's integers have a sign; ours do not."""
+"""SQLite's integers are signed, sequences and times are unsigned: values from 2^63 are stored minus 2^64."""
 
 
 class SqliteCursors:
+    """Cursors in a SQLite database, for several processes. Thread-safe."""
+
     def __init__(self, path: Path, *, vfs: str | None = None) -> None:
         self._path = path
         self._turn = threading.Lock()
@@ -302,13 +306,13 @@ def _signed(number: int) -> int:
 
 EPOCH = re.compile("[0-9a-f]{32}")
 HALVES = re.compile("[\ud800-\udfff]")
-"""Halves of characters, which cannot be written."""
+"""Surrogate code points, which cannot be encoded as UTF-8."""
 MOST_FILTER = 16_384
 SCHEMES = ("file", "sqlite")
 
 
 def open_cursors(url: str) -> Cursors:
-    """``file:PATH`` is one small file of JSON lines, ``sqlite:PATH`` a database."""
+    """Open the cursors at a URL: ``file:PATH`` is a file of JSON lines, ``sqlite:PATH`` a database."""
     scheme, _, place = url.partition(":")
     if scheme not in SCHEMES or not place:
         raise BadInput(f"{url!r} is no place for cursors; give file:PATH or sqlite:PATH", field="cursors")
@@ -316,7 +320,7 @@ def open_cursors(url: str) -> Cursors:
 
 
 class Place(Protocol):
-    """What another implementation must offer; its input has been checked."""
+    """Storage of cursors: ``FileCursors`` or ``SqliteCursors``. Input is validated by ``Checked``."""
 
     def get(self, name: str) -> Cursor | None: ...
 
@@ -330,7 +334,7 @@ class Place(Protocol):
 
 
 class Checked:
-    """Any place, with its input checked before it is touched."""
+    """Cursors (``core.topics.Cursors``) that validate their input before the storage is called."""
 
     def __init__(self, place: Place) -> None:
         self._place = place
@@ -358,7 +362,7 @@ class Checked:
 
 
 def check_cursor(cursor: Cursor) -> None:
-    """``BadInput`` naming the field."""
+    """Validate a cursor. Raises ``BadInput`` with the field's name."""
     name, epoch, sequence, text, at_ns = cursor
     check_subscriber(name)
     _check_epoch(epoch)
@@ -383,5 +387,5 @@ def _check_filter(text: Any) -> None:
 
 
 def floor_of(cursors: Iterable[Cursor]) -> int | None:
-    """The sequence the slowest of them needs next."""
+    """Return the lowest next sequence of all cursors, or None if there are none."""
     return min((cursor.sequence + 1 for cursor in cursors), default=None)

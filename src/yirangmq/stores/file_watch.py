@@ -1,6 +1,6 @@
 """File change notification across processes: inotify, or polling every 50 ms where inotify is missing.
 
-A silent inotify watch is trusted for 1 s, then ``wait`` returns and the caller looks again."""
+Without an inotify event ``wait`` returns after 1 s at most, and the caller checks the files again."""
 
 import ctypes
 import os
@@ -15,15 +15,17 @@ IN_MOVED_TO = 0x080
 IN_CREATE = 0x100
 WATCHED = IN_MODIFY | IN_CLOSE_WRITE | IN_MOVED_TO | IN_CREATE
 POLL_SECONDS = 0.05
-"""How often to look where nothing can tell us; also the longest trust in a silent watch is ``TRUST_SECONDS``."""
+"""Polling interval where inotify is missing."""
 TRUST_SECONDS = 1.0
+"""Maximum wait for an inotify event, because a watch may miss changes."""
 
 
 class FileWatch:
-    """Waits for changes of some files or folders. Spurious wake-ups are allowed, lost ones cost ``TRUST_SECONDS``.
+    """Watch for changes of files or folders. Spurious wake-ups are allowed; a lost one costs ``TRUST_SECONDS``.
 
-    It begins with the first ``wait``, which returns at once: what changed before is not lost, because the caller looks
-    again. Who never waits pays nothing (closing a watch alone takes the system some milliseconds)."""
+    The watch is created by the first ``wait``, which returns immediately. Earlier changes are not lost, because the
+    caller then checks the files. Without a call of ``wait`` there is no watch: closing one alone takes the kernel some
+    milliseconds."""
 
     def __init__(self, paths: Sequence[Path], mask: int = WATCHED) -> None:
         self._paths = paths

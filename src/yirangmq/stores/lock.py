@@ -1,7 +1,7 @@
-"""Store lock of a server: a lock file beside the store, with the server's process and address inside.
+"""Store lock of a server: a lock file beside the store that names the server's process and address.
 
-The lock on ``queue.db.lock`` is ``flock``, which the system releases however the process dies. A file left behind
-therefore means nothing. Its content is a JSON ``Holder``; the address is empty while the server starts.
+The lock on ``queue.db.lock`` is an ``flock``, which the system releases when the process dies. A lock file left behind
+is therefore harmless. Its content is a JSON ``Holder``; the address is empty while the server starts.
 
 ``memory:`` and ``etcd:`` stores have no lock file: etcd stores use leader election."""
 
@@ -18,12 +18,12 @@ from yirangmq.fsio.lock import lock_within, try_lock
 from yirangmq.fsio.permissions import open_file
 
 PATIENCE = 0.5
-"""Seconds to try: somebody who only asks who holds the store has the lock for a moment."""
+"""Timeout for the lock in seconds. ``who_serves`` in another process takes a shared lock for a moment."""
 MOST_BYTES = 4096
 
 
 class Holder(NamedTuple):
-    """``address`` is where to reach it, "" while it is starting."""
+    """Server that holds a store lock. ``address`` is "" while it is starting."""
 
     pid: int
     address: str
@@ -32,13 +32,13 @@ class Holder(NamedTuple):
 
 
 def lock_path(url: str) -> Path | None:
-    """None where nobody else could open the store."""
+    """Return the path of the lock file, or None for stores without one (``memory:``, ``etcd:``)."""
     scheme, _, place = url.partition(":")
     return None if scheme in ("memory", "etcd") or not place else Path(f"{place.rstrip('/')}.lock")
 
 
 class StoreLock:
-    """Held from the moment it is made until ``close``."""
+    """Exclusive lock of a store, held from construction until ``close``."""
 
     def __init__(self, url: str, holder: Holder) -> None:
         self._fd = -1
@@ -62,7 +62,7 @@ class StoreLock:
             raise
 
     def tell(self, holder: Holder) -> None:
-        """Write who holds it."""
+        """Write the holder into the lock file."""
         if self._fd >= 0:
             text = plain.dumps(holder._asdict()) + b"\n"
             os.ftruncate(self._fd, 0)
@@ -71,7 +71,7 @@ class StoreLock:
     def close(self) -> None:
         """Never fails: a lock that is not released would keep this process from opening the store again."""
         if self._fd >= 0:
-            with suppress(OSError):  # who held it, told to nobody any more
+            with suppress(OSError):  # the holder is only information
                 os.ftruncate(self._fd, 0)
             self._release()
 
@@ -89,7 +89,7 @@ def _complaint(url: str, found: Holder | None) -> str:
 
 
 def who_serves(url: str) -> Holder | None:
-    """The live server of a store, if there is one and it can be reached."""
+    """Return the live server of a store, or None if there is none or it has no address yet."""
     path = lock_path(url)
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC) if path is not None else -1
@@ -99,7 +99,7 @@ def who_serves(url: str) -> Holder | None:
         return None
     try:
         if try_lock(fd, shared=True):
-            return None  # nobody holds it
+            return None  # no server holds it
         found = _read(fd)
         return found if found is not None and found.address else None
     finally:

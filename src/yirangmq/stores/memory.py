@@ -29,7 +29,7 @@ ABSENT: Any = object()
 
 
 class MemoryState:
-    """What has been committed. It outlives the stores opened on it, as a file outlives a process."""
+    """Committed data of a memory store. Several stores can be open on it; ``lock`` serialises their transactions."""
 
     def __init__(self) -> None:
         self.numbers = {"last": 0}
@@ -40,13 +40,13 @@ class MemoryState:
         self.failures: dict[int, Failure] = {}
         self.names: dict[tuple[str, str], int] = {}
         self.keys: dict[tuple[str, str], tuple[int, int, str]] = {}
-        """Deduplication: (queue, key) to (until, seq, id)."""
+        """Deduplication keys: (queue, key) to (until, seq, id)."""
         self.lines: dict[tuple[str, int], list[tuple[int, int, int]]] = {}
-        """The ready messages of each queue and target as (rank, place, seq), sorted."""
+        """Ready lists: (queue, target) to its ready messages as (rank, place, seq), sorted."""
         self.groups: dict[tuple[str, int], list[tuple[int, int]]] = {}
-        """The messages of each queue's groups that are not done with, as (place, seq), sorted."""
+        """Groups: (queue, group) to its unfinished messages as (place, seq), sorted."""
         self.due: list[tuple[int, int]] = []
-        """(due_at, seq) of every message on which time will act, sorted."""
+        """Timer list: (due_at, seq) of every message with a due time, sorted."""
         self.notes: dict[str, str] = {}
         self.lock = threading.Lock()
         self.news = threading.Condition()
@@ -54,7 +54,7 @@ class MemoryState:
 
 
 class Edit:
-    """Changes that can all be taken back, the last one first."""
+    """Undo log of a transaction: applies changes, records their inverses, and undoes them in reverse order."""
 
     def __init__(self) -> None:
         self._inverses: list[Callable[[], object]] = []
@@ -77,11 +77,12 @@ class Edit:
             self.put(table, key, ABSENT)
 
     def enter(self, line: list[Any], entry: tuple[int, ...]) -> None:
-        """Into a sorted list, at its place."""
+        """Insert an entry into a sorted list."""
         insort(line, entry)
         self._inverses.append(lambda: _take_out(line, entry))
 
     def leave(self, line: list[Any], entry: tuple[int, ...]) -> None:
+        """Remove an entry from a sorted list."""
         _take_out(line, entry)
         self._inverses.append(lambda: insort(line, entry))
 
@@ -106,16 +107,18 @@ _NEVER = 2**63
 
 
 class MemoryTransaction:
-    """One batch; see ``core.ports.Transaction`` for what each method promises."""
+    """Transaction on a ``MemoryState``; ``core.ports.Transaction`` specifies each method."""
 
     def __init__(self, state: MemoryState, edit: Edit) -> None:
         self._state = state
         self._edit = edit
 
-    # -- cards ----------------------------------------------------------------------------------------------------
+    # -- messages -------------------------------------------------------------------------------------------------
 
     def _set_card(self, message: Message) -> None:
-        """The one place where a card changes: the line and the calendar follow it."""
+        """Add or replace a message.
+
+        All changes of messages go through here, so the ready list, group and timer list follow them."""
         self._remove_card(message.seq)
         self._edit.put(self._state.cards, message.seq, message)
         if message.state is State.READY:
@@ -186,7 +189,7 @@ class MemoryTransaction:
         return sum_of(self._state.counts.values())
 
     def recount(self, queue: str) -> Counts:
-        """The counters as they must be: each state from the cards, what has passed through as it stands."""
+        """Compute the counters: those per state from the messages. Cumulative ones are kept unchanged."""
         found = dict.fromkeys((state.value for state in State if state is not State.DROPPED), 0)
         found["bytes"] = sum(_weight(message) for message in self._of(queue))
         for message in self._of(queue):
@@ -195,7 +198,7 @@ class MemoryTransaction:
         return self.counts(queue)._replace(**found)
 
     def in_runs(self) -> None:
-        """Each by itself."""
+        """Return None: this store has no runs, each message is changed separately."""
 
     def delete_queue(self, queue: str) -> None:
         self._forget(self._of(queue))
@@ -224,7 +227,7 @@ class MemoryTransaction:
     def _of(self, queue: str) -> list[Message]:
         return [message for message in self._state.cards.values() if message.queue == queue]
 
-    # -- adding ---------------------------------------------------------------------------------------------------
+    # -- add ------------------------------------------------------------------------------------------------------
 
     def add(
         self, envelopes: Sequence[Envelope], now: int, dedup_until: int, draft_until: int | None = None
@@ -260,7 +263,7 @@ class MemoryTransaction:
         until, seq, id = self._state.keys.get((envelope.queue, envelope.dedup_key), (0, 0, ""))
         return Stored(seq, id, True) if until > now else None
 
-    # -- reading --------------------------------------------------------------------------------------------------
+    # -- read -----------------------------------------------------------------------------------------------------
 
     def rewrite(self, messages: Sequence[Message], envelopes: Sequence[Envelope]) -> None:
         for message, envelope in zip(messages, envelopes, strict=True):
@@ -314,7 +317,7 @@ class MemoryTransaction:
         last = ".".join(map(str, found[-1][0])) if len(found) == limit else ""
         return Page([message for _, message in found], last)
 
-    # -- changing -------------------------------------------------------------------------------------------------
+    # -- change ---------------------------------------------------------------------------------------------------
 
     def swap(self, changes: Sequence[Change]) -> None:
         for before, after, failure in changes:
@@ -396,7 +399,7 @@ def _read_policy(text: str | None, queue: str) -> QueuePolicy:
 
 
 def _is_counted(message: Message) -> bool:
-    """A remembered id is not a kept message."""
+    """Check whether the message counts in its state; a tombstone (a done message without a body) does not."""
     return message.state is not State.DROPPED and (message.state is not State.DONE or message.body)
 
 
@@ -432,7 +435,7 @@ def read_cursor(cursor: str, state: State) -> tuple[int, ...]:
 
 
 class MemoryStore:
-    """``core.ports.Store`` on a ``MemoryState``; several may be open on the same one."""
+    """In-memory store (``core.ports.Store``) on a ``MemoryState``; several stores may share one state."""
 
     def __init__(self, state: MemoryState | None = None) -> None:
         self.state = MemoryState() if state is None else state
@@ -463,7 +466,7 @@ class MemoryStore:
             self._seen = self.state.version
 
     def check(self, *, repair: bool) -> Iterator[Finding]:
-        """Recount. Nothing else can go wrong here that a process would survive."""
+        """Recount the counters. No other damage is possible in memory."""
         with self.transaction() as work:
             findings = [
                 Finding("counter", queue, f"counted {kept}, found {true}", mended=repair)

@@ -29,8 +29,10 @@ def open_store(
     read_only: bool = False,
     reserve_bytes: int = RESERVE_BYTES,
 ) -> Store:
-    """``served``: by a server, which holds its lock and is the only one to write to it. ``read_only``: nothing is
-    written to it, and every write is refused. ``reserve_bytes``: disk space kept for draining a full store."""
+    """Open a store by URL.
+
+    ``served``: the caller is a server that holds the store's lock and is its only writer. ``read_only``: refuse every
+    write. ``reserve_bytes``: disk space reserved for draining a full store."""
     scheme, colon, place = url.partition(":")
     if not colon or scheme not in SCHEMES:
         raise BadInput(f"{url!r} is not a store; use sqlite:FILE, files:FOLDER, etcd://HOSTS or memory:", field="store")
@@ -62,8 +64,9 @@ def open_store(
 
 
 def mend(url: str) -> list[Finding]:
-    """A store that is too damaged to be opened: read what can be read into a new one in its place. Raises where that
-    does not help."""
+    """Salvage a store that is too damaged to be opened: copy all readable data into a new one in its place.
+
+    Raises an error if that is not possible."""
     scheme, _, place = url.partition(":")
     if scheme != "sqlite":
         raise StoreDamaged(f"{place} cannot be mended without being opened")
@@ -73,7 +76,7 @@ def mend(url: str) -> list[Finding]:
 
 
 def open_roster(url: str, clock: Clock) -> Roster | None:
-    """Where the consumers of that store tell of themselves: files beside it; None where nobody else could see them."""
+    """Open the consumer registry in files beside a store. Return None for a store that other processes cannot open."""
     scheme, _, place = url.partition(":")
     if scheme in ("memory", "etcd"):
         return None
@@ -89,8 +92,10 @@ BESIDE = ("", "-wal", "-shm", "-redo", ".lock")
 
 
 def parts_of(url: str) -> list[Path]:
-    """What others must not reach. A folder that holds a SQLite file belongs to the store if a server uses it as its
-    data folder; any other may be a person's own."""
+    """List the files and folders of a store that other users must not reach.
+
+    The folder of a SQLite file is included only if a server uses it as its data folder (there is a lock file). Any
+    other folder may be a user's own."""
     scheme, _, place = url.partition(":")
     if scheme == "files" and place:
         return [Path(place).absolute()]
@@ -102,7 +107,7 @@ def parts_of(url: str) -> list[Path]:
 
 
 def loose_parts(url: str, *, repair: bool = False) -> list[Finding]:
-    """``repair``: take the access away from others."""
+    """Find files and folders of a store with too wide permissions. ``repair``: remove the access of other users."""
     found = []
     for part in parts_of(url):
         text = loose(part)

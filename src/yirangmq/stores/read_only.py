@@ -1,8 +1,8 @@
 """Read-only opening of stores this process cannot write: read-only file system, other owner, immutable file.
 
-SQLite: the file is opened with ``mode=ro`` (and ``immutable=1`` if the WAL is empty) where that shows every confirmed
-message. Three cases do not: a WAL whose index would have to be written, a redo log that is not applied yet, an older
-schema. Then the file, its WAL and its redo log are copied to a temporary folder and opened there.
+SQLite: the file is opened with ``mode=ro`` (and ``immutable=1`` if the WAL is empty) if that shows every confirmed
+message. In three cases it does not: the index of the WAL would have to be written, a redo log is not applied yet, the
+schema is older. Then the file, its WAL and its redo log are copied to a temporary folder and opened there.
 
 Files: the index is built from the file names in a temporary folder.
 
@@ -30,14 +30,16 @@ COPIED = ("", "-wal", "-redo")
 
 
 class ReadOnlyStore:
-    """``core.ports.Store`` that refuses every write. ``stack`` closes what was opened for it."""
+    """Store (``core.ports.Store``) that refuses every write.
+
+    ``stack`` closes the inner store and removes its temporary folder."""
 
     def __init__(self, place: str, store: Store, stack: ExitStack, *, is_copy: bool = False) -> None:
         self._place = place
         self._store = store
         self._stack = stack
         self.is_copy = is_copy
-        """What is shown is a copy, made when it was opened."""
+        """True if the store is a copy, made when it was opened; later changes are not visible."""
 
     def transaction(self, *, write: bool = True) -> AbstractContextManager[Transaction]:
         if write:
@@ -60,7 +62,7 @@ class ReadOnlyStore:
 
 
 def open_read_only(scheme: str, place: str, durability: str) -> Store:
-    """``scheme``: sqlite or files."""
+    """Open a store for reading only. ``scheme`` is "sqlite" or "files"."""
     if not Path(place).exists():
         raise StoreReadOnly(f"there is no store at {place}, and none can be made to be read only")
     with ExitStack() as stack:
@@ -81,7 +83,7 @@ def _sqlite(path: Path, durability: str, stack: ExitStack) -> tuple[SqliteStore,
         try:
             return SqliteStore(path, durability=durability, connect=partial(open_reading, uri, path)), False
         except (StoreDamaged, StoreReadOnly, StoreError, apsw.Error):
-            continue  # the copy shows why, if there is no other reason than that it cannot be written
+            continue  # opening the copy succeeds, or raises the actual error
     folder = stack.enter_context(_temporary())
     copy = Path(folder) / path.name
     try:

@@ -1,12 +1,12 @@
 """Disk space reserve for draining a full store, and trimming of history on a full disk.
 
-``Reserve`` is a file beside the store whose blocks are really allocated. Ack, nack, drop, purge and lease need a
-little space: WAL pages, a folder, a journal line. When such a call finds none, the store deletes the reserve, repeats
-the call, and allocates the reserve again as soon as there is room. Publishing never uses that space. Not thread-safe:
-used under the store's lock.
+``Reserve`` is a file beside the store with allocated blocks. Ack, nack, drop, purge and lease need a little space: WAL
+pages, a folder, a journal line. When such a call fails on a full disk, the store deletes the reserve, repeats the call,
+and allocates the reserve again as soon as there is space. Publishing never uses that space. Not thread-safe: used under
+the store's lock.
 
-``give_up_history`` drops the content of acked messages before their policy says so, up to ``limit`` of them. Their ids
-stay remembered for the tombstone window."""
+``give_up_history`` drops the content of acked messages before their archive policy does, up to ``limit`` of them. Their
+ids are remembered for the tombstone window."""
 
 import contextlib
 import os
@@ -19,25 +19,27 @@ from yirangmq.fsio.permissions import open_file
 # -- the reserve file --------------------------------------------------------------------------------------------------
 
 SHARE = 8
-"""At most this part of the file system is reserved ..."""
+"""Divisor: at most 1/8 of the file system is reserved ..."""
 LEAST, LEAST_SHARE = 1024 * 1024, 4
-"""... but 1 MiB, with which SQLite's pages can be moved at all, if that is not more than a quarter of it."""
+"""... but at least 1 MiB, which SQLite needs to move pages at all, unless that exceeds a quarter of the file system."""
 BLOCK = 4096
 PARTS = 16
-"""Where there is no room for all of it, as many of these parts as there is room for."""
+"""Granularity of a partial reserve: if the disk has no space for all of it, the largest multiple of 1/16 that fits."""
 
 
 class Reserve:
-    """``size`` 0: nothing is reserved."""
+    """Disk space reserve: a file with allocated blocks. ``size`` is in bytes; 0 reserves nothing.
+
+    Not thread-safe: used under the store's lock."""
 
     def __init__(self, path: str, most: int) -> None:
         self._path = path
         self.size = _fitting(os.path.dirname(path) or ".", most)
         self.is_short = False
-        """It is not there, or not all of it, as far as this process knows."""
+        """True if the reserve is missing or incomplete, as far as this process knows."""
 
     def make(self) -> None:
-        """All of it, or as much as there is room for: other programs must not take what is left of it."""
+        """Allocate the reserve, or the part of it that fits, so that other programs do not use the remaining space."""
         if self.size and not self._is_there():
             self.is_short = True
             for part in range(PARTS, 0, -1):
@@ -48,17 +50,17 @@ class Reserve:
             self.is_short = False
 
     def release(self) -> None:
-        """Give the space free."""
+        """Delete the reserve to free its space."""
         self.is_short = bool(self.size)
         self._remove()
 
     @property
     def is_held(self) -> bool:
-        """There is something to release."""
+        """True if the reserve file exists, complete or not."""
         return self.size > 0 and os.path.exists(self._path)
 
     def look(self) -> bool:
-        """Whether it is not there: another process may have used it."""
+        """Check the file again: another process may have released it. Return True if it is missing or incomplete."""
         self.is_short = bool(self.size) and not self._is_there()
         return self.is_short
 
@@ -109,11 +111,11 @@ def files_reserve(root: str, most: int) -> Reserve:
 # -- trimming of history -----------------------------------------------------------------------------------------------
 
 HISTORY_PARTS = (500, 50, 5)
-"""Messages that are given up in one transaction: as many as there is space for."""
+"""Messages to trim in one transaction. The numbers are tried in this order, until one transaction fits on the disk."""
 
 
 def give_up_history(transaction: Transaction, limit: int) -> int:
-    """How many messages lost their content."""
+    """Drop the content of up to ``limit`` acked messages. Return how many."""
     changes: list[Change] = []
     for queue in transaction.queues():
         if len(changes) >= limit or not transaction.counts(queue).done:

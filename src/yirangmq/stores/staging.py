@@ -1,7 +1,7 @@
 """Staging files of sink batches: ``<query>/<batch>/<stage>.<piece>``.
 
 Implements ``broker.sink_batch_rows.Stages``. A piece is written to a temporary file, synced and renamed, so it is
-whole and on disk before ``put`` returns. ``put`` of an existing piece replaces it."""
+complete and on disk before ``put`` returns. ``put`` of an existing piece replaces it."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,13 +13,13 @@ from yirangmq.fsio.permissions import make_folders
 
 
 class StageFiles:
-    """``core.stages``'s port in a folder of its own, made at first use."""
+    """Staging area of sink batches (``broker.sink_batch_rows.Stages``) in a folder that the first ``put`` creates."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def put(self, query: str, batch: int, stage: str, piece: int, data: bytes) -> None:
-        """On disk when this returns. The same piece again replaces the one before."""
+        """Store a piece durably. A piece with the same key is replaced."""
         folder = self._of(query, batch)
         path = folder / f"{stage}.{piece:06d}"
         try:
@@ -34,7 +34,7 @@ class StageFiles:
             raise kind(f"{path} cannot be written: {error.strerror or error}; nothing was stored") from None
 
     def reader(self, query: str, batch: int) -> Callable[[str, int], memoryview]:
-        """Reads piece by piece to memory that is used again: each is good until the next one is read."""
+        """Return a reader of pieces that reuses its memory: a piece is valid until the next one is read."""
         folder, place = self._of(query, batch), Place()
 
         def read(stage: str, piece: int) -> memoryview:
@@ -53,13 +53,13 @@ class StageFiles:
             raise _missing(piece, stage, batch)
 
     def drop(self, query: str, batch: int) -> None:
-        """Every stage of a batch, those of failed tasks included."""
-        import shutil  # hardly ever needed, and not small
+        """Delete all stages of a batch, also those of failed tasks."""
+        import shutil  # rarely needed, and slow to import
 
         shutil.rmtree(self._of(query, batch), ignore_errors=True)
 
     def batches(self) -> Iterator[tuple[str, int, int]]:
-        """(query, batch, when it was last written to, in milliseconds)."""
+        """Yield (query, batch, time of the last write in ms since 1970)."""
         if not self._folder.is_dir():
             return
         for query in self._folder.iterdir():

@@ -1,1 +1,1 @@
-"""Message store in etcd: its leader keeps the state in memory and commits each transaction to etcd."""
+"""Message store in etcd: the leader keeps the state in memory and commits each transaction to etcd."""

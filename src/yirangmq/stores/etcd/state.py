@@ -6,12 +6,12 @@ Keys below ``/yirangmq/NAME/``::
     k/          deduplication keys, by hash
     c/ p/       counters and policies, by queue
     n/          notes
-    last        the last number given out
+    last        the last message number assigned
 
 Derived data (ready lists, groups, timers, ids) is in memory only and rebuilt by ``read_state``.
 
-``EtcdTransaction`` extends the memory store's transaction with two indexes. ``RecordingEdit`` notes what it changes,
-and ``writes_of`` turns that into keys and values. No I/O here: ``stores.etcd.store`` sends them."""
+``EtcdTransaction`` extends the memory store's transaction with two indexes. ``RecordingEdit`` records the changed
+entries, and ``writes_of`` encodes them as keys and values. No I/O here: ``stores.etcd.store`` sends them."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
@@ -27,22 +27,22 @@ from yirangmq.stores.memory import ABSENT, Edit, MemoryState, MemoryTransaction,
 
 _LAST = (2**63,)
 MOST_BODY = 1_310_720
-"""etcd takes requests of 1.5 MiB, and the envelope is not all there is in one."""
+"""Maximum payload size in bytes: 1.25 MiB. etcd accepts requests of 1.5 MiB, and the envelope is only a part of one."""
 
 
 class EtcdState(MemoryState):
-    """With two more indexes, because a server asks for the first of many, many times a second."""
+    """Memory state with two more indexes, because a server often reads the first few of many messages."""
 
     def __init__(self) -> None:
         super().__init__()
         self.listed: dict[tuple[str, State], list[tuple[int, ...]]] = {}
-        """The messages of each queue and state in the order of ``scan``, sorted; the last member is the number."""
+        """(queue, state) to its messages in the order of ``scan``, sorted; the last member is the message number."""
         self.archived: dict[str, list[tuple[int, int]]] = {}
-        """Of each queue the done ones that still have a body, as (changed_at, seq), sorted."""
+        """Queue to its done messages that still have a body, as (changed_at, seq), sorted."""
 
 
 class RecordingEdit(Edit):
-    """Knows what it changed, and what was there before."""
+    """Undo log that also records each changed table entry with its value before the transaction."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,13 +57,13 @@ class RecordingEdit(Edit):
 
 
 class EtcdTransaction(MemoryTransaction):
-    """The same with indexes."""
+    """Memory transaction that also maintains the two indexes of ``EtcdState``, and limits payload sizes."""
 
     _state: EtcdState
     _edit: RecordingEdit
 
     def also(self, operations: Sequence[Any]) -> None:
-        """A few operations on keys of others, done with this transaction or not at all."""
+        """Add etcd operations on keys outside the store; they are committed atomically with this transaction."""
         self._edit.also += operations
 
     def _set_card(self, message: Message) -> None:
@@ -131,7 +131,9 @@ def _check_sizes(envelopes: Sequence[Envelope]) -> None:
 
 
 def writes_of(state: EtcdState, edit: RecordingEdit) -> tuple[dict[bytes, bytes | None], dict[bytes, bytes | None]]:
-    """What a transaction changed, as keys and values; envelopes of new messages apart."""
+    """Encode the changes of a transaction as keys and values; None deletes a key.
+
+    The second result has the envelopes of new messages, which are written before the commit."""
     writes: dict[bytes, bytes | None] = {}
     early: dict[bytes, bytes | None] = {}
     forms = _forms(state)
@@ -163,20 +165,24 @@ def _forms(state: EtcdState) -> dict[int, Form]:
 
 
 def _key_name(key: tuple[str, str]) -> bytes:
-    """Of any length and with any characters in it; the value says which it is."""
+    """Return the etcd key of a deduplication entry.
+
+    It is a hash, because deduplication keys have any length and any characters. The value has the original key."""
     return b"k/" + blake2b("\0".join(key).encode(), digest_size=20).hexdigest().encode()
 
 
 def _show_envelope(sent: Envelope) -> bytes:
-    """One line of JSON, then the payload as it is."""
+    """Encode an envelope: one line of JSON, then the raw payload."""
     return dumps([*sent[:8], *sent[9:]]) + b"\n" + sent.payload
 
 
-# -- and back ---------------------------------------------------------------------------------------------------------
+# -- from keys to memory ----------------------------------------------------------------------------------------------
 
 
 def read_state(found: Mapping[bytes, bytes]) -> tuple[EtcdState, list[bytes]]:
-    """The state, and keys that belong to nothing: bodies that came before a commit which did not."""
+    """Build the state from all keys of the store.
+
+    The second result lists orphaned envelope keys: they were written before a commit that did not succeed."""
     state = EtcdState()
     orphans: list[bytes] = []
     for key, value in found.items():
@@ -246,7 +252,7 @@ def _read_last(state: EtcdState, name: bytes, value: bytes) -> None:
 
 
 def _ignore(state: EtcdState, name: bytes, value: bytes) -> None:
-    """Written by somebody else, or by a later release."""
+    """Ignore an unknown key, for example of a later release."""
 
 
 _READERS: dict[bytes, Callable[[EtcdState, bytes, bytes], None]] = {

@@ -1,11 +1,10 @@
 """Message store in etcd: leader election, the leader's state in memory, one fenced commit per transaction.
 
-The leader has all messages and envelopes in memory and reads there. What a transaction changed is sent as one fenced
+The leader has all messages and envelopes in memory and reads there. The changes of a transaction are sent as one fenced
 commit when its block is left (``cluster.fenced_commits``); elections are in ``cluster.leadership``. An asyncio loop on
-the thread ``etcd`` speaks to etcd; transactions run one at a time on the caller's thread and wait for it.
+the thread ``etcd`` talks to etcd. Transactions run one at a time on the caller's thread and wait for it.
 
-While this process does not lead, every transaction is refused with ``not_active``: what it could read here might be
-stale a moment later."""
+While this process does not lead, every transaction is refused with ``not_active``, because its state could be stale."""
 
 import asyncio
 import os
@@ -41,34 +40,36 @@ from yirangmq.stores.etcd.state import EtcdState, EtcdTransaction, RecordingEdit
 Answer = TypeVar("Answer")
 LOOK_SECONDS = 1.0
 MUCH = 0.02
-"""Of the quota."""
+"""Share of the quota, estimated to be written since the last measurement, above which the next one starts early."""
 COMPACT_SECONDS = 30.0
 PATIENCE_SECONDS = 30.0
-"""How long a process that wants the store for itself waits for it."""
+"""Timeout of a process that opens the store for exclusive use, in seconds."""
 STOP_SECONDS = 5.0
 
 
 class EtcdStore:
-    """``core.ports.Store``. ``changed`` is called, in the thread of etcd, when this process begins or ends to lead, or
-    sees another leader."""
+    """Message store in etcd (``core.ports.Store``), usable while this process is the leader.
+
+    ``changed`` is called on the etcd thread when this process gains or loses leadership, or sees another leader.
+    ``_lock`` serialises transactions; ``_news`` guards ``_version``. Elections and commits run on the etcd thread."""
 
     def __init__(self, address: Address, me: Leader) -> None:
         self.address = address
         self.changed: Callable[[], object] = _nothing
         self.reigns = 0
-        """How often this process has begun to lead."""
+        """Number of times this process became leader."""
         self._now: tuple[Reign, EtcdState] | None = None
         self._lock = threading.Lock()
         self._news = threading.Condition()
         self._version = self._seen = 0
         self._closed = False
         self._trouble = ""
-        """Why this process cannot even stand."""
+        """Why the election failed, or ""."""
         self.leader: Leader | None = None
         self.ask_work: Ask | None = None
-        """Has something called in the loop that works while this process leads; if that hangs, another leads."""
+        """Runs a probe on the loop that does the work while this process leads. If it hangs, another process leads."""
         self.arrived: Callable[[list[Put]], None] | None = None
-        """Told, in the thread of etcd, what plain clients put into inboxes, while this process leads."""
+        """Callback on the etcd thread while this process leads: messages that plain etcd clients put into inboxes."""
         self._inbox: asyncio.Task[None] | None = None
         self._etcd: Etcd | None = None
         self.room = Room()
@@ -86,11 +87,12 @@ class EtcdStore:
     def _ask(self, work: Coroutine[Any, Any, Answer]) -> Answer:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
-    # -- leading ------------------------------------------------------------------------------------------------------
+    # -- leadership ---------------------------------------------------------------------------------------------------
 
     def check_free(self) -> None:
-        """We may read the store; its queues are served by servers or dispatched by nodes of ``cluster serve``, never
-        both."""
+        """Check that the store is readable and that no node of ``cluster serve`` dispatches its queues.
+
+        Queues in etcd are either served by servers or dispatched by such nodes, never both."""
         self._ask(self._look())
         if self.address.name == NAME and (queues := self._ask(self._dispatched())):
             text = f"queues of this etcd are dispatched by nodes of `yirangmq cluster serve`: {', '.join(queues[:5])}"
@@ -105,7 +107,7 @@ class EtcdStore:
             return await dispatched(etcd)
 
     def stand(self, me: Leader | None = None) -> None:
-        """From now on this process leads whenever nobody else does; ``me`` is what others read of it then."""
+        """Join the leader election. ``me`` is the record that other processes read while this one leads."""
         if me is not None:
             self._me = me
         if self._running is None:
@@ -142,7 +144,7 @@ class EtcdStore:
         self._tell()
 
     def ended(self, reign: Reign) -> None:
-        """Whoever is in the middle of a transaction finds it out when it commits."""
+        """Handle the loss of leadership. A transaction in progress fails when it commits."""
         if self._now is not None and self._now[0] is reign:
             self._now = None
         if self._inbox is not None:
@@ -185,7 +187,7 @@ class EtcdStore:
         return NotActive(f"the active node is {leader.node}{at}")
 
     def wait_to_lead(self, seconds: float = PATIENCE_SECONDS) -> None:
-        """For a process that wants the store itself."""
+        """Wait until this process leads; for exclusive use without a server. Raises ``Unavailable`` on timeout."""
         with self._news:
             came = self._news.wait_for(
                 lambda: self.is_on or (self._running is not None and self._running.done()), seconds
@@ -232,7 +234,7 @@ class EtcdStore:
             raise Unavailable("the store was closed before this was confirmed") from None
 
     def _count(self, *parts: Mapping[bytes, bytes | None]) -> None:
-        """Who writes much between two measurements asks for the next one now."""
+        """Count written bytes, and start a quota measurement early if they are more than ``MUCH``."""
         self.room.take(sum(len(key) + len(value or b"") for part in parts for key, value in part.items()))
         if self.room.likely - self.room.full > MUCH:
             self._loop.call_soon_threadsafe(self.room.ask)
@@ -243,7 +245,7 @@ class EtcdStore:
             self._seen = self._version
 
     def check(self, *, repair: bool) -> Iterator[Finding]:
-        """Recount; what cannot be read was refused when this process began to lead."""
+        """Recount the counters. Values that cannot be parsed were refused when this process became leader."""
         findings: list[Finding] = []
         with self.transaction(write=repair) as work:
             for queue in work.queues():
@@ -255,15 +257,15 @@ class EtcdStore:
         yield from findings
 
     def durability(self) -> str:
-        """More than half of etcd's members have it on disk."""
+        """Return "full": a commit is on disk on a majority of etcd's members."""
         return "full"
 
     def used_bytes(self) -> int:
-        """As the quota counts."""
+        """Return the used bytes as etcd's quota counts them."""
         return round(self.room.full * self.room.quota)
 
     def no_room(self) -> QueueError | None:
-        """Why nothing may be published now."""
+        """Return the error for publishing while etcd is full or nearly full, or None."""
         if self.room.is_full:
             return StoreFull(FULL)
         if self.room.likely >= NEARLY_FULL:
@@ -272,7 +274,7 @@ class EtcdStore:
         return None
 
     def close(self) -> None:
-        """Another may lead at once."""
+        """Stop leading and close; another process can become leader immediately."""
         if self._closed:
             return
         self._closed = True
@@ -293,11 +295,11 @@ class EtcdStore:
 
 
 def _nothing() -> None:
-    """Nobody listens."""
+    """Default of ``changed``: do nothing."""
 
 
 def open_etcd(url: str, environment: Mapping[str, str] = os.environ) -> EtcdStore:
-    """For this process alone, until it is closed: it leads. Refused while a server does."""
+    """Open the store for exclusive use: this process leads until it closes it. Refused while a server leads."""
     address = read_address(url, environment)
     leader = who_leads(address)
     if leader is not None and leader.forward:

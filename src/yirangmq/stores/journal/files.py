@@ -1,10 +1,10 @@
-"""Journal files by date, ``2026-11-15/00000042.jsonl``: append, take back, recovery at open, removal of a day.
+"""Journal files by date, ``2026-11-15/00000042.jsonl``: append, rollback, recovery at open, removal of a day.
 
-One process writes. What is appended is on disk when ``append`` returns; if it raises, none of it is there. Until the
-store has committed, the lines can be taken back. Opening cuts off lines that no store commit confirmed.
+One process writes. Appended lines are on disk when ``append`` returns; if it raises, none of them is. Until the store
+has committed, the lines can be truncated again. Opening truncates lines that no store commit confirmed.
 
-A file beyond 64 MiB is followed by the next number. A day's folder is renamed before its files are removed, so readers
-see it go in one step."""
+After a file exceeds 64 MiB, a new one with the next number is started. A day's folder is renamed before its files are
+removed, so readers see it disappear in one step."""
 
 import contextlib
 import os
@@ -20,23 +20,25 @@ from yirangmq.fsio.errors import translated
 from yirangmq.fsio.permissions import access_in, make_folders
 
 BESIDE = "by-date"
-"""The folder beside a store where they are by default."""
+"""Name of the default folder, beside the store."""
 FILE_BYTES = 64 << 20
-"""A file that has grown past this is followed by another one: small enough to be opened in an editor."""
+"""Size after which a new file is started: 64 MiB, small enough for a text editor."""
 GOING = ".going-"
-"""A day's folder is called so while its files are being removed."""
+"""Name prefix of a day's folder while its files are being removed."""
 AT_ONCE = 1 << 20
 
 
 class Mark(NamedTuple):
-    """An end to go back to."""
+    """End of the journal to return to when a commit fails: file name and size in bytes."""
 
     file: str
     size: int
 
 
 class DayFiles:
-    """One writer. ``lock`` is held by whoever appends, until it is known whether what was appended is true."""
+    """Journal files of one store, with one writer.
+
+    The appender holds ``lock`` until the store commit has succeeded or failed."""
 
     def __init__(
         self, root: Path, disk: Disk | None = None, *, durability: str = "full", file_bytes: int = FILE_BYTES
@@ -55,7 +57,9 @@ class DayFiles:
     # -- opening --------------------------------------------------------------------------------------------------
 
     def open(self, known: Position | None) -> list[Finding]:
-        """Cut off what the store never confirmed; say what it vouches for and is not there."""
+        """Recover the files: truncate lines behind the store's position ``known``.
+
+        Return findings about truncated lines, and about files that are shorter than the position says."""
         with translated(self.root):
             make_folders(self.root)
             self._disk.access = access_in(self.root)
@@ -77,7 +81,7 @@ class DayFiles:
         return Finding("unconfirmed", cut.file, f"{size} bytes that no commit followed were cut off", True)
 
     def _cut_torn(self) -> list[Finding]:
-        """Nobody vouches for any of it: whole lines stay."""
+        """Truncate incomplete last lines. Without a position in the store, all complete lines are kept."""
         found = []
         for name in files(self.root):
             size, whole = (self.root / name).stat().st_size, whole_bytes(self.root / name)
@@ -92,7 +96,9 @@ class DayFiles:
         return Mark(self._file, self._size)
 
     def append(self, day: str, lines: Sequence[bytes]) -> Mark:
-        """With the lock held: all of them, synced; where they end. If it raises, none of them is there."""
+        """Append lines, sync them, and return the new end. Requires ``lock``.
+
+        If it raises, none of the lines remains."""
         before = self.end
         with translated(self.root):
             try:
@@ -113,11 +119,12 @@ class DayFiles:
         return self.end
 
     def take_back(self, mark: Mark) -> None:
-        """With the lock held: what was appended since is not true. Where the disk does not even let us cut it off, that
-        is done before the next line is written, or at the next opening."""
+        """Truncate everything appended since ``mark``. Requires ``lock``.
+
+        If the truncation fails, it is repeated before the next append, or at the next opening."""
         if mark.file == self._file:
             self._size = mark.size
-        else:  # a file was begun meanwhile: it stays, empty
+        else:  # a new file was started meanwhile: it stays, empty
             self._size = 0
         if self._fd >= 0:
             self._is_dirty = True
@@ -157,10 +164,10 @@ class DayFiles:
         with self.lock:
             self._close_file()
 
-    # -- beside the lines -----------------------------------------------------------------------------------------
+    # -- additional files and removal -----------------------------------------------------------------------------
 
     def write_beside(self, day: str, name: str, data: bytes) -> None:
-        """A file of its own in a day's folder, in place of one of that name."""
+        """Write an additional file to a day's folder, atomically and durably; it replaces one of the same name."""
         with translated(self.root):
             folder = self.root / day
             if not folder.is_dir():
@@ -179,7 +186,7 @@ class DayFiles:
             self._disk.fsync_folder(str(folder))
 
     def remove(self, day: str) -> None:
-        """The whole day, in one step as readers see it; never the one that is being written."""
+        """Remove a whole day, in one step for readers. Raises ``ValueError`` for the day that is being written."""
         remove(self.root, day, self._disk, self._file.partition("/")[0])
 
     def _remove_going(self) -> None:
@@ -213,7 +220,7 @@ def day_names(root: Path) -> list[str]:
 
 
 def days(root: Path) -> list[Day]:
-    """Those that have files; the numbers tell in which order they were written."""
+    """List the days that have files. File numbers give the order in which the days were written."""
     found: dict[str, int] = {}
     for name in files(root):
         day = name.partition("/")[0]
@@ -222,7 +229,7 @@ def days(root: Path) -> list[Day]:
 
 
 def files(root: Path, day: str | None = None) -> list[str]:
-    """``DAY/NUMBER.jsonl``, in the order they were written."""
+    """List files as ``DAY/NUMBER.jsonl``, in the order they were written."""
     names = []
     for one in day_names(root) if day is None else [day]:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
@@ -231,8 +238,9 @@ def files(root: Path, day: str | None = None) -> list[str]:
 
 
 def lines(path: Path, begin: int = 0, tell: Callable[[int], None] | None = None) -> Iterator[bytes]:
-    """Whole lines only, each with its end; one that is being written, or was torn, is not there yet. ``tell`` is given
-    the size up to which whole lines reach."""
+    """Yield complete lines with their line ends. An incomplete last line (being written, or torn) is omitted.
+
+    ``tell`` is called at the end with the offset after the last complete line."""
     at = begin
     with path.open("rb", AT_ONCE) as file:
         file.seek(begin)
@@ -246,7 +254,7 @@ def lines(path: Path, begin: int = 0, tell: Callable[[int], None] | None = None)
 
 
 def whole_bytes(path: Path) -> int:
-    """Up to the end of the last whole line."""
+    """Return the offset after the last complete line."""
     size = path.stat().st_size
     with path.open("rb") as file:
         at = size

@@ -1,11 +1,12 @@
 """Journal retention, and the check of the journal against its store.
 
-Retention removes a day when its age says so (``core.journal.judged``) and no message accepted on it is unfinished. It
-reads the day's lines and looks each message up in the store, a page at a time: exact, without any bookkeeping.
+Retention removes a day when it is old enough (``core.journal.judged``) and all messages accepted on it are settled. It
+reads the day's lines and looks each message up in the store, a page at a time. This is exact and needs no counters.
 
-The check asks three things: is every line whole and true, is every message there once, does the store agree. It reads
-the store before and after the files. What waits in the store before must be in the files. What the files leave open
-must wait in the store after, or have been settled meanwhile. The check mends nothing."""
+The check verifies three things: every line is complete and valid, every message occurs once, and the store agrees. It
+reads the store before and after the files. Messages that are unsettled in the store before must be in the files.
+Messages without an outcome in the files must be unsettled in the store after, or have been settled meanwhile. The check
+changes nothing."""
 
 import contextlib
 from array import array
@@ -29,19 +30,21 @@ from yirangmq.stores.journal.store import read_position
 
 PER_PAGE = 500
 Read = Callable[[Callable[[Transaction], Any]], Any]
-"""Work in a transaction that changes nothing."""
+"""Runs a function in a read-only store transaction and returns its result."""
 
 
 # -- retention ---------------------------------------------------------------------------------------------------------
 
 
 class Kept(NamedTuple):
+    """Day that retention keeps, with the reason."""
+
     day: str
     why: str
 
 
 class Housekept(NamedTuple):
-    """What went, or would go, and what keeps the rest."""
+    """Result of journal retention: removed days (or days to remove, in a dry run), freed bytes, kept days."""
 
     today: str
     removed: list[str]
@@ -71,7 +74,7 @@ def housekeep(
 
 
 def waits(root: Path, day: str, read: Read) -> str:
-    """Which message of that day is not settled; "" if all are."""
+    """Describe the first unsettled message of a day. Return "" if all are settled."""
     heads = accepted(root, day)
     while page := list(islice(heads, PER_PAGE)):
         cards = cards_of(read, [head.seq for head in page])
@@ -87,7 +90,7 @@ def cards_of(read: Read, seqs: Sequence[int]) -> list[Message | None]:
 
 
 def accepted(root: Path, day: str) -> Iterator[Head]:
-    """What was accepted on that day. A line that is no record keeps nobody: ``check`` tells of it."""
+    """Yield the messages accepted on a day. Invalid lines are skipped; ``check`` reports them."""
     for name in files.files(root, day):
         for line in files.lines(root / name):
             with contextlib.suppress(BadInput):
@@ -110,10 +113,12 @@ def _current(read: Read) -> str:
 BLOCK = 1 << 16
 ACCEPTED, SETTLED_MARK = 1, 2
 MOST_FINDINGS = 1000
-"""More than these nobody reads; the last one says how many there are."""
+"""Maximum number of findings listed; one more finding has the number of the others."""
 
 
 class Checked(NamedTuple):
+    """Result of a journal check: numbers of files, lines and accepted messages, and the findings."""
+
     files: int
     records: int
     messages: int
@@ -121,7 +126,7 @@ class Checked(NamedTuple):
 
 
 class Marks:
-    """A byte for each number of a message; numbers follow each other, so blocks of them are dense."""
+    """Flags per message number, one byte each, in blocks of 64 KiB. Numbers are consecutive, so blocks are dense."""
 
     def __init__(self) -> None:
         self._blocks: dict[int, bytearray] = {}
@@ -142,6 +147,8 @@ class Marks:
 
 
 class Check:
+    """One run of the journal check. Memory: one byte per message number, in blocks."""
+
     def __init__(self, root: Path, read: Read | None) -> None:
         self._root = root
         self._read = read
@@ -224,7 +231,9 @@ class Check:
         return found
 
     def _look_at_open(self, read: Read) -> None:
-        """Accepted, and nothing tells how it ended: it must wait in the store, or have ended since we looked."""
+        """Check messages without an outcome in the files.
+
+        Each must be unsettled in the store, or have been settled since the files were read; then it has a new line."""
         seqs = array("q", self._marks.only(ACCEPTED))
         over = array("q")
         for begin in range(0, len(seqs), PER_PAGE):
@@ -258,5 +267,5 @@ def _numbers(read: Read, queue: str, state: State) -> Iterator[int]:
 
 
 def check(root: Path, read: Read | None) -> Checked:
-    """``read``: work in the store that changes nothing; None leaves it out."""
+    """Check the journal. ``read`` runs read-only work in the store; None checks the files only."""
     return Check(root, read).run()

@@ -2,13 +2,13 @@
 
 In each commit the lines come first: written, and synced once for all that share the commit. Then the store commits,
 and in that same commit records how far the lines are valid (the note ``files-by-date/position``). After a crash, lines
-behind that position are cut off (``DayFiles.open``). A commit that fails takes its lines back. Replies wait for both.
+behind that position are truncated (``DayFiles.open``). A failed commit truncates its lines. Replies wait for both.
 
-``Observed`` wraps a transaction and notes which messages it accepts and settles; the lines are made at the commit and
-carry its time. A transaction that accepts and settles nothing passes through.
+``Observed`` wraps a transaction and records which messages it accepts and settles. The lines are built at the commit
+and carry its time. A transaction that accepts and settles nothing writes no lines.
 
-At open the store is compared with the position: messages without a line get one. Where the last commit of a files
-store was cut in the middle, its lines are followed by corrections."""
+At open the store is compared with the position: messages without a line get one. If the last commit of a files store
+was interrupted, corrections are appended after its lines."""
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -31,8 +31,10 @@ from yirangmq.stores.journal.files import DayFiles, files, lines
 
 
 class Observed:
-    """The inner transaction, with an eye on what it accepts and settles. (Lines are made when the commit comes: their
-    moment is that of the commit.)"""
+    """Transaction decorator that records which messages the inner transaction accepts and settles.
+
+    ``works`` are functions that build the lines. They run at the commit, because lines carry the commit's time. ``seq``
+    is the highest number of an accepted message. Methods not defined here are those of the inner transaction."""
 
     def __init__(self, inner: Transaction) -> None:
         self.inner = inner
@@ -49,7 +51,7 @@ class Observed:
     def lines(self, now: int) -> list[bytes]:
         return [line for work in self.works for line in work(now)]
 
-    # -- accepting ------------------------------------------------------------------------------------------------
+    # -- accept ---------------------------------------------------------------------------------------------------
 
     def add(
         self, envelopes: Sequence[Envelope], now: int, dedup_until: int, draft_until: int | None = None
@@ -61,7 +63,7 @@ class Observed:
         return stored
 
     def rewrite(self, messages: Sequence[Message], envelopes: Sequence[Envelope]) -> None:
-        """A draft is accepted when its content comes."""
+        """Rewrite messages. A draft counts as accepted when it gets its content."""
         self.inner.rewrite(messages, envelopes)
         for is_draft, kind in ((True, Kind.ACCEPTED), (False, Kind.REWRITTEN)):
             found = [
@@ -76,7 +78,7 @@ class Observed:
         self.seq = max(self.seq, *(seq for seq, _ in messages))
         self.works.append(lambda now: journal_line.accepted(now, messages, kind))
 
-    # -- settling -------------------------------------------------------------------------------------------------
+    # -- settle ---------------------------------------------------------------------------------------------------
 
     def swap(self, changes: Sequence[Change]) -> None:
         self.inner.swap(changes)
@@ -101,10 +103,10 @@ class Observed:
         runs = self.inner.in_runs()
         return None if runs is None else cast("InRuns", ObservedRuns(self, runs))
 
-    # -- completing -----------------------------------------------------------------------------------------------
+    # -- complete -------------------------------------------------------------------------------------------------
 
     def complete(self, cards: Sequence[Message]) -> None:
-        """They stand in the store, and nothing tells of them."""
+        """Record messages of the store that the journal has no line for, and outcomes of the ended ones."""
         sent = self.inner.envelopes(cards)
         found = [(card.seq, one) for card, one in zip(cards, sent, strict=True) if one is not None]
         if found:
@@ -115,6 +117,8 @@ class Observed:
 
 
 class ObservedRuns:
+    """Decorator of ``InRuns`` that records the outcome of each message of a run."""
+
     def __init__(self, observed: Observed, runs: InRuns) -> None:
         self._observed = observed
         self._runs = runs
@@ -156,7 +160,7 @@ def accepted_in(root: Path) -> frozenset[tuple[int, str]]:
 
 
 def last_told(found: Iterable[bytes]) -> list[Head]:
-    """Of each message the latest word."""
+    """Return the last line of each message."""
     told = {}
     for line in found:
         head = journal_line.head_of(line)
@@ -166,7 +170,9 @@ def last_told(found: Iterable[bytes]) -> list[Head]:
 
 
 def contradicted(head: Head, card: Message | None) -> Outcome | None:
-    """What must be told of a message if this was told of it last and its card, or none, is what there is."""
+    """Compare the last line of a message with the store, and return the correction to append.
+
+    ``card`` is the message in the store, or None if it is not there. Return None if both agree."""
     is_there = card is not None and card.id == head.id
     if head.kind == Kind.OUTCOME and head.state in SETTLED:
         is_wrong = is_there and card is not None and card.state not in SETTLED
@@ -181,7 +187,7 @@ def contradicted(head: Head, card: Message | None) -> Outcome | None:
 
 
 def read_position(transaction: Transaction) -> Position | None:
-    """Where the files are true up to; None where they were never written."""
+    """Read the position up to which the files are valid. Return None if there is none, or it cannot be parsed."""
     text = transaction.note(NOTE)
     if text is None:
         return None
@@ -203,7 +209,9 @@ COMPLETED = tuple(state for state in KEPT if state is not State.DRAFT)
 
 
 class JournaledStore:
-    """``core.ports.Store``; everything that is not said here is the inner store's."""
+    """Store decorator (``core.ports.Store``) that journals each commit.
+
+    Members not defined here are those of the inner store. ``_known`` is the last position written."""
 
     def __init__(self, store: Store, day_files: DayFiles, clock: Clock) -> None:
         self._store = store
@@ -211,7 +219,7 @@ class JournaledStore:
         self._clock = clock
         self._known = Position()
         self.findings = self._open()
-        """What was mended at the start, or could not be."""
+        """Faults found at the start, repaired or not."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
@@ -223,12 +231,14 @@ class JournaledStore:
         return cast("AbstractContextManager[Transaction]", _Commit(self, inner))
 
     def begin_day(self) -> None:
-        """Today has a file, if only an empty one: it was lived through, and the day before is done with."""
+        """Create today's file, even if it stays empty.
+
+        It shows that the server ran today and that the day before is complete."""
         with self.transaction() as transaction:
             cast("Observed", transaction).works.append(lambda now: iter(()))
 
     def close(self) -> None:
-        with contextlib.suppress(Exception):  # it only spares the next start some looking
+        with contextlib.suppress(Exception):  # it only shortens the comparison at the next start
             self._all_seen()
         self.files.close()
         self._store.close()
@@ -242,7 +252,7 @@ class JournaledStore:
     def durability(self) -> str:
         return self._store.durability()
 
-    # -- the start ------------------------------------------------------------------------------------------------
+    # -- recovery at open -----------------------------------------------------------------------------------------
 
     def _open(self) -> list[Finding]:
         with self._store.transaction() as transaction:
@@ -258,7 +268,7 @@ class JournaledStore:
         return findings
 
     def _all_seen(self) -> None:
-        """No message that is there now has to be looked for at the next start."""
+        """Advance the position past all messages in the store, so that the next start does not compare them again."""
         with self._store.transaction() as transaction:
             self._known = self._known._replace(seq=transaction.places(1))
             transaction.set_note(NOTE, write_position(self._known))
@@ -268,7 +278,10 @@ class JournaledStore:
         return [Finding("completed", where, f"{count} messages of the store were not there", True)] if count else []
 
     def _complete_since(self, seq: int, place: int) -> int:
-        """Somebody worked on the store without us, or a commit of the files store was cut in the middle."""
+        """Add lines for messages stored since the position.
+
+        They exist if another process used the store without the journal, or a commit of the files store was
+        interrupted."""
         count = 0
         for begin in range(seq + 1, place, PER_PAGE):
             with self.transaction() as transaction:
@@ -279,7 +292,7 @@ class JournaledStore:
         return count
 
     def _complete_all(self) -> int:
-        """Whatever stands in the store and not in the files."""
+        """Add lines for all messages that are in the store and not in the files."""
         with self._store.transaction(write=False) as transaction:
             queues = [queue for queue in transaction.queues() if any(transaction.counts(queue))]
         known = accepted_in(self.files.root) if queues else frozenset()
@@ -296,8 +309,10 @@ class JournaledStore:
         return count
 
     def _mend_last(self, known: Position) -> list[Finding]:
-        """The latest commit once more: a store whose commits are many renames may have been cut in the middle of it,
-        and then some of its lines tell of what never came to be."""
+        """Compare the lines of the last commit with the store, and append corrections.
+
+        A commit of the files store is many renames. If it was interrupted, some lines describe changes that did not
+        happen."""
         if not known.file or known.begin >= known.size:
             return []
         told = last_told(lines(self.files.root / known.file, known.begin))
@@ -312,10 +327,10 @@ class JournaledStore:
         text = "the latest commit was not finished for {} messages; their lines are followed by what is so"
         return [Finding("unfinished", known.file, text.format(len(wrong)), True)] if wrong else []
 
-    # -- the commit -----------------------------------------------------------------------------------------------
+    # -- commit ---------------------------------------------------------------------------------------------------
 
     def _write(self, inner: Transaction, told: "Observed") -> Position:
-        """With the lock of the files held, just before the commit."""
+        """Append the lines and put the new position into the transaction. Requires the lock of the files."""
         now = self._clock.wall_ms()
         mark = self.files.append(day_of(now), told.lines(now))
         begin = self._known.size if mark.file == self._known.file else 0
@@ -325,7 +340,9 @@ class JournaledStore:
 
 
 class _Commit:
-    """One transaction as a ``with`` block."""
+    """Write transaction as a context manager: lines first, then the store commit.
+
+    A failure of either truncates the lines."""
 
     def __init__(self, store: JournaledStore, inner: AbstractContextManager[Transaction]) -> None:
         self._store = store

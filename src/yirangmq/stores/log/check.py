@@ -1,7 +1,8 @@
-"""Log check, and repair of a damaged segment.
+"""Check of a topic log, and repair of a damaged segment.
 
-``check`` reads every byte and compares, beside a writer; it mends nothing. ``mended`` works on one sealed segment of a
-log that is open for writing (``SegmentLog.mend``): it writes a wrong index anew, or salvages what is sound."""
+``check`` reads every byte and verifies checksums, numbers and indexes. It may run beside a writer and changes nothing.
+``mended`` repairs one sealed segment of a log that is open for writing (``SegmentLog.mend``). It rewrites a wrong
+index, or salvages the sound records into new segments."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -24,17 +25,18 @@ from yirangmq.wire import records
 
 DAMAGED, GAP, INDEX, ASIDE, FOREIGN = "damaged", "gap", "index", "set-aside", "foreign"
 Progress = Callable[[int, int], None]
-"""Bytes read, and how many there are."""
+"""Callback with two arguments: bytes read, and total bytes."""
 
 
 class Checked(NamedTuple):
-    """Records that were read and are what was written, and what is wrong with the others."""
+    """Result of a log check: the number of sound records, and one finding per fault."""
 
     records: int
     findings: list[Finding]
 
 
 def check(view: SegmentView, progress: Progress = lambda done, total: None) -> Checked:
+    """Verify every segment of the view. A segment that is retired during the check is skipped."""
     total = sum(segment.size for segment in view.chain)
     done = sound = 0
     findings = [Finding(DAMAGED, path, "cannot be read as a segment", False) for path in view.unreadable]
@@ -42,7 +44,7 @@ def check(view: SegmentView, progress: Progress = lambda done, total: None) -> C
         try:
             good, found = _check_segment(segment)
         except Gone:
-            continue  # given up meanwhile
+            continue  # retired meanwhile
         sound += good
         findings += found
         done += segment.size
@@ -70,14 +72,17 @@ def _check_segment(segment: Segment) -> tuple[int, list[Finding]]:
 
 
 def sound_part(segment: Segment, fd: int) -> scan.Sums:
-    """Everything in it up to the first thing that is not what was written."""
+    """Scan the segment up to its first damaged record, and return the sums of the sound part."""
     sums = scan.Sums(segment.first, segment.head.begin, scan.state_of(fd, segment.head))
     scan.add_sound(sums, fd, segment.tail.end, segment.tail.last)
     return sums
 
 
 def has_good_index(segment: Segment, fd: int, sums: scan.Sums) -> bool:
-    """Whether what a sealed segment says of itself is so. (The marks of two writers need not be the same.)"""
+    """Check whether the index of a sealed segment agrees with its records.
+
+    The marks need not equal those of ``sums``: two writers may choose different ones. Each mark must point at its
+    record."""
     if segment.seal is None:
         return True
     try:
@@ -100,7 +105,7 @@ def has_segments(folder: str) -> bool:
 
 
 def sound_records(path: str) -> Iterator[Record]:
-    """Every sound record in a file, wherever it lies: of a segment, or of what was set aside."""
+    """Yield every sound record of a segment file or a quarantined file, regardless of its offset."""
     image = Path(path).read_bytes()
     for offset, head in scan.strays_in(image, 0, 0, MOST_SEQUENCE):
         yield records.decode(image, offset, head)
@@ -120,7 +125,7 @@ def _beside(folder: str) -> Iterator[Finding]:
 
 
 def mended(workshop: Workshop, segment: Segment, now_ns: int) -> list[Segment] | None:
-    """The segments that take its place; None: nothing is wrong with it."""
+    """Return the segments that replace it, or None if it is undamaged."""
     try:
         with segment.opened() as fd:
             state = scan.state_of(fd, segment.head)

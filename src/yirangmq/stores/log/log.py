@@ -1,11 +1,11 @@
 """Topic log open for writing: append with group commit, retention, repair.
 
 ``Appender`` is the group commit: threads queue tickets, and the thread that gets the lock writes up to 4 MiB of
-waiting records with one write and one sync. Readers see confirmed records only. A failed write is taken back. After a
-failed sync the content of the disk is unknown, and the log takes no more until it is opened again.
+waiting records with one write and one sync. Readers see confirmed records only. A failed write is overwritten with
+zeros. After a failed sync the content of the disk is unknown, and the log refuses appends until it is opened again.
 
 ``SegmentLog`` is a folder of segments: one process writes, any number read (``stores.log.readonly``). ``docs/log.md``
-says what lies where and what is guaranteed."""
+describes the layout and the guarantees."""
 
 import os
 import threading
@@ -35,15 +35,16 @@ from yirangmq.wire import records
 # -- append ------------------------------------------------------------------------------------------------------------
 
 MOST_AT_ONCE = 4 << 20
-"""Bytes of payloads written with one sync, if several callers wait: enough that the sync hardly counts."""
+"""Upper bound of payload bytes in one group commit; at 4 MiB the sync is a small part of its cost."""
 MOST_RECORDS = 1 << 18
-"""In one segment, unless they come at once: the last one is scanned when a log is opened."""
+"""Upper bound of records per segment, because the last segment is scanned when a log is opened. One group commit may
+exceed it."""
 Durability = Literal["full", "os"]
 OnCommit = Callable[[Sequence[Appended]], None]
 
 
 class Ticket:
-    """One call of ``append`` on its way."""
+    """Pending call of ``append``. It is done when it has a result or an error."""
 
     __slots__ = ("error", "records", "result", "size")
 
@@ -59,6 +60,11 @@ class Ticket:
 
 
 class Appender:
+    """Group commit of the topic log: waiting calls of ``append`` share one write and one sync.
+
+    Any thread may call ``append``. The thread that gets ``turn`` commits for all waiting calls. Everything else here
+    changes under ``turn`` only."""
+
     def __init__(
         self, workshop: Workshop, end: End, durability: Durability, now_ns: Callable[[], int], house: House
     ) -> None:
@@ -70,7 +76,7 @@ class Appender:
         self._asked: Segment | None = None
         self._waiting: deque[Ticket] = deque()
         self.turn = threading.RLock()
-        """Whoever has it may write, and put another segment at the end."""
+        """Write lock: its holder may append records and start a new segment."""
         self.end = end
         self.on_commit: OnCommit | None = None
         state = end.segment.own_sums.state
@@ -93,7 +99,7 @@ class Appender:
         return ticket.result
 
     def _taken(self) -> list[Ticket]:
-        """Those who wait, as many as go into one write; one at least."""
+        """Remove the next batch from the queue: at most ``MOST_AT_ONCE`` bytes together, but at least one call."""
         taken = [self._waiting.popleft()]
         size = taken[0].size
         while self._waiting and size + self._waiting[0].size <= MOST_AT_ONCE:
@@ -102,7 +108,7 @@ class Appender:
         return taken
 
     def _serve(self, tickets: list[Ticket]) -> None:
-        """Every ticket gets its result or its error, whatever happens."""
+        """Commit a batch. Every ticket gets its result or its error, also when the thread is interrupted."""
         try:
             results = self._commit(tickets)
         except OSError as error:
@@ -141,7 +147,7 @@ class Appender:
             self._numbers = {name: number for name, number in self._numbers.items() if number}
             raise
         self._count(tickets, batches, at_ns)
-        # Who writes much at a time waits for the disk, and not for what a file costs that grows.
+        # For large writes the disk is the limit, not the cost of growing the file: no file is prepared.
         if self._asked is not self.end.segment and len(data) < LARGE:
             self._asked = self.end.segment
             self._house.prepare()
@@ -154,7 +160,7 @@ class Appender:
     def _encoded(
         self, tickets: list[Ticket], at_ns: int, before: dict[str, int]
     ) -> tuple[list[Appended], list[records.Batch]]:
-        """``before`` gets the numbers of the topics as they were, to go back to."""
+        """Encode a batch. ``before`` receives the previous topic sequences, so that a failed write can restore them."""
         sequence = self.end.segment.tail.last + 1
         synced = self._is_synced
         results, batches = [], []
@@ -172,7 +178,7 @@ class Appender:
 
     def _write(self, data: bytes) -> None:
         fd, offset = self.end.file.fd, self.end.segment.tail.end
-        if len(data) >= LARGE:  # a full disk in the middle of it would let readers see what is taken back then
+        if len(data) >= LARGE:  # if the disk filled up halfway, readers could see records that are then erased
             self._disk.reserve(fd, offset, len(data))
         try:
             self._disk.write_at(fd, data, offset)
@@ -191,13 +197,13 @@ class Appender:
         self._is_synced = True
 
     def _take_back(self, size: int) -> None:
-        """What was written without being confirmed must not be found by anybody later, nor after a power cut."""
+        """Overwrite unconfirmed bytes with zeros and sync: no reader, and no recovery after a power cut, finds them."""
         begin = self.end.segment.tail.end
         try:
             try:
                 for offset in range(begin, begin + size, len(ZEROS)):
                     self._disk.write_at(self.end.file.fd, ZEROS[: begin + size - offset], offset)
-            except OSError:  # no space for zeros either: the file grows as it is written
+            except OSError:  # no space for zeros either: this file was not preallocated
                 self._disk.truncate(self.end.file.path, begin)
             self._disk.fdatasync(self.end.file.fd)
         except OSError as error:
@@ -219,11 +225,11 @@ class Appender:
         self._last_ns = at_ns
         self.end.segment.confirm()
 
-    # -- the rest -------------------------------------------------------------------------------------------------
+    # -- state and control ----------------------------------------------------------------------------------------
 
     @property
     def is_usable(self) -> bool:
-        """False: it takes no more until the log is opened again."""
+        """False if a write or a sync failed: appends are refused until the log is opened again."""
         return self._broken is None and self._house.trouble is None
 
     def _check_usable(self) -> None:
@@ -232,7 +238,7 @@ class Appender:
             raise StoreError(f"the log in {self._root} takes no more: {why}; open it again")
 
     def roll(self) -> None:
-        """Go on in a new segment."""
+        """Start a new segment; later records are appended there."""
         with self.turn:
             self._check_usable()
             self.end = self._house.roll(self.end, 0)
@@ -246,7 +252,7 @@ class Appender:
                 self._disk.close(self.end.file.fd)
 
     def sync(self) -> None:
-        """Where appending does not sync: do it now."""
+        """Sync appended records now; needed with durability "os", where appends do not sync."""
         with self.turn:
             self._check_usable()
             try:
@@ -261,8 +267,10 @@ class Appender:
 
 
 class LogSettings(NamedTuple):
-    """``durability``: "full", an append is on disk when it returns; "os", it survives a killed process, no power cut.
-    ``ahead``: prepare the next file, and seal the last one, in a thread of its own."""
+    """Settings of a topic log.
+
+    ``durability`` "full": records are on disk when ``append`` returns. "os": they survive a killed process, but not a
+    power cut. ``ahead``: prepare the next file and seal the previous one on a background thread."""
 
     segment_bytes: int = 64 << 20
     durability: Durability = "full"
@@ -279,7 +287,10 @@ DEFAULTS = LogSettings()
 
 
 class SegmentLog:
-    """Open for writing from the moment it is made until ``close``. ``epoch``: refuse a log of another one."""
+    """Topic log open for writing, from construction until ``close``.
+
+    It holds the lock of its folder. ``append`` and the read methods may be called from any thread. If ``epoch`` is
+    given, a log of another epoch is refused with ``WrongEpoch``."""
 
     def __init__(
         self,
@@ -308,12 +319,12 @@ class SegmentLog:
             self._lock.close()
             raise
         self.notes: Sequence[str] = found.notes
-        """What was found and done while opening, in words."""
+        """Messages about faults that were found and repaired while opening."""
         self._house = House(self._workshop, found.chain, settings.segment_bytes, now_ns, ahead=settings.ahead)
         end = End(found.chain[-1], found.active)
         self._appender = Appender(self._workshop, end, settings.durability, now_ns, self._house)
 
-    # -- what there is --------------------------------------------------------------------------------------------
+    # -- properties -----------------------------------------------------------------------------------------------
 
     @property
     def epoch(self) -> str:
@@ -337,11 +348,11 @@ class SegmentLog:
 
     @property
     def size(self) -> int:
-        """Bytes of all records that are kept."""
+        """Bytes of all retained records."""
         return self._house.size
 
     def refresh(self, *, anew: bool = False) -> None:
-        """The log always knows."""
+        """Do nothing: the writer is always up to date."""
 
     def reader(self) -> SegmentReader:
         return SegmentReader(self)
@@ -363,13 +374,14 @@ class SegmentLog:
         return self._appender.append(records)
 
     def on_commit(self, tell: OnCommit | None) -> None:
-        """Call this with every commit, in order, before its callers go on: nobody else appends meanwhile."""
+        """Set the callback of each commit. It runs in commit order, under the append lock, before the appending calls
+        return."""
         with self._appender.turn:
             self._appender.on_commit = tell
 
     @contextmanager
     def standing_still(self) -> Iterator[int]:
-        """Nothing is appended inside: the last sequence, to do something in step with it. Be quick."""
+        """Block appends inside the ``with`` block and yield the last sequence. Keep the block short."""
         with self._appender.turn:
             yield self.last
 
@@ -381,7 +393,7 @@ class SegmentLog:
         if not self._is_open:
             raise Unavailable(f"the log in {self.folder} is closed")
 
-    # -- segments go ----------------------------------------------------------------------------------------------
+    # -- retention and repair -------------------------------------------------------------------------------------
 
     def retain(self, rule: Retention, floor: int | None = None) -> Trimmed:
         for value, field in ((rule.age_ns, "ageNs"), (rule.size, "size"), (floor, "floor")):
@@ -401,7 +413,7 @@ class SegmentLog:
         if dry_run:
             return to_be_trimmed(self.chain, before)
         with translated(self.folder):
-            done = self._house.retire(before)  # first what needs no room: the disk may be full
+            done = self._house.retire(before)  # before the roll, which needs disk space: the disk may be full
             end = self.chain[-1]
             if not end.first <= end.tail.last < before:
                 return done
@@ -410,8 +422,9 @@ class SegmentLog:
             return Trimmed(done.segments + more.segments, done.size + more.size, more.first)
 
     def mend(self) -> list[str]:
-        """Read everything; set damaged segments aside and go on with what is sound in them. What was done, in words.
-        What is lost is a gap from then on."""
+        """Read all segments and repair the damaged ones: quarantine the file, keep its sound records.
+
+        Return one message per repaired segment. Lost records become a gap."""
         self._check_open()
         with translated(self.folder):
             if self._is_end_damaged():
@@ -424,7 +437,7 @@ class SegmentLog:
             last = end.tail.last
             return sound_part(end, fd).last < last
 
-    # -- the end --------------------------------------------------------------------------------------------------
+    # -- closing --------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         if not self._is_open:
@@ -449,7 +462,7 @@ class SegmentLog:
 
 
 def _oldest_within(chain: Chain, size: int) -> int:
-    """The first sequence of the shortest end of the chain that has at least so many bytes."""
+    """Return the first sequence of the fewest newest segments that together have at least ``size`` bytes."""
     for segment in reversed(chain):
         size -= segment.size
         if size <= 0:
@@ -458,7 +471,7 @@ def _oldest_within(chain: Chain, size: int) -> int:
 
 
 def _make_folder(disk: Disk, folder: Path) -> None:
-    """The sync is also for whoever made it and was killed before its own."""
+    """Create the folder if needed. Always sync its parent: a killed process may have created it without a sync."""
     if not folder.is_dir():
         disk.mkdir(str(folder))
     disk.fsync_folder(str(folder.parent))

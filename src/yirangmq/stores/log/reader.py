@@ -1,12 +1,12 @@
-"""Log reader, with the segments and the chain of segments it reads.
+"""Topic log reader, with the segments and the chain of segments it reads.
 
-``Segment`` is one file and how far it may be read. While a reader has it open, a shared ``flock`` keeps the file from
-being recycled. A chain is an ordered sequence of segments, replaced and never changed: a reader may go on with the one
-it has.
+``Segment`` is one file and the part of it that may be read. While a reader has the file open, a shared ``flock`` keeps
+it from being recycled. A chain is an immutable ordered sequence of segments. The log replaces it as a whole, so a
+reader may continue to use an old one.
 
 ``SegmentReader`` reads by sequence or time, as records, as frames, or as pieces of files. Its ``Source`` is the log
-itself or a read-only view. Every reader has descriptors of its own. Where a file was retired or recycled meanwhile,
-the reader asks its source again, up to 5 times."""
+itself or a read-only view. Readers share no descriptors. If a file was retired or recycled meanwhile, the reader
+refreshes its source and retries; the 5th failure in a row is an error."""
 
 import os
 from bisect import bisect_right
@@ -27,7 +27,7 @@ from yirangmq.wire import records
 
 
 class Tail(NamedTuple):
-    """How far a segment goes: one value, so that a reader sees all of it or none."""
+    """Readable extent of a segment. It is replaced as one value, so a reader on another thread never sees a mix."""
 
     last: int
     end: int
@@ -36,11 +36,11 @@ class Tail(NamedTuple):
 
 
 class Gone(Exception):
-    """The file is no longer the one this segment was in: retired, used again, or made anew from what was left of it."""
+    """The file no longer holds this segment: it was retired, recycled, or replaced by a repair."""
 
 
 class Segment:
-    """``sums`` is known of a segment in use, or while its seal is still to be written."""
+    """One segment file of the topic log. ``sums`` is set while the segment is not sealed."""
 
     __slots__ = ("head", "path", "seal", "sums", "tail")
 
@@ -61,23 +61,23 @@ class Segment:
 
     @property
     def size(self) -> int:
-        """Bytes of its records."""
+        """Size of its records in bytes."""
         return self.tail.end - self.head.begin
 
     @property
     def own_sums(self) -> scan.Sums:
-        """Of a segment in use."""
+        """The running sums of a segment that is not sealed. Raises ``StoreDamaged`` if it is."""
         if self.sums is None:
             raise StoreDamaged(f"{self.path} is sealed and takes no more")
         return self.sums
 
     def confirm(self) -> None:
-        """Everything added up so far may be read."""
+        """Make all records counted in ``sums`` visible to readers."""
         if self.sums is not None:
             self.tail = Tail(self.sums.last, self.sums.end, self.sums.first_ns, self.sums.last_ns)
 
     def summary(self, fd: int) -> Summary:
-        """Its index; made anew where it cannot be read."""
+        """Return its index, rebuilt by a scan if the stored one cannot be read."""
         if self.sums is not None:
             return self.sums.summary()
         try:
@@ -91,7 +91,7 @@ class Segment:
 
     @contextmanager
     def opened(self) -> Iterator[int]:
-        """A descriptor for reading. While it is open the file is not used again for other records."""
+        """Open the file for reading. While it is open, a shared lock keeps it from being recycled. Raises ``Gone``."""
         try:
             fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -116,7 +116,9 @@ Chain = Sequence[Segment]
 
 
 def find(chain: Chain, sequence: int) -> Segment | None:
-    """The segment that holds the sequence, or the first one after the gap in which it lies; None: past the end."""
+    """Return the segment that holds the sequence, or the next one if the sequence is in a gap.
+
+    Return None if it is after the last record."""
     place = max(bisect_right(chain, sequence, key=_first) - 1, 0)
     for segment in chain[place:]:
         if segment.tail.last >= sequence:
@@ -137,7 +139,7 @@ def _first(segment: Segment) -> int:
 
 
 def to_be_trimmed(chain: Chain, before: int) -> Trimmed:
-    """What giving up everything before a sequence would take away: whole segments, and no empty one."""
+    """Return the result of a trim before a sequence: it removes whole segments, and no empty one."""
     going = list(takewhile(lambda segment: segment.first <= segment.tail.last < before, chain))
     first = chain[len(going)].first if len(going) < len(chain) else chain[-1].tail.last + 1
     return Trimmed(len(going), sum(segment.size for segment in going), first)
@@ -147,7 +149,7 @@ def to_be_trimmed(chain: Chain, before: int) -> Trimmed:
 
 
 def offsets(segment: Segment, fd: int, start: int, stop: int) -> tuple[int, int]:
-    """Where in the file the records from ``start`` up to ``stop`` begin and end."""
+    """Return the byte range of the records from ``start`` to ``stop`` (exclusive)."""
     tail = segment.tail
     begin, end = segment.head.begin, tail.end
     if start <= segment.first and stop > tail.last:
@@ -161,7 +163,9 @@ def offsets(segment: Segment, fd: int, start: int, stop: int) -> tuple[int, int]
 
 
 def cut(segment: Segment, whole: Piece, size: int | None) -> Iterator[Piece]:
-    """The same in pieces of at least ``size`` bytes, as the index has them, each of whole frames."""
+    """Split a piece at index marks. Each part has whole frames and at least ``size`` bytes, except the last.
+
+    ``size`` None: do not split."""
     fd, begin, length, first, last = whole
     end = begin + length
     if size is not None and length > size:
@@ -173,7 +177,7 @@ def cut(segment: Segment, whole: Piece, size: int | None) -> Iterator[Piece]:
 
 
 def holds(segment: Segment, fd: int, wanted: Wanted) -> bool:
-    """Whether any record of the segment is of a wanted topic."""
+    """Check by the index whether the segment has a record of a wanted topic."""
     state = segment.summary(fd).state
     return any(topic.sequence >= segment.first and wanted(name) for name, topic in list(state.items()))
 
@@ -187,7 +191,7 @@ def state_after(segment: Segment, fd: int) -> State:
 
 
 def state_at(segment: Segment, fd: int, sequence: int) -> State:
-    """Each topic's numbers before that record."""
+    """Return the numbers of each topic before the record with that sequence."""
     state = scan.state_of(fd, segment.head)
     for step in scan.walk(fd, segment.head.begin, segment.tail.end):
         head = step.head
@@ -203,12 +207,12 @@ def sequence_at(segment: Segment, fd: int, at_ns: int) -> int | None:
 
 
 def places(segment: Segment, fd: int) -> list[Place]:
-    """Its marks, with the bytes of its records before each."""
+    """Return the index marks of the segment, each with the record bytes before it."""
     return [Place(mark.sequence, mark.offset - segment.head.begin) for mark in list(segment.summary(fd).marks)]
 
 
 def remembered(wanted: Wanted | None) -> Callable[[bytes], bool] | None:
-    """The same question for names as they stand in frames, asked once for each."""
+    """Adapt a topic filter to encoded names, and cache its result per name."""
     if wanted is None:
         return None
     known: dict[bytes, bool] = {}
@@ -230,7 +234,7 @@ def decoded(segment: Segment, step: scan.Step) -> Record:
 
 
 def see_all(segment: Segment, reached: int, end: int) -> None:
-    """A walk that stopped early stopped at damage."""
+    """Raise ``StoreDamaged`` if a walk stopped before ``end``: it stops early only at a damaged frame."""
     if reached != end:
         raise StoreDamaged(
             f"{segment.path}: the frame at byte {reached} cannot be read; 'yirangmq log check' says more"
@@ -240,17 +244,17 @@ def see_all(segment: Segment, reached: int, end: int) -> None:
 # -- reader ------------------------------------------------------------------------------------------------------------
 
 ENOUGH = 1 << 18
-"""Bytes of frames handed over at once where they are picked by topic."""
+"""Batch size in bytes when frames are filtered by topic: 256 KiB."""
 LONG_WAY = 8 << 20
-"""Bytes of unwanted records after which a sign of life is given."""
+"""Bytes of skipped records after which an empty batch is yielded to report progress: 8 MiB."""
 TRIES = 5
-"""How often to look anew where files vanish while they are being opened."""
+"""Attempts to open a segment while files are retired or recycled at the same time."""
 T = TypeVar("T")
 NOTHING = Topic(0, 0, 0, 0)
 
 
 class Source(Protocol):
-    """Where a reader has its segments from: the log itself, or a view of its folder."""
+    """Source of segments for a reader: the log itself, or a read-only view of its folder."""
 
     @property
     def epoch(self) -> str: ...
@@ -259,10 +263,12 @@ class Source(Protocol):
     def chain(self) -> Chain: ...
 
     def refresh(self, *, anew: bool = False) -> None:
-        """Look what has come since; ``anew``: and whether what was there is still what it was."""
+        """Find new records and segments. ``anew``: also check whether known segments were replaced."""
 
 
 class SegmentReader:
+    """Log reader (``core.topics.LogReader``) over the segments of a source. For one thread at a time."""
+
     def __init__(self, source: Source) -> None:
         self._source = source
 
@@ -286,9 +292,9 @@ class SegmentReader:
         return gaps(self._source.chain)
 
     def close(self) -> None:
-        """Nothing is open but what an iterator holds."""
+        """Do nothing: only a running iterator holds a descriptor."""
 
-    # -- numbers --------------------------------------------------------------------------------------------------
+    # -- counts and positions -------------------------------------------------------------------------------------
 
     def topics(self) -> dict[str, TopicState]:
         before = self._read(self._oldest, state_before)
@@ -308,7 +314,7 @@ class SegmentReader:
         return self.last + 1
 
     def count(self, start: int, stop: int | None = None, wanted: Wanted | None = None) -> int:
-        """How many records ``records`` would give."""
+        """Return how many records ``records`` would yield."""
         start, stop = self._span(start, stop)
         lost = [gap for gap in self.gaps() if gap.first < stop and gap.last >= start]
         if wanted is None:
@@ -318,7 +324,7 @@ class SegmentReader:
         return sum(self._numbers(high, wanted) - self._numbers(low, wanted) for low, high in spans)
 
     def places(self, start: int, stop: int | None = None, most: int = 10_000) -> list[Place]:
-        """Where the span could be cut; at most so many, about as many bytes apart."""
+        """Return at most ``most`` positions at which the range can be split, at about equal distances in bytes."""
         start, stop = self._span(start, stop)
         chain = self._source.chain
         within = [segment for segment in chain if segment.tail.last >= start and segment.first < stop]
@@ -338,12 +344,12 @@ class SegmentReader:
         return found
 
     def _numbers(self, sequence: int, wanted: Wanted) -> int:
-        """How many records of the wanted topics there have ever been before this sequence."""
+        """Count all records of the wanted topics before this sequence, since the log began."""
         if sequence > self.last:
             state = self._read(self._newest, state_after)
             if all(topic.sequence < sequence for topic in state.values()):
                 return sum(topic.topic_sequence for name, topic in state.items() if wanted(name))
-        where = partial(self._at, sequence) if sequence <= self.last else self._newest  # something came meanwhile
+        where = partial(self._at, sequence) if sequence <= self.last else self._newest  # records were appended
         state = self._read(where, partial(state_at, sequence=sequence))
         return sum(topic.topic_sequence for name, topic in state.items() if wanted(name))
 
@@ -355,7 +361,7 @@ class SegmentReader:
     def frames(
         self, start: int, stop: int | None = None, wanted: Wanted | None = None, size: int = ENOUGH
     ) -> Iterator[Frames]:
-        """The same as stored frames, about ``size`` bytes at a time; unchecked, as ``pieces`` are."""
+        """Yield the records as stored frames, about ``size`` bytes at a time. Checksums are not verified."""
         return self._frames(*self._span(start, stop), wanted, size)
 
     def pieces(
@@ -427,11 +433,11 @@ class SegmentReader:
     # -- segments -------------------------------------------------------------------------------------------------
 
     def _spans(self, start: int, stop: int, wanted: Wanted | None = None) -> Iterator[tuple[Segment, int, int, int]]:
-        """Each segment of the span with an open descriptor, and where in it the span begins and ends."""
+        """Yield each segment of the range with an open descriptor and the byte range inside it."""
         tries = 0
         while start < stop:
             segment = find(self._source.chain, start)
-            if start < self.first:  # also where nothing of the span is left
+            if start < self.first:  # also if no record of the range is left
                 raise _retired(start, self.first)
             if segment is None or segment.first >= stop:
                 return
@@ -469,7 +475,9 @@ class SegmentReader:
         return segment
 
     def _again(self, start: int, tries: int) -> None:
-        """A file was not what it was taken for: look anew what there is."""
+        """Refresh the source after ``Gone``.
+
+        Raises ``Retired`` if the records were retired, and ``StoreDamaged`` after ``TRIES`` attempts."""
         self._source.refresh(anew=True)
         if start < self.first:
             raise _retired(start, self.first)

@@ -1,9 +1,9 @@
 """Read-only view of a log's folder: takes no lock, needs no writer, changes nothing.
 
-The view copes with a writer at work: segments come, are sealed, retired or recycled between two steps. A look that
-meets this is repeated after 2 ms, up to 50 times.
+A writer may add, seal, retire or recycle segments while the view reads the folder. A refresh that is disturbed by this
+is repeated after 2 ms, up to 50 times.
 
-What the view shows is on disk: where a record may not be synced yet, the view syncs the file before it shows the
+All records the view shows are on disk: if a record may not be synced yet, the view syncs the file before it shows the
 record."""
 
 import os
@@ -23,16 +23,19 @@ from yirangmq.stores.log.segment_format import Head, first_of
 
 TRIES = 50
 PAUSE = 0.002
-"""Seconds before looking again where a file vanished between two steps: a writer was at work just then."""
+"""Seconds before a refresh is repeated after a writer changed files during it."""
 
 
 class SegmentView:
-    """``refresh`` to see what has come since. ``epoch``: refuse a log of another one."""
+    """Read-only view of a topic log that another process may be writing.
+
+    It shows the state of the last ``refresh``. If ``epoch`` is given, a log of another epoch is refused with
+    ``WrongEpoch``."""
 
     def __init__(self, folder: Path | str, *, epoch: str | None = None) -> None:
         self.folder = Path(folder)
         self.unreadable: Sequence[str] = ()
-        """Files that should be segments and cannot be read as such."""
+        """Paths with a segment's name that cannot be read as segments."""
         self._chain: tuple[Segment, ...] = ()
         self._epoch = epoch
         self.refresh()
@@ -63,7 +66,7 @@ class SegmentView:
         return self.reader().topics()
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: the view holds no descriptors."""
 
     def __enter__(self) -> "SegmentView":
         return self
@@ -73,11 +76,12 @@ class SegmentView:
     ) -> None:
         self.close()
 
-    # -- looking --------------------------------------------------------------------------------------------------
+    # -- refresh --------------------------------------------------------------------------------------------------
 
     def refresh(self, *, anew: bool = False) -> None:
-        """See what has come since; ``anew``: also whether sealed segments were replaced. ``WrongEpoch`` where the feed
-        has begun anew: a new view will follow the new one."""
+        """Find new records and segments. ``anew``: also check whether sealed segments were replaced.
+
+        Raises ``WrongEpoch`` if the log continues with another epoch; a new view can read that one."""
         with translated(self.folder):
             for _ in range(TRIES):
                 try:
@@ -137,7 +141,7 @@ class SegmentView:
 
 
 def _follow(segment: Segment, fd: int, most: int) -> None:
-    """Add what was written since, and show it once it is on disk."""
+    """Scan records written since the last scan. Make them visible after an fdatasync, if it succeeds."""
     sums = segment.sums
     if sums is None:
         return
@@ -147,13 +151,13 @@ def _follow(segment: Segment, fd: int, most: int) -> None:
     try:
         os.fdatasync(fd)
     except OSError:
-        return  # it is not certain, so it is not shown yet
+        return  # the new records may not be on disk: they are not shown yet
     segment.confirm()
 
 
 @contextmanager
 def _held(path: str) -> Iterator[int]:
-    """A descriptor of a file that is not used again meanwhile."""
+    """Open a file with a shared lock, so that it is not recycled while it is read."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         if not try_lock(fd, shared=True):

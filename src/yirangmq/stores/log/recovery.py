@@ -1,11 +1,11 @@
 """Log recovery: opens a folder of segments for writing.
 
-Recovery reads the head and seal of every segment, scans the last one, and cuts off what a power cut left half-written.
-It seals segments that were not sealed yet, salvages damaged ones, and removes spare files. All the log knows comes
-from its segments; there is no other file.
+Recovery reads the head and seal of every segment, scans the last one, and overwrites a torn tail left by a power cut.
+It seals segments that were not sealed yet, salvages damaged ones, and removes spare files. The segments hold all state
+of the log; there is no other file.
 
-The log goes on with a new epoch only where an unknown number of records is lost. ``StoreTooNew`` and ``WrongEpoch``
-are raised before anything is changed."""
+The log continues with a new epoch only if an unknown number of records is lost. ``StoreTooNew`` and ``WrongEpoch`` are
+raised before anything is changed."""
 
 import os
 from collections.abc import Callable
@@ -21,11 +21,11 @@ from yirangmq.stores.log.segment_format import SPARE, Head, State, Topic, first_
 from yirangmq.wire import records
 
 BESIDE = (QUARANTINE, "cursors")
-"""How the names of other things begin that may lie in a log's folder."""
+"""Name prefixes of files and folders in a log's folder that are not segments."""
 
 
 class Entry(NamedTuple):
-    """A file with a segment's name; no head: it cannot be read, for the reason ``why``."""
+    """File with a segment's name. ``head`` is None if it cannot be read, for the reason ``why``."""
 
     first: int
     path: str
@@ -34,7 +34,10 @@ class Entry(NamedTuple):
 
 
 class Recovered(NamedTuple):
-    """``active`` is the last segment of the chain, open for writing; ``notes`` say what was found and done."""
+    """Result of a recovery.
+
+    ``active`` is the file of the last segment of ``chain``, open for writing. ``notes`` are messages about faults found
+    and repaired."""
 
     chain: list[Segment]
     active: Spare
@@ -42,6 +45,8 @@ class Recovered(NamedTuple):
 
 
 class Recovery:
+    """Recovery of a topic log; used once, while the lock of its folder is held."""
+
     def __init__(self, workshop: Workshop, now_ns: Callable[[], int], new_epoch: Callable[[], bytes]) -> None:
         self._workshop = workshop
         self._disk = workshop.disk
@@ -50,11 +55,13 @@ class Recovery:
         self._notes: list[str] = []
 
     def run(self, size: int, epoch: str | None) -> Recovered:
-        """``size``: of a new segment. ``epoch``: the one expected, if any; another is refused before anything else."""
+        """Recover the log. ``size`` is the size of a new segment in bytes.
+
+        A log of an epoch other than ``epoch``, if given, is refused before anything is changed."""
         entries = self._entries()
         self._check_epochs(entries, epoch)
         self._clear_spares()
-        self._disk.fsync_folder(self._workshop.folder)  # a killed writer may have left its last name to luck
+        self._disk.fsync_folder(self._workshop.folder)  # a killed writer may not have synced its last rename
         if not entries:
             fresh = self._new_epoch()
             segment, active = self._begin(size, Making(fresh, fresh, 1, self._now_ns()), {})
@@ -67,7 +74,7 @@ class Recovery:
                 chain += self._settled(entry, following, entries)
         return Recovered([*chain, last], active, self._notes)
 
-    # -- what is there --------------------------------------------------------------------------------------------
+    # -- files ----------------------------------------------------------------------------------------------------
 
     def _entries(self) -> list[Entry]:
         folder = self._workshop.folder
@@ -96,7 +103,7 @@ class Recovery:
         before: Entry | None = None
         for entry in entries:
             if entry.head is None:
-                before = None  # what it would say of its neighbours is not known
+                before = None  # without its head, its neighbours cannot be compared
                 continue
             if before is not None and before.head is not None and entry.head.before != before.head.epoch:
                 raise WrongEpoch(
@@ -109,15 +116,15 @@ class Recovery:
             raise WrongEpoch(f"the log in {self._workshop.folder} is of epoch {found.hex()}, not {expected}")
 
     def _clear_spares(self) -> None:
-        """They are quickly made anew, and after a power cut nobody can say what became of them."""
+        """Delete spare files: their content is unknown after a power cut, and new ones are cheap."""
         for name in os.listdir(self._workshop.folder):
             if name.startswith(SPARE):
                 self._disk.unlink(self._workshop.path(name))
 
-    # -- the last one ---------------------------------------------------------------------------------------------
+    # -- last segment ---------------------------------------------------------------------------------------------
 
     def _last(self, entry: Entry, entries: list[Entry], size: int) -> tuple[Segment, Spare]:
-        """The segment to write to: the last one there is, or a new one after it."""
+        """Open the segment to write to: the last one, or a new one after it if the last is sealed or damaged."""
         if entry.head is None:
             return self._after_damage(entry, entry.first - 1, entries, size)
         fd = self._disk.open_update(entry.path)
@@ -133,12 +140,14 @@ class Recovery:
         if self._is_damaged(fd, sums):
             self._disk.close(fd)
             return self._after_damage(entry, sums.last, entries, size)
-        self._disk.fdatasync(fd)  # a killed writer may have left it to the system to write
+        self._disk.fdatasync(fd)  # a killed writer may have left records unsynced
         return Segment(entry.path, entry.head, sums=sums), Spare(entry.path, fd, os.fstat(fd).st_size)
 
     def _is_damaged(self, fd: int, sums: scan.Sums) -> bool:
-        """Whether something confirmed lies behind what cannot be read. What was cut off on its way is overwritten, so
-        that it never comes back between records that are written later."""
+        """Check whether confirmed records follow the first unreadable byte.
+
+        If none do, the rest is a torn tail that was never confirmed. It is overwritten with zeros up to its last sound
+        record, so that none of its records can reappear among records written later."""
         size = os.fstat(fd).st_size
         high = min(MOST_SEQUENCE, sums.last + 1 + (size - sums.end) // records.HEAD)
         found = list(scan.strays(fd, sums.end, sums.last + 1, high))
@@ -152,13 +161,17 @@ class Recovery:
         return False
 
     def _after_loss(self, head: Head, last: int, state: State, size: int) -> tuple[Segment, Spare]:
-        """A sealed segment had one after it. It is lost, with nobody knows how many records: the feed begins anew."""
+        """Start a new segment after a sealed one, because the segment after it is missing.
+
+        The number of lost records is unknown, so the log continues with a new epoch."""
         self._notes.append(f"the segment after sequence {last} is lost; the feed goes on with a new epoch")
         return self._begin(size, Making(self._new_epoch(), head.epoch, last + 1, self._now_ns()), state)
 
     def _after_damage(self, entry: Entry, last: int, entries: list[Entry], size: int) -> tuple[Segment, Spare]:
-        """Begin a new segment after all that can be read in this one; it is salvaged as those before it are. Where
-        nothing can be read nobody knows how much is lost, and the feed begins anew."""
+        """Start a new segment after the last readable, possibly confirmed record of a damaged one.
+
+        The damaged one is salvaged later, like earlier segments. If no such record can be read, the number of lost
+        records is unknown, and the log continues with a new epoch."""
         state = self._state_before(entry, entries)
         fd = os.open(entry.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -171,7 +184,7 @@ class Recovery:
         epoch = entry.head.epoch if entry.head else _epoch(entries) or self._new_epoch()
         if rows:
             return self._begin(size, Making(epoch, epoch, rows[-1].last + 1, self._now_ns()), state)
-        first = max(last, entry.first) + 1  # a name of its own
+        first = max(last, entry.first) + 1  # a file name not in use
         return self._begin(size, Making(self._new_epoch(), epoch, first, self._now_ns()), state)
 
     def _begin(self, size: int, making: Making, state: State) -> tuple[Segment, Spare]:
@@ -179,10 +192,12 @@ class Recovery:
         segment = self._workshop.begin(spare, making, state)
         return segment, spare._replace(path=segment.path)
 
-    # -- those before it ------------------------------------------------------------------------------------------
+    # -- earlier segments -----------------------------------------------------------------------------------------
 
     def _settled(self, entry: Entry, following: Entry, entries: list[Entry]) -> list[Segment]:
-        """The segment as it is, if it can be trusted; sealed if it was not; or what can be made of it."""
+        """Return the segment unchanged if its seal is valid.
+
+        Otherwise seal it if all its records are sound, or salvage it."""
         why = entry.why
         if entry.head is not None:
             fd = self._disk.open_update(entry.path)
@@ -216,7 +231,9 @@ class Recovery:
         return made
 
     def _state_before(self, entry: Entry, entries: list[Entry]) -> State:
-        """The topics' numbers before a segment: its own word, or else that of the one before it."""
+        """Return the topic numbers before a segment, from its own state frame.
+
+        If that cannot be read, add up the nearest earlier segment that can be read."""
         for other in sorted((other for other in entries if other.first <= entry.first), reverse=True):
             if other.head is None:
                 continue
@@ -236,7 +253,7 @@ class Recovery:
 
 
 def _epoch(entries: list[Entry]) -> bytes | None:
-    """Of the latest segment that says one."""
+    """Return the epoch of the last segment with a readable head, or None."""
     return next((entry.head.epoch for entry in reversed(entries) if entry.head is not None), None)
 
 

@@ -1,7 +1,8 @@
 """Segment salvage: new segments from the sound records of a damaged one.
 
-The damaged file goes to ``quarantine/`` with a note of the reason. What it no longer holds is a gap between the new
-segments. The file is copied first and replaced last: after a power cut at any point it is salvaged again."""
+A copy of the damaged file goes to ``quarantine/`` with a text file that states the reason. Lost records become gaps
+between the new segments. The file is copied first and replaced last. After a power cut at any point, the next opening
+salvages it again."""
 
 import os
 from collections.abc import Iterable
@@ -19,8 +20,10 @@ PART = 1 << 20
 
 
 class Case(NamedTuple):
-    """A damaged segment: its file, the sequences that can be in it, whose they are, and the topics' numbers before
-    the first of them."""
+    """Damaged segment to salvage.
+
+    ``low`` and ``high`` bound the sequences it can hold. ``epoch`` is its epoch, ``before`` that of the segment before.
+    ``state`` holds the topic numbers before ``low``."""
 
     path: str
     low: int
@@ -32,7 +35,7 @@ class Case(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Sound records in a row."""
+    """Sound records with consecutive sequences."""
 
     found: list[scan.Found]
 
@@ -46,7 +49,7 @@ class Run(NamedTuple):
 
 
 def runs(found: Iterable[scan.Found]) -> list[Run]:
-    """In rows that have no gap inside. What is out of order was not written as a record here."""
+    """Group records into runs without gaps. A record out of order is not a record of this segment and is skipped."""
     rows: list[Run] = []
     for one in found:
         if rows and one.head.sequence <= rows[-1].last:
@@ -59,15 +62,17 @@ def runs(found: Iterable[scan.Found]) -> list[Run]:
 
 
 def proven(rows: list[Run]) -> list[Run]:
-    """Of the end of a log: what was confirmed for certain, or may have been. When a frame marked ``SYNCED`` was
-    written, all before it was on disk; what follows the last such row was cut off on its way."""
+    """Return the runs at the end of a log that were, or may have been, confirmed.
+
+    When a frame marked ``SYNCED`` was written, all records before it were on disk. Runs after the last run with such a
+    frame are a torn tail."""
     while rows and not any(one.head.marks & SYNCED for one in rows[-1].found):
         rows = rows[:-1]
     return rows
 
 
 def salvage(workshop: Workshop, case: Case, now_ns: int) -> list[Segment]:
-    """The segments that take the damaged one's place; the first has its name, and may be empty."""
+    """Replace a damaged segment. Return the new segments; the first has the old file name and may be empty."""
     fd = os.open(case.path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         rows = runs(scan.strays(fd, 0, case.low, case.high))
@@ -86,7 +91,7 @@ def salvage(workshop: Workshop, case: Case, now_ns: int) -> list[Segment]:
 
 
 def _rebuilt(workshop: Workshop, making: Making, row: Run, fd: int, state: State) -> tuple[Spare, Segment]:
-    """A sealed segment, synced but not yet in its place. ``state`` goes along."""
+    """Write a sealed and synced segment that is not yet renamed into place. Updates ``state`` with its records."""
     spare = workshop.new_spare(HEAD_SIZE)
     segment = workshop.write_opening(spare, making, state)
     sums = segment.sums
@@ -106,7 +111,7 @@ def _topic(data: bytes, head: Head) -> str:
 
 
 def _placed(workshop: Workshop, made: list[tuple[Spare, Segment]]) -> list[Segment]:
-    """The later ones first: until the first replaces the damaged file, nothing is lost that was there."""
+    """Rename the new segments into place, the first one last: it replaces the damaged file."""
     for spare, segment in made[:0:-1]:
         workshop.disk.rename(spare.path, segment.path)
     workshop.disk.fsync_folder(workshop.folder)
@@ -119,7 +124,7 @@ def _placed(workshop: Workshop, made: list[tuple[Spare, Segment]]) -> list[Segme
 
 
 def _set_aside(workshop: Workshop, case: Case, fd: int) -> None:
-    """A copy of the whole file, and why it is there."""
+    """Write a copy of the whole file to ``quarantine/``, and a text file with the reason."""
     disk, folder = workshop.disk, workshop.path(QUARANTINE)
     if not os.path.isdir(folder):
         disk.mkdir(folder)

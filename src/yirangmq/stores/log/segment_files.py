@@ -27,11 +27,11 @@ from yirangmq.stores.log.segment_format import (
 
 ZEROS = bytes(1 << 20)
 SYNC_EVERY = 4 << 20
-"""Bytes of zeros between syncs: a disk with much to write at once keeps the live records waiting."""
+"""Bytes of zeros between two syncs: 4 MiB. A longer disk queue would delay the syncs of live records."""
 
 
 class Spare(NamedTuple):
-    """A file that may become a segment: open, and synced. ``size``: how many bytes may be written to it."""
+    """Open, synced file that can become a segment. ``size`` is its capacity in bytes."""
 
     path: str
     fd: int
@@ -42,14 +42,14 @@ class Spare(NamedTuple):
 
 
 class End(NamedTuple):
-    """Where records are written: the last segment of the chain and its file."""
+    """Segment that records are appended to, the last of the chain, with its open file."""
 
     segment: Segment
     file: Spare
 
 
 class Making(NamedTuple):
-    """A new segment to be: its epochs, where it begins, when."""
+    """Head values of a new segment: epochs, first sequence, creation time."""
 
     epoch: bytes
     before: bytes
@@ -58,7 +58,7 @@ class Making(NamedTuple):
 
 
 class Workshop:
-    """One per log that is open for writing."""
+    """File operations on the segments of one log that is open for writing."""
 
     def __init__(self, folder: str, disk: Disk) -> None:
         self.folder = folder
@@ -68,10 +68,10 @@ class Workshop:
     def path(self, name: str) -> str:
         return f"{self.folder}/{name}"
 
-    # -- coming ---------------------------------------------------------------------------------------------------
+    # -- create ---------------------------------------------------------------------------------------------------
 
     def new_spare(self, size: int) -> Spare:
-        """A file of zeros: writing over them costs a sync less than making a file longer."""
+        """Create a file of zeros. Overwriting zeros costs one sync less than extending a file."""
         self._made += 1
         path = self.path(f"{SPARE}-{self._made}")
         fd = self.disk.open_write(path)
@@ -84,7 +84,7 @@ class Workshop:
         return Spare(path, fd, size)
 
     def longer(self, spare: Spare, size: int) -> Spare:
-        """The same file with at least so many bytes; on an error it is as it was, but for its length."""
+        """Extend the file with zeros to at least ``size`` bytes. On an error only its length may have changed."""
         if size <= spare.size:
             return spare
         self._fill(spare.fd, spare.size, size)
@@ -103,30 +103,31 @@ class Workshop:
             self.disk.fdatasync(fd)
 
     def begin(self, spare: Spare, making: Making, state: Mapping[str, Topic]) -> Segment:
-        """Make it a segment: it has no records, and its name is on disk."""
+        """Turn the file into an empty segment; its name is durable on return."""
         segment = self.write_opening(spare, making, state)
         self.disk.fdatasync(spare.fd)
         self.place(spare, segment)
         return segment
 
     def place(self, spare: Spare, segment: Segment) -> None:
-        """Give the file its name, and let others read it."""
+        """Unlock the file so that others can read it, rename it to the segment's name, and sync the folder."""
         unlock(spare.fd)
         self.disk.rename(spare.path, segment.path)
         self.disk.fsync_folder(self.folder)
 
     def write_opening(self, spare: Spare, making: Making, state: Mapping[str, Topic]) -> Segment:
-        """What stands before the records; the path is the one the segment will have."""
+        """Write the head and state frame of a new segment. The returned segment has its final path."""
         opening = write_state(state)
         head = Head(*making, HEAD_SIZE + len(opening))
         self.disk.write_at(spare.fd, write_head(head) + opening, 0)
         return Segment(self.path(file_name(making.first)), head, sums=Sums(making.first, head.begin, dict(state)))
 
-    # -- staying --------------------------------------------------------------------------------------------------
+    # -- seal -----------------------------------------------------------------------------------------------------
 
     def seal(self, segment: Segment, fd: int) -> Segment:
-        """Nothing will be added to it: write its index, then its seal, and cut off what lies behind. A seal on disk
-        means that the index is, too."""
+        """Seal a segment: write its index, sync, write its seal, and truncate the file after it.
+
+        The order guarantees that a seal on disk implies a complete index on disk."""
         sums = segment.sums
         if sums is None:
             return segment
@@ -138,10 +139,10 @@ class Workshop:
         self.disk.fdatasync(fd)
         return Segment(segment.path, segment.head, seal=seal)
 
-    # -- going ----------------------------------------------------------------------------------------------------
+    # -- retire ---------------------------------------------------------------------------------------------------
 
     def retire(self, segment: Segment, *, recycle: bool) -> Spare | None:
-        """Take its name away; for certain, when this returns. The file is kept as a spare if nobody reads it."""
+        """Remove the segment durably. With ``recycle`` its file becomes a spare, unless a reader holds it."""
         spare = self._reserved(segment) if recycle else None
         try:
             if spare is None:
@@ -156,7 +157,7 @@ class Workshop:
         return spare
 
     def _reserved(self, segment: Segment) -> Spare | None:
-        """Its file, held so that nobody begins to read it; None: somebody does."""
+        """Open and lock the segment's file, so that no reader can open it. Return None if a reader has it open."""
         fd = self.disk.open_update(segment.path)
         try:
             is_free = try_lock(fd)

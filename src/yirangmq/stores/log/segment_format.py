@@ -12,8 +12,8 @@ A segment's file holds, in this order::
 A segment in use ends in zeros, or in what its file held before it was recycled; it has neither index nor seal. Both
 can be rebuilt from the records. Numbers are big-endian; ``docs/log.md`` draws the layout.
 
-The format functions do no I/O. The walk reads a descriptor with ``pread``, so no file position is shared. It says how
-far records are sound; callers decide what to do about damage."""
+The format functions do no I/O. The walk reads a descriptor with ``pread``, so no file position is shared. It reports
+how far records are sound; callers decide how to handle damage."""
 
 import mmap
 import os
@@ -43,12 +43,14 @@ HEAD_SIZE, SEAL_SIZE, FRAME_HEAD = _HEAD.size, _SEAL.size, _FRAME.size
 CRC_FROM = 12
 NAME = re.compile(r"([0-9]{20})\.log")
 SPARE = "spare"
-"""How the names of files begin that are prepared to become segments."""
+"""Name prefix of preallocated files that can become segments."""
 
 
 class Head(NamedTuple):
-    """``before``: the epoch of the segment before; another than ``epoch`` only where the feed began anew.
-    ``begin``: where the first record lies."""
+    """Header of a segment file.
+
+    ``before`` is the epoch of the segment before; it differs from ``epoch`` only if the log started a new epoch here.
+    ``begin`` is the offset of the first record."""
 
     epoch: bytes
     before: bytes
@@ -58,7 +60,7 @@ class Head(NamedTuple):
 
 
 class Seal(NamedTuple):
-    """``end``: where the records end and the index begins."""
+    """Last 64 bytes of a sealed segment. ``end`` is the offset where the records end and the index begins."""
 
     first: int
     last: int
@@ -68,7 +70,7 @@ class Seal(NamedTuple):
 
 
 class Topic(NamedTuple):
-    """A topic's latest record, and the bytes of all its frames since the log began."""
+    """Numbers of a topic: its latest record, and ``size``, the bytes of all its frames since the log began."""
 
     topic_sequence: int
     sequence: int
@@ -80,7 +82,7 @@ State = dict[str, Topic]
 
 
 class Mark(NamedTuple):
-    """A record that can be found without walking: one of the sparse index."""
+    """Entry of the sparse index: a record and its offset in the file."""
 
     sequence: int
     at_ns: int
@@ -88,6 +90,8 @@ class Mark(NamedTuple):
 
 
 class Summary(NamedTuple):
+    """Content of a segment's index: the topic numbers after its last record, and the sparse index."""
+
     state: State
     marks: list[Mark]
 
@@ -102,7 +106,7 @@ def file_name(first: int) -> str:
 
 
 def first_of(name: str) -> int | None:
-    """The first sequence of the segment of that name; None: it is no segment's name."""
+    """Parse the first sequence from a segment's file name. Return None if the name is not a segment's."""
     found = NAME.fullmatch(name)
     return int(found[1]) if found else None
 
@@ -113,7 +117,7 @@ def write_head(head: Head) -> bytes:
 
 
 def read_head(data: bytes) -> Head:
-    """``StoreDamaged`` where this is none, ``StoreTooNew`` where it is of a later version."""
+    """Parse a segment head. Raises ``StoreDamaged`` if it is not one, ``StoreTooNew`` if its version is later."""
     if len(data) < HEAD_SIZE or data[:8] != SIGN:
         raise StoreDamaged("it does not begin as a segment does")
     _, version, _, crc, *fields = _HEAD.unpack_from(data)
@@ -129,7 +133,7 @@ def write_seal(seal: Seal) -> bytes:
 
 
 def read_seal(data: bytes) -> Seal | None:
-    """From the last bytes of a file; None: it is not sealed, or not wholly."""
+    """Parse the last bytes of a file. Return None if the segment is not sealed, or its seal is incomplete."""
     if len(data) != SEAL_SIZE or data[:8] != SEAL_SIGN:
         return None
     _, version, _, crc, *fields = _SEAL.unpack(data)
@@ -137,7 +141,7 @@ def read_seal(data: bytes) -> Seal | None:
 
 
 def _crc(data: bytes) -> int:
-    """Of all but the four bytes that hold it, in every version."""
+    """Return the CRC-32 of all bytes except the four that hold it. Their offset is the same in every version."""
     return crc32(data[CRC_FROM + 4 :], crc32(data[:CRC_FROM]))
 
 
@@ -183,11 +187,11 @@ def _body(kind: int, data: bytes) -> bytes:
 
 CHUNK = 1 << 20
 MARK_EVERY = 1 << 16
-"""Bytes between two marks of the sparse index: what is walked to find one record."""
+"""Bytes between two marks of the sparse index, which bounds the walk to find one record: 64 KiB."""
 
 
 class Step(NamedTuple):
-    """One frame on a walk: where it lies in the file, its head, and its bytes from ``at`` in ``data`` on."""
+    """One frame of a walk: its offset in the file and its head. Its bytes begin at ``data[at]``."""
 
     offset: int
     head: records.Head
@@ -199,7 +203,7 @@ new_step = cast("Callable[[tuple[Any, ...]], Step]", partial(tuple.__new__, Step
 
 
 def walk(fd: int, begin: int, end: int) -> Iterator[Step]:
-    """Frame after frame, unchecked, until ``end`` or something that is no whole frame."""
+    """Yield frames up to ``end`` or the first incomplete or malformed frame. Checksums are not verified."""
     offset = begin
     need = records.HEAD
     while end - offset >= need:
@@ -220,7 +224,10 @@ def walk(fd: int, begin: int, end: int) -> Iterator[Step]:
 
 
 class Sums:
-    """What a row of records adds up to; the writer keeps it as it goes, everybody else makes it by a scan."""
+    """Running sums over consecutive records of a segment: extent, times, topic numbers, sparse index.
+
+    The writer updates them with each commit; recovery and readers compute them by a scan. ``state`` is changed in
+    place."""
 
     def __init__(self, first: int, begin: int, state: State) -> None:
         self.last = first - 1
@@ -231,7 +238,7 @@ class Sums:
         self._next_mark = begin
 
     def add(self, topic: str, topic_sequence: int, at_ns: int, size: int) -> None:
-        """The next record, which lies where the last one ends."""
+        """Add the next record. It begins at ``end``."""
         self.last += 1
         if self.end >= self._next_mark:
             self.marks.append(Mark(self.last, at_ns, self.end))
@@ -243,7 +250,7 @@ class Sums:
         self.end += size
 
     def add_same(self, topic: str, topic_sequence: int, at_ns: int, count: int, size: int) -> None:
-        """The next ``count`` records, all of one topic and written at once."""
+        """Add the next ``count`` records, all of one topic and of the same write."""
         if self.end >= self._next_mark:
             self.marks.append(Mark(self.last + 1, at_ns, self.end))
             self._next_mark = self.end + MARK_EVERY
@@ -262,7 +269,7 @@ class Sums:
 
 
 def add_sound(sums: Sums, fd: int, end: int, most: int) -> None:
-    """Add the records that follow in the file: whole, sound, with the right numbers, none after ``most``."""
+    """Scan and add following records until one is incomplete, damaged, out of sequence, or after ``most``."""
     for step in walk(fd, sums.end, end):
         head = step.head
         if head.sequence != sums.last + 1 or head.sequence > most or head.at_ns < sums.last_ns:
@@ -278,12 +285,12 @@ def head_of(fd: int) -> Head:
 
 
 def state_of(fd: int, head: Head) -> State:
-    """Each topic's numbers before the first record of the segment."""
+    """Read the numbers of each topic before the first record of the segment."""
     return read_state(os.pread(fd, head.begin - HEAD_SIZE, HEAD_SIZE))
 
 
 def seal_of(fd: int, head: Head) -> Seal | None:
-    """None: it is not sealed, or its seal is not to be trusted."""
+    """Read the seal. Return None if the segment is not sealed, or its seal is damaged or inconsistent."""
     size = os.fstat(fd).st_size
     if size < head.begin + SEAL_SIZE:
         return None
@@ -299,7 +306,7 @@ def summary_of(fd: int, seal: Seal) -> Summary:
 
 
 def offset_of(fd: int, marks: list[Mark], sequence: int, begin: int, end: int) -> int:
-    """Where the record lies; ``end`` if it comes after all of them."""
+    """Return the offset of the first record with at least that sequence, or ``end`` if there is none."""
     place = bisect_right(marks, sequence, key=_mark_sequence) - 1
     near = marks[place].offset if place >= 0 else begin
     for step in walk(fd, near, end):
@@ -312,7 +319,7 @@ def offset_of(fd: int, marks: list[Mark], sequence: int, begin: int, end: int) -
 
 
 def sequence_at(fd: int, marks: list[Mark], at_ns: int, begin: int, end: int) -> int | None:
-    """The first sequence from that time on; None: all are older."""
+    """Return the first sequence at or after that time. Return None if all records are older."""
     place = bisect_right(marks, at_ns - 1, key=_mark_time) - 1
     for step in walk(fd, marks[place].offset if place >= 0 else begin, end):
         if step.head.at_ns >= at_ns:
@@ -329,15 +336,16 @@ def _mark_time(mark: Mark) -> int:
 
 
 class Found(NamedTuple):
-    """A sound record that lies where it was not looked for."""
+    """Sound record found by a byte-wise scan, at any offset."""
 
     offset: int
     head: records.Head
 
 
 def strays(fd: int, begin: int, low: int, high: int) -> Iterator[Found]:
-    """Sound records anywhere from ``begin`` on, with sequences from ``low`` to ``high``. For the writer only: nobody
-    else may be cutting the file meanwhile."""
+    """Yield sound records at any offset from ``begin``, with sequences from ``low`` to ``high``.
+
+    For the writer only: the file is mapped into memory and must not be truncated meanwhile."""
     size = os.fstat(fd).st_size
     if size - begin >= records.HEAD:
         with mmap.mmap(fd, size, prot=mmap.PROT_READ) as image:
@@ -345,7 +353,7 @@ def strays(fd: int, begin: int, low: int, high: int) -> Iterator[Found]:
 
 
 def strays_in(image: bytes | mmap.mmap, begin: int, low: int, high: int) -> Iterator[Found]:
-    """The same in what was read of a file."""
+    """Like ``strays``, but in bytes that are in memory."""
     with memoryview(image) as view:
         at = image.find(records.SIGN, begin + 4)
         while at >= 0:

@@ -1,11 +1,11 @@
 """Segment set of a log open for writing: roll, seal, retention, replacement, and the background executor.
 
-``House`` has the chain of segments and the spare file. New segments come at the end, old ones go at the beginning,
-damaged ones are replaced. The chain is an immutable tuple: readers keep the one they have. ``roll`` is called under
-the appender's lock; changes of other segments take ``_upkeep``.
+``House`` holds the chain of segments and the spare file. New segments are added at the end, old ones are removed at
+the beginning, damaged ones are replaced. The chain is an immutable tuple: readers keep the one they have. ``roll`` is
+called under the appender's lock. Changes of other segments take ``_upkeep``.
 
-``Errands`` runs work that no caller waits for (sealing, preparing the next file) in order on one thread, or at once
-where ``ahead`` is off."""
+``Errands`` runs jobs that no caller waits for (sealing, preparing the next file) in order on one thread. If ``ahead``
+is off, it runs them immediately on the caller's thread."""
 
 import logging
 import os
@@ -31,7 +31,9 @@ log = logging.getLogger(__name__)
 
 
 class Errands:
-    """Runs errands one after the other, in a thread of its own or, where ``ahead`` is not wanted, at once."""
+    """Background executor of segment maintenance: runs one job at a time, in order, on one thread.
+
+    Without ``ahead`` there is no thread, and ``run`` executes the job."""
 
     def __init__(self, *, ahead: bool) -> None:
         self._executor = BackgroundExecutor(partial(ThreadPoolExecutor, 1, "yirangmq-log")) if ahead else None
@@ -42,16 +44,16 @@ class Errands:
             return
         try:
             self._executor.submit(partial(_logged, work))
-        except Unavailable:  # no thread can be started: the caller does the work
+        except Unavailable:  # no thread can be started: the caller runs the job
             _logged(work)
 
     def settle(self) -> None:
-        """Wait until everything asked for so far is done."""
+        """Wait until all submitted jobs have finished."""
         if self._executor is not None:
             self._executor.drain()
 
     def close(self) -> None:
-        """After the errand under way and those that wait."""
+        """Run all submitted jobs to the end, then stop the thread."""
         if self._executor is not None:
             self._executor.stop(cancel=False)
 
@@ -59,14 +61,14 @@ class Errands:
 def _logged(work: Work) -> None:
     try:
         work()
-    except Exception:  # the caller has gone on, and the next errand must not wait for ever
+    except Exception:  # no caller waits for the error, and the next job must still run
         log.exception("log_upkeep_failed")
 
 
 # -- segment set -------------------------------------------------------------------------------------------------------
 
 SMALLEST_FIRST = 1 << 20
-"""A new log begins small, and each segment may be as large as all that is kept before it."""
+"""Size of the first segment of a new log: 1 MiB. Later ones may be as large as all retained records together."""
 
 
 def segment_size(most: int, kept: int) -> int:
@@ -74,7 +76,9 @@ def segment_size(most: int, kept: int) -> int:
 
 
 class House:
-    """``most``: how large a segment may be. ``ahead``: do in the background what can be done there."""
+    """Segment set: the live segments of a log open for writing, and the spare file.
+
+    ``most`` is the maximum size of a segment in bytes. ``ahead``: seal and prepare files on a background thread."""
 
     def __init__(
         self,
@@ -87,7 +91,7 @@ class House:
     ) -> None:
         self.chain = tuple(chain)
         self.trouble: str | None = None
-        """Why nothing may be appended any more, if so."""
+        """Why appends are refused until the log is opened again, or None."""
         self._workshop = workshop
         self._most = most
         self._now_ns = now_ns
@@ -95,18 +99,20 @@ class House:
         self._errands = Errands(ahead=ahead)
         self._spare: Spare | None = None
         self._upkeep = threading.RLock()
-        """Whoever has it may change segments other than the last."""
+        """Lock for changes of segments other than the last."""
         self._swap = threading.Lock()
-        """For the moment in which one chain takes the place of another."""
+        """Lock for the replacement of ``chain`` and of the spare file; held only briefly."""
 
     @property
     def size(self) -> int:
         return sum(segment.size for segment in self.chain)
 
-    # -- coming ---------------------------------------------------------------------------------------------------
+    # -- roll and preparation -------------------------------------------------------------------------------------
 
     def roll(self, old: End, need: int) -> End:
-        """A new segment at the end, with room for so many bytes. For the appender, which has the turn."""
+        """Start a new segment at the end, with capacity for at least ``need`` bytes of records.
+
+        The caller holds the appender's lock."""
         state = old.segment.own_sums.state
         room = max(segment_size(self._most, self.size), HEAD_SIZE + len(write_state(state)) + need)
         is_empty = old.segment.tail.last < old.segment.first
@@ -115,7 +121,7 @@ class House:
         making = Making(epoch, before, old.segment.tail.last + 1, self._now_ns())
         spare = self._take_spare() or self._workshop.new_spare(0 if self._ahead else room)
         try:
-            # Nobody waits for zeros: where none were made ready, the file grows as it is written.
+            # The appender does not wait for preallocation: without a prepared file, the file grows as it is written.
             spare = spare.with_room(room) if self._ahead else self._workshop.longer(spare, room)
             segment = self._workshop.write_opening(spare, making, state)
             self._workshop.disk.fdatasync(spare.fd)
@@ -129,7 +135,7 @@ class House:
             raise
         with self._swap:
             self.chain = (*self.chain[:-1], segment) if is_empty else (*self.chain, segment)
-        if is_empty:  # it had too little room for its first records, and was replaced
+        if is_empty:  # it was too small for its first batch of records, and was replaced
             with suppress(OSError):
                 self._workshop.disk.close(old.file.fd)
         else:
@@ -137,7 +143,7 @@ class House:
         return End(segment, spare._replace(path=segment.path))
 
     def prepare(self) -> None:
-        """The last segment has its first records: the next file can be made ready."""
+        """Prepare the next file in the background. Called when the last segment has its first records."""
         if self._ahead:
             self._errands.run(self._prepare)
 
@@ -148,7 +154,7 @@ class House:
             try:
                 spare = self._workshop.longer(spare, room) if spare else self._workshop.new_spare(room)
             except OSError:
-                pass  # whoever needs it will try again, and be told
+                pass  # the next roll tries again and reports the error
             if spare is not None:
                 self._put_spare(spare)
 
@@ -164,7 +170,7 @@ class House:
             self._workshop.give_up(other)
 
     def _seal(self, end: End) -> None:
-        """Not being able to does no harm: the next opening will."""
+        """Seal the previous segment. An error is ignored: the next opening seals it."""
         with self._upkeep:
             try:
                 sealed = self._workshop.seal(end.segment, end.file.fd)
@@ -178,15 +184,17 @@ class House:
         with self._swap:
             self.chain = tuple(one for segment in self.chain for one in (new if segment is old else [segment]))
 
-    # -- going ----------------------------------------------------------------------------------------------------
+    # -- retention and repair -------------------------------------------------------------------------------------
 
     def retire(self, before: int) -> Trimmed:
-        """Whole segments before a sequence, from the oldest on, one after the other: no power cut leaves a hole."""
+        """Remove whole segments before a sequence, the oldest first.
+
+        Each removal is durable before the next, so a power cut leaves no gap."""
         count = size = 0
         with self._upkeep:
             while len(self.chain) > 1 and self.chain[0].tail.last < before:
                 segment = self.chain[0]
-                # A file that is still to be sealed would be written to after it was used again.
+                # An unsealed file must not be recycled: its pending seal would be written into the new segment.
                 recycle = self._spare is None and segment.seal is not None
                 try:
                     spare = self._workshop.retire(segment, recycle=recycle)
@@ -200,7 +208,7 @@ class House:
             return Trimmed(count, size, self.chain[0].first)
 
     def mend(self) -> list[str]:
-        """Every segment but the last; what was done, in words."""
+        """Repair every damaged segment except the last. Return one message per repaired segment."""
         done: list[str] = []
         self._errands.settle()
         with self._upkeep:
