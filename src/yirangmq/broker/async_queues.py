@@ -1,7 +1,7 @@
 """Asyncio facade of an embedded store: the methods of ``broker.queues`` as coroutines.
 
-Each call runs in a thread of the facade's own pool, so that the event loop goes on while the disk syncs. A waiting
-lease occupies its thread. If the task that awaits a lease is cancelled, the messages it takes are released. A table
+Each call runs in a thread of the facade's pool, so that the event loop continues while the disk syncs. A waiting lease
+occupies its thread. If the task that awaits a lease is cancelled, the messages it takes are released. A table
 wraps the blocking methods; none is written twice."""
 
 import asyncio
@@ -24,10 +24,12 @@ Answer = TypeVar("Answer")
 Core = TypeVar("Core")
 Core_co = TypeVar("Core_co", covariant=True)
 MOST_THREADS = 64
-"""Verbs under way at the same time; a lease that waits takes one for as long as it does."""
+"""Upper bound of calls in flight; a waiting lease occupies a thread until it returns."""
 
 
 class Face(Protocol[Core_co]):
+    """An asyncio facade: the blocking object and the thread pool that runs its methods."""
+
     @property
     def _core(self) -> Core_co: ...
 
@@ -38,6 +40,8 @@ class Face(Protocol[Core_co]):
 def threaded(
     verb: Callable[Concatenate[Core, Given], Answer],
 ) -> Callable[Concatenate[Face[Core], Given], Coroutine[Any, Any, Answer]]:
+    """Wrap a blocking method as a coroutine that runs it in the facade's thread pool."""
+
     @wraps(verb)
     async def method(face: Face[Core], /, *given: Given.args, **named: Given.kwargs) -> Answer:
         work = partial(verb, face._core, *given, **named)
@@ -47,7 +51,7 @@ def threaded(
 
 
 class AsyncQueues:
-    """``broker.queues.Queues`` with every verb a coroutine. Use it with ``async with``."""
+    """Asyncio facade of ``broker.queues.Queues``: each method is a coroutine. Use it with ``async with``."""
 
     def __init__(self, core: Queues) -> None:
         self._core = core
@@ -107,7 +111,7 @@ class AsyncQueues:
         lease_seconds: float | None = None,
         consumer: str | None = None,
     ) -> list[Delivery]:
-        """As ``Queues.lease``. If nobody waits for it any more, what it finds goes back in line."""
+        """Like ``Queues.lease``. If the awaiting task is cancelled, leased messages are released."""
         work = partial(self._core.lease, queue, limit, wait=wait, lease_seconds=lease_seconds, consumer=consumer)
         future = self._threads.submit(work)
         return await _given_back(future, self._give_back)
@@ -139,11 +143,11 @@ class AsyncQueues:
         return AsyncSubscription(made, self._threads)
 
     async def connect(self) -> "AsyncQueues":
-        """There is nobody to connect to: the store is open."""
+        """Return self: the store is already open. Exists because the clients have this method."""
         return self
 
     async def close(self) -> None:
-        """After every verb that is under way."""
+        """Close the store after all calls in flight have returned."""
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, self._threads.shutdown)
         await loop.run_in_executor(None, self._core.close)
@@ -161,7 +165,7 @@ class AsyncQueues:
 
 
 class AsyncSubscription:
-    """``async for delivery in subscription``."""
+    """Asyncio facade of an embedded subscription: ``async for delivery in subscription``."""
 
     def __init__(self, core: Subscription, threads: ThreadPoolExecutor) -> None:
         self._core = core
@@ -196,7 +200,9 @@ class AsyncSubscription:
 
 
 class AsyncSender:
-    """``async with queues.sender(queue) as sender``: one after the other, in the order in which they were asked for."""
+    """Asyncio facade of an embedded sender: ``async with queues.sender(queue) as sender``.
+
+    Messages are published one after the other, in the order of the ``send`` calls."""
 
     def __init__(
         self, queues: Queues, threads: ThreadPoolExecutor, queue: str, told: Callable[[Stored], object] | None
@@ -236,6 +242,8 @@ class AsyncSender:
 
 
 def _given_back(future: "Future[Answer]", give_back: Callable[[Answer], None]) -> Awaitable[Answer]:
+    """Await ``future``. If the awaiting task is cancelled, ``give_back`` gets the result when it arrives."""
+
     async def wait() -> Answer:
         try:
             return await asyncio.shield(asyncio.wrap_future(future))

@@ -1,14 +1,14 @@
 """Bridge worker (topic records to a queue), its definition and cursor notes, and messages stored as dead.
 
-The worker publishes the next records of its topics to its queue and moves its cursor in the same commit. A crash
-between two commits leaves both or neither, so each record is in the queue once.
+The worker publishes the next records of its topics to its queue and moves its cursor in the same commit. After a crash
+the store has both or neither, so each record is in the queue exactly once.
 
-A record that the queue can never take becomes a dead letter of it. If the queue or the store takes nothing now, the
+A record that the queue can never accept becomes a dead letter of it. If the queue or the store accepts nothing now, the
 worker retries every ``AGAIN_SECONDS`` and the records wait in the log. After a quota error it halves its batch first. A
 retired position or a new epoch of the log stops the bridge until it is resumed from a new position.
 
 The log is read on a background thread; everything else runs on the event loop's thread. The meaning of the notes is in
-``core.bridges``. ``bury``, which stores new messages as dead letters at once, also serves ``broker.sink_batches``."""
+``core.bridges``. ``broker.sink_batches`` also uses ``bury``, which stores new messages directly as dead letters."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -35,7 +35,7 @@ Value = TypeVar("Value")
 
 
 def bridges(transaction: Transaction) -> list[tuple[Bridge, Reached]]:
-    """In the order of their names."""
+    """Return all bridges with their cursors, in the order of their names."""
     found = []
     for key, text in transaction.notes(DEFINED).items():
         bridge = _read(key, text, of_document)
@@ -80,7 +80,7 @@ def _read(key: str, text: str, make: Callable[[dict[str, Any]], Value]) -> Value
 
 
 def bury(verbs: Verbs, transaction: Transaction, queue: str, found: Sequence[tuple[Envelope, str]], now: int) -> None:
-    """New, and at once among the dead letters, each for its reason."""
+    """Store new messages directly as dead letters, each with its reason. Duplicates are skipped."""
     check_new_queues(transaction, [queue], verbs.defaults.max_queues)
     policy = transaction.policy(queue)
     stored = transaction.add([envelope for envelope, _ in found], now, now)
@@ -97,21 +97,24 @@ def bury(verbs: Verbs, transaction: Transaction, queue: str, found: Sequence[tup
 # -- worker ------------------------------------------------------------------------------------------------------------
 
 MOST_RECORDS = 500
+"""Upper bound of records per commit of a bridge."""
 MOST_BYTES = 1 << 20
-"""Of one commit, but for a single record that is larger: those who share the loop wait no longer than that takes."""
+"""Upper bound of payload bytes per commit; a single larger record is allowed. It bounds the time that other users of
+the loop wait."""
 REST_MS = 5
-"""Between two commits of a bridge: records that come one by one share them, and the loop is free for its publishers."""
+"""Pause between two commits of a bridge, in ms: records that arrive one by one share a commit, and publishers get the
+loop in between."""
 AGAIN_SECONDS = 0.25
-"""How long after a refusal it is tried again."""
+"""Delay before the next attempt after a refusal, in seconds."""
 NOTED_MS = 1_000
-"""How often a bridge that passes over records it does not want writes down how far it is."""
+"""Interval at which a bridge that only skips records writes its cursor, in ms."""
 Done = Callable[[Any, QueueError | None], None]
 Aside = Callable[[Callable[[], Any], Done], None]
 Following = tuple[list[Record], int]
 
 
 class Feed(Protocol):
-    """The log, as far as bridges need it. What it gives out is work to be done aside."""
+    """Port to the topic log. Both methods return a function that reads the log, to be run on a background thread."""
 
     @property
     def last(self) -> int | None: ...
@@ -122,7 +125,9 @@ class Feed(Protocol):
 
 
 class Means(NamedTuple):
-    """What every bridge works with. ``full``: why nothing may be stored now."""
+    """Dependencies shared by all bridges of a server.
+
+    ``full`` returns the reason why nothing may be stored now, or None."""
 
     desk: Desk
     feed: Feed
@@ -132,24 +137,28 @@ class Means(NamedTuple):
 
 
 class Crossing:
+    """Worker of one bridge: reads records, publishes them, and moves the cursor. Event loop thread only.
+
+    At most one step (read, then commit) is in flight."""
+
     def __init__(self, bridge: Bridge, reached: Reached, means: Means) -> None:
         self.bridge = bridge
         self.reached = reached
-        """As it is on disk."""
+        """The cursor on disk."""
         self.seen = reached.sequence
-        """Everything wanted up to here is in the queue; on disk it may not say so yet."""
+        """All matching records up to this sequence are in the queue. The cursor on disk may be behind it."""
         self.state = BridgeState.PAUSED if bridge.is_paused else BridgeState.RUNNING
         self.reason = ""
         self.delivered = 0
-        """Messages since the server started."""
+        """Messages stored since the server started."""
         self.refused = 0
-        """Of these, such as went to the dead letters."""
+        """Messages of these that became dead letters."""
         self.filter = bridge.filter
         self._means = means
         self._most = MOST_RECORDS
         self._is_busy = False
         self.is_over = False
-        """Nothing more is begun."""
+        """True after ``stop``: no further step is started."""
         self._is_noting = False
         self._is_resting = False
         self._rests_until = 0
@@ -157,7 +166,7 @@ class Crossing:
 
     @property
     def lag(self) -> int:
-        """Records between what the queue has and the end of the log, wanted or not."""
+        """Records between the position reached and the end of the log, matching or not."""
         return max(0, (self._means.feed.last or 0) - self.seen)
 
     def stop(self) -> None:
@@ -168,11 +177,11 @@ class Crossing:
         return not self._is_busy
 
     def kick(self) -> None:
-        """There may be something to do; not sooner than it may."""
+        """Start a step if the log has new records, but not before the pause after the last commit has passed."""
         if (self._means.feed.last or 0) <= self.seen or self._is_resting:
             return
         rest = self._rests_until - self._means.clock.now_ms()
-        if 0 < rest <= REST_MS:  # a clock that was set back makes nobody wait
+        if 0 < rest <= REST_MS:  # a longer pause means that the clock was set back: do not wait
             self._is_resting = True
             self._means.desk.later(rest / 1000, self._rested)
         else:
@@ -184,7 +193,9 @@ class Crossing:
             self.check()
 
     def check(self) -> None:
-        """The same, and whether it can go on from where it is at all."""
+        """Start a step, unless one is in flight or the bridge is stopped or paused.
+
+        Unlike ``kick`` it reads the log even without new records, and so detects a retired position or a new epoch."""
         if self._is_busy or self.is_over or self.state in (BridgeState.PAUSED, BridgeState.STOPPED):
             return
         self._is_busy = True
@@ -212,7 +223,7 @@ class Crossing:
         self._submit([envelope_of(record, queue, epoch, now, groups=groups) for record in records], seen, now)
 
     def _note(self) -> None:
-        """Nothing was wanted for a while: write down how far that was."""
+        """Write the cursor past records that were skipped, so that retention can remove them."""
         self._is_noting = False
         if not self._is_busy and not self.is_over and self.seen > self.reached.sequence:
             self._is_busy = True
@@ -227,7 +238,10 @@ class Crossing:
         )
 
     def _store(self, transaction: Transaction, envelopes: list[Envelope], before: Reached, reached: Reached) -> int:
-        """How many were refused for good. The queue is asked before anything is written."""
+        """Store a batch and the cursor in one transaction; return how many messages became dead letters.
+
+        Everything is checked before the first write. ``WrongState`` if the stored bridge or cursor was changed
+        meanwhile."""
         if bridge(transaction, self.bridge.name) != self.bridge:
             raise WrongState("it was changed meanwhile")
         if read_reached(transaction, self.bridge.name) != before:
@@ -272,7 +286,10 @@ class Crossing:
         self._means.desk.later(NOTED_MS / 1000, self._note)
 
     def _fail(self, error: QueueError) -> None:
-        """Fewer at once, where the queue has room for some; else again later, or never by itself."""
+        """Handle an error by its kind.
+
+        Reload after a concurrent change, stop if the position is gone, halve the batch after a quota error, and retry
+        after ``AGAIN_SECONDS`` otherwise."""
         self._is_busy = False
         if self.is_over:
             return
@@ -290,7 +307,9 @@ class Crossing:
         self._means.desk.later(AGAIN_SECONDS, self.check)
 
     def _look_again(self) -> None:
-        """Somebody else wrote of this bridge: it goes on from there, or another has taken its place."""
+        """Reload the notes after another process changed this bridge.
+
+        Continue from the stored cursor if the definition is the same. If it differs, a new worker replaces this one."""
         try:
             bridge, reached = self._means.desk.read(partial(_noted, name=self.bridge.name))
         except QueueError as error:

@@ -1,10 +1,11 @@
 """Bridges of a server: created, paused, resumed and removed durably, each with a worker while it runs.
 
 A bridge is a store note (``broker.bridge_worker``); callbacks run after the commit. A change fails if the stored bridge
-is not the expected version. Bridges from the settings are created or updated at start; their cursor and pause stay.
+is not the expected version. Bridges from the settings are created or updated at start; an update keeps the cursor and
+the paused state.
 
-A bridge at work holds back the retention of the topic log at its cursor. A paused or stopped bridge does so for a
-limited time, like a durable subscriber that is offline. Event loop thread only."""
+A running or waiting bridge protects the topic log from retention from its cursor on. A paused or stopped bridge does so
+for a limited time, like a durable subscriber that is offline. Event loop thread only."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -19,16 +20,20 @@ from yirangmq.core.topics import Start
 
 
 class Bridges:
-    """From ``start`` to ``stop``, and again where duty comes and goes."""
+    """Registry of the bridges of a store and their workers.
+
+    ``start`` and ``stop`` may be called repeatedly, as a node becomes active and standby."""
 
     def __init__(self, means: Means) -> None:
         self._means = means
         self._crossings: dict[str, Crossing] = {}
 
-    # -- its life ---------------------------------------------------------------------------------------------------
+    # -- lifecycle --------------------------------------------------------------------------------------------------
 
     def start(self, wanted: Sequence[NewBridge], told: Callable[[str, QueueError], None]) -> None:
-        """Those the store knows, and those the settings want; ``told`` of each that cannot be made."""
+        """Start the bridges of the store, and create or update those of the settings.
+
+        ``told(name, error)`` is called for each bridge of the settings that cannot be stored."""
         for bridge, reached in self._means.desk.read(bridge_worker.bridges):
             known = self._crossings.get(bridge.name)
             if known is None or known.is_over:
@@ -37,13 +42,13 @@ class Bridges:
             self._adopt(new, told)
 
     def load(self) -> None:
-        """Those the store knows, at rest: until ``start`` they only hold what they need of the log."""
+        """Load the bridges of the store, stopped. Until ``start`` they only hold back the log's retention."""
         for bridge, reached in self._means.desk.read(bridge_worker.bridges):
             self._crossings[bridge.name] = Crossing(bridge, reached, self._means)
         self.stop()
 
     def _adopt(self, new: NewBridge, told: Callable[[str, QueueError], None]) -> None:
-        """What the settings say of it holds; how far it has come, and whether it is paused, does not change."""
+        """Create a bridge of the settings, or update its definition. Its cursor and paused state do not change."""
         name = new.bridge.name
         known = self._crossings.get(name)
 
@@ -59,7 +64,7 @@ class Bridges:
             self._change(known, bridge, None, done)
 
     def stop(self) -> None:
-        """Nothing more is begun."""
+        """Stop all workers: none starts another step. A step in flight finishes first (``is_idle``)."""
         for crossing in self._crossings.values():
             crossing.stop()
 
@@ -68,7 +73,7 @@ class Bridges:
         return all(crossing.is_idle for crossing in self._crossings.values())
 
     def kick(self) -> None:
-        """Something was published."""
+        """Wake the workers after records were published."""
         for crossing in self._crossings.values():
             crossing.kick()
 
@@ -81,10 +86,12 @@ class Bridges:
         made.check()
         return made
 
-    # -- what is asked of it ----------------------------------------------------------------------------------------
+    # -- operator commands ------------------------------------------------------------------------------------------
 
     def add(self, new: NewBridge, done: Done) -> None:
-        """``done(row)`` when it is on disk, and at work; the same one again is there already."""
+        """Create a bridge. ``done(row, None)`` is called when it is on disk and runs.
+
+        If the same bridge exists, ``done`` is called immediately; ``WrongState`` if a different one has this name."""
         name, now = new.bridge.name, self._means.clock.wall_ms()
         known = self._crossings.get(name)
         if known is not None:
@@ -108,7 +115,7 @@ class Bridges:
         self._change(crossing, bridge, None, done)
 
     def resume(self, name: str, start: Start | None, at: int, done: Done) -> None:
-        """From where it was; or, with ``start``, from there: what lies between is skipped, or comes again."""
+        """Resume from the cursor, or from ``start``. A move of the cursor skips records, or delivers records again."""
         crossing, now = self._find(name), self._means.clock.wall_ms()
         bridge = crossing.bridge._replace(is_paused=False, changed_at=now)
         if start is None:
@@ -124,7 +131,7 @@ class Bridges:
         self._means.aside(self._means.feed.beginning(start, at, now), begun)
 
     def remove(self, name: str, done: Done) -> None:
-        """Its messages stay where they are."""
+        """Remove a bridge. The messages that it delivered stay in the queue."""
         self._find(name)
 
         def removed(row: Any, error: QueueError | None) -> None:
@@ -151,7 +158,7 @@ class Bridges:
             raise NotFound(f"there is no bridge {name!r}", field="name")
         return crossing
 
-    # -- what there is to see ---------------------------------------------------------------------------------------
+    # -- status -----------------------------------------------------------------------------------------------------
 
     def all(self) -> list[Crossing]:
         return [self._crossings[name] for name in sorted(self._crossings)]
@@ -179,12 +186,14 @@ class Bridges:
         }
 
     def fed_by(self, topic: str) -> frozenset[str]:
-        """The queues that get this topic's records."""
+        """Return the queues that receive this topic's records."""
         return frozenset(one.bridge.queue for one in self._crossings.values() if one.filter.wants(topic))
 
     def floor(self, epoch: str, oldest_ms: int) -> int | None:
-        """The first sequence that a bridge still needs. One that is paused or stopped holds the log, as a subscriber
-        that is away does, for so long."""
+        """Return the first sequence of ``epoch`` that a bridge still needs, or None.
+
+        A paused or stopped bridge counts only if it was changed at or after ``oldest_ms``, like a durable subscriber
+        that is offline."""
         needed = [
             one.reached.sequence + 1
             for one in self._crossings.values()
@@ -199,7 +208,7 @@ AT_WORK = (BridgeState.RUNNING, BridgeState.WAITING)
 def _made(transaction: Transaction, bridge: Bridge, reached: Reached) -> tuple[Bridge, Reached]:
     if bridge_worker.bridge(transaction, bridge.name) is not None:
         raise WrongState(f"there is a bridge {bridge.name!r} already", field="name")
-    transaction.policy(bridge.queue)  # one that cannot be read is told now
+    transaction.policy(bridge.queue)  # raise now if the policy cannot be parsed
     bridge_worker.define(transaction, bridge)
     bridge_worker.reach(transaction, bridge.name, reached)
     return bridge, reached

@@ -30,11 +30,12 @@ PER_PAGE = 500
 FAILED = (State.DEAD, State.PARKED)
 TAKEN_LAST = (State.CLAIMED, State.LEASED)
 CLEARED = (*(state for state in State if state not in TAKEN_LAST), *TAKEN_LAST)
-"""What is at work goes last: as long as it is there nobody is given what is about to go."""
+"""States in the order of clearing. Claimed and leased messages go last: while they exist, messages that are about to
+be cleared are not leased in their place."""
 
 
 class Lane(Protocol):
-    """One page of work: ``broker.queues.Queues``."""
+    """Runs a page of work in a commit: ``broker.queues.Queues``."""
 
     def run(self, work: Callable[[Transaction], Answer]) -> Answer: ...
 
@@ -42,13 +43,15 @@ class Lane(Protocol):
 
 
 class Turn(NamedTuple):
-    """A policy that was changed: None is one that could not be read."""
+    """A policy before and after a change; ``before`` is None if it could not be read."""
 
     before: QueuePolicy | None
     after: QueuePolicy
 
 
 class Wholesale:
+    """Bulk operations on queues, in pages of ``PER_PAGE`` messages, each in a commit. Calls block."""
+
     def __init__(self, lane: Lane, verbs: Verbs, clock: Clock) -> None:
         self._lane = lane
         self._verbs = verbs
@@ -58,11 +61,13 @@ class Wholesale:
     # -- failed messages ------------------------------------------------------------------------------------------
 
     def renew_failed(self, queue: str) -> int:
-        """All that were failed when it began, in order of first arrival; how many. Those that an operator has set
-        aside move by name only."""
+        """Redrive all messages that are dead when the call starts, in order of first arrival; return their number.
+
+        Parked messages are redriven by id only."""
         return self._each_failed(queue, self._renew)
 
     def abandon_failed(self, queue: str) -> int:
+        """Drop all messages that are dead when the call starts; return their number."""
         return self._each_failed(queue, self._abandon)
 
     def _each_failed(self, queue: str, move: Callable[[Transaction, Sequence[Message], int], None]) -> int:
@@ -74,7 +79,7 @@ class Wholesale:
         return total
 
     def _seqs(self, queue: str, state: State) -> Iterator[int]:
-        """Their numbers: eight bytes each, whatever their size."""
+        """Yield the message numbers of a state: 8 bytes each, independent of the message size."""
         cursor, is_first = "", True
         while cursor or is_first:
             page = self._lane.read(lambda transaction, at=cursor: transaction.scan(queue, state, PER_PAGE, at))  # type: ignore[misc]
@@ -84,7 +89,7 @@ class Wholesale:
     def _move_dead(
         self, transaction: Transaction, seqs: list[int], move: Callable[[Transaction, Sequence[Message], int], None]
     ) -> int:
-        """The world went on since they were chosen."""
+        """Move the messages that are still dead; others may have changed them since they were listed."""
         found = [card for card in transaction.by_seq(seqs) if card is not None and card.state is State.DEAD]
         if found:
             move(transaction, found, self._clock.now_ms())
@@ -107,7 +112,7 @@ class Wholesale:
     # -- everything -----------------------------------------------------------------------------------------------
 
     def clear(self, queue: str) -> None:
-        """Messages, counters and remembered ids go; the policy stays."""
+        """Remove messages, counters and remembered ids; keep the policy."""
         for state in CLEARED:
             cursor, is_first = "", True
             while cursor or is_first:
@@ -117,12 +122,12 @@ class Wholesale:
     # -- policies -------------------------------------------------------------------------------------------------
 
     def set_policy(self, queue: str, document: object) -> None:
-        """Put a checked document in force, for messages that are there as well."""
+        """Set a validated policy document; it also applies to the messages in the queue."""
         self._follow(queue, self._lane.run(lambda transaction: self._put(transaction, queue, document)))
 
     def configure(self, queue: str, namespace: str, member: str, value: object) -> None:
-        """Change one member of the policy document; None takes it away. A queue that begins here gets the document's
-        policy. ``BadPolicy`` if the value is none."""
+        """Set a member of the policy document; None removes it. A new queue first gets the policy document
+        ``OURS`` of the HTTP queue. Raise ``BadPolicy`` if the value is invalid."""
 
         def edit(transaction: Transaction) -> Turn:
             if value is not None:
@@ -161,7 +166,7 @@ class Wholesale:
                 self._retime(queue, state, span)
 
     def _spans(self, policy: QueuePolicy) -> dict[State, int]:
-        """How long a message may be in each of these states."""
+        """Return the timeout of each state, in ms."""
         defaults = self._verbs.defaults
         return {
             State.DRAFT: defaults.draft_in(policy),
@@ -193,8 +198,9 @@ class Wholesale:
     # -- time -----------------------------------------------------------------------------------------------------
 
     def adopt_defaults(self) -> None:
-        """The server may have other defaults than when messages were handed out; theirs are the new ones then. Time
-        must not act before this is done."""
+        """Recompute the due times of messages if the server's default timeouts changed since the last start.
+
+        No sweep may run before this has finished."""
         defaults = self._verbs.defaults
         if not self._lane.read(partial(housekeeping.are_other, defaults=defaults)):
             return
@@ -210,7 +216,7 @@ class Wholesale:
 
 
 def _timed(transaction: Transaction, queue: str) -> list[State]:
-    """The states with a time-out that some message is in."""
+    """Return the states with a timeout that contain messages."""
     counts = transaction.counts(queue)
     used = {State.DRAFT: counts.draft, State.CLAIMED: counts.claimed, State.LEASED: counts.leased}
     return [state for state, number in used.items() if number]
@@ -230,7 +236,7 @@ def _forget(transaction: Transaction, queue: str, state: State, cursor: str) -> 
 
 
 def failed_page(transaction: Transaction, queue: str, cursor: str, limit: int) -> tuple[list[str], str]:
-    """Ids of failed messages, oldest failure first, then those set aside; where to go on, "" at the end."""
+    """Return ids of dead messages, oldest failure first, then of parked ones; and the next cursor, "" at the end."""
     which, _, at = cursor.partition(":")
     state = State(which) if which else FAILED[0]
     page = transaction.scan(queue, state, limit, at)

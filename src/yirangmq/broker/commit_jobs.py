@@ -13,7 +13,7 @@ Reserved space: a commit that found no space is repeated once, if the store can 
 
 Lock wait: the event loop never sleeps for a lock. If another process holds the store's lock (``StoreBusy``), a timer
 retries the commit. Its requests wait in order of arrival, each until its deadline. An expired request is refused with
-``store_busy`` and never runs again, so nothing of it is stored later.
+``store_busy`` and never runs again, so it stores nothing later.
 
 Admission: a job whose messages need hooks or long checks stops and waits for ``broker.admission.workers``. Then it runs
 again from the beginning, with the verdicts."""
@@ -38,58 +38,62 @@ if TYPE_CHECKING:
 # -- store probe -------------------------------------------------------------------------------------------------------
 
 PROBE_SECONDS = 0.5
-"""How long a caller of health waits for the answer of the store."""
+"""Upper bound of the wait of a health request for the store, in seconds."""
 FRESH_SECONDS = 1.0
-"""A commit that is no older proves that the store can be written."""
+"""A commit of at most this age, in seconds, proves that the store can be written."""
 RETRY_SECONDS = 1.0
-"""How long after a failed commit the store is probed, and waiting consumers are served again."""
+"""Seconds after a failed commit until the store is probed and waiting consumers are served again."""
 NOTE = "health/probe"
-"""What a probe writes: a note, which every store keeps in the same way and commits as everything else."""
+"""Key of the note that a probe writes. All stores keep notes alike and commit them like any other change."""
 
 
 class Probed(NamedTuple):
-    """``error``: why the store cannot be written; None if it can be. ``is_late``: it has not answered in time."""
+    """Result of a store probe. ``error``: why the store cannot be written, None if it can be. ``is_late``: the store
+    did not respond in time."""
 
     error: QueueError | None = None
     is_late: bool = False
 
 
 class StoreProbe:
+    """Store probe: whether the event loop's committer can write the store now. Loop thread only."""
+
     def __init__(self, committer: "Desk", seconds: Callable[[], float]) -> None:
         self._committer = committer
         self._seconds = seconds
         self._wrote_at = float("-inf")
         self._will_retry = False
-        """A commit failed, and the next attempt is scheduled: one timer, however many fail."""
+        """A commit failed and a retry is scheduled. There is a single timer, however many commits fail."""
         self.trouble: Exception | None = None
-        """Why the latest commit that wrote something failed, until one succeeds; None if it did not."""
+        """Error of the latest commit that wrote something, until a commit succeeds; None if it did not fail."""
         self._asked: list[Callable[[Probed], None]] = []
         self._is_under_way = False
         self.is_written = False
-        """The transaction under way has written a probe."""
+        """The open transaction has written a probe."""
         self.error: QueueError | None = None
-        """Of the latest probe."""
+        """Error of the latest probe; None if it succeeded."""
 
     def wrote(self, at: float) -> None:
-        """A commit that changed something is on disk: the store can be written. (One that changes nothing writes
-        nothing, and proves nothing.)"""
+        """Record that a commit that changed something is durable: the store can be written. A commit without changes
+        writes nothing and proves nothing."""
         self._wrote_at, self.trouble, self.is_written = at, None, False
 
     def failed(self, error: Exception) -> None:
+        """Record a failed commit and schedule a retry."""
         self.trouble, self.is_written = error, False
         if not self._will_retry:
             self._will_retry = True
             self._committer.later(RETRY_SECONDS, self._retry)
 
     def _retry(self) -> None:
-        """Waiting consumers and timers are served again, and a probe finds out whether the store can be written."""
+        """Serve waiting consumers and timers again, and probe whether the store can be written."""
         self._will_retry = False
         if self.trouble is not None:
             self.begin()
         self._committer.plan()
 
     def ask(self, done: Callable[[Probed], None]) -> None:
-        """``done`` is called once, now or within ``PROBE_SECONDS``."""
+        """Check whether the store can be written; call ``done`` once, now or within ``PROBE_SECONDS``."""
         committer = self._committer
         if not committer.duty.is_on:
             done(Probed(committer.duty.refusal()))
@@ -105,7 +109,7 @@ class StoreProbe:
         self.begin()
 
     def begin(self) -> None:
-        """A probe joins the next commit, unless one is under way."""
+        """Add a probe to the next commit, unless one is in flight."""
         if not self._is_under_way:
             self._is_under_way = True
             self._committer.submit(self.write, self._done)
@@ -135,8 +139,9 @@ def write_probe(transaction: Transaction, now_ms: int) -> None:
 
 
 def relieve(store: Store, error: BaseException) -> bool:
-    """Whether the work that failed with this error may be repeated now. Publishing is repeated only where the store
-    has space inside itself; what is refused again is refused for good."""
+    """Release reserved space after this error; return True if the failed work may be repeated now.
+
+    Publishing succeeds again only if the store has free space inside its files. Work that fails again is refused."""
     if not isinstance(error, StoreFull):
         return False
     offered: Callable[[], bool] | None = getattr(store, "relieve", None)  # not every store has a reserve
@@ -148,16 +153,16 @@ def relieve(store: Store, error: BaseException) -> bool:
 MOST_PER_COMMIT = 1000
 """Jobs in one commit. More would delay the first reply and save nothing per job."""
 MOST_ROUNDS = 100
-"""How often one job may stop for messages to be checked outside of the transaction: once for each of its queues."""
+"""Upper bound of the rounds in which a job stops for checks outside of the transaction: one round per queue."""
 Done = Callable[[Any, QueueError | None], None]
 """(value, error): the reply, called when the commit is durable or has failed."""
 Aside = Callable[[Callable[[], Any], Done], None]
-"""Runs work on another thread, and ``done(value, error)`` on the loop's."""
+"""Runs work on another thread, then ``done(value, error)`` on the loop thread."""
 
 
 class Task(Protocol):
-    """What a committer runs: ``Job``, or an object of a protocol that is its own job. ``requests``: how many requests
-    of clients it stands for."""
+    """A job as a committer runs it: ``Job``, or an object of a protocol handler that implements this interface.
+    ``requests`` is the number of client requests that it represents."""
 
     value: Any
     error: QueueError | None
@@ -173,7 +178,7 @@ def no_reply(value: Any, error: QueueError | None) -> None:
 
 
 class Job:
-    """One request. ``work`` decides before it writes: where it raises a ``QueueError`` it has changed nothing."""
+    """A job of one request. ``work`` decides before it writes: if it raises a ``QueueError`` it has changed nothing."""
 
     __slots__ = ("done", "error", "requests", "value", "work")
 
@@ -187,7 +192,7 @@ class Job:
 
 
 class Long(Job):
-    """One request that takes long: it has a commit of its own, on the thread of ``aside``."""
+    """A long job: it is committed separately, on the thread of ``aside``."""
 
     __slots__ = ("aside",)
 
@@ -197,7 +202,7 @@ class Long(Job):
 
 
 class JobRunner:
-    """Runs jobs in transactions of one store. One thread at a time."""
+    """Runs jobs in transactions of a store. Used by one thread at a time."""
 
     def __init__(
         self, store: Store, happened: Happenings, gate: Gate | None, seconds: Callable[[], float] = perf_counter
@@ -207,13 +212,13 @@ class JobRunner:
         self._gate = gate
         self._seconds = seconds
         self.cleared: dict[Task, Verdicts] = {}
-        """Results of checks that were made outside of the transaction, for jobs that run again."""
+        """Verdicts of checks outside of the transaction, for jobs that run again."""
         self.uncleared: dict[Task, Uncleared] = {}
-        """Jobs that stopped because messages have to be checked first. The committer takes them out."""
+        """Jobs that stopped because messages must be checked first. The committer removes them."""
 
     def run(self, jobs: Iterable[Task], transaction: Transaction) -> int:
-        """All of them in this transaction; returns how many requests that is. A refused job keeps its error and harms
-        no other; a ``StoreError`` ends the transaction."""
+        """Run all jobs in this transaction; return the number of requests. A refused job keeps its error and does not
+        affect the others; a ``StoreError`` ends the transaction."""
         gate, cleared = self._gate, self.cleared
         requests = 0
         for job in jobs:
@@ -231,8 +236,8 @@ class JobRunner:
         return requests
 
     def commit(self, jobs: list[Task]) -> bool:
-        """The same in a transaction of their own; whether messages changed. Where the store has no space left, but
-        some in reserve, it is repeated once."""
+        """Run the jobs in a new transaction; return True if messages changed. If the store is full but has reserved
+        space, the transaction is repeated once."""
         try:
             return self._commit(jobs)
         except StoreFull as error:
@@ -242,7 +247,7 @@ class JobRunner:
             return self._commit(jobs)
 
     def _commit(self, jobs: list[Task]) -> bool:
-        """Events are ready to be told when this returns, and dropped where it raises."""
+        """Run one transaction. Its events are ready to be published on return, and dropped on an error."""
         try:
             begun = self._seconds()
             with self._store.transaction() as transaction:
@@ -254,14 +259,14 @@ class JobRunner:
         return self._happened.committed(requests, worked - begun, self._seconds() - worked)
 
     def reset(self, jobs: Iterable[Task]) -> None:
-        """Their transaction was rolled back, and they will run again."""
+        """Prepare jobs to run again after their transaction was rolled back."""
         for job in jobs:
             job.error = None
             self.uncleared.pop(job, None)
 
 
 def reply_error(error: Exception) -> QueueError:
-    """What a caller is told of any error."""
+    """Convert any error to the ``QueueError`` that the caller gets."""
     return error if isinstance(error, QueueError) else QueueError(f"{type(error).__name__}: {error}")
 
 
@@ -272,10 +277,10 @@ def no_processor(needed: Uncleared) -> HookFailed:
 # -- lock wait ---------------------------------------------------------------------------------------------------------
 
 BUSY_SECONDS = 5.0
-"""Default deadline of a request, from the first attempt to commit it."""
+"""Default deadline of a request, in seconds from the first attempt to commit it."""
 BACKOFF = Backoff(first=0.0015, limit=0.0375, jitter=1 / 3)
-"""Seconds between two attempts: from 1 to 2 ms after the first one, from 25 to 50 ms at most, which is far below the
-time in which people notice that a lock is free again."""
+"""Seconds between two attempts: 1 to 2 ms after the first attempt, 25 to 50 ms at most. That is far below the delay
+that people notice after a lock is released."""
 RETRY_AFTER = 1
 """Seconds after which a refused client should try again."""
 
@@ -288,7 +293,10 @@ class Group(NamedTuple):
 
 
 class BusyWait:
-    """``seconds``: how long a request waits. ``retry`` is called when ``is_due``: the next commit tries the lock."""
+    """Lock wait: jobs that wait while another process holds the store's lock. Loop thread only.
+
+    A request waits at most ``seconds``. ``retry`` is called when the timer has set ``is_due``: the next commit tries
+    the lock."""
 
     def __init__(
         self, seconds: float, later: Callable[[float, Callable[[], None]], Any], retry: Callable[[], None]
@@ -297,7 +305,7 @@ class BusyWait:
         self._later = later
         self._retry = retry
         self.since: float | None = None
-        """When the lock was first found taken, in seconds of the committer's clock; None: the store is free."""
+        """When the lock was first found taken, in seconds of the committer's clock; None if it is free."""
         self.refused = 0
         """Requests refused since then."""
         self._groups: list[Group] = []
@@ -305,15 +313,15 @@ class BusyWait:
         self._tries = 0
         self._is_timed = False
         self.is_due = False
-        """The timer has run out. Until then a commit leaves the lock alone."""
+        """The timer has expired. Until then commits do not try the lock."""
 
     @property
     def tasks(self) -> list[Task]:
-        """All that wait for the next commit, in order of arrival."""
+        """Jobs that wait for the next commit, in order of arrival."""
         return [task for group in self._groups for task in group.tasks]
 
     def hold(self, tasks: list[Task], long: Iterable[Long], now: float) -> None:
-        """The lock is taken: these wait as well, from now on."""
+        """Add jobs that found the lock taken; their deadline counts from ``now``."""
         self.since = now if self.since is None else self.since
         if tasks:
             self._groups.append(Group(now + self.seconds, tasks))
@@ -321,7 +329,7 @@ class BusyWait:
             self._long.setdefault(job, now + self.seconds)
 
     def expired(self, now: float) -> list[Task]:
-        """Requests whose deadline has passed; they wait no longer. ``Long`` ones have to be taken from their queue."""
+        """Remove and return the jobs whose deadline has passed. The caller removes ``Long`` jobs from their queue."""
         found: list[Task] = [job for job, deadline in self._long.items() if deadline <= now]
         for job in found:
             del self._long[job]  # type: ignore[arg-type]
@@ -345,7 +353,7 @@ class BusyWait:
         return BACKOFF.delay(self._tries, random.random())
 
     def free(self) -> None:
-        """A transaction was begun: the lock is ours, and nothing waits for it any more."""
+        """Clear the wait: a transaction has got the lock."""
         if self.since is not None:
             self.since = None
             self.refused = self._tries = 0
@@ -363,38 +371,40 @@ class BusyWait:
 
 
 class Committer(Protocol):
-    """What is needed of ``broker.group_commit.Desk``."""
+    """The part of ``broker.group_commit.Desk`` that deferred admission uses."""
 
     def enlist(self, job: Task, /) -> None:
-        """It joins the next commit."""
+        """Add a job to the next commit."""
 
     def answer(self, job: Task, /) -> None:
-        """Its caller gets the value or the error."""
+        """Pass the value or the error to the caller of a job."""
 
     def flush(self) -> None:
-        """Answers leave."""
+        """Send buffered responses."""
 
     def report(self, error: Exception, /) -> None:
-        """An error that no caller is told."""
+        """Report an error that reaches no caller."""
 
 
 class DeferredAdmission:
+    """Admission control outside of the transaction: jobs whose messages need checks by workers. Loop thread only."""
+
     def __init__(self, gate: Gate, runner: JobRunner, committer: Committer) -> None:
         self._gate = gate
         self._runner = runner
         self._committer = committer
         self._workers: Clearing | None = None
         self.rounds: dict[Task, int] = {}
-        """Jobs whose messages are being checked, or were, and how often."""
+        """Rounds of checks per job that is being checked or was checked."""
 
     def use(self, workers: Clearing) -> None:
-        """Without workers, jobs that need them are refused."""
+        """Set the workers. Without workers, jobs that need them are refused."""
         self._workers = workers
         self._gate.can_wait = True
         self._gate.is_busy = workers.is_busy
 
     def defer(self, job: Task, needed: Uncleared) -> None:
-        """The job waits until its messages are checked; where they cannot be, it is answered with the error."""
+        """Let the job wait until its messages are checked; if they cannot be, answer it with an error."""
         self.rounds[job] = self.rounds.get(job, 0) + 1
         if self._workers is None or self.rounds[job] > MOST_ROUNDS:
             job.error = no_processor(needed)
@@ -417,12 +427,12 @@ class DeferredAdmission:
         self._committer.enlist(job)
 
     def forget(self, job: Task) -> None:
-        """It is answered."""
+        """Drop the state of a job that is answered."""
         self.rounds.pop(job, None)
         self._runner.cleared.pop(job, None)
 
     def dry_run(self, needed: Uncleared, done: Cleared) -> None:
-        """Check messages that are not to be stored."""
+        """Check messages without storing them; ``done`` receives the verdicts."""
         if self._workers is None:
             if needed.chain.hooks:
                 raise HookFailed("hooks cannot be run here", field="processor")

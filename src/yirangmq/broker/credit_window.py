@@ -1,9 +1,9 @@
 """Waiting consumers: subscriptions within a credit window, their unsettled leases, and single lease requests.
 
-Every protocol that pushes uses the window: native, STOMP, webhooks. The committer asks how many messages a subscription
-wants and hands them over once they are leased on disk. Unsettled messages count against the credit; the protocol
-records pushed and settled messages in a ledger, and notifies the committer when there is credit again. Leases that
-expired are removed from the ledger only when the credit is used up.
+Every protocol that pushes uses the window: native, STOMP, webhooks. The committer reads the free credit of a
+subscription and delivers messages when their leases are durable. Unsettled messages count against the credit; the
+protocol records pushed and settled messages in a ledger, and notifies the committer when there is credit again.
+Expired leases are removed from the ledger only when the credit is used up.
 
 A lease request takes messages once, or ends at its timer."""
 
@@ -18,13 +18,13 @@ from yirangmq.format.delivery import Delivery, RunDeliveries
 
 
 class Unsettled(Protocol):
-    """The messages that a consumer was sent and has not settled."""
+    """The messages that were sent to a consumer and are not settled."""
 
     @property
     def unsettled(self) -> int: ...
 
     def drop_lapsed(self) -> None:
-        """Called where the credit is used up: leases that lapsed count no longer."""
+        """Remove expired leases. Called when the credit is used up."""
 
 
 Ledger = TypeVar("Ledger", bound=Unsettled)
@@ -35,9 +35,10 @@ def _always() -> bool:
 
 
 class Subscription(Generic[Ledger]):
-    """A credit window: messages are pushed while fewer than ``credit`` of them are unsettled. ``push`` is called with
-    them once they are leased on disk, and says False if the consumer is gone; ``has_room`` says whether the client has
-    read enough of what it was sent before."""
+    """Credit window of a subscription: messages are pushed while fewer than ``credit`` of them are unsettled.
+
+    ``push`` gets the messages when their leases are durable; it returns False if the consumer is gone. ``has_room`` is
+    the backpressure of the connection: False while the client has too many unread bytes."""
 
     __slots__ = ("_has_room", "consumer", "credit", "ledger", "queue", "span_ms", "take")
 
@@ -71,7 +72,7 @@ class Subscription(Generic[Ledger]):
         return room
 
     def describe(self) -> dict[str, Any]:
-        """For an operator."""
+        """Return the state of the window for status output."""
         unsettled = self.ledger.unsettled
         return {"queue": self.queue, "consumerId": self.consumer, "credit": self.credit, "unsettled": unsettled}
 
@@ -80,7 +81,7 @@ class Subscription(Generic[Ledger]):
 
 
 class Pushed(NamedTuple):
-    """Leases of one push. ``span``: first, last and fence, if their numbers follow each other."""
+    """Leases of one push. ``span`` is (first, last, fence) if the message numbers are consecutive."""
 
     leases: list[str]
     until: int
@@ -88,17 +89,18 @@ class Pushed(NamedTuple):
 
 
 class PushedLeases:
-    """The ledger of a consumer that settles leases by their ids. ``held`` are unsettled leases from an earlier
-    connection, and until when. The leases of one push are kept together until a part of them is settled: most
-    consumers settle all of them at once."""
+    """Ledger of unsettled leases of a consumer that settles by lease ids.
+
+    ``held`` maps unsettled leases of an earlier connection to their ends. The leases of a push are kept as a batch
+    until a part of them is settled: most consumers settle all of them in one call."""
 
     def __init__(self, clock: Clock, held: Mapping[str, int] | None = None) -> None:
         self.policy: QueuePolicy | None = None
-        """Of the queue, as it was with the latest push."""
+        """Policy of the queue at the latest push."""
         self._clock = clock
         self._out: dict[str, int] = dict(held or {})
         self._whole: dict[str, Pushed] = {}
-        """By their first lease; none of them is in ``_out``."""
+        """Batches by their first lease; their leases are not in ``_out``."""
         self._in_whole = 0
 
     @property
@@ -123,12 +125,12 @@ class PushedLeases:
             self._out.update([(f"{message[0]}-{message[7]}", message[8]) for message, _, _ in deliveries])
 
     def span_of(self, leases: Sequence[str]) -> tuple[int, int, int] | None:
-        """Of exactly the leases of one push, if their numbers follow each other."""
+        """Return the span of ``leases`` if they are exactly those of one push and consecutive; else None."""
         pushed = self._whole.get(leases[0]) if leases else None
         return pushed.span if pushed is not None and pushed.leases == leases else None
 
     def settled(self, leases: Sequence[str]) -> bool:
-        """True if any of these was in the ledger: there is credit again."""
+        """Remove settled leases. Return True if any was in the ledger: there is credit again."""
         pushed = self._whole.get(leases[0]) if leases else None
         if pushed is not None and pushed.leases == leases:
             del self._whole[leases[0]]
@@ -141,7 +143,7 @@ class PushedLeases:
         return len(self._out) < before
 
     def extended(self, leases: Sequence[str], span_ms: int | None) -> None:
-        """These count longer. ``span_ms``: None for that of the policy."""
+        """Set the end of extended leases to ``span_ms`` from now; None means the policy's visibility timeout."""
         if span_ms is None:
             span_ms = self.policy.visibility_ms if self.policy is not None else 0
         until = self._clock.now_ms() + span_ms
@@ -151,7 +153,7 @@ class PushedLeases:
                 self._out[lease] = until
 
     def _scatter(self) -> None:
-        """Keep each lease by itself from here on."""
+        """Split all batches into single leases."""
         for leases, until, _ in self._whole.values():
             self._out.update(dict.fromkeys(leases, until))
         self._whole.clear()
@@ -162,11 +164,12 @@ class PushedLeases:
 
 
 class Waiting:
-    """One lease request that found nothing yet. ``alarm`` ends its patience; it is cancelled when it is served."""
+    """Long poll: a lease request that found nothing yet. The timer ``alarm`` ends the wait; it is cancelled when the
+    request is served."""
 
     serve = None
     is_poll = True
-    """Whoever waits so asks again when it is served."""
+    """The consumer sends a new request after it is served, so it is briefly absent from the wait list."""
 
     def __init__(
         self, queue: str, consumer: str, span_ms: int | None, limit: int, give: Callable[[Sequence[Delivery]], bool]

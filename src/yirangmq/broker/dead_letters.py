@@ -3,8 +3,8 @@
 A dead letter is a message in state ``dead`` of its source queue; ``dlq.queue`` of that queue's policy is a second name
 for the same messages. Every operation here accepts either name.
 
-An operation first lists the matching messages (8 bytes each), then moves them page by page, each page in a commit. Each
-page evaluates state and filter again. A search reads envelopes and failures only if the filter or the result needs
+An operation first lists the matching messages (8 bytes each), then moves them page by page, one commit per page. Each
+page checks state and filter again. A search reads envelopes and failures only if the filter or the result needs
 them."""
 
 from array import array
@@ -31,14 +31,16 @@ from yirangmq.format.envelope import header_of, iso, payload_value
 
 CARDS_PER_PAGE = 500
 BODIES_PER_PAGE = 50
-"""A payload may have a mebibyte or more, a card has a hundred bytes: two page sizes, one flat memory."""
+"""Messages per page with and without payloads. A payload may have 1 MiB or more, a ``Message`` has about 100 bytes; two
+page sizes keep memory flat."""
 FROM_ENVELOPE = frozenset({"type", "version", "traceId", "publishedAt", "attributes", "payload"})
 FROM_FAILURE = frozenset({"reasonMessage", "failedAt", "consumerId"})
 
 
 def search(queues: Queues, queue: str, state: State, node: Node, *, bodies: bool = True) -> Iterator[Look]:
-    """Every match of one state, in the order of ``Transaction.scan``. Without ``bodies`` a look has its envelope and
-    its failure only if the filter needed them."""
+    """Yield every match of one state, in the order of ``Transaction.scan``.
+
+    Without ``bodies`` a ``Look`` has its envelope and its failure only if the filter needed them."""
     heavy = bodies or bool(fields_of(node) & FROM_ENVELOPE)
     limit = BODIES_PER_PAGE if heavy else CARDS_PER_PAGE
     cursor = ""
@@ -52,8 +54,10 @@ def search(queues: Queues, queue: str, state: State, node: Node, *, bodies: bool
 
 
 def matching(transaction: Transaction, messages: Sequence[Message], node: Node, ahead: int) -> list[Look]:
-    """Those that match, loaded as far as the filter needs. Times of a filter are those of the wall clock, which is
-    ``ahead`` of store time; those of the looks are store time."""
+    """Return the matching messages, with the parts that the filter needed.
+
+    Times in the filter are wall-clock times; the wall clock is ``ahead`` ms ahead of store time. Times in the result
+    are store times."""
     wanted = fields_of(node)
     nothing: list[None] = [None] * len(messages)
     envelopes = transaction.envelopes(messages) if wanted & FROM_ENVELOPE else nothing
@@ -64,7 +68,7 @@ def matching(transaction: Transaction, messages: Sequence[Message], node: Node, 
 
 
 def lookup_of(message: Message, envelope: Envelope | None, failure: Failure | None) -> Lookup:
-    """The fields of the filter language for one message, as its dead-letter record would show them."""
+    """Return the field lookup of the filter language for one message. Values are as in its dead-letter record."""
     header: dict[str, Any] = {}
 
     def from_header(name: str) -> object:
@@ -105,7 +109,7 @@ def lookup_of(message: Message, envelope: Envelope | None, failure: Failure | No
 def search_page(
     transaction: Transaction, *, queue: str, state: State, limit: int, cursor: str, node: Node, bodies: bool, ahead: int
 ) -> tuple[str, list[Look]]:
-    """One page of ``search``: the cursor of the next one, and what matched in this."""
+    """Return one page of ``search``: the cursor of the next page, and the matches."""
     page = transaction.scan(queue, state, limit, cursor)
     found = matching(transaction, page.messages, node, ahead)
     if bodies:
@@ -118,31 +122,35 @@ def search_page(
 # -- dead letters ------------------------------------------------------------------------------------------------------
 
 MOST_PER_COMMIT = 500
-"""Messages moved in one commit: a large redrive shares the lane with everybody else."""
+"""Upper bound of messages moved per commit: a large redrive shares the committer with other callers."""
 SAMPLE = 10
+"""Number of message ids in a result."""
 KINDS = {"dead": (State.DEAD,), "parked": (State.PARKED,), "all": (State.DEAD, State.PARKED)}
-"""What a caller may ask for. Parked ones are in no answer but to ``parked``, ``all``, or a filter ``state=parked``."""
+"""States by the word that a caller passes. Parked messages are found only by ``parked``, ``all``, or the filter
+``state=parked``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """How many, and the ids of the first few."""
+    """Result of a move: the number of messages, and the ids of the first ``SAMPLE``."""
 
     count: int
     ids: list[str]
 
 
 class Move(NamedTuple):
-    """One way to move dead letters. A message named by id that is in ``goal`` already is no error: repeating a call
-    that has succeeded succeeds."""
+    """A move of dead letters to the state ``goal``.
+
+    A message named by id that is in ``goal`` already is skipped, so that a repeated call succeeds."""
 
     goal: State
     decide: Callable[[Transaction, Sequence[Message], int], list[Message]]
 
 
 class Choice(NamedTuple):
-    """Which dead letters: by filter and state, or by id (and then whatever their state). ``limit``: of those at most so
-    many, the first that arrived."""
+    """Selection of dead letters, by filter and state, or by id in any state.
+
+    ``limit`` bounds the number of messages; the first to arrive are taken."""
 
     queue: str
     filter: str
@@ -152,38 +160,38 @@ class Choice(NamedTuple):
 
 
 class DeadLetters:
-    """The operator's verbs. Moving works in pages of one commit each; nothing is held up for long."""
+    """Operations on dead letters. A move runs in pages of one commit each, so that other commits run in between."""
 
     def __init__(self, queues: Queues, progress: Callable[[int, int], None] | None = None) -> None:
-        """``progress`` is told after each page of a move: how many are dealt with, out of how many."""
+        """``progress(moved, total)`` is called after each page of a move."""
         self._queues = queues
         self._progress = progress
 
-    # -- looking --------------------------------------------------------------------------------------------------
+    # -- reading --------------------------------------------------------------------------------------------------
 
     def sources(self, queue: str) -> list[str]:
-        """The queues whose dead letters go by this name: those whose ``dlq.queue`` it is, and the queue itself."""
+        """Return the source queues of this name: the queues with this ``dlq.queue``, and the queue of that name."""
         validation.check_queue(queue)
 
         def work(transaction: Transaction) -> list[str]:
-            """Without a policy of its own a queue's dead letters have the usual name: few queues are looked at."""
+            """Find candidates without reading every queue: a queue without a policy uses the default name."""
             likely = {queue, queue.removesuffix(DLQ_SUFFIX)} - {""}
             known = {*transaction.policied(), *(name for name in likely if transaction.has_queue(name))}
-            if len(queue) >= DLQ_LONGEST:  # the usual name of one whose own was too long
+            if len(queue) >= DLQ_LONGEST:  # the default name is shortened if the queue name is too long
                 known |= {*transaction.queues(prefix=queue.removesuffix(DLQ_SUFFIX))}
             return [name for name in sorted(known) if queue in (name, _shown_as(transaction, name))]
 
         return self._queues.read(work)
 
     def shown_by(self, queue: str) -> list[str]:
-        """The queues whose dead letters this name shows, if it is such a name and no queue of its own."""
+        """Return the source queues if this name is only an alias for dead letters; an empty list if it is a queue."""
         sources = self.sources(queue)
         return [] if queue in sources else sources
 
     def find(
         self, queue: str, filter: str = "", state: str = "dead", limit: int | None = None, *, bodies: bool = True
     ) -> Iterator[Look]:
-        """Dead letters that match, those of each source queue oldest first."""
+        """Yield the matching dead letters, oldest first within each source queue and state."""
         node = parse(filter)
         states = _states(state, node)
         left = limit
@@ -197,7 +205,7 @@ class DeadLetters:
                     yield look
 
     def show(self, queue: str, id: str) -> Look:
-        """One dead letter, by either name of its queue."""
+        """Return one dead letter, by either name of its queue."""
         for source in self.sources(queue):
             try:
                 look = self._queues.show(source, id)
@@ -209,7 +217,7 @@ class DeadLetters:
         raise NotFound(f"no dead letter {id!r} under {queue!r}")
 
     def stats(self, queue: str) -> dict[str, Any]:
-        """How many, why, and since when; ``byDay`` is how they grew, by the day (UTC) on which they died."""
+        """Count dead letters by reason, and by the UTC day of their death (``byDay``); with oldest and newest time."""
         reasons: Counter[str] = Counter()
         days: dict[str, Counter[str]] = {}
         oldest = newest = None
@@ -234,7 +242,7 @@ class DeadLetters:
             "newest": None if newest is None else iso(newest),
         }
 
-    # -- moving ---------------------------------------------------------------------------------------------------
+    # -- moves ----------------------------------------------------------------------------------------------------
 
     def requeue(
         self,
@@ -246,7 +254,7 @@ class DeadLetters:
         limit: int | None = None,
         dry_run: bool = False,
     ) -> Moved:
-        """Back in line, first arrived first, with their attempts reset."""
+        """Redrive: make dead letters ready again, in order of arrival, with their attempts reset."""
         return self._move(Move(State.READY, _redriven), Choice(queue, filter, ids, state, limit), dry_run)
 
     def quarantine(
@@ -258,7 +266,7 @@ class DeadLetters:
         limit: int | None = None,
         dry_run: bool = False,
     ) -> Moved:
-        """Set aside: parked ones stay for good and move only when named."""
+        """Park dead letters for inspection. Parked messages do not expire and move only on request by state or id."""
         return self._move(Move(State.PARKED, _parked), Choice(queue, filter, ids, "dead", limit), dry_run)
 
     def purge(
@@ -271,11 +279,11 @@ class DeadLetters:
         limit: int | None = None,
         dry_run: bool = False,
     ) -> Moved:
-        """Give up for good."""
+        """Drop dead letters permanently."""
         return self._move(Move(State.DROPPED, _dropped), Choice(queue, filter, ids, state, limit), dry_run)
 
     def _move(self, move: Move, choice: Choice, dry_run: bool) -> Moved:
-        """Choose first, then move page by page; each page looks again, because the world went on meanwhile."""
+        """Select the messages, then move them page by page. Each page checks state and filter again."""
         node = parse(choice.filter)
         states = _states(choice.state, node) if choice.ids is None else KINDS["all"]
         states = tuple(state for state in states if state is not move.goal)
@@ -295,7 +303,7 @@ class DeadLetters:
         return Moved(count, moved)
 
     def _chosen(self, choice: Choice, node: Node, states: Sequence[State], goal: State) -> "array[int]":
-        """Their numbers in order of first arrival: eight bytes each, whatever their size."""
+        """Return the sequence numbers of the selected messages in order of arrival, 8 bytes each."""
         sources = self.sources(choice.queue)
         if choice.ids is not None:
             return array("q", sorted(message.seq for message in self._named(choice, sources, node, states, goal)))
@@ -308,7 +316,7 @@ class DeadLetters:
     def _named(
         self, choice: Choice, sources: list[str], node: Node, states: Sequence[State], goal: State
     ) -> list[Message]:
-        """All of them are dead letters, or an error and nothing moves."""
+        """Return the messages named by id. Raise if one is unknown or not a dead letter; then nothing is moved."""
         ids = choice.ids or []
         validation.check_count(len(ids), "ids", most=MOST_PER_CALL)
         wanted = list(dict.fromkeys(validation.check_id(id) for id in ids))
@@ -360,7 +368,7 @@ def _dropped(transaction: Transaction, messages: Sequence[Message], now: int) ->
 
 
 def _shown_as(transaction: Transaction, queue: str) -> str:
-    """A policy that cannot be read, edited by hand, is trouble of its own queue and of no other."""
+    """Return the name of a queue's dead letters, "" if its policy cannot be parsed (edited by hand)."""
     try:
         return transaction.policy(queue).dlq.queue
     except BadPolicy:

@@ -4,9 +4,9 @@ Operations add events (``core.events``) during the transaction. The committer pu
 durable commit and drops them after a failed commit. Without listeners nothing is collected. Listeners run on the
 committing thread.
 
-The delivery log holds deliveries in flight and the latest ended deliveries, in memory and bounded. What must outlive
-the process goes out as an event, or to a queue of outcomes (``broker.dispatch.fan_out``). The committing thread writes
-the log, any thread reads it."""
+The delivery log holds deliveries in flight and the latest ended deliveries, in memory and bounded. Facts that must
+outlive the process go out as an event, or to a queue of outcomes (``broker.dispatch.fan_out``). The committing thread
+writes the log, any thread reads it."""
 
 import threading
 from collections import Counter, deque
@@ -41,13 +41,15 @@ from yirangmq.core.states import State
 # -- delivery log ------------------------------------------------------------------------------------------------------
 
 MOST_KEPT = 20_000
-"""Deliveries that ended, of all queues, at some 400 bytes each."""
+"""Upper bound of remembered ended deliveries, of all queues, at about 400 bytes each."""
 MOST_OPEN = 100_000
-"""Deliveries under way; past them the longest known are not recorded any more."""
+"""Upper bound of remembered deliveries in flight; beyond it the oldest are forgotten."""
 
 
 class DeliveryLog:
-    """Written by the thread that commits; read by any."""
+    """Bounded log of deliveries, in flight and ended, of queues with a dispatch strategy.
+
+    Written by the committing thread, read by any thread."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -57,15 +59,16 @@ class DeliveryLog:
         self._beginning: list[DeliveryRecord] = []
         self._ending: list[DeliveryRecord] = []
         self.totals: Counter[tuple[str, str]] = Counter()
-        """How many ended, by queue and status, since the start."""
+        """Number of ended deliveries by (queue, status) since the start of the process."""
 
     # -- inside a transaction -------------------------------------------------------------------------------------
 
     def begun(self, cards: Iterable[Message]) -> None:
+        """Buffer the start of deliveries until the commit."""
         self._beginning += map(rules.begun, cards)
 
     def ended(self, changes: Sequence[Change], now: int) -> list[DeliveryRecord]:
-        """The records of those that leave a consumer's hand with these changes."""
+        """Buffer the deliveries that end with these changes, until the commit; return their records."""
         found = []
         for before, after, failure in changes:
             if rules.leaves_hand(before, after):
@@ -77,12 +80,12 @@ class DeliveryLog:
     # -- the commit -----------------------------------------------------------------------------------------------
 
     def forget(self) -> None:
-        """The commit failed: none of it happened."""
+        """Drop the buffered changes after a failed commit."""
         self._beginning.clear()
         self._ending.clear()
 
     def committed(self) -> list[DeliveriesEnded]:
-        """It is on disk; what is to be told of it."""
+        """Apply the buffered changes after a durable commit; return the events to publish."""
         if not self._beginning and not self._ending:
             return []
         with self._guard:
@@ -99,7 +102,7 @@ class DeliveryLog:
         return [DeliveriesEnded(queue, len(records), records) for queue, records in by_queue.items()]
 
     def adopt(self, cards: Iterable[Message]) -> None:
-        """These are in consumers' hands since before this process began."""
+        """Add messages that were leased before this process started."""
         with self._guard:
             for card in cards:
                 self._add(rules.begun(card))
@@ -122,13 +125,13 @@ class DeliveryLog:
         if self._in_flight[key] <= 0:
             del self._in_flight[key]
 
-    # -- looking --------------------------------------------------------------------------------------------------
+    # -- queries --------------------------------------------------------------------------------------------------
 
     def in_flight(self, queue: str, consumer: str) -> int:
         return self._in_flight.get((queue, consumer), 0)
 
     def holders(self, queue: str) -> list[str]:
-        """Who has messages of this queue in hand."""
+        """Return the consumers that hold leases of this queue."""
         with self._guard:
             return [consumer for name, consumer in self._in_flight if name == queue]
 
@@ -144,7 +147,7 @@ class DeliveryLog:
         consumer: str | None = None,
         status: Status | None = None,
     ) -> list[DeliveryRecord]:
-        """The latest first: those under way, then those that ended."""
+        """Return matching records, latest first: deliveries in flight, then ended ones."""
         with self._guard:
             known = [*reversed(self._open.values()), *reversed(self._ended)]
         fit = (
@@ -162,13 +165,16 @@ class DeliveryLog:
 
 Hear = Callable[[Sequence[Event]], None]
 MOST_BEGUN = 100_000
-"""Leases of which more is remembered than is on their cards, at some 200 bytes each; the longest known make room."""
+"""Upper bound of leases with extra data in memory (first start, trace), at about 200 bytes each. Beyond it the oldest
+are forgotten."""
 _is_duplicate = attrgetter("duplicate")
 GIVEN_UP = (State.DEAD, State.PARKED)
 
 
 class Happenings:
-    """Used by one thread at a time, the one that commits."""
+    """Event buffer of the open transaction. Listeners get the events after a durable commit.
+
+    Used by one thread at a time, the committing thread."""
 
     def __init__(self) -> None:
         self._listeners: list[tuple[Hear, frozenset[type] | None]] = []
@@ -177,26 +183,28 @@ class Happenings:
         self._begun: dict[tuple[int, int], int] = {}
         self._traced: dict[tuple[int, int], Traced] = {}
         self.deliveries = DeliveryLog()
-        """Of queues that are dispatched by a strategy."""
+        """Deliveries of queues with a dispatch strategy."""
         self.is_watched = False
         self.is_traced = False
-        """Somebody collects traces; to be set together with a listener."""
+        """True if traces are collected. Set it together with a listener."""
 
     def listen(self, hear: Hear, kinds: Iterable[type] | None = None) -> None:
-        """``hear`` is called after each commit that changed something, by the thread that committed: be brief. With
-        ``kinds``, only where there is an event of one of them; it is told all there were."""
+        """Call ``hear`` with the events of each commit that changed something. It runs on the committing thread and
+        must be fast.
+
+        With ``kinds`` it is called only if one of the events is of these types, then with all events of the commit."""
         self._listeners.append((hear, None if kinds is None else frozenset(kinds)))
         self.is_watched = True
 
     # -- the commit -----------------------------------------------------------------------------------------------
 
     def forget(self) -> None:
-        """The commit failed: none of it happened."""
+        """Drop the events after a failed commit."""
         self._events.clear()
         self.deliveries.forget()
 
     def committed(self, requests: int, work_seconds: float, sync_seconds: float) -> bool:
-        """It is on disk, to be told as soon as those who asked for it have their answers; whether messages changed."""
+        """Mark the events as durable, for ``tell`` after the jobs are answered. Return True if messages changed."""
         self._true += self.deliveries.committed()
         if not self._events:
             return False
@@ -206,7 +214,7 @@ class Happenings:
         return True
 
     def tell(self) -> None:
-        """A listener that fails harms neither the others nor the commit."""
+        """Publish the durable events. An error in a listener affects neither the other listeners nor the commit."""
         if not self._true:
             return
         events, self._true = self._true, []
@@ -221,7 +229,7 @@ class Happenings:
 
                 logging.getLogger("yirangmq").exception("a listener failed")
 
-    # -- what happened --------------------------------------------------------------------------------------------
+    # -- events ---------------------------------------------------------------------------------------------------
 
     def add(self, event: OfQueue) -> None:
         if self.is_watched:
@@ -230,7 +238,7 @@ class Happenings:
     def published(
         self, queue: str, envelopes: Sequence[Envelope], sizes: Sequence[int], stored: Sequence[Stored], now: int
     ) -> None:
-        """``sizes``: of their payloads. ``stored``: what became of each, where some may be duplicates."""
+        """Add published messages. ``sizes``: payload bytes. ``stored``: the receipts; duplicates are not counted."""
         if not self.is_watched:
             return
         if any(map(_is_duplicate, stored)):
@@ -246,13 +254,13 @@ class Happenings:
             ]
 
     def refused(self, changes: Sequence[Change], now: int) -> None:
-        """Published, and at once among the dead letters or gone."""
+        """Add messages that were refused when published or selected: dead-lettered, parked or dropped."""
         if self.is_watched:
             self._given_up(changes, now)
 
     def leased(self, queue: str, heads: Sequence[tuple[Message, Envelope]], now: int) -> None:
-        """The wait of a first attempt counts from the moment it was to be available, that of another from when the
-        message came back."""
+        """Add leased messages. The wait of a first attempt counts from the time it was to be available, that of a
+        later attempt from the time the message was returned."""
         if self.is_watched:
             waited = [now - (envelope[4] if message[6] == 0 else message[10]) for message, envelope in heads]
             self._events.append(Leased(queue, len(waited), waited))
@@ -260,19 +268,19 @@ class Happenings:
                 self._begin_traces(heads, now)
 
     def leased_run(self, run: Run, envelopes: Sequence[Envelope], now: int) -> None:
-        """For the first time, all of them."""
+        """Add a leased run; all of its messages are leased for the first time."""
         if self.is_traced:
             self.leased(run.card.queue, list(zip(run.cards(envelopes), envelopes, strict=True)), now)
         elif self.is_watched:
             self._events.append(Leased(run.card.queue, run.length, [now - sent[4] for sent in envelopes]))
 
     def claimed(self, queue: str, messages: Sequence[Message], now: int) -> None:
-        """Leased as well, in two steps; the wait counts from the moment at which it came into line."""
+        """Add claimed messages (two-step leases) as leased. Their wait counts from the time they became ready."""
         if self.is_watched:
             self._events.append(Leased(queue, len(messages), [now - message[10] for message in messages]))
 
     def _begin_traces(self, heads: Sequence[tuple[Message, Envelope]], now: int) -> None:
-        """What is leased is told when it is settled; until then its header is kept here."""
+        """Keep the headers of leased messages with a trace; the trace event is added when they are settled."""
         for message, sent in heads:
             if '"trace' in sent.header:
                 key = message.seq, message.leases + 1
@@ -312,7 +320,7 @@ class Happenings:
             self._events.append(Settled(card.queue, verb, count, [now - card.changed_at] * count))
 
     def _worked(self, changes: Sequence[Change], now: int) -> dict[str, list[int]]:
-        """By queue, how long each was held; most batches are of one queue, and of leases never extended."""
+        """Return the lease durations in ms by queue. Most batches are of one queue and of leases never extended."""
         queue = changes[0][0][1]
         if not self._begun:
             held = [now - change[0][10] for change in changes if change[0][1] is queue]
@@ -325,7 +333,7 @@ class Happenings:
         return worked
 
     def _extended(self, changes: Sequence[Change]) -> None:
-        """A lease that is extended begins anew on its card; here its first beginning is remembered."""
+        """Add extended leases. The message holds the time of the extension, so the first start is remembered here."""
         for before, _, _ in changes:
             self._begun.setdefault((before[0], before[7]), before[10])
         while len(self._begun) > MOST_BEGUN:
@@ -359,7 +367,7 @@ class Happenings:
             self._events += [Dropped(queue, why, count) for queue, count in counts.items()]
 
     def moved(self, goal: State, messages: Sequence[Message]) -> None:
-        """Dead letters that an operator moved."""
+        """Add dead letters that an operator moved to ``goal``."""
         kinds: dict[State, Callable[[str, int], OfQueue]] = {
             State.READY: Redriven,
             State.PARKED: Parked,

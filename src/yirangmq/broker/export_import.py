@@ -1,13 +1,13 @@
 """Export and import of queues between stores of any kind, and adoption of another node's backlog.
 
 An export lists each queue at a single moment, in the order in which another store should receive it. An import stores
-each page in a commit; an id that is known already stays as it is. Memory stays flat: 8 bytes per message of a queue,
-and a page of messages. The form of a line is in ``format.export``; the caller handles files and progress bars.
+one page per commit; a message with a known id is skipped. Memory stays flat: 8 bytes per message of a queue, and a page
+of messages. The line format is in ``format.export``; the caller handles files and progress bars.
 
-Adoption moves the backlog of a failed node's store into the active node's store. A mark in the other store first
-prevents that it is served (``broker.housekeeping``). Each page is stored here together with its ids, then dropped
-there; the mark goes last. An interrupted adoption can be repeated: nothing is stored twice, even if it was delivered
-here long ago. ``overlap`` lists what changed here while both nodes were active."""
+Adoption moves the backlog of a failed node's store into the active node's store. A mark in the failed node's store
+first prevents that it is served (``broker.housekeeping``). Each page is stored here together with its ids, then dropped
+there; the mark is removed last. An interrupted adoption can be repeated: nothing is stored twice, even if it was
+delivered here long ago. ``overlap`` lists the messages that changed here while both nodes were active."""
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -31,17 +31,20 @@ from yirangmq.format.json_codec import dumps, loads
 
 MOST_PER_PAGE = 500
 BYTES_PER_PAGE = 4 * 1024 * 1024
-"""A page ends at whichever comes first, so that large payloads do not pile up in memory or in one commit."""
+"""Bounds of a page, in messages and payload bytes. The first bound reached ends the page, so that large payloads do not
+accumulate in memory or in one commit."""
 LONGEST_LINE = 8 * MAX_BODY
-"""The largest payload with every byte escaped, and room for the rest."""
+"""Longest accepted line, in bytes: the largest payload with every byte escaped, and space for the other members."""
 POLICIES = ("keep", "replace", "skip")
 
 Progress = Callable[[int, int], None]
-"""Told now and then: messages so far, bytes so far."""
+"""Called now and then with the messages and bytes processed up to now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
+    """Result of an export."""
+
     queues: list[str]
     messages: int
     bytes: int
@@ -49,7 +52,7 @@ class Exported:
 
 @dataclass(slots=True)
 class Imported:
-    """What an import did, or would do. ``kept`` are queues whose own policy stayed although the export had another."""
+    """Result of an import or its dry run. ``kept``: queues that kept their policy although the export has another."""
 
     queues: list[str] = field(default_factory=list)
     stored: int = 0
@@ -66,7 +69,7 @@ def _silent(messages: int, size: int) -> None:
 
 
 def total(queues: Queues, wanted: Sequence[str] | None = None) -> int:
-    """About how many messages an export will write, for a progress bar."""
+    """Estimate the number of messages that an export will write, for a progress bar."""
     found = 0
     for queue in _checked_names(queues, wanted):
         counts = queues.counts(queue)
@@ -79,7 +82,7 @@ def export(
 ) -> Exported:
     """Write every message that still has its envelope, with policies and failures, line by line to ``sink``.
 
-    Each queue is listed at one moment; a message that moves on while it is being written is written as it is then."""
+    Each queue is listed at one moment. A message that changes during the export is written in its latest state."""
     chosen = _checked_names(queues, wanted)
     size = _sent(sink, write(Opening(queues.wall_ms())))
     messages = 0
@@ -110,9 +113,11 @@ def _checked_names(queues: Queues, wanted: Sequence[str] | None) -> list[str]:
 
 
 def _listing(transaction: Transaction, queue: str) -> tuple[dict[str, Any] | None, "array[int]"]:
-    """The numbers of a queue's messages in the order in which another store should receive them: those in hand or
-    tried before (they were first in line), the ready ones as they would be taken, then the rest by first arrival; those
-    held behind others of their group after all of these, in their own order."""
+    """Return a queue's policy, and the sequence numbers of its messages in the order for another store.
+
+    Leased messages and retries come first, since they were delivered first. Then come ready messages in delivery order,
+    delayed ones by arrival, and held ones (FIFO groups) in their own order. Dead, parked and done messages are
+    last."""
     text = transaction.policy_text(queue)
     tried = _numbers(transaction, queue, State.LEASED, State.CLAIMED)
     waiting: array[int] = array("q")
@@ -160,7 +165,7 @@ def scanned(transaction: Transaction, queue: str, state: State) -> Iterator[Mess
 
 
 def _lines(queues: Queues, order: "array[int]") -> Iterator[MessageLine]:
-    """Page by page; the size of the last page tells how many the next one may have."""
+    """Yield the lines page by page. The payload bytes of each page determine the message count of the next."""
     begin, count = 0, 1
     while begin < len(order):
         work = partial(loaded, seqs=order[begin : begin + count].tolist(), ahead=queues.ahead_ms())
@@ -172,7 +177,7 @@ def _lines(queues: Queues, order: "array[int]") -> Iterator[MessageLine]:
 
 
 def loaded(transaction: Transaction, seqs: list[int], ahead: int = 0) -> list[MessageLine]:
-    """As they are, their times on the wall clock, which is ``ahead`` of the store time of this store."""
+    """Load messages, with their times converted to the wall clock, which is ``ahead`` ms ahead of this store's time."""
     messages = [message for message in transaction.by_seq(seqs) if message is not None and message.body]
     parts = zip(messages, transaction.envelopes(messages), transaction.failures(messages), strict=True)
     found = [MessageLine(message, envelope, failure) for message, envelope, failure in parts if envelope is not None]
@@ -180,7 +185,7 @@ def loaded(transaction: Transaction, seqs: list[int], ahead: int = 0) -> list[Me
 
 
 def _moved(line: MessageLine, by: int) -> MessageLine:
-    """With its times on another line of time."""
+    """Shift all times of a message by ``by`` ms."""
     return MessageLine(
         shown_message(line.message, by),
         shown_envelope(line.envelope, by),
@@ -199,7 +204,7 @@ def load(
     dry_run: bool = False,
     progress: Progress = _silent,
 ) -> Imported:
-    """Store what an export holds. Nothing is stored twice: an id that is known already stays as it is here.
+    """Store the messages of an export. A message with a known id is skipped, so nothing is stored twice.
 
     ``policies``: ``keep`` sets a policy only where the queue has none, ``replace`` always, ``skip`` never."""
     if policies not in POLICIES:
@@ -215,7 +220,7 @@ def load(
 
 
 class _Loading:
-    """One import under way: a page of messages of one queue, and what has been done so far."""
+    """State of an import: the current page of messages of one queue, and the result up to now."""
 
     def __init__(self, queues: Queues, policies: str, dry_run: bool, progress: Progress) -> None:
         self._queues = queues
@@ -310,7 +315,7 @@ def _unknown(transaction: Transaction, page: list[MessageLine]) -> int:
 
 
 def store_page(transaction: Transaction, page: list[MessageLine], now: int) -> int:
-    """One commit: the envelopes go in as if published, then each message is brought to where it stood."""
+    """Store a page in one commit: add the envelopes as if published, then restore the state of each message."""
     queue = page[0].message.queue
     policy = transaction.policy(queue)
     envelopes = [_with_open_window(line.envelope, policy, now) for line in page]
@@ -328,13 +333,15 @@ def store_page(transaction: Transaction, page: list[MessageLine], now: int) -> i
 
 
 def _with_open_window(envelope: Envelope, policy: QueuePolicy, now: int) -> Envelope:
-    """A deduplication key whose window is over must not make two messages one; the header keeps it for people."""
+    """Remove a deduplication key with an expired window, so that it matches no other message. The header keeps it."""
     over = envelope.published_at + policy.dedup_ms <= now
     return envelope._replace(dedup_key=None) if over and envelope.dedup_key is not None else envelope
 
 
 def _has_a_past(line: MessageLine, now: int) -> bool:
-    """Anything that publishing its envelope again would not give by itself. (Our clock may be behind theirs.)"""
+    """Return True if the message has state that publishing its envelope would not restore.
+
+    This store's clock may be behind the other's: then a ready message would become delayed."""
     message, envelope = line.message, line.envelope
     untouched = message.state in (State.READY, State.DELAYED) and not message.leases and not message.reason
     waits = message.state is State.READY and envelope.available_at > now
@@ -342,7 +349,7 @@ def _has_a_past(line: MessageLine, now: int) -> bool:
 
 
 def _arrived(before: Message, old: Message) -> Message:
-    """As it stood in the other store. Nobody here holds a lease from there: it is ready again."""
+    """Return the message with its state of the other store. Leases of that store end: leased messages are ready."""
     in_hand = old.state in (State.LEASED, State.CLAIMED, State.HELD)
     state = State.READY if in_hand else old.state
     return before._replace(
@@ -361,13 +368,14 @@ def _arrived(before: Message, old: Message) -> Message:
 # -- adoption ----------------------------------------------------------------------------------------------------------
 
 KNOWN = "pair-adopted"
-"""Here: the ids that came from a node, by node, queue and page."""
+"""Key prefix of the notes with the ids adopted from a node, by node, queue and page."""
 WAITING = (State.LEASED, State.CLAIMED, State.READY, State.DELAYED, State.HELD)
-"""Those in hand were first in line; nobody here holds a lease from there."""
+"""States that are adopted, in order. Leased and claimed messages were delivered first; their leases end."""
 
 
 def adopt(ours: Queues, theirs: Queues, here: str, there: str, *, dry_run: bool = False) -> dict[str, Any]:
-    """Every message that waits in ``theirs``, the store of node ``there``; how many were new, by queue."""
+    """Move the backlog of ``theirs``, the store of node ``there``, into ``ours``. Return the number of new messages by
+    queue."""
     if not dry_run:
         theirs.run(lambda transaction: transaction.set_note(MARK, here))
     adopted: dict[str, int] = {}
@@ -425,7 +433,7 @@ def _policy_text(transaction: Transaction, queue: str) -> str | None:
 
 
 def _set_policy(transaction: Transaction, queue: str, text: str) -> None:
-    """Where this store has none of its own."""
+    """Set the policy if the queue has none in this store."""
     if transaction.policy_text(queue) is None:
         transaction.set_policy(queue, text)
 
@@ -434,7 +442,7 @@ def _set_policy(transaction: Transaction, queue: str, text: str) -> None:
 
 
 def overlap(queues: Queues, since_ms: int, tell: Callable[[dict[str, Any]], None]) -> int:
-    """Tell every message that came or changed here since then, one by one; how many."""
+    """Call ``tell`` with every message that was stored or changed here since ``since_ms``. Return their number."""
     count = 0
     since_ms -= queues.ahead_ms()
     for queue in queues.queues():

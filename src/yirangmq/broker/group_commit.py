@@ -4,13 +4,14 @@ All jobs submitted during a loop iteration run in a single store transaction wit
 served in the same transaction. Replies are sent after the commit is durable. Under load (``CROWD``) the next commit
 waits up to ``TURNS_TO_GATHER`` loop iterations for more jobs.
 
-If the store fails a batch, each job is committed alone, so that no job can fail the others. A long job has a commit of
-its own on another thread; other jobs wait until it is durable. While another process holds the store's lock, reads are
-answered and other jobs wait (``broker.commit_jobs``). On a standby, reads are answered and everything else is refused.
-If the node loses its active role during a commit, the batch is refused, so that clients retry at the active node.
+If the store fails a batch, each job is committed alone, so that no job can fail the others. A long job is committed
+separately on another thread; other jobs wait until it is durable. While another process holds the store's lock, reads
+are answered and other jobs wait (``broker.commit_jobs``). On a standby, reads are answered and everything else is
+refused. If the node loses its active role during a commit, the batch is refused, so that clients retry at the active
+node.
 
-Independent of asyncio: ``soon`` runs a callback after the current loop iteration, ``later`` after some seconds. Not
-thread-safe: loop thread only."""
+Independent of asyncio: ``soon`` runs a callback after the current loop iteration, ``later`` after a delay in seconds.
+Not thread-safe: loop thread only."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -47,16 +48,19 @@ from yirangmq.format.delivery import Delivery
 
 Answer = TypeVar("Answer")
 CROWD = 4
-"""Requests in a commit from which on the next one waits a little for more."""
+"""Requests per commit from which on the next commit waits up to ``TURNS_TO_GATHER`` loop iterations for more."""
 TURNS_TO_GATHER = 3
-"""Turns of the loop, each some millionths of a second: whoever was just answered may ask again in them."""
+"""Loop iterations, each a few µs: clients that were just answered can send their next request in them."""
 LONGEST_SLEEP = 60.0
-"""Timers stand still while the machine is suspended; what fell due meanwhile is late by this at most."""
+"""Upper bound of a timer, in seconds. Timers stop while the machine is suspended, so work that fell due meanwhile is
+late by this at most."""
 
 
 class Desk:
-    """Used from one thread, the loop's. It has at most 29 attributes: CPython 3.11 looks those of an instance with
-    more up in its dict, which takes longer."""
+    """Group commit on the event loop, with a wait list of consumers. Loop thread only.
+
+    It has at most 29 attributes: CPython 3.11 looks up the attributes of an instance with more in its dict, which is
+    slower."""
 
     def __init__(
         self,
@@ -68,7 +72,7 @@ class Desk:
         seconds: Callable[[], float] = perf_counter,
         busy_seconds: float = BUSY_SECONDS,
     ) -> None:
-        """``busy_seconds``: how long a request waits for a lock that another process holds."""
+        """``busy_seconds``: how long a request waits while another process holds the store's lock, in seconds."""
         self.verbs = verbs
         self._store = store
         self._clock = clock
@@ -78,48 +82,49 @@ class Desk:
         self._jobs: deque[Task] = deque()
         self._long: deque[Long] = deque()
         self._is_away = False
-        """A long commit is being made on another thread."""
+        """True while a long job is committed on another thread."""
         self.busy = BusyWait(busy_seconds, later, self.plan)
-        """Requests that wait while another process holds the store's lock."""
+        """Jobs that wait while another process holds the store's lock."""
         self.serving = Serving(verbs, clock, later, self.plan)
         self._planned = False
         self._crowd = self._to_pass = 0
-        """Requests of the latest commit; turns of the loop before the next."""
+        """Requests in the latest commit; loop iterations to wait before the next commit."""
         self._alarm_at: int | None = None
         self.before_commit: list[Callable[[], None]] = []
-        """Called when there is a commit anyway: what could have waited for another one joins it."""
+        """Hooks that run just before a commit that is already scheduled. Use them to piggyback non-urgent work."""
         self.on_taken: list[Callable[[], None]] = []
-        """Hooks that run when the jobs of the next commit have been taken, before its transaction begins: whatever
-        collects requests into an enlisted job closes it here, so that a transaction that never begins leaves no job
-        open."""
+        """Hooks that run when the jobs of the next commit have been taken, before its transaction begins. A component
+        that collects requests into an enlisted job closes the job here, so that a transaction that never begins leaves
+        no job open."""
         self.after_commit: list[Callable[[], None]] = []
-        """Called when answers were given: they may leave."""
+        """Hooks that run after the jobs are answered: connections send their buffered responses."""
         self.is_answering = False
-        """Answers are being given, and ``after_commit`` follows in this same turn of the loop."""
+        """True while jobs are answered; ``after_commit`` follows in the same loop iteration."""
         self.probe = StoreProbe(self, seconds)
         self.duty: Duty = Always()
-        """Whether anything may be changed or handed out now."""
+        """Active guard: whether messages may be changed or leased now."""
         self._runner = JobRunner(store, verbs.happened, verbs.gate, seconds)
         self._admission = DeferredAdmission(verbs.gate, self._runner, self)
 
     def clear_by(self, clearing: Clearing) -> None:
-        """Who looks at messages that queues' processors want looked at outside of a transaction."""
+        """Set the workers that check messages outside of a transaction, if the queue's processor requires it."""
         self._admission.use(clearing)
 
     def look_at(self, needed: Uncleared, done: Cleared) -> None:
-        """Messages that are not to be stored."""
+        """Dry run: check messages without storing them; ``done`` receives the verdicts."""
         self._admission.dry_run(needed, done)
 
     def submit(self, work: Callable[[Transaction], Answer], done: Callable[[Any, QueueError | None], None]) -> None:
-        """``work`` joins the next commit; ``done(value, error)`` is called when that is on disk, or refused."""
+        """Run ``work`` in the next commit; call ``done(value, error)`` when the commit is durable or has failed."""
         self.enlist(Job(work, done))
 
     def submit_long(self, work: Callable[[Transaction], Answer], done: Done, aside: Aside) -> None:
-        """The same for work that takes long: it has a commit of its own, on the thread of ``aside``. The loop goes on
-        meanwhile; what is asked of this desk waits until the commit is on disk."""
+        """Run long work in a separate commit, on the thread of ``aside``. The event loop continues meanwhile. Other
+        jobs wait until that commit is durable."""
         self.enlist(Long(work, done, aside))
 
     def enlist(self, job: Task) -> None:
+        """Add a job to the next commit and schedule the commit."""
         if isinstance(job, Long):
             self._long.append(job)
         else:
@@ -127,47 +132,47 @@ class Desk:
         self.plan()
 
     def read(self, work: Callable[[Transaction], Answer]) -> Answer:
-        """Work that changes nothing, now."""
+        """Run read-only work now, without a commit."""
         with self._store.transaction(write=False) as transaction:
             return work(transaction)
 
     def wait(self, taker: Taker) -> None:
-        """Serve this consumer as soon as its queue has something, in order of arrival."""
+        """Add a consumer to the wait list. It is served as soon as its queue has a message, in order of arrival."""
         check(self.duty)
         self.serving.wait(taker)
 
     def leave(self, taker: Taker) -> None:
-        """It no longer waits, and takes nothing."""
+        """Remove a consumer from the wait list; it gets no more messages."""
         self.serving.leave(taker)
 
     def waiting(self, queue: str) -> list[Taker]:
-        """Who waits for messages of this queue, who is next first."""
+        """Return the consumers that wait for messages of this queue, the next one first."""
         return list(self.serving.takers.get(queue, ()))
 
     def hungry(self, queue: str) -> None:
-        """A consumer of this queue can take more now."""
+        """Notify that a consumer of this queue has capacity again."""
         self.serving.wake(queue)
 
     def news(self) -> None:
-        """Somebody else may have changed the store: look again for all who wait."""
+        """Notify that another process or thread may have changed the store: serve all waiting consumers again."""
         self.serving.wake_all()
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is asked for that is not answered."""
+        """True if no job is pending or unanswered."""
         if self.busy.since is not None:
             return False
         return not (self._jobs or self._planned or self._admission.rounds or self._long or self._is_away)
 
     def plan(self) -> None:
-        """A commit is due: it is made when the current turn of the loop is over."""
+        """Schedule a commit after the current loop iteration."""
         if not self._planned:
             self._planned = True
             self._to_pass = TURNS_TO_GATHER if self._crowd >= CROWD else 0
             self._soon(self._next if self._to_pass else self._turn)
 
     def _next(self) -> None:
-        """Where many ask, who is about to ask joins them: a commit costs nearly the same for all of them."""
+        """Wait for more requests under load: a commit costs nearly the same for all of them."""
         if self._to_pass:
             self._to_pass -= 1
             self._soon(self._next)
@@ -175,9 +180,9 @@ class Desk:
             self._turn()
 
     def _turn(self) -> None:
-        """One commit for all that wait, then everybody's answer; then work that takes long, one at a time."""
+        """Commit all waiting jobs in one transaction, answer them, then start the next long job, one at a time."""
         if not self._is_away:
-            for hook in self.before_commit:  # as ``_run_hooks``, without a call
+            for hook in self.before_commit:  # inlined ``_run_hooks``: saves a call
                 try:
                     hook()
                 except Exception as error:
@@ -256,7 +261,7 @@ class Desk:
             self._back(job, Unavailable(f"cannot start long work: {error}"))
 
     def _back(self, job: Long, error: QueueError | None) -> None:
-        """Who waits for what it brought is served by the next commit."""
+        """Completion of a long job. Consumers that wait for its messages are served by the next commit."""
         self._is_away = False
         needed = self._runner.uncleared.pop(job, None)
         if isinstance(job.error, StoreBusy):
@@ -276,11 +281,12 @@ class Desk:
         self.plan()
 
     def flush(self) -> None:
+        """Run the ``after_commit`` hooks: buffered responses are sent."""
         self.is_answering = False
         self._run_hooks(self.after_commit)
 
     def _run_hooks(self, hooks: Sequence[Callable[[], None]]) -> None:
-        """An error in one hook is reported to the event loop and keeps no other hook from running."""
+        """An error in a hook is reported to the event loop; the other hooks still run."""
         for hook in hooks:
             try:
                 hook()
@@ -288,14 +294,14 @@ class Desk:
                 self.report(error)
 
     def report(self, error: Exception) -> None:
-        """The event loop's exception handler gets it, after this turn."""
+        """Pass an error to the event loop's exception handler, after this loop iteration."""
         self._soon(partial(_throw, error))
 
     # -- another process holds the store's lock -----------------------------------------------------------------
 
     def _wait_for_lock(self, batch: list[Task]) -> None:
-        """Nothing of the batch is done. Requests that only read are answered where the store can be read without the
-        lock; the others wait, until the timer has got the lock or their deadline has passed."""
+        """Keep a batch that has not run. Read-only jobs are answered if the store can be read without the lock. The
+        others wait until a timed retry gets the lock or their deadline passes."""
         busy, now = self.busy, self._seconds()
         held = set(busy.tasks) if busy.since is not None else ()
         busy.hold(self._not_read([job for job in batch if job not in held]), self._long, now)
@@ -313,7 +319,7 @@ class Desk:
             self.plan()
 
     def _not_read(self, batch: list[Task]) -> list[Task]:
-        """Requests that only read are answered from a transaction without the write lock; the others are returned."""
+        """Answer read-only jobs from a transaction without the write lock; return the others."""
         if not batch:
             return batch
         rest = run_reads(self._store, self._runner, batch)
@@ -325,14 +331,16 @@ class Desk:
         return rest
 
     def _forget(self) -> None:
-        """The transaction was rolled back."""
+        """Drop the state of a transaction that was rolled back."""
         self.verbs.happened.forget()
         self.verbs.dispatching.attending.doubt()
         self.verbs.touched.clear()
         self.probe.is_written = False
 
     def _look(self, batch: list[Task]) -> Served | None:
-        """A standby: reads are answered, nothing is changed and no consumer is served. None: the store is busy."""
+        """Run a batch on a standby: reads are answered, nothing is changed and no consumer is served.
+
+        Return None if the store is busy."""
         if not run_on_standby(self._store, self._runner, batch, self.duty):
             return None
         self.verbs.happened.forget()
@@ -341,14 +349,16 @@ class Desk:
         return []
 
     def _too_late(self, batch: list[Task]) -> Served:
-        """Duty ended while this was being written, as when the process was frozen: nobody is told that it was done, so
-        that they ask the active node, with the same ids. Leases that nobody got lapse by themselves."""
+        """Refuse a batch: the node lost its active role during the commit, such as by a freeze of the process.
+
+        Clients get no success, so they retry at the active node with the same ids. Leases that were not delivered
+        expire."""
         for job in batch:
             job.error = job.error or self.duty.refusal()
         return []
 
     def awake(self) -> None:
-        """Duty has begun, or ended: what time has brought meanwhile is done, and who waits is served."""
+        """Handle a change of role. A node that became active sweeps due messages and serves waiting consumers."""
         self._alarm_at = None
         if self.duty.is_on:
             self.resume_time()
@@ -356,14 +366,14 @@ class Desk:
             self.news()
 
     def resume_time(self) -> None:
-        """Go by the store time on record, which another node, or this one before a restart, may have moved on."""
+        """Continue from the recorded store time: another node, or this one before a restart, may have advanced it."""
         try:
             self.read(self.verbs.store_time.resume)
         except QueueError:
-            self.verbs.store_time.renew()  # the store is in trouble; the clock goes on as it is
+            self.verbs.store_time.renew()  # the store cannot be read; store time continues unchanged
 
     def answer(self, job: Task) -> None:
-        """A fault in one answer is reported by whoever runs us, and takes no other answer with it."""
+        """Call ``done`` of a job. An error in it is reported to the event loop and does not affect other jobs."""
         if self._admission.rounds:
             self._admission.forget(job)
         try:
@@ -372,8 +382,10 @@ class Desk:
             self.report(error)
 
     def _commit(self, batch: list[Task], *, is_second: bool = False) -> Served | None:
-        """All in one transaction; if the store stops it, each alone, so that one cannot fail the others. None: another
-        process holds the store's lock, and nothing was done."""
+        """Commit the batch in one transaction; if the store fails it, commit each job alone, so that none can fail the
+        others.
+
+        Return None if another process holds the store's lock; then nothing has run."""
         happened = self.verbs.happened
         try:
             begun = self._seconds()
@@ -409,19 +421,19 @@ class Desk:
 
     @property
     def trouble(self) -> Exception | None:
-        """Why the latest commit that wrote something failed, until one succeeds; None if it did not."""
+        """Error of the latest commit that wrote something, until a commit succeeds; None if it did not fail."""
         return self.probe.trouble
 
     @property
     def seconds_busy(self) -> float:
-        """Since another process was found to hold the store's lock; 0: none does."""
+        """Seconds since another process was found to hold the store's lock; 0 if none does."""
         return 0.0 if self.busy.since is None else self._seconds() - self.busy.since
 
     def now_ms(self) -> int:
         return self._clock.now_ms()
 
     def _alone(self, job: Task) -> None:
-        """A commit for one job: the shared one failed, or it is a long one, on another thread."""
+        """Commit one job: after the shared commit failed, or a long job on another thread."""
         self._runner.reset([job])
         try:
             if self._runner.commit([job]) or self.probe.is_written:
@@ -434,7 +446,7 @@ class Desk:
         self.submit(lambda transaction: self.verbs.release(transaction, leases, None), no_reply)
 
     def _set_alarm(self, transaction: Transaction) -> None:
-        """Wake when time next has something to do."""
+        """Set a timer for the next message that falls due."""
         due = transaction.next_due(before=self._alarm_at)
         if due is None:
             return

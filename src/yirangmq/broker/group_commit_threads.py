@@ -1,12 +1,12 @@
 """Group commit for threads, with a leader and followers and no writer thread.
 
-A caller that finds no leader becomes the leader. It takes all waiting jobs into a transaction, syncs once, hands out
-the results and passes the lead to the next waiting caller. Jobs that arrive during a commit form the next batch. A
-single caller pays an fsync and no thread switch; a hundred callers share an fsync.
+A caller that finds no leader becomes the leader. It takes all waiting jobs into a transaction, syncs once, returns the
+results and passes the lead to the next waiting caller. Jobs that arrive during a commit form the next batch. A single
+caller pays an fsync and no thread switch; a hundred callers share an fsync.
 
-If the store fails a batch, each job is committed alone. A caller that is interrupted (Ctrl-C) leaves its place; if it
-led, its batch fails unconfirmed. Admission checks run in the caller's thread outside of the commit. Reads need no place
-and no sync."""
+If the store fails a batch, each job is committed alone. A caller that is interrupted (Ctrl-C) leaves the wait list; if
+it led, its batch fails unconfirmed. Admission checks run in the caller's thread outside of the commit. Reads neither
+wait for a leader nor sync."""
 
 import threading
 from collections import deque
@@ -22,11 +22,11 @@ from yirangmq.core.ports import Store, Transaction
 
 Answer = TypeVar("Answer")
 Waiter = tuple[Job, threading.Event]
-"""A job of a thread that waits; the event is set when the job is done, or when its thread is to lead."""
+"""The job of a waiting thread. The event is set when the job is done, or when the thread becomes the leader."""
 
 
 class Way(Protocol):
-    """How work reaches the store: ``Lane`` here, ``admin.registry.DeskLane`` inside a server."""
+    """Committer port: runs work in a commit. ``Lane`` implements it here, ``admin.registry.DeskLane`` in a server."""
 
     def run(self, work: Callable[[Transaction], Answer]) -> Answer: ...
 
@@ -34,8 +34,10 @@ class Way(Protocol):
 
 
 class Lane:
-    """One per store and process. ``run`` returns when the work is on disk, or raises what went wrong. ``happened``:
-    what the work tells of itself, passed on after each commit. ``gate``: that of the verbs, where work publishes."""
+    """Group commit for threads. One instance per store and process; thread-safe.
+
+    ``run`` returns when the work is durable, or raises its error. ``happened`` buffers the events of the work, which
+    are published after each commit. ``gate`` is the admission control of the operations, if the work publishes."""
 
     def __init__(self, store: Store, happened: Happenings | None = None, gate: Gate | None = None) -> None:
         self._store = store
@@ -47,17 +49,17 @@ class Lane:
         self._runner = JobRunner(store, self._happened, gate)
         self._waiting: deque[Waiter] = deque()
         self._leader: Job | None = None
-        """The job whose thread commits, or is about to; None: the lane is free."""
+        """The job whose thread commits or is about to; None if there is no leader."""
 
     def run(self, work: Callable[[Transaction], Answer]) -> Answer:
-        """``work`` decides before it writes: if it raises one of our errors it has changed nothing."""
+        """Run ``work`` in a commit. It decides before it writes: if it raises a ``QueueError``, it changed nothing."""
         job = Job(work)
         self._done(job)
         verdicts: Verdicts = {}
         for _ in range(MOST_ROUNDS):
             if type(job.value) is not Uncleared or self._own is None:
                 break
-            verdicts = {**verdicts, **self._own.verdicts(job.value)}  # outside of the lane: no other caller waits
+            verdicts = {**verdicts, **self._own.verdicts(job.value)}  # outside of the commit: no other caller waits
             job = Job(work)
             self._runner.cleared[job] = verdicts
             try:
@@ -72,19 +74,21 @@ class Lane:
         return answer
 
     def look_at(self, needed: Uncleared) -> Verdicts:
-        """Messages that are not to be stored."""
+        """Dry run: check messages without storing them; return the verdicts."""
         if self._own is None:
             raise HookFailed("processors cannot be tried here", field="processor")
         return self._own.verdicts(needed)
 
     def close(self) -> None:
-        """Processes in which hooks ran are ended."""
+        """Stop the processes in which hooks ran."""
         if self._own is not None:
             self._own.close()
 
     def _done(self, job: Job) -> None:
-        """Returns when the job is durable or has failed; an ``Uncleared`` is then its value. A thread that is
-        stopped anywhere in here (Ctrl-C) leaves its place in the lane."""
+        """Commit a job: as the leader, or by waiting for the leader. Return when the job is durable or has failed.
+
+        If messages must be checked first, the job's value is an ``Uncleared``. A thread that is interrupted at any
+        point (Ctrl-C) leaves the wait list."""
         try:
             wake: threading.Event | None = None
             with self._guard:
@@ -110,8 +114,9 @@ class Lane:
         self._hand_over(job, ())
 
     def _hand_over(self, job: Job, gathered: Sequence[Waiter]) -> None:
-        """If ``job`` leads, the next in line leads now, or the lane is free. Then the threads of ``gathered`` and that
-        of the new leader are woken. Idempotent: a leader that is still in line has not begun, and is woken again."""
+        """If ``job`` leads, make the first waiting job the leader, or leave no leader if none waits. Then wake the
+        threads of ``gathered`` and the new leader's. Idempotent: a leader that is still in the wait list has not
+        started and is woken again."""
         with self._guard:
             heir = self._waiting[0] if self._waiting else None
             if self._leader is job:
@@ -124,12 +129,12 @@ class Lane:
             heir[1].set()
 
     def read(self, work: Callable[[Transaction], Answer]) -> Answer:
-        """Work that changes nothing: no place in the lane, no sync."""
+        """Run read-only work: without waiting for the leader, and without a sync."""
         with self._store.transaction(write=False) as transaction:
             return work(transaction)
 
     def _lead(self, own: Job) -> None:
-        """``own`` is first in line, or came when there was none."""
+        """Commit as the leader. ``own`` is the first waiting job, or arrived when there was no leader."""
         gathered: list[Waiter] = []
         batch: list[Task] = [own]
         try:
@@ -141,7 +146,7 @@ class Lane:
             if gathered:
                 batch += [job for job, _ in gathered if job is not own]
             self._commit(batch)
-        except BaseException:  # this thread is being stopped: nothing of the batch is confirmed
+        except BaseException:  # this thread is interrupted: no job of the batch is confirmed
             self._fail([own, *(job for job, _ in gathered)], _interrupted())
             raise
         finally:
@@ -152,7 +157,8 @@ class Lane:
                 raise
 
     def _commit(self, batch: list[Task]) -> None:
-        """All in one transaction; if the store or a bug stops it, each alone, so that one cannot fail the others."""
+        """Commit the batch in one transaction. If the store or a bug fails it, commit each job alone, so that none can
+        fail the others."""
         uncleared = self._runner.uncleared
         try:
             self._runner.commit(batch)
@@ -177,7 +183,7 @@ class Lane:
             self._fail([job], error)
 
     def _fail(self, batch: Sequence[Task], error: Any) -> None:
-        """Every caller gets the error as it is, a ``QueueError`` or not."""
+        """Set the error of all jobs. Callers get it unchanged, whether it is a ``QueueError`` or not."""
         for job in batch:
             job.error = error
 

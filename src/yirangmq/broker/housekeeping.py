@@ -1,12 +1,12 @@
 """Housekeeping: the sweep of due messages, pruning, the adoption mark, and the recorded default timeouts.
 
-The sweep applies what is due: delays end, leases and messages expire, dead letters pass their retention. Pruning
-forgets history and deduplication ids beyond their limits. Both are bounded per call, since they share a commit with
+The sweep applies due transitions: delays end, leases and messages expire, dead letters pass their retention. Pruning
+removes history and deduplication ids beyond their limits. Both are bounded per call, because they share a commit with
 callers that wait.
 
-The adoption mark is a note in a store whose messages another node is taking (``broker.export_import``); a marked store
-must not be served. The recorded timeouts are the server defaults by which due times in the store were computed. If a
-server starts with others, ``broker.bulk`` recomputes them."""
+The adoption mark is a note in a store whose messages another node is adopting (``broker.export_import``). A marked
+store must not be served. The recorded timeouts are the server defaults from which due times in the store were computed.
+If a server starts with other defaults, ``broker.bulk`` recomputes those due times."""
 
 from collections.abc import Callable, Sequence
 
@@ -20,7 +20,8 @@ from yirangmq.core.ports import Change, Transaction
 # -- sweep and pruning -------------------------------------------------------------------------------------------------
 
 MOST_PER_SWEEP = 500
-"""A sweep shares its commit with callers that wait; what is left over is due at the next one."""
+"""Upper bound of messages per sweep, because a sweep shares its commit with callers that wait. The next sweep continues
+with the rest."""
 Swap = Callable[[Transaction, Sequence[Change], int], None]
 
 
@@ -32,7 +33,9 @@ def sweep(
     happened: Happenings,
     limit: int = MOST_PER_SWEEP,
 ) -> int:
-    """Apply what is due; how many messages changed. Queues that have more to take now are added to ``touched``."""
+    """Apply due transitions to at most ``limit`` messages and return how many were processed.
+
+    Queues that may have newly ready messages are added to ``touched``."""
     due = transaction.due(now, limit)
     if not due:
         return 0
@@ -53,18 +56,20 @@ def sweep(
 
 
 def tidy(transaction: Transaction, now: int, limit: int = MOST_PER_SWEEP) -> int:
-    """Deduplication windows that are over, and history beyond what each queue keeps; how many were forgotten."""
+    """Prune expired deduplication keys, and history beyond each queue's limit. Return how many entries were removed."""
     return transaction.forget_keys(now, limit) + transaction.trim(limit)
 
 
 # -- adoption mark -----------------------------------------------------------------------------------------------------
 
 MARK = "pair-adopting"
-"""In the other store: who is taking its messages."""
+"""Key of the note in the adopted store. Its text names the node that adopts the messages."""
 
 
 def check_unmarked(transaction: Transaction) -> None:
-    """A store whose adoption was broken off must not be served: some of its messages may be delivered elsewhere."""
+    """Raise ``WrongState`` if the store has an adoption mark.
+
+    A store whose adoption was interrupted must not be served: the other node may deliver some of its messages."""
     found = transaction.note(MARK)
     if found is not None:
         raise WrongState(
@@ -75,7 +80,7 @@ def check_unmarked(transaction: Transaction) -> None:
 # -- recorded default timeouts -----------------------------------------------------------------------------------------
 
 NOTE = "mq/timeouts"
-"""Key of the note that holds the defaults by which due times were computed."""
+"""Key of the note that holds the default timeouts from which due times were computed."""
 
 
 def are_other(transaction: Transaction, defaults: Defaults) -> bool:

@@ -37,18 +37,19 @@ from yirangmq.format.delivery import Delivery, new_delivery
 from yirangmq.format.envelope import stamped
 
 TIDY_MS = 1_000
+"""Interval at which history is pruned while messages are published or settled, in ms."""
 QUIET_TIDY_MS = 60_000
-"""The same while nothing is published or settled: consumers that wait look again and again, and must cost no write."""
+"""The same interval while the queues are idle, in ms: polling consumers must not cause writes."""
 TIDY_AFTER = 500
-"""Acknowledged messages after which history is pruned without waiting for the second to end; each pruning may take
-twice as many as came in, so that what is kept stays within its bounds at any rate."""
+"""Settled messages after which history is pruned before ``TIDY_MS`` has passed. A pruning may remove twice as many
+messages as were settled since the last, so that history stays within its bounds at any rate."""
 _group_of = itemgetter(Envelope._fields.index("group"))
 PROCESSOR = "processor"
-"""Who is done with a message that was recorded when another took its place."""
+"""Consumer name on messages that hooks replaced by others and that are stored only as a record."""
 
 
 class Verbs:
-    """The verbs of one store's queues. Used from the lane, so by one thread at a time."""
+    """All queue operations of a store, inside a transaction. Used by one thread at a time, the committing one."""
 
     def __init__(self, clock: Clock, ids: Ids, defaults: Defaults | None = None) -> None:
         self.clock = clock
@@ -61,14 +62,14 @@ class Verbs:
         self._tidied_at = 0
         self._settled = 0
         self._is_quiet = True
-        """Nothing was published or settled since what there was to tidy was tidied."""
+        """True if no message was published or settled since the latest pruning found no more to do."""
         self._swept_in: Transaction | None = None
         self.strict = StrictOrder()
         self.offers = Offers(self)
         self.dispatching = Dispatching(self)
         self.store_time = StoreTime(clock)
         self.touched: set[str] = set()
-        """Queues that may have something to take since somebody last cleared this."""
+        """Queues that may have messages to lease; the wait list serves and clears them."""
 
     def now_ms(self) -> int:
         return self.clock.now_ms()
@@ -79,7 +80,7 @@ class Verbs:
     # -- producing ------------------------------------------------------------------------------------------------
 
     def publish(self, transaction: Transaction, queue: str, envelopes: Sequence[Envelope]) -> list[Stored]:
-        """New envelopes of one queue, already well formed."""
+        """Store new envelopes of one queue; they are already validated."""
         now = self.clock.now_ms()
         if self.defaults.max_queues and not transaction.has_queue(queue):
             self.check_new_queue(transaction, queue, len(envelopes))
@@ -121,7 +122,7 @@ class Verbs:
     def admit(
         self, transaction: Transaction, queue: str, chain: Chain, envelopes: Sequence[Envelope], now: int
     ) -> Admitted:
-        """Through the queue's chain, and told if it does not come through."""
+        """Pass envelopes through the queue's chain of checks and hooks; a refusal is recorded as an event."""
         try:
             return self.gate.admit(transaction, queue, chain, envelopes, now)
         except QueueError as error:
@@ -132,7 +133,7 @@ class Verbs:
     def bring_forth(
         self, transaction: Transaction, admitted: Admitted, stored: Sequence[Stored], policy: QueuePolicy, now: int
     ) -> None:
-        """What hooks made of messages that are new; the gate has seen that nothing can stop it."""
+        """Publish the messages that hooks derived from new messages. The gate has checked that it cannot fail."""
         fresh = [not (one.duplicate or one.refused) for one in stored]
         for queue, children in admitted.children.items():
             born = [child.envelope for child in children if fresh[child.parent]]
@@ -156,7 +157,7 @@ class Verbs:
             self.make_room(transaction, policy, queue, coming, now)
 
     def check_new_queue(self, transaction: Transaction, queue: str, count: int) -> None:
-        """``QuotaExceeded`` if this would be one queue too many, told as messages that were not taken in."""
+        """Raise ``QuotaExceeded`` if a new queue exceeds the limit; its ``count`` messages are recorded as refused."""
         try:
             check_new_queues(transaction, [queue], self.defaults.max_queues)
         except QuotaExceeded as error:
@@ -164,7 +165,7 @@ class Verbs:
             raise
 
     def make_room(self, transaction: Transaction, policy: QueuePolicy, queue: str, coming: Load, now: int) -> None:
-        """Messages are dropped so that these fit, or ``QuotaExceeded`` says that they do not."""
+        """Drop messages so that the new ones fit; raise ``QuotaExceeded`` if they do not fit."""
         try:
             going = make_room(transaction, policy, queue, coming, now)
         except QuotaExceeded as error:
@@ -206,8 +207,10 @@ class Verbs:
         who: str,
         most_bytes: int | None = None,
     ) -> Sequence[Delivery]:
-        """Up to ``limit`` messages for ``span`` milliseconds (None: as the queue's policy says), and no more payload
-        than ``most_bytes``, but for a single message that is larger. Nothing while the queue is paused."""
+        """Lease up to ``limit`` messages for ``span`` ms; if None, for the visibility timeout of the queue's policy.
+
+        The payloads take at most ``most_bytes``; a single larger message is still leased. A paused queue leases
+        nothing."""
         now = self.clock.now_ms()
         limit = self.allowance(transaction, queue, limit, now)
         if not limit:
@@ -229,7 +232,7 @@ class Verbs:
     def hand_out(
         self, transaction: Transaction, queue: str, heads: Sequence[Head], span: int | None, who: str, now: int
     ) -> list[Delivery]:
-        """Lease these very messages."""
+        """Lease exactly these messages."""
         policy = transaction.policy(queue)
         until = now + (policy.visibility_ms if span is None else span)
         changes, deliveries = [], []
@@ -245,7 +248,7 @@ class Verbs:
         return deliveries
 
     def allowance(self, transaction: Transaction, queue: str, wanted: int, now: int) -> int:
-        """How many of those wanted may be handed out now, as far as the queue's policy goes."""
+        """Return how many of ``wanted`` messages the queue's policy allows to lease now."""
         self.pass_time(transaction, now)
         policy = transaction.policy(queue)
         if policy.paused:
@@ -267,15 +270,16 @@ class Verbs:
     def release(
         self, transaction: Transaction, leases: Leases, consumer: str | None, *, in_place: bool = False
     ) -> Results:
-        """Give back what was never worked on: at once in line again, and the attempt does not count. ``in_place``: it
-        stands where it stood, whatever the policy says of those that come back."""
+        """Release messages that were not processed: they are ready again immediately and the attempt does not count.
+
+        With ``in_place`` they keep their position, even if the policy moves released messages elsewhere."""
         return settle.release(self, transaction, leases, consumer, in_place=in_place)
 
     def extend(self, transaction: Transaction, leases: Leases, consumer: str | None, span: int | None) -> Results:
         return settle.extend(self, transaction, leases, consumer, span)
 
     def drop(self, transaction: Transaction, queue: str, ids: Sequence[str]) -> Results:
-        """Give messages up, in any state."""
+        """Drop messages by id, in any state."""
         now = self.clock.now_ms()
         policy = transaction.policy(queue)
         errors: Results = []
@@ -294,8 +298,9 @@ class Verbs:
         return errors
 
     def swap(self, transaction: Transaction, changes: Sequence[Change], now: int) -> None:
-        """The one way in which cards change: unique payloads follow, groups move on, and whoever waits for one of a
-        limited number to be done with is woken."""
+        """Apply changes of message state; all changes but leases and acks of whole runs pass here.
+
+        Unique payloads and FIFO groups are updated. Queues with a concurrency limit are marked to be served again."""
         if not changes:
             return
         self.uniqueness.follow(transaction, changes, now)
@@ -310,7 +315,7 @@ class Verbs:
     def dispatched(
         self, transaction: Transaction, policy: QueuePolicy, queue: str, changes: Sequence[Change], now: int
     ) -> None:
-        """Changes in a queue with a strategy: deliveries end, and in strict order the next may begin."""
+        """Follow changes in a queue with a dispatch strategy: deliveries end, and strict order may lease the next."""
         if policy.is_ordered:
             self.strict.follow(queue, policy, changes)
             self.touched.add(queue)
@@ -322,7 +327,7 @@ class Verbs:
     # -- time -----------------------------------------------------------------------------------------------------
 
     def sweep(self, transaction: Transaction) -> int:
-        """What time brings, as far as one commit goes; how many messages changed."""
+        """Apply expiries and due times, up to the limit of a commit; return the number of changed messages."""
         now = self.clock.now_ms()
         if now >= self.store_time.record_at:
             self.store_time.keep(transaction)
@@ -332,7 +337,7 @@ class Verbs:
         return sweep(transaction, now, self.swap, self.touched, self.happened, limit)
 
     def pass_time(self, transaction: Transaction, now: int) -> None:
-        """Once in each transaction: what falls due while it is under way is due at the next one."""
+        """Sweep once per transaction. Messages that fall due during the transaction are swept in the next."""
         if transaction is self._swept_in:
             return
         self._swept_in = transaction
@@ -342,7 +347,7 @@ class Verbs:
         self._tidy_in_passing(transaction, now)
 
     def tidy_after(self, transaction: Transaction, settled: int, now: int) -> None:
-        """So many more messages are finished: now and then what they leave behind is put in order."""
+        """Count ``settled`` more messages, and prune history if it is due."""
         self._settled += settled
         self._is_quiet = self._is_quiet and not settled
         self._tidy_in_passing(transaction, now)
@@ -361,7 +366,7 @@ class Verbs:
 
 @dataclass(slots=True)
 class Bundle:
-    """``nacked`` fail for one reason."""
+    """Atomic bundle of messages to publish and leases to settle. All ``nacked`` leases fail with the same cause."""
 
     envelopes: list[Envelope] = field(default_factory=list)
     acked: list[str] = field(default_factory=list)
@@ -377,7 +382,7 @@ class Bundle:
         self.envelopes.append(envelope)
 
     def settle(self, leases: list[str], cause: transitions.Cause | None) -> None:
-        """Ack them, or nack them for a cause."""
+        """Add leases to ack, or to nack with a cause."""
         self._check_size(len(leases))
         if cause is None:
             self.acked += leases
@@ -396,7 +401,7 @@ class Bundle:
         return found
 
     def perform(self, verbs: Verbs, transaction: Transaction, now: int) -> None:
-        """All of it; or it raises, and none of it happened."""
+        """Perform the whole bundle, or raise and change nothing."""
         self._check_leases(transaction, now)
         queues = self.queues()
         check_new_queues(transaction, queues, verbs.defaults.max_queues)

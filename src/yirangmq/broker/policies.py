@@ -1,10 +1,11 @@
 """Policies: validation and activation, pause and resume; dispatch settings, members and deliveries.
 
-A policy document is checked whole before it is stored: fields, schemas, hooks, schedules. It is in force from its
-commit on, also for waiting consumers. A stored policy that cannot be read, because it was edited by hand, affects its
-own queue only.
+A policy document is validated completely before it is stored: fields, schemas, hooks, schedules. It takes effect with
+its commit, also for waiting consumers. A stored policy that cannot be parsed, because it was edited by hand, affects
+its own queue only.
 
-A change of ``dispatch`` leaves messages alone that are in flight, ready or delayed; later deliveries follow it."""
+A change of ``dispatch`` does not modify messages that are in flight, ready or delayed. Deliveries after the commit use
+the new settings."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -25,8 +26,9 @@ from yirangmq.format.json_codec import dumps, loads
 
 
 def checked(document: object, queue: str, schemas: Schemas, gate: Gate | None = None) -> QueuePolicy:
-    """The policy that a document stands for (None: the defaults), or ``BadPolicy`` naming the field. Without a gate
-    nobody knows which hooks may run."""
+    """Parse and validate a policy document; None means the defaults. ``BadPolicy`` names the invalid field.
+
+    Without ``gate`` the check that the server allows the policy's hooks is omitted."""
     policy = read_policy({} if document is None else document, validation.check_queue(queue))
     schemas.check_policy(policy)
     check_schemas(policy.chain)
@@ -37,7 +39,7 @@ def checked(document: object, queue: str, schemas: Schemas, gate: Gate | None = 
 
 
 def readable(transaction: Transaction, queue: str) -> QueuePolicy | None:
-    """The policy in force; None if it cannot be read, edited by hand."""
+    """Return the policy in force, or None if it cannot be parsed because it was edited by hand."""
     try:
         return transaction.policy(queue)
     except BadPolicy:
@@ -45,7 +47,7 @@ def readable(transaction: Transaction, queue: str) -> QueuePolicy | None:
 
 
 def put(transaction: Transaction, verbs: Verbs, queue: str, document: object, what: str = "policy") -> None:
-    """In force from this commit on, for those who wait as well. The document is checked already."""
+    """Store a validated policy document. It takes effect with this commit, also for waiting consumers."""
     check_new_queues(transaction, [queue], verbs.defaults.max_queues)
     transaction.set_policy(queue, None if document is None else dumps(document).decode())
     verbs.touched.add(queue)
@@ -53,7 +55,7 @@ def put(transaction: Transaction, verbs: Verbs, queue: str, document: object, wh
 
 
 def pause(transaction: Transaction, verbs: Verbs, queue: str, *, paused: bool) -> bool:
-    """Nothing is handed out while a queue is paused; publishing goes on. True: it was not so before."""
+    """Pause or resume a queue. A paused queue accepts messages and delivers none. Return True if the state changed."""
     if not transaction.has_queue(validation.check_queue(queue)):
         raise NotFound(f"there is no queue {queue!r}", field="queue")
     if transaction.policy(queue).paused == paused:
@@ -71,12 +73,13 @@ def pause(transaction: Transaction, verbs: Verbs, queue: str, *, paused: bool) -
 
 MEMBERS = ("strategy", "weights", "key", "graceSec", "outcomes")
 NONE = "none"
-"""In place of a strategy: the queue has no dispatch any more."""
+"""Value of ``strategy`` that removes ``dispatch`` from the policy."""
 
 
 def change(verbs: Verbs, transaction: Transaction, queue: str, given: Mapping[str, Any], now: int) -> dict[str, Any]:
-    """Put members of ``dispatch`` in force, the others as they were. Nothing that is in hand, in line or waiting for
-    its retry is touched: what is given out from this commit on goes by the new words."""
+    """Set members of ``dispatch`` in the policy; members that are not given keep their values.
+
+    Messages that are leased, ready or delayed do not change. Deliveries after this commit use the new settings."""
     validation.check_queue(queue)
     for name in given:
         if name not in MEMBERS:
@@ -95,14 +98,14 @@ def change(verbs: Verbs, transaction: Transaction, queue: str, given: Mapping[st
 
 
 def register(verbs: Verbs, transaction: Transaction, queue: str, who: str, now: int) -> bool:
-    """It is one of the queue's consumers from now on, there or not. False: it was already."""
+    """Register a member of the queue, connected or not. Return False if it was registered already."""
     _check(transaction, queue)
     verbs.touched.add(queue)
     return verbs.dispatching.attending.register(transaction, queue, validation.check_consumer(who), now)
 
 
 def deregister(verbs: Verbs, transaction: Transaction, queue: str, who: str, now: int) -> bool:
-    """It is no longer, unless it is there. False: it was not registered."""
+    """Remove a registered member; it stays a member while it is connected. Return False if it was not registered."""
     _check(transaction, queue)
     verbs.touched.add(queue)
     return verbs.dispatching.attending.deregister(transaction, queue, validation.check_consumer(who), now)
@@ -114,7 +117,7 @@ def _check(transaction: Transaction, queue: str) -> None:
 
 
 def look(verbs: Verbs, transaction: Transaction, queue: str, now: int) -> dict[str, Any]:
-    """How a queue is dispatched, to whom, and how the deliveries since the start of the process went."""
+    """Return the dispatch settings of a queue, its members, and the delivery counts since the process started."""
     validation.check_queue(queue)
     dispatch = transaction.policy(queue).dispatch
     log = verbs.happened.deliveries
@@ -149,7 +152,7 @@ def _consumers(
 
 
 def deliveries(verbs: Verbs, given: Mapping[str, Any], limit: int) -> list[dict[str, Any]]:
-    """``given``: queue, id, consumer and status, those that are not None."""
+    """Return recorded deliveries. ``given`` filters by queue, id, consumer and status; None matches all."""
     status = given.get("status")
     if status is not None and status not in tuple(Status):
         raise BadInput(f"{status!r} is not one of {', '.join(Status)}", field="status")

@@ -22,7 +22,7 @@ TOTALS = ("published", "acked", "failed", "dropped", "redriven")
 
 
 def rows(transaction: Transaction, wanted: Sequence[str] | None, now: int) -> list[dict[str, Any]]:
-    """Of these queues, or of all. About 25 µs a queue: a server asks for a slice at a time (``admin.queue_lists``)."""
+    """Return rows of these queues, or of all. About 25 µs per queue: a server reads slices (``admin.queue_lists``)."""
     if wanted is None:
         return [row(transaction, name, True, now) for name in transaction.queues()]
     chosen = [validation.check_queue(name) for name in wanted]
@@ -47,7 +47,7 @@ def row(transaction: Transaction, queue: str, exists: bool, now: int) -> dict[st
 
 
 def _policy(transaction: Transaction, queue: str) -> tuple[QueuePolicy, str | None]:
-    """One that cannot be read, edited by hand, must not hide the numbers of all queues: it is named instead."""
+    """Return the policy and None, or the defaults and the error if the policy cannot be read after a manual edit."""
     try:
         return transaction.policy(queue), None
     except BadPolicy as error:
@@ -55,7 +55,7 @@ def _policy(transaction: Transaction, queue: str) -> tuple[QueuePolicy, str | No
 
 
 def together(transaction: Transaction) -> dict[str, Any]:
-    """What all queues are."""
+    """Return the totals of all queues."""
     counts = transaction.totals()
     return {
         "queues": transaction.queue_count(),
@@ -66,26 +66,26 @@ def together(transaction: Transaction) -> dict[str, Any]:
 
 
 def is_overdue(transaction: Transaction, now: int) -> bool:
-    """Time has something to do that nobody has done yet."""
+    """True if a message is due and not yet swept."""
     return transaction.next_due(before=now + 1) is not None
 
 
 def _head_age(transaction: Transaction, queue: str, now: int) -> float | None:
-    """How long ago the message next in line was published. (With priorities an older one may wait behind it.)"""
+    """Return the age of the first ready message, in seconds. With priorities, an older message may be behind it."""
     head = transaction.scan(queue, State.READY, 1).messages
     envelope = transaction.envelopes(head)[0] if head else None
     return None if envelope is None else max(0, now - envelope.published_at) / 1000
 
 
 def some_with_leases(transaction: Transaction, after: str, limit: int = 500) -> tuple[list[str], str]:
-    """Of the next queues those with leased messages, and where to go on; "" at the end."""
+    """Return those of the next ``limit`` queues that have leased messages, and the cursor; "" at the end."""
     names = transaction.queues(after, limit)
     return [name for name in names if transaction.counts(name).leased], names[-1] if len(names) == limit else ""
 
 
 class QueueRotation:
-    """All queues in turn, ``limit`` of them at each call, for looks that are repeated: the cost of one look does not
-    depend on the number of queues. Where there are no more than ``limit``, each call has all of them."""
+    """Round-robin over all queues, ``limit`` per call, for periodic reads: the cost of a call does not depend on the
+    number of queues. If there are at most ``limit`` queues, each call returns all."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -110,7 +110,8 @@ def check_state(state: str) -> State:
 
 
 def looks(transaction: Transaction, messages: Sequence[Message], ahead: int) -> list[Look]:
-    """Times are shown by the wall clock, which is ``ahead`` of store time (``Clock.ahead_ms``)."""
+    """Return messages with envelope, failure and policy. Instants are converted to the wall clock, which is ``ahead``
+    ms ahead of store time (``Clock.ahead_ms``)."""
     parts = zip(messages, transaction.envelopes(messages), transaction.failures(messages), strict=True)
     found = [Look(message, sent, failure, transaction.policy(message.queue)) for message, sent, failure in parts]
     return [shown(look, ahead) for look in found] if ahead else found

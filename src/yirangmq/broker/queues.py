@@ -38,7 +38,7 @@ NO_TOPICS = "topics are reached through a server: connect to its address"
 
 
 class Queues(AbstractContextManager["Queues"]):
-    """Every queue of one store. Safe to share between threads; what a method returned is on disk."""
+    """All queues of a store. Thread-safe. When a method returns, its changes are durable."""
 
     def __init__(
         self,
@@ -62,17 +62,17 @@ class Queues(AbstractContextManager["Queues"]):
 
     @property
     def topics(self) -> NoReturn:
-        """Of a server's client they are topics; a store of queues has none."""
+        """Raise ``Unavailable``: only a server has topics. Exists because the clients have this attribute."""
         raise Unavailable(NO_TOPICS)
 
     # -- producing ------------------------------------------------------------------------------------------------
 
     def publish(self, queue: str, message: object) -> Stored:
-        """Put one message in: any JSON value, bytes, or a ``NewMessage``. Returns when it is on disk."""
+        """Publish a message: any JSON value, bytes, or a ``NewMessage``. Return when it is durable."""
         return self.publish_many(queue, [message])[0]
 
     def publish_many(self, queue: str, messages: Iterable[object]) -> list[Stored]:
-        """Put many in with one commit, in this order. One bad message refuses the whole batch; nothing is stored."""
+        """Publish messages in one commit, in this order. If one is invalid, the whole batch is refused."""
         validation.check_queue(queue)
         validation.check_many(messages, "messages")
         batch = messages if isinstance(messages, list) else list(messages)
@@ -85,7 +85,7 @@ class Queues(AbstractContextManager["Queues"]):
     def publish_text(
         self, queue: str, texts: Iterable[bytes], *, delay: float = 0, ttl: float | None = None
     ) -> list[Stored]:
-        """Put JSON documents in: envelopes as they are, anything else wrapped as a payload."""
+        """Publish JSON documents: envelopes unchanged, any other document as a payload."""
         validation.check_queue(queue)
         batch = list(texts)
         now = self._clock.now_ms()
@@ -93,8 +93,9 @@ class Queues(AbstractContextManager["Queues"]):
         return self.publish_envelopes(queue, [read(queue, text, id, now, delay=delay, ttl=ttl) for text, id in made])
 
     def sender(self, queue: str, window: int = 64, *, told: Callable[[Stored], object] | None = None) -> Sender:
-        """Publish one by one; ``told`` is called with the receipt of each. Here each is on disk when ``send`` returns:
-        ``window`` is for those who send it to a server."""
+        """Return a sender that publishes message by message and calls ``told`` with the receipt of each.
+
+        Each message is durable when ``send`` returns. ``window`` has an effect only with a server."""
         validation.check_queue(queue)
         validation.check_count(window, "window", most=MOST_PER_CALL)
         return Sender(self, queue, told)
@@ -106,7 +107,7 @@ class Queues(AbstractContextManager["Queues"]):
         return build(queue, new, id, now)
 
     def publish_envelopes(self, queue: str, envelopes: Sequence[Envelope]) -> list[Stored]:
-        """The door's way in: envelopes already checked and built."""
+        """Publish envelopes that a protocol has already validated and built."""
         if len(envelopes) > MOST_PER_CALL:
             raise BadInput(f"{len(envelopes)} in one call, at most {MOST_PER_CALL}", field="messages")
         if not envelopes:
@@ -126,7 +127,7 @@ class Queues(AbstractContextManager["Queues"]):
         lease_seconds: float | None = None,
         consumer: str | None = None,
     ) -> list[Delivery]:
-        """Take up to ``limit`` messages for a while; wait up to ``wait`` seconds for the first one."""
+        """Lease up to ``limit`` messages; wait up to ``wait`` seconds for the first one."""
         validation.check_queue(queue)
         validation.check_count(limit, "limit", most=MOST_PER_CALL)
         who = validation.check_consumer(consumer) if consumer is not None else self.consumer
@@ -143,7 +144,7 @@ class Queues(AbstractContextManager["Queues"]):
             self._waiters.wait(seen, min(left, self._seconds_to_next_due()))
 
     def _shown(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
-        """With the end of their leases on the wall clock."""
+        """Convert the end of the leases to the wall clock."""
         ahead = self._clock.ahead_ms()
         if not ahead:
             return [*deliveries]
@@ -158,8 +159,10 @@ class Queues(AbstractContextManager["Queues"]):
         consumer: str | None = None,
         idle: float | None = None,
     ) -> Subscription:
-        """Have messages handed out as they come, at most ``credit`` unsettled at a time. Iterate over it, and settle
-        what you get with the verbs here or its own ``ack_nowait``; it ends when nothing came for ``idle`` seconds."""
+        """Return a subscription that leases messages as they arrive, at most ``credit`` unsettled at a time.
+
+        Iterate over it, and settle the deliveries by the methods of this class or by its ``ack_nowait``. It ends after
+        ``idle`` seconds without a message."""
         validation.check_queue(queue)
         validation.check_count(credit, "credit", most=MOST_PER_CALL)
         if lease_seconds is not None:
@@ -176,11 +179,11 @@ class Queues(AbstractContextManager["Queues"]):
         return 3600.0 if due is None else max(0.0, (due - self._clock.now_ms()) / 1000)
 
     def ack(self, leases: str | Sequence[str], *, consumer: str | None = None) -> None:
-        """It worked. Raises the first error, after all the others were acknowledged."""
+        """Acknowledge messages that were processed. All are tried, then the first error is raised."""
         _raise_first(self.ack_many([leases] if isinstance(leases, str) else leases, consumer=consumer))
 
     def ack_many(self, leases: Sequence[str], *, consumer: str | None = None) -> Results:
-        """Acknowledge many with one commit; for each None, or why not. Repeating an ack that succeeded succeeds."""
+        """Acknowledge messages in one commit; return None or an error for each. A repeated ack succeeds."""
         return self._settle(leases, lambda work, checked: self._verbs.ack(work, checked, consumer))
 
     def nack(
@@ -192,7 +195,7 @@ class Queues(AbstractContextManager["Queues"]):
         delay: float | None = None,
         consumer: str | None = None,
     ) -> None:
-        """It did not work. Raises the first error, after all the others were given back."""
+        """Report failed messages. All are tried, then the first error is raised."""
         batch = [leases] if isinstance(leases, str) else leases
         _raise_first(self.nack_many(batch, reason, text, delay=delay, consumer=consumer))
 
@@ -205,7 +208,7 @@ class Queues(AbstractContextManager["Queues"]):
         delay: float | None = None,
         consumer: str | None = None,
     ) -> Results:
-        """Give many back with one commit: retried after the policy's backoff (or ``delay`` seconds), or dead."""
+        """Nack messages in one commit: each is retried after the policy's backoff (or ``delay`` seconds), or dead."""
         delay_ms = None if delay is None else validation.check_milliseconds(delay, "delay")
         cause = transitions.Cause(check_reason(reason), validation.check_text(text), delay_ms)
         return self._settle(
@@ -213,7 +216,7 @@ class Queues(AbstractContextManager["Queues"]):
         )
 
     def extend(self, leases: str | Sequence[str], seconds: float | None = None, *, consumer: str | None = None) -> None:
-        """Keep it longer: the lease ends ``seconds`` from now (the queue's visibility time-out if not said)."""
+        """Extend leases to ``seconds`` from now; if None, to the queue's visibility timeout from now."""
         batch = [leases] if isinstance(leases, str) else leases
         _raise_first(self.extend_many(batch, seconds, consumer=consumer))
 
@@ -226,11 +229,11 @@ class Queues(AbstractContextManager["Queues"]):
         )
 
     def release(self, leases: str | Sequence[str], *, consumer: str | None = None) -> None:
-        """Give back what was never worked on. Raises the first error, after all the others were given back."""
+        """Release messages that were not processed. All are tried, then the first error is raised."""
         _raise_first(self.release_many([leases] if isinstance(leases, str) else leases, consumer=consumer))
 
     def release_many(self, leases: Sequence[str], *, consumer: str | None = None) -> Results:
-        """Give many back with one commit: at once in line again, and the attempt does not count."""
+        """Release messages in one commit: they are ready again immediately, and the attempt does not count."""
         return self._settle(leases, lambda work, checked: self._verbs.release(work, checked, consumer))
 
     def _settle(self, leases: Sequence[str], verb: Callable[[Transaction, Leases], Results]) -> Results:
@@ -242,17 +245,17 @@ class Queues(AbstractContextManager["Queues"]):
     # -- time -----------------------------------------------------------------------------------------------------
 
     def sweep(self) -> int:
-        """Do what time brings, now and completely; how many messages changed."""
+        """Apply all expiries and due times now; return the number of changed messages."""
         total = 0
         while changed := self._lane.run(self._verbs.sweep):
             total += changed
             self._waiters.ring()
         return total
 
-    # -- looking --------------------------------------------------------------------------------------------------
+    # -- queries --------------------------------------------------------------------------------------------------
 
     def peek(self, queue: str, limit: int = 10, *, state: str = "ready") -> list[Look]:
-        """See the first messages of a state without taking them."""
+        """Return the first messages of a state without leasing them."""
         validation.check_queue(queue)
         validation.check_count(limit, "limit", most=MOST_PER_CALL)
         wanted = check_state(state)
@@ -262,7 +265,7 @@ class Queues(AbstractContextManager["Queues"]):
         )
 
     def walk(self, queue: str, state: str, batch: int = 500) -> Iterator[Look]:
-        """Every message of a state, a page at a time: memory stays flat, changes meanwhile are allowed."""
+        """Iterate over all messages of a state, page by page: memory is bounded and the queue may change meanwhile."""
         validation.check_queue(queue)
         wanted, cursor = check_state(state), ""
         while True:
@@ -274,13 +277,13 @@ class Queues(AbstractContextManager["Queues"]):
                 return
 
     def show(self, queue: str, id: str) -> Look:
-        """One message, wherever it stands."""
+        """Return a message by id, in any state."""
         validation.check_queue(queue)
         validation.check_id(id)
         return self._lane.read(partial(one, queue=queue, id=id, ahead=self._clock.ahead_ms()))
 
     def queues(self, prefix: str = "") -> list[str]:
-        """The names of all queues, or of those that begin so, in order."""
+        """Return the names of all queues, or of those with this prefix, in order."""
         return self._lane.read(lambda transaction: transaction.queues(prefix=prefix))
 
     def counts(self, queue: str) -> Counts:
@@ -290,25 +293,25 @@ class Queues(AbstractContextManager["Queues"]):
     def durability(self) -> str:
         return self._store.durability()
 
-    # -- steering -------------------------------------------------------------------------------------------------
+    # -- control --------------------------------------------------------------------------------------------------
 
     def policy(self, queue: str) -> dict[str, Any]:
-        """The policy in force, every member spelled out."""
+        """Return the effective policy with all members."""
         validation.check_queue(queue)
         return show_policy(self._lane.read(lambda transaction: transaction.policy(queue)))
 
     def check_policy(self, queue: str, document: object) -> dict[str, Any]:
-        """Read a policy document without setting it; its full form, or an error naming the field."""
+        """Validate a policy document without setting it. Return its full form; an error names the invalid field."""
         return show_policy(policies.checked(document, queue, self._verbs.schemas, self._verbs.gate))
 
     def set_policy(self, queue: str, document: object) -> dict[str, Any]:
-        """Check a policy document and put it in force; None goes back to the defaults."""
+        """Validate and set a policy document; None restores the defaults."""
         full = self.check_policy(queue, document)
         self.wholesale.set_policy(queue, document)
         return full
 
     def try_out(self, queue: str, messages: Sequence[object]) -> dict[str, Any]:
-        """What the queue's processor would say of these messages; nothing is stored."""
+        """Dry run of the queue's processor: return its result for these messages without storing them."""
         validation.check_queue(queue)
         now, ids = self._clock.now_ms(), self._ids.new(len(messages))
         envelopes = [self._envelope(queue, m, id, now) for m, id in zip(messages, ids, strict=True)]
@@ -320,30 +323,30 @@ class Queues(AbstractContextManager["Queues"]):
         return found.report(self._lane.look_at(found.needed))
 
     def pause(self, queue: str) -> bool:
-        """Hand nothing out until ``resume``, also after a restart; publishing goes on. False: it was paused already."""
+        """Stop leasing until ``resume``, also after a restart; publishing continues. False if it was already paused."""
         return self.run(lambda transaction: policies.pause(transaction, self._verbs, queue, paused=True))
 
     def resume(self, queue: str) -> bool:
-        """Those who wait are served at once. False: it was not paused."""
+        """Resume leasing; waiting consumers are served immediately. Return False if the queue was not paused."""
         return self.run(lambda transaction: policies.pause(transaction, self._verbs, queue, paused=False))
 
     def dispatch(self, queue: str) -> dict[str, Any]:
-        """By which strategy its messages are given out, and to whom."""
+        """Return the dispatch strategy of a queue and its consumers."""
         return self._lane.read(lambda transaction: policies.look(self._verbs, transaction, queue, self._clock.now_ms()))
 
     def set_dispatch(self, queue: str, members: Mapping[str, Any]) -> dict[str, Any]:
-        """Put members of the policy's ``dispatch`` in force, such as ``{"strategy": "round_robin"}``; nothing that is
-        under way is touched. ``{"strategy": "none"}`` takes all of it away."""
+        """Set members of the policy's ``dispatch``, such as ``{"strategy": "round_robin"}``. Leased messages are not
+        affected. ``{"strategy": "none"}`` removes the dispatch policy."""
         now = self._clock.now_ms()
         return self.run(lambda transaction: policies.change(self._verbs, transaction, queue, members, now))
 
     def register(self, queue: str, consumer: str) -> bool:
-        """One of the queue's consumers from now on, also while it is away. False: it was already."""
+        """Register a consumer of the queue; it stays one while disconnected. Return False if it was registered."""
         now = self._clock.now_ms()
         return self.run(lambda transaction: policies.register(self._verbs, transaction, queue, consumer, now))
 
     def deregister(self, queue: str, consumer: str) -> bool:
-        """No longer one of them. False: it was not registered."""
+        """Remove a registered consumer. Return False if it was not registered."""
         now = self._clock.now_ms()
         return self.run(lambda transaction: policies.deregister(self._verbs, transaction, queue, consumer, now))
 
@@ -356,61 +359,61 @@ class Queues(AbstractContextManager["Queues"]):
         status: str | None = None,
         limit: int = 100,
     ) -> list[dict[str, Any]]:
-        """The latest deliveries of queues with a ``dispatch``, the newest first, as far as this process remembers."""
+        """Return the latest deliveries of queues with a ``dispatch``, newest first, from this process's memory."""
         validation.check_count(limit, "limit", most=MOST_PER_CALL)
         wanted = {"queue": queue, "id": id, "consumer": consumer, "status": status}
         return policies.deliveries(self._verbs, wanted, limit)
 
     def schedules(self, queue: str | None = None) -> list[dict[str, Any]]:
-        """The schedules of all queues, or of one, each with the time at which it fires next."""
+        """Return the schedules of all queues, or of one, each with its next firing time."""
         if queue is not None:
             validation.check_queue(queue)
         return self._lane.read(lambda transaction: listed(transaction, self.wall_ms(), queue))
 
     def drop(self, queue: str, ids: Sequence[str]) -> Results:
-        """Give messages up, in any state; for each None, or why not."""
+        """Drop messages in any state; return None or an error for each."""
         validation.check_queue(queue)
         validation.check_many(ids, "ids")
         return self._lane.run(lambda transaction: self._verbs.drop(transaction, queue, ids))
 
-    # -- consumers at work ----------------------------------------------------------------------------------------
+    # -- consumer registry ----------------------------------------------------------------------------------------
 
     def consumer_beat(self, values: Mapping[str, Any]) -> str:
-        """A consumer tells of itself, once a second; what an operator wishes of it, "" if nothing."""
+        """Record a consumer's heartbeat, sent once a second. Return the operator's request to it, "" if none."""
         return self._roster.beat(values)
 
     def consumer_list(self) -> list[dict[str, Any]]:
-        """Every consumer that told of itself within the last hour."""
+        """Return the consumers that sent a heartbeat within the last hour."""
         return self._roster.cards()
 
     def consumer_wish(self, id: str, wish: str) -> dict[str, Any]:
-        """Ask a consumer to ``pause``, ``resume`` or ``drain``; it follows within a second. Its card."""
+        """Request a consumer to ``pause``, ``resume`` or ``drain``; it reacts within 1 s. Return its registry entry."""
         return self._roster.wish(id, wish)
 
-    # -- work that is not a verb of its own (dead letters, transfer) ----------------------------------------------
+    # -- other work in transactions (dead letters, export) --------------------------------------------------------
 
     def run(self, work: Callable[[Transaction], Answer]) -> Answer:
-        """``work`` in one commit of the lane (see ``Lane.run``); then those who wait for messages are woken."""
+        """Run ``work`` in a commit (see ``Lane.run``), then wake the consumers that wait for messages."""
         answer = self._lane.run(work)
         self._waiters.ring()
         return answer
 
     def read(self, work: Callable[[Transaction], Answer]) -> Answer:
-        """``work`` that changes nothing, on one consistent view of the store."""
+        """Run read-only ``work`` on a consistent view of the store."""
         return self._lane.read(work)
 
     def listen(self, hear: Hear) -> None:
-        """``hear`` is told what each commit of this process did (``core.events``), once it is on disk."""
+        """Call ``hear`` with the events (``core.events``) of each commit of this process, after it is durable."""
         self._verbs.happened.listen(hear)
 
     @property
     def verbs(self) -> Verbs:
-        """For work given to ``run``: cards change by its ``swap``."""
+        """Queue operations, for work passed to ``run``: message state changes by their ``swap``."""
         return self._verbs
 
     @property
     def happened(self) -> Happenings:
-        """For work given to ``run``: what it does to messages is to be told here."""
+        """Event buffer, for work passed to ``run``: it adds an event for each change of messages."""
         return self._verbs.happened
 
     def now_ms(self) -> int:

@@ -31,15 +31,15 @@ LAST_PLACE = 2**62
 
 
 def newcomers(transaction: Transaction, policy: QueuePolicy, queue: str, envelopes: Sequence[Envelope]) -> Load:
-    """What these add to the queue. Those that are known already are looked for only where it matters."""
+    """Return the load that these envelopes add to the queue. Known ids are looked up only if the quota would refuse."""
     coming = _load(envelopes)
     if refusal(policy.quota, queue, _held(transaction, queue), coming) is None:
         return coming
-    return _load(_unknown(transaction, queue, envelopes))  # repeating what succeeded succeeds
+    return _load(_unknown(transaction, queue, envelopes))  # a repeated publish that succeeded before succeeds again
 
 
 def make_room(transaction: Transaction, policy: QueuePolicy, queue: str, coming: Load, now: int) -> list[Change]:
-    """What must be dropped so that these fit; ``QuotaExceeded`` if they are refused. Writes nothing."""
+    """Return the drops that make the new messages fit; raise ``QuotaExceeded`` if they are refused. Write nothing."""
     quota, held = policy.quota, _held(transaction, queue)
     error = refusal(quota, queue, held, coming)
     if error is None:
@@ -56,15 +56,16 @@ def make_room(transaction: Transaction, policy: QueuePolicy, queue: str, coming:
 
 
 def check_growth(transaction: Transaction, policy: QueuePolicy, queue: str, size: int) -> None:
-    """``QuotaExceeded`` if a message that is there may not become so much larger; none goes for its sake."""
+    """Raise ``QuotaExceeded`` if a stored message may not grow by ``size`` bytes. No message is dropped for it."""
     error = refusal(replace(policy.quota, max_messages=0), queue, _held(transaction, queue), Load(0, size))
     if error is not None:
         raise error
 
 
 def check_new_queues(transaction: Transaction, queues: Iterable[str], most: int) -> None:
-    """``QuotaExceeded`` if those of these queues that are new would be too many; 0: no limit. Queues that exist are
-    not counted, so that this costs a look into a dict where none is new."""
+    """Raise ``QuotaExceeded`` if the new ones among these queues exceed the limit ``most``; 0 means no limit.
+
+    The store's queues are counted only if one is new; otherwise the cost is a dict lookup per queue."""
     coming = [queue for queue in queues if not transaction.has_queue(queue)] if most else []
     error = queues_refusal(most, transaction.queue_count(), coming) if coming else None
     if error is not None:
@@ -77,7 +78,7 @@ def _held(transaction: Transaction, queue: str) -> Load:
 
 
 def _enough(messages: Iterator[Message], need: Load) -> list[Message] | None:
-    """As many of them as are needed; None: they are not enough."""
+    """Return as many messages as are needed; None if there are too few."""
     going: list[Message] = []
     size = 0
     while len(going) < need.messages or size < need.bytes:
@@ -90,8 +91,9 @@ def _enough(messages: Iterator[Message], need: Load) -> list[Message] | None:
 
 
 def oldest(transaction: Transaction, queue: str) -> Iterator[Message]:
-    """The first in line of the lowest priority, then of the next lowest; then those whose time or turn has not come.
-    None that a consumer holds."""
+    """Yield ready messages, the lowest priority first, each oldest first; then delayed and held messages.
+
+    Claimed and leased messages are not included."""
     below = RANK_LAST + 1
     while (rank := _lowest_priority(transaction, queue, below)) is not None:
         yield from _of_rank(transaction, queue, rank)
@@ -114,7 +116,7 @@ def _of_rank(transaction: Transaction, queue: str, rank: int) -> Iterator[Messag
 
 
 def _lowest_priority(transaction: Transaction, queue: str, below: int) -> int | None:
-    """The largest rank in line that is smaller than ``below``, by halving: priorities may be any number."""
+    """Return the largest rank of a ready message below ``below``, by bisection: priorities may be any number."""
     first = transaction.scan(queue, State.READY, 1).messages
     if not first or first[0].rank >= below:
         return None
@@ -124,7 +126,7 @@ def _lowest_priority(transaction: Transaction, queue: str, below: int) -> int | 
         if not low < middle < high:
             middle = (low + high) // 2
         found = transaction.scan(queue, State.READY, 1, _behind(middle - 1)).messages
-        if found and middle <= found[0].rank < high:  # those for one consumer stand behind all others
+        if found and middle <= found[0].rank < high:  # messages for one consumer are behind all others
             low = found[0].rank
         else:
             high = middle
@@ -133,7 +135,7 @@ def _lowest_priority(transaction: Transaction, queue: str, below: int) -> int | 
 
 
 def _behind(rank: int) -> str:
-    """The cursor behind every ready message of this rank (see ``Transaction.scan``)."""
+    """Return the cursor behind all ready messages of a rank (see ``Transaction.scan``)."""
     return f"{rank}.{LAST_PLACE}"
 
 

@@ -33,15 +33,18 @@ WORK = frozenset(
         "trim",
     }
 )
-"""What changes a store, and what is asked for only in order to: handing messages out."""
+"""Names of the ``Transaction`` methods that write, and of those whose reads serve only to lease messages."""
 
 
 class NeedsWrite(BaseException):
-    """Of ``read_only``: the work would change the store. Not an ``Exception``, so that no work takes it for an error of
-    one message and goes on."""
+    """Raised by the transaction of ``read_only``: the work would change the store.
+
+    Not an ``Exception``, so that no work mistakes it for the error of a single message and continues."""
 
 
 class _Sealed:
+    """Read-only wrapper of a transaction: methods in ``WORK`` raise ``refusal()``."""
+
     def __init__(self, transaction: Transaction, refusal: Callable[[], BaseException]) -> None:
         self._transaction = transaction
         self._refusal = refusal
@@ -53,12 +56,12 @@ class _Sealed:
 
 
 def sealed(transaction: Transaction, duty: Duty) -> Transaction:
-    """The same, to be read only: every change is refused with the name of the active node."""
+    """Return a read-only view for a standby: changes are refused with the name of the active node."""
     return cast("Transaction", _Sealed(transaction, duty.refusal))
 
 
 def read_only(transaction: Transaction) -> Transaction:
-    """The same for a transaction without the write lock: every change raises ``NeedsWrite``."""
+    """Return a read-only view for a transaction without the write lock: changes raise ``NeedsWrite``."""
     return cast("Transaction", _Sealed(transaction, NeedsWrite))
 
 
@@ -66,8 +69,8 @@ def read_only(transaction: Transaction) -> Transaction:
 
 
 def run_reads(store: Store, runner: JobRunner, jobs: list[Task]) -> list[Task]:
-    """Runs what can be run without the write lock; returns the jobs that need it, untouched. All of them, if the store
-    cannot be read either."""
+    """Run the jobs that need no write lock; return the others untouched. Return all if the store cannot be read
+    either."""
     rest: list[Task] = []
     try:
         with store.transaction(write=False) as transaction:
@@ -86,8 +89,9 @@ def run_reads(store: Store, runner: JobRunner, jobs: list[Task]) -> list[Task]:
 
 
 def run_on_standby(store: Store, runner: JobRunner, jobs: list[Task], duty: Duty) -> bool:
-    """Jobs that would change something are refused with the name of the active node. False: the store is busy, and
-    nothing came of it."""
+    """Run jobs on a standby. Jobs that would change something are refused with the name of the active node.
+
+    Return False if the store is busy; then no job has run."""
     try:
         with store.transaction(write=False) as transaction:
             runner.run(jobs, sealed(transaction, duty))

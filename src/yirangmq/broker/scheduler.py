@@ -1,11 +1,11 @@
 """Scheduler: cron schedules of the policies, the timer that rereads policies, and the publisher of ticks.
 
 A tick is published as a message whose id is the schedule's name and the due time, so that a tick published twice is
-stored once. All due ticks share a commit. Ticks are skipped while no server runs, and when they are ``GRACE_MS`` late.
-A refused tick is logged and lost. The arithmetic of cron is ``core.cron``.
+stored once. All due ticks share a commit. Ticks are skipped while no server runs, and when they are over ``GRACE_MS``
+late. A refused tick is logged and lost. Cron expressions are evaluated by ``core.cron``.
 
-The timer fires at a set time, and at once when this process changed a policy; ``webhooks.webhooks`` uses it too. For
-the committer's thread."""
+The timer fires at a set time, and immediately when this process changed a policy; ``webhooks.webhooks`` uses it too.
+Committer's thread only."""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +26,8 @@ from yirangmq.format.json_codec import dumps
 
 
 class Tick(NamedTuple):
+    """One due time of a schedule; ``at`` is wall-clock time in ms."""
+
     queue: str
     schedule: Schedule
     at: int
@@ -43,7 +45,7 @@ def zone_of(name: str) -> tzinfo:
 
 
 def check_schedules(queue: str, policy: QueuePolicy) -> None:
-    """What the document alone cannot show: the time zone is known here, the message can be published."""
+    """Check that each time zone exists on this machine, and that each message can be published."""
     for number, schedule in enumerate(policy.schedules):
         try:
             zone_of(schedule.timezone)
@@ -73,7 +75,7 @@ def _read(queue: str, schedule: Schedule, id: str, now: int) -> Envelope:
 
 
 def listed(transaction: Transaction, now: int, queue: str | None = None) -> list[dict[str, Any]]:
-    """Every schedule, or those of one queue, with the time at which it fires next; null and why where it cannot."""
+    """Return a row per schedule, of one queue or of all, with its next fire time, or None and an error text."""
     return [_row(name, schedule, now) for name, schedule in all_schedules(transaction) if queue in (None, name)]
 
 
@@ -89,10 +91,10 @@ def _row(queue: str, schedule: Schedule, now: int) -> dict[str, Any]:
 
 
 def all_schedules(transaction: Transaction) -> Iterator[tuple[str, Schedule]]:
-    for queue in transaction.policied():  # no other has one
+    for queue in transaction.policied():  # queues without a policy have no schedules
         try:
             policy = transaction.policy(queue)
-        except BadPolicy:  # a file that a person is editing; whoever uses the queue is told
+        except BadPolicy:  # edited by hand; operations on that queue report the error
             continue
         for schedule in policy.schedules:
             yield queue, schedule
@@ -102,8 +104,10 @@ def all_schedules(transaction: Transaction) -> Iterator[tuple[str, Schedule]]:
 
 
 class Alarm:
-    """Used from the desk's thread: ``start``, ``stop``, and again where duty comes and goes. ``look`` is called only
-    between the two."""
+    """Timer that calls ``look`` at a set time, and immediately after this process changed a policy.
+
+    ``look`` is called only between ``start`` and ``stop``. Both may be called repeatedly, as a node becomes active and
+    standby. Committer's thread only."""
 
     def __init__(self, desk: Desk, look: Callable[[], None]) -> None:
         self._desk = desk
@@ -123,7 +127,7 @@ class Alarm:
         self._is_on = False
 
     def set(self, seconds: float) -> None:
-        """The latest call counts; earlier alarms find that they are out of date."""
+        """Fire in ``seconds``. Each call replaces the time that was set before."""
         self._round += 1
         number = self._round
         self._desk.later(seconds, lambda: self._ring(number))
@@ -133,22 +137,25 @@ class Alarm:
             self._look()
 
     def _hear(self, events: Sequence[Event]) -> None:
-        """Somebody steered a queue."""
+        """Handle a change of a queue's policy or pause."""
         self.set(0.0)
 
 
 # -- publisher of ticks ------------------------------------------------------------------------------------------------
 
 GRACE_MS = 60_000
-"""A tick this late is skipped: the machine slept, or the store refused for too long."""
+"""Lateness after which a tick is skipped, in ms: the machine slept, or the store rejected commits for too long."""
 LOOK_MS = 10_000
-"""Policies are looked at so often even if no tick is due: another process may have changed one."""
+"""Upper bound of the interval between two reads of the policies, in ms, because another process may change one."""
 RETRY_SECONDS = 1.0
+"""Delay before the next attempt after a read or a commit failed, in seconds."""
 log = logging.getLogger("yirangmq")
 
 
 class Ticking:
-    """The clock's hand. Used from the desk's thread: ``start``, ``stop``, and again where duty comes and goes."""
+    """Scheduler: publishes the messages of due schedules.
+
+    ``start`` and ``stop`` may be called repeatedly, as a node becomes active and standby. Committer's thread only."""
 
     def __init__(self, desk: Desk, clock: Clock) -> None:
         self._desk = desk
@@ -157,7 +164,7 @@ class Ticking:
         self._alarm = Alarm(desk, self._look)
 
     def start(self) -> None:
-        """From now on; what was due before is skipped."""
+        """Publish the ticks that become due from now on; earlier ones are skipped."""
         self._seen = self._clock.wall_ms()
         self._alarm.start()
 
@@ -186,21 +193,22 @@ class Ticking:
         self._desk.submit(lambda transaction: self._publish(transaction, ticks), done)
 
     def _due(self, transaction: Transaction, now: int) -> tuple[list[Tick], int]:
-        """The ticks since the last look, and when the next one is due."""
+        """Return the ticks since the last published time, and the time of the next read: the next tick, at most
+        ``LOOK_MS`` from now."""
         since = max(self._seen, now - GRACE_MS)
         ticks: list[Tick] = []
         soonest = now + LOOK_MS
         for queue, schedule in all_schedules(transaction):
             try:
                 zone = zone_of(schedule.timezone)
-            except BadInput:  # a file edited by hand; ``listed`` shows it
+            except BadInput:  # edited by hand; ``listed`` reports it
                 continue
             ticks += [Tick(queue, schedule, at) for at in cron.fires(schedule.cron, since, now, zone)]
             soonest = min(soonest, cron.next_fire(schedule.cron, now, zone))
         return ticks, soonest
 
     def _publish(self, transaction: Transaction, ticks: list[Tick]) -> None:
-        """One that is refused, by a quota for example, is lost and harms no other."""
+        """Publish the ticks. A tick that is refused, for instance by a quota, is lost; the others are published."""
         now = self._clock.now_ms()
         verbs, sent = self._desk.verbs, [(tick, [envelope_of(tick, now)]) for tick in ticks]
         for tick, envelopes in sent:

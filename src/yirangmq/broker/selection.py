@@ -1,9 +1,9 @@
 """Selection of messages to lease: ready, alive, valid, intact, affordable; FIFO groups; strict order.
 
 Selection sweeps expired messages, moves those that do not fit their schema to the dead letters, and stops at a limit of
-bytes. The count that fitted last time is the count loaded next time, so that large payloads are not read in vain.
+bytes. The count that fitted last time is the count loaded next time, so that large payloads are not read needlessly.
 
-Messages for a single consumer stand behind all other ready messages, in places by consumer (``Transaction.scan``).
+Messages for a single consumer are ordered behind all other ready messages, by consumer (``Transaction.scan``).
 
 FIFO groups: of the messages with the same group id, the first is ready or in flight and the others are held. Changes of
 messages pass ``swap``, so that a group moves on in the commit that ends its first message.
@@ -12,8 +12,8 @@ Integrity: where a queue keeps the SHA-256 of payloads, each payload is verified
 goes to the dead letters or is parked, and is counted and logged.
 
 Strict order: a single message of a queue is in flight at a time. The next follows when it is acked or dead; a message
-that waits for its retry holds the others back. Begun messages are found in the store at first and followed from then
-on; a policy change starts anew."""
+that waits for its retry holds the others back. Messages that were leased before are searched in the store once, then
+tracked by their changes; a policy change repeats the search."""
 
 import logging
 from bisect import bisect_right
@@ -35,11 +35,11 @@ from yirangmq.format.envelope import damage
 # -- messages for a single consumer ------------------------------------------------------------------------------------
 
 BEHIND_ALL = f"{RANK_LAST}.{2**62}"
-"""The end of a line, as ``Transaction.scan`` has places."""
+"""Cursor behind all ready messages of a line, in the form of ``Transaction.scan``."""
 
 
 def targets(transaction: Transaction, queue: str) -> Iterator[int]:
-    """Those who alone may have something that is ready, one look for each."""
+    """Yield the consumer numbers that ready messages are addressed to, at one scan each."""
     cursor = BEHIND_ALL
     while found := transaction.scan(queue, State.READY, 1, cursor).messages:
         yield found[0].target
@@ -47,7 +47,7 @@ def targets(transaction: Transaction, queue: str) -> Iterator[int]:
 
 
 def addressed(transaction: Transaction, queue: str, target: int, limit: int) -> list[Message]:
-    """The first cards in the line of one consumer."""
+    """Return the first ready messages addressed to one consumer."""
     found = transaction.scan(queue, State.READY, limit, f"{target - 1}.{BEHIND_ALL}").messages
     return [message for message in found if message.target == target]
 
@@ -55,7 +55,8 @@ def addressed(transaction: Transaction, queue: str, target: int, limit: int) -> 
 def heads_of(
     transaction: Transaction, queue: str, target: int, limit: int, most_bytes: int, now: int
 ) -> list[tuple[Message, Envelope]]:
-    """The same with their content, alive, and no more of it than ``most_bytes``, but for a single one."""
+    """Return the first unexpired messages addressed to one consumer, with envelopes of at most ``most_bytes`` in all; a
+    single larger message is still returned."""
     cards: list[Message] = []
     size = 0
     for card in addressed(transaction, queue, target, limit):
@@ -72,14 +73,14 @@ def heads_of(
 
 
 def swap(transaction: Transaction, changes: Sequence[Change], now: int, touched: set[str]) -> None:
-    """``Transaction.swap``, and the turn of whoever is next in the groups it concerns."""
+    """Apply changes by ``Transaction.swap``, then free the next message of each affected FIFO group."""
     transaction.swap(changes)
     if any(change[1][15] for change in changes):
         _turn(transaction, changes, now, touched)
 
 
 def line_up(transaction: Transaction, new: Sequence[Message]) -> None:
-    """Messages just added: those behind others of their group are held."""
+    """Hold newly added messages that are behind others of their group."""
     held = [message for message in new if message.group and message.state in (State.READY, State.DELAYED)]
     firsts = _firsts(transaction, held)
     transaction.swap([Change(m, transitions.hold(m)) for m in held if firsts[m.queue, m.group].seq != m.seq])
@@ -92,7 +93,7 @@ def _turn(transaction: Transaction, changes: Sequence[Change], now: int, touched
     next_ones = [message for message in _firsts(transaction, left).values() if message.state is State.HELD]
     turns = []
     for message, envelope in zip(next_ones, transaction.envelopes(next_ones), strict=True):
-        if envelope is not None:  # else its content is lost, and the store has passed its turn on
+        if envelope is not None:  # else its content is lost, and the store has freed the next one
             turns.append(Change(message, transitions.free(message, envelope.available_at, now)))
             touched.add(message.queue)
     transaction.swap(turns)
@@ -124,7 +125,7 @@ log = logging.getLogger("yirangmq")
 
 
 class IntegrityDeeds(Protocol):
-    """What goes with it (``broker.operations.Verbs``)."""
+    """The part of ``broker.operations.Verbs`` that integrity checks use."""
 
     gate: Gate
     happened: Happenings
@@ -137,6 +138,8 @@ def damaged(envelopes: Iterable[Envelope]) -> bool:
 
 
 class Damage:
+    """Integrity check of payloads before a lease; damaged messages are dead-lettered or parked."""
+
     def __init__(self, deeds: IntegrityDeeds) -> None:
         self._deeds = deeds
 
@@ -147,7 +150,7 @@ class Damage:
     def set_aside(
         self, transaction: Transaction, queue: str, found: Sequence[tuple[Message, Envelope]], now: int
     ) -> bool:
-        """Those that are not what was sent go to the dead letters, or are parked. True if there was one."""
+        """Move messages with a damaged payload to the dead letters, or park them. Return True if there was one."""
         if not self.is_looked_for(transaction, queue):
             return False
         policy = transaction.policy(queue)
@@ -164,7 +167,7 @@ class Damage:
         return bool(changes)
 
     def error_of(self, transaction: Transaction, message: Message, envelope: Envelope) -> QueueError | None:
-        """For one that is asked for by its name."""
+        """Return the error of a damaged message that was requested by id; None if it is intact."""
         text = damage(envelope) if self.is_looked_for(transaction, message.queue) else ""
         return PayloadDamaged(f"message {message.id} is not handed out: {text}") if text else None
 
@@ -176,11 +179,13 @@ AGAIN = (State.READY, State.DELAYED, State.HELD)
 
 
 class StrictOrder:
+    """Strict order: at most one message of a queue is in flight. Used on the committing thread only."""
+
     def __init__(self) -> None:
         self._begun: dict[str, tuple[QueuePolicy, set[int]]] = {}
 
     def allowance(self, transaction: Transaction, queue: str, policy: QueuePolicy, wanted: int) -> int:
-        """1 or 0, however many are wanted."""
+        """Return how many messages may be leased now: at most 1."""
         counts = transaction.counts(queue)
         waiting = [card for card in self._cards(transaction, queue, policy) if card.state is State.DELAYED]
         return min(wanted, 1) if may_begin(counts.claimed + counts.leased, len(waiting)) else 0
@@ -188,7 +193,7 @@ class StrictOrder:
     def again(
         self, transaction: Transaction, queue: str, policy: QueuePolicy, target: int
     ) -> tuple[Message, Envelope] | None:
-        """What was begun before and is ready to be tried again, if this consumer may have it."""
+        """Return the message that is ready for its retry, if this consumer may lease it."""
         ready = [card for card in self._cards(transaction, queue, policy) if card.state is State.READY]
         for card in sorted(ready, key=lambda card: (card.rank, card.place)):
             [envelope] = transaction.envelopes([card])
@@ -197,7 +202,7 @@ class StrictOrder:
         return None
 
     def follow(self, queue: str, policy: QueuePolicy, changes: Sequence[Change]) -> None:
-        """Those that come back are begun."""
+        """Track messages that were leased and returned."""
         known = self._begun.get(queue)
         if known is not None and known[0] is policy:
             known[1].update(after.seq for _, after, _ in changes if after.leases and after.state in AGAIN)
@@ -225,11 +230,11 @@ def _retried(transaction: Transaction, queue: str) -> Iterator[Message]:
 
 Head = tuple[Message, Envelope]
 MOST_SWEEPS = 20
-"""Sweeps one lease may do before it takes what is left; the rest is due at the next call."""
+"""Upper bound of sweeps per lease. Beyond it the lease returns nothing; the rest is swept at the next call."""
 
 
 class Deeds(Protocol):
-    """What is done to messages on the way (``broker.operations.Verbs``)."""
+    """The part of ``broker.operations.Verbs`` that selection uses."""
 
     schemas: Schemas
     gate: Gate
@@ -243,17 +248,19 @@ class Deeds(Protocol):
 
 
 class Offers:
+    """Selects the messages of a lease. Used on the committing thread only."""
+
     def __init__(self, deeds: Deeds) -> None:
         self._deeds = deeds
         self._damage = Damage(deeds)
         self._fit: dict[str, int] = {}
-        """How many messages of a queue were affordable when its messages are large."""
+        """Messages that fitted the byte limit at the latest lease, for queues with large messages."""
 
     def affordable(
         self, transaction: Transaction, queue: str, limit: int, target: int, most_bytes: int | None, now: int
     ) -> list[Head]:
-        """As many as the bytes allow. How many that were last time is how many are loaded, so that large payloads are
-        not read again and again for nothing; a queue that may have more is marked as touched."""
+        """Return as many messages as the byte limit allows. At most as many are loaded as fitted last time, so that
+        large payloads are not read repeatedly. A queue that may have more is marked as touched."""
         asked = self._asked(queue, limit, most_bytes)
         heads = self.live(transaction, queue, asked, target, now)
         kept = self._kept(queue, limit, asked, [envelope.size for _, envelope in heads], most_bytes)
@@ -262,7 +269,8 @@ class Offers:
     def affordable_runs(
         self, transaction: Transaction, queue: str, limit: int, target: int, most_bytes: int | None
     ) -> list[tuple[Run, list[Envelope]]] | None:
-        """The same of messages that can be treated as one; None where some must be looked at by themselves."""
+        """Like ``affordable``, but return whole runs. Return None if a message needs individual treatment: schema,
+        strict order, damaged payload."""
         runs = transaction.in_runs()
         if runs is None:
             return None
@@ -288,7 +296,7 @@ class Offers:
         return limit if most_bytes is None else min(limit, self._fit.get(queue, limit))
 
     def _kept(self, queue: str, limit: int, asked: int, sizes: Sequence[int], most_bytes: int | None) -> int:
-        """How many of those found, with these sizes, are affordable."""
+        """Return how many messages of these sizes fit the byte limit."""
         count = len(sizes)
         if most_bytes is None:
             return count
@@ -304,7 +312,7 @@ class Offers:
         return kept
 
     def live(self, transaction: Transaction, queue: str, limit: int, target: int, now: int) -> list[Head]:
-        """Whose time ran out is not handed out, however much is due at once; nor what does not fit its schema."""
+        """Return messages to lease. Expired ones are swept first, however many; invalid and damaged ones are moved."""
         for _ in range(MOST_SWEEPS):
             heads = self._heads(transaction, queue, limit, target)
             if any(0 < message.expires_at <= now for message, _ in heads):
@@ -316,21 +324,24 @@ class Offers:
         return []
 
     def sound(self, transaction: Transaction, queue: str, heads: list[Head], now: int) -> list[Head]:
-        """These, if nothing is wrong with any; else what is wrong is set aside, and the others come the next time."""
+        """Return the messages if all are valid and intact. Else move the bad ones away and return none; the others
+        follow in the next commit."""
         if self._bury_unfit(transaction, queue, heads, now) or self._damage.set_aside(transaction, queue, heads, now):
             self._deeds.touched.add(queue)
             return []
         return heads
 
     def _heads(self, transaction: Transaction, queue: str, limit: int, target: int) -> list[Head]:
-        """In strict order, first what was begun before."""
+        """Return the first ready messages; in strict order the message to retry alone."""
         policy = transaction.policy(queue)
         again = self._deeds.strict.again(transaction, queue, policy, target) if policy.is_ordered else None
         return transaction.heads(queue, limit, target) if again is None else [again]
 
     def _bury_unfit(self, transaction: Transaction, queue: str, heads: Sequence[Head], now: int) -> bool:
-        """Publishing has checked what came through it; a file dropped into a folder, or a message older than its
-        schema, is checked before it is first handed out. True if there was one."""
+        """Dead-letter messages that do not fit their schema. Return True if there was one.
+
+        Publishing has checked most messages. A file dropped into a folder, or a message older than the schema, is
+        checked before its first lease."""
         policy = transaction.policy(queue)
         if not policy.schemas:
             return False

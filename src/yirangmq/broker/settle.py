@@ -1,13 +1,13 @@
 """Settling: ack, nack, release and extend of leases, singly or in runs; lease ids; leasing of runs.
 
-An operation looks the leases up, decides each by ``core.transitions``, and swaps all at once. A stale lease gets its
-own error and does not affect the others. A repeated ack or nack succeeds.
+An operation looks the leases up, decides each by ``core.transitions``, and swaps all in one call. A stale lease gets
+an error and does not affect the others. A repeated ack or nack succeeds.
 
 A lease id is the message's number and a fence. A call takes ``MOST_PER_CALL`` ids at most, none twice.
 
 A run is a sequence of consecutive messages in the same state, decided once for all. Messages are leased and acked in
 runs. An ack needs leases of the same fence, no unique payloads and no dispatch strategy; otherwise each lease is
-settled by itself."""
+settled singly."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -23,15 +23,16 @@ from yirangmq.format.delivery import Delivery, RunDeliveries
 # -- lease ids ---------------------------------------------------------------------------------------------------------
 
 MOST_PER_CALL = 10_000
-"""Messages in one call; a larger batch gains nothing and holds the lane."""
+"""Upper bound of messages per call. A larger batch is not faster and delays other requests."""
 
 Results = list[QueueError | None]
-"""For each message None, or why not."""
+"""Per message None, or its error."""
 
 
 class Leases:
-    """Lease ids of one call, read and checked: how many, each well formed, none twice. ``queue``: where all of them
-    must be from, if the caller says so. ``span``: if it is known already."""
+    """Lease ids of a call, parsed and validated: their number, the form of each, no duplicates.
+
+    ``queue``: the queue that all leases must belong to, or None. ``span``: if the caller has computed it."""
 
     def __init__(
         self, leases: Sequence[str], queue: str | None = None, span: tuple[int, int, int] | None = None
@@ -41,14 +42,14 @@ class Leases:
         self.texts = leases
         self.queue = queue
         self.span = lease_span(leases) if span is None else span
-        """First, last and fence, if their numbers follow each other and all have the same fence, as is usual."""
+        """(first, last, fence) if the numbers are consecutive and the fence is the same, as is usual; else None."""
         self._keys = None if self.span else [_checked_lease(lease) for lease in leases]
         if self._keys is not None and len(set(self._keys)) != len(self._keys):
             raise BadInput("the same lease twice in one call", field="leases")
 
     @property
     def keys(self) -> list[tuple[int, int]]:
-        """Number and fence of each."""
+        """(number, fence) of each lease."""
         if self._keys is None and self.span is not None:
             first, last, fence = self.span
             self._keys = [(seq, fence) for seq in range(first, last + 1)]
@@ -66,7 +67,7 @@ def _checked_lease(lease: object) -> tuple[int, int]:
 
 
 class RunDeeds(Protocol):
-    """What goes with it (``broker.operations.Verbs``)."""
+    """The part of ``broker.operations.Verbs`` that operations on runs use."""
 
     happened: Happenings
     defaults: Defaults
@@ -76,7 +77,7 @@ class RunDeeds(Protocol):
 
 
 class Named(Protocol):
-    """Leases as a caller names them (``broker.settle.Leases``)."""
+    """Leases named by a caller, such as ``broker.settle.Leases``."""
 
     texts: Sequence[str]
     queue: str | None
@@ -90,7 +91,7 @@ def lease(
     turn: Callable[[Message], Message],
     now: int,
 ) -> Sequence[Delivery]:
-    """``turn`` is what happens to a card. All of one queue."""
+    """Lease runs of one queue. ``turn`` maps the message before the lease to the message after it."""
     leased = []
     for run, envelopes in runs:
         after = run._replace(card=turn(run.card))
@@ -101,7 +102,7 @@ def lease(
 
 
 def ack_runs(deeds: RunDeeds, transaction: Transaction, leases: Named, consumer: str | None, now: int) -> bool:
-    """False where each must be looked at by itself; then nothing is done."""
+    """Ack leases as a run. Return False, without a change, if each lease must be settled singly."""
     runs = transaction.in_runs()
     if runs is None or leases.span is None:
         return False
@@ -136,12 +137,12 @@ Settle = Callable[[Message | None, int, str, Transaction, int], Change | None]
 
 
 class Deeds(RunDeeds, Protocol):
-    """What goes with it (``broker.operations.Verbs``)."""
+    """The part of ``broker.operations.Verbs`` that settling uses."""
 
     def now_ms(self) -> int: ...
 
     def fraction(self) -> float:
-        """Chance: from 0 on, below 1."""
+        """Return a random number in [0, 1)."""
 
     def swap(self, transaction: Transaction, changes: Sequence[Change], now: int) -> None: ...
 

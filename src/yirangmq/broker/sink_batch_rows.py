@@ -1,12 +1,13 @@
 """Rows of a sink batch in its stages, and double buffering of their parts.
 
 A stage holds the rows of a Spark task, as pieces of record frames. Rows are counted and checked when a piece arrives,
-and read again, piece by piece, for the commit. The commit compares rows and checksum of each stage with what its task
-reported. Rows for queues stay in memory until they are stored together; rows for topics only up to ``KEPT_BYTES``. A
-stage of plain topic rows that arrived since the server's start is not read to be counted. Background threads only.
+and read again, piece by piece, for the commit. The commit compares rows and checksum of each stage with the values that
+its task reported. Rows for queues stay in memory until they are stored together; rows for topics only up to
+``KEPT_BYTES``. A stage of plain topic rows that arrived since the server's start is not read again to count its rows.
+Background threads only.
 
-Double buffering: while a part is written, the next is read on a background thread. A part is valid until the second
-next is requested. Event loop thread only."""
+Double buffering: while a part is written, the next is read on a background thread. A part is valid until the part after
+the next is requested. Event loop thread only."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
@@ -21,19 +22,20 @@ from yirangmq.wire.records import check_record, crc32, read_bare, read_many, sur
 
 Read = TypeVar("Read")
 KEPT_BYTES = 32 << 20
-"""Payloads for topics that are kept in memory between the two halves of a commit; more are read again."""
+"""Upper bound of topic payloads, in bytes, kept in memory between the store commit and the append to the log. Larger
+batches are read again from their stages."""
 
 
 class Stages(Protocol):
-    """Where stages lie. What ``put`` was given is on disk when it returns."""
+    """Port to the storage of stages. ``put`` returns when the data is on disk."""
 
     def put(self, query: str, batch: int, stage: str, piece: int, data: bytes) -> None: ...
 
     def reader(self, query: str, batch: int) -> Callable[[str, int], memoryview]:
-        """Asked for a piece of a stage it reads it, good until it reads the next one."""
+        """Return a function that reads a piece of a stage. Its result is valid until the function is called again."""
 
     def check(self, query: str, batch: int, stage: str, piece: int) -> None:
-        """``NotFound`` if it is not there."""
+        """Raise ``NotFound`` if the piece does not exist."""
 
     def drop(self, query: str, batch: int) -> None: ...
 
@@ -41,19 +43,26 @@ class Stages(Protocol):
 
 
 class Loaded(NamedTuple):
-    """``rows.records`` are all there are for topics, or none of them if they are too many to keep."""
+    """Rows of a batch. ``topic_rows`` counts all rows for topics.
+
+    ``rows.records`` has all of them, or is empty if they exceed ``KEPT_BYTES`` or come from plain stages."""
 
     rows: Rows
     topic_rows: int
 
 
 class Received(NamedTuple):
+    """Receipt of a stored piece: its rows and their checksum."""
+
     rows: int
     checksum: int
 
 
 class Laid(NamedTuple):
-    """A stage as far as it came. ``is_plain``: its rows are all for topics, and nothing can be wrong with them."""
+    """Totals of the pieces of a stage received up to now.
+
+    ``is_plain``: all rows are for valid topics, have no headers, keys in UTF-8, and at most ``LARGE`` bytes. Such rows
+    cannot be rejected."""
 
     pieces: int
     rows: int
@@ -65,7 +74,9 @@ NOTHING = Laid(0, 0, 0, True)
 
 
 class LaidDown:
-    """What stages hold that came since the server began, so that they need not be read to know it. Used aside."""
+    """Totals of the stages received since the server started, so that plain stages need not be read to be counted.
+
+    Background threads only."""
 
     def __init__(self) -> None:
         self._stages: dict[tuple[str, int], dict[str, Laid]] = {}
@@ -73,7 +84,7 @@ class LaidDown:
     def note(self, query: str, batch: int, stage: str, piece: int, data: bytes, scanned: "Scanned") -> Received:
         of_batch = self._stages.setdefault((query, batch), {})
         before = of_batch.pop(stage, NOTHING)
-        if before.pieces == piece:  # else: a piece came again, or out of its turn
+        if before.pieces == piece:  # else a piece was repeated or out of order: forget the stage
             of_batch[stage] = Laid(
                 piece + 1,
                 before.rows + scanned.rows,
@@ -91,7 +102,7 @@ class LaidDown:
 
 
 class StagedRows:
-    """Of one batch. Every method is called aside."""
+    """Reader of the staged rows of one batch. Background threads only."""
 
     def __init__(self, stages: Stages, laid: LaidDown, clock: Clock, ids: Ids, entry: Entry) -> None:
         self._stages = stages
@@ -100,10 +111,10 @@ class StagedRows:
         self._ids = ids
         self._entry = entry
         self._readers = [stages.reader(entry.query, entry.batch) for _ in range(2)]
-        """The first one is used; the other has read what somebody works with."""
+        """Two readers, each with its own buffer. The first one reads; the buffer of the other holds the part in use."""
 
     def load(self) -> Loaded:
-        """In the order of the stages, each checked against what its task said of it."""
+        """Load the rows in the order of the stages. Each stage is checked against the totals that its task reported."""
         all, count, size, is_kept = Rows({}, {}, []), 0, 0, True
         sorter = self._sorter()
         for stage in self._entry.stages:
@@ -126,8 +137,10 @@ class StagedRows:
         return Loaded(all, count)
 
     def topic_records(self, passed: int = 0) -> Iterator[list[NewRecord]]:
-        """Those for topics, part by part, without the first so many. A part is good until the next but one is asked
-        for: while it is written the next one is read."""
+        """Yield the topic records in parts from two alternating buffers, without the first ``passed`` records.
+
+        A part is valid until the part after the next is requested, so that the next part can be read while it is
+        written."""
         sorter = self._sorter()
         for stage in self._entry.stages:
             for records in self._records(sorter, stage):
@@ -158,7 +171,7 @@ class StagedRows:
             yield sorter.sort(found)
 
     def _read(self, stage: Stage, read: Callable[[memoryview], list[Read]]) -> Iterator[list[Read]]:
-        """Piece by piece; at the end it is known whether that was all of it, as it was sent."""
+        """Read a stage piece by piece, then compare its rows and checksum with those that its task reported."""
         rows = checksum = 0
         for piece in range(stage.pieces):
             data = self._readers[0](stage.id, piece)
@@ -174,12 +187,14 @@ class StagedRows:
 
 
 class Scanned(NamedTuple):
+    """Result of the check of a piece."""
+
     rows: int
     is_plain: bool
 
 
 def scan(data: bytes) -> Scanned:
-    """Whole and sound records, one after the other; ``BadInput`` if it is anything else."""
+    """Check that a piece is a sequence of complete, valid records, and count them. ``BadInput`` if it is not."""
     found = survey(data)
     return Scanned(found.records, found.is_bare and found.largest <= LARGE and are_for_topics(found.topics))
 
@@ -190,7 +205,10 @@ Part = TypeVar("Part")
 
 
 class ByParts(Generic[Part]):
-    """``write(part, done)`` for each, one after the other; ``over(error)`` when nothing is under way any more."""
+    """Double buffering: reads the next part on a background thread while the current one is written.
+
+    ``write(part, done)`` is called for each part in order. ``over(error)`` is called once no read or write is in
+    flight. Event loop thread only."""
 
     def __init__(
         self,

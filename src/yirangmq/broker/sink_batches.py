@@ -1,9 +1,9 @@
 """Sink batches of a pipeline, exactly once: stages, the commit, and the ledger in store notes.
 
-Tasks stage their rows; the commit makes all of them visible. A single store commit takes the rows for queues, the dead
-letters and the ledger's entry. Rows for topics follow in the log. Until they are there the entry says ``pending``, and
-each record carries the batch's name. A server that stopped in between appends the missing records at its next start. A
-batch that is committed again returns its first result and stores nothing.
+Tasks stage their rows; the commit makes all of them visible. One store commit contains the rows for queues, the dead
+letters and the ledger entry. Rows for topics are appended to the log afterwards. Until they are in the log the entry is
+``pending``, and a header of each record names the batch. If the server stops in between, it appends the missing records
+at its next start. A batch that is committed again returns its first result and stores nothing.
 
 The ledger is written in the commit that stores the rows; ``core.sink_batches`` defines its entries. Stages that are not
 committed within an hour are removed. Event loop thread only; files are read and written on background threads."""
@@ -34,7 +34,9 @@ def find(transaction: Transaction, query: str, batch: int) -> Entry | None:
 
 
 def enter(transaction: Transaction, entry: Entry) -> None:
-    """A batch that is new; what is older than the ledger remembers is forgotten."""
+    """Add the entry of a new batch, and remove entries beyond the ledger's limit.
+
+    ``WrongState`` if the batch is older than the ledger's oldest entry may be."""
     known = [int(key.rpartition("/")[2]) for key in transaction.notes(prefix_of(entry.query))]
     check_new(entry.batch, known)
     write(transaction, entry)
@@ -47,7 +49,7 @@ def write(transaction: Transaction, entry: Entry) -> None:
 
 
 def entries(transaction: Transaction, query: str = "") -> list[Entry]:
-    """In the order of queries and batches."""
+    """Return the entries of one query or of all, in the order of queries and batches."""
     found = transaction.notes(prefix_of(query))
     return [_read(key, text) for key, text in found.items()]
 
@@ -64,23 +66,27 @@ def _read(key: str, text: str) -> Entry:
 # -- batches -----------------------------------------------------------------------------------------------------------
 
 MOST_PER_APPEND = 2_500
-"""Records for topics that are written at one go: some milliseconds of the loop's time, then others have their turn."""
+"""Upper bound of topic records per append: some milliseconds of the event loop's time, then other work runs."""
 MANY = 1_000
-"""Rows for queues from which on a batch is stored off the loop's thread: some hundredths of a second."""
+"""Number of queue rows from which a batch is stored on a background thread; that many take some 10 ms."""
 
 
 class Topics(Protocol):
-    """The feed, as far as batches need it."""
+    """Port to the topic log, for batches."""
 
     def last(self) -> int: ...
 
     def publish(self, records: Sequence[NewRecord], done: Done) -> None: ...
 
     def records_after(self, sequence: int) -> Iterator[Record]:
-        """Called aside."""
+        """Iterate over the records after ``sequence``. Background threads only."""
 
 
 class Batches:
+    """Staging and commits of sink batches. Event loop thread only.
+
+    Commits of a batch that is being committed wait for that commit and get its result."""
+
     def __init__(self, desk: Desk, stages: Stages, aside: Aside, clock: Clock, ids: Ids) -> None:
         self._desk = desk
         self._stages = stages
@@ -94,7 +100,9 @@ class Batches:
     # -- stages -----------------------------------------------------------------------------------------------------
 
     def put(self, query: str, batch: int, stage: str, piece: int, data: bytes, done: Done) -> None:
-        """``done(Received)`` when the piece is on disk. Rows that cannot be read are refused here, by the task."""
+        """Store a piece of a stage; ``done(Received)`` is called when it is on disk.
+
+        Rows that cannot be parsed are rejected here, so that the task that sent them fails."""
 
         def work() -> Received:
             scanned = scan(data)
@@ -104,7 +112,9 @@ class Batches:
         self._aside(work, done)
 
     def sweep(self, done: Done) -> None:
-        """Stages that nobody committed in an hour."""
+        """Remove stages that were not committed within ``STAGE_AGE_MS``; ``done`` gets their number.
+
+        Stages of pending batches, and of commits in progress, are kept."""
         edge = self._clock.wall_ms() - STAGE_AGE_MS
         kept = {(entry.query, entry.batch) for entry in self._pending()}
 
@@ -120,9 +130,11 @@ class Batches:
     # -- commits ----------------------------------------------------------------------------------------------------
 
     def commit(self, query: str, batch: int, stages: Sequence[Stage], done: Done, bad_queue: str = "") -> None:
-        """``done((entry, is_first))`` when everything is on disk; a batch that is in already is told as it went in.
-        ``bad_queue``: rows that cannot be taken are buried there, or in their own queue's dead letters."""
-        is_under_way = (query, batch) in self._under_way  # by somebody who waits for it, or since the start
+        """Commit a batch; ``done((entry, is_first))`` is called when everything is on disk.
+
+        A batch that was committed before returns its ledger entry, with ``is_first`` false. With ``bad_queue``, rows
+        that cannot be accepted become dead letters: of their own queue if they name one, else of ``bad_queue``."""
+        is_under_way = (query, batch) in self._under_way  # another commit of it waits, or ``finish_pending`` runs it
         self._under_way.setdefault((query, batch), []).append(done)
         if is_under_way:
             return
@@ -144,7 +156,7 @@ class Batches:
             )
 
     def finish_pending(self) -> None:
-        """What a server that died left half-way; to be called once at the start."""
+        """Complete batches that a stopped server left pending. Call it once at start."""
         for entry in self._pending():
             if (entry.query, entry.batch) not in self._under_way:
                 self._under_way[entry.query, entry.batch] = []
@@ -180,7 +192,9 @@ class Batches:
             self._desk.submit_long(work, done, self._aside)
 
     def _admit(self, transaction: Transaction, new: Entry, rows: Rows) -> Entry:
-        """Everything is looked at before anything is written: a batch goes in whole or not at all."""
+        """Store the rows for queues, the dead letters and the ledger entry.
+
+        Everything is checked before the first write: a batch is stored completely or not at all."""
         now = self._clock.now_ms()
         if new.bad_queue:
             for queue in list(rows.queues):
@@ -214,12 +228,14 @@ class Batches:
     # -- topics -----------------------------------------------------------------------------------------------------
 
     def _resume(self, entry: Entry) -> None:
-        """The queues have it: bring the topics what they lack."""
+        """Append the missing topic records of a pending batch; its queue rows are stored already.
+
+        Records of the batch that are in the log are counted by their header."""
         topics = self.topics
         try:
             if topics is None:
                 raise Unavailable("this server has no topics", field="target")
-            topics.last()  # opens the log, if nobody has
+            topics.last()  # opens the log if it is not open
         except QueueError as error:
             self._end(entry.query, entry.batch, None, error)
             return
@@ -235,7 +251,7 @@ class Batches:
         self._append(entry, missing(), is_first=False)
 
     def _append(self, entry: Entry, parts: Iterator[list[NewRecord]], *, is_first: bool) -> None:
-        """Part by part; the last one is followed by the ledger's last word."""
+        """Append the parts one after the other, then mark the ledger entry as done."""
 
         def over(error: QueueError | None) -> None:
             if error is not None:
@@ -287,4 +303,4 @@ def _check_fit(
 
 
 def _ignore(value: Any, error: QueueError | None) -> None:
-    """Stages that could not be removed are swept later."""
+    """Ignore the result of a removal. Stages that could not be removed are removed by a later sweep."""

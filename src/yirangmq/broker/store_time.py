@@ -1,14 +1,14 @@
 """Store time: the clock of all stored instants, and its record in the store.
 
-Every stored instant lies on store time (docs/decisions/0021-store-time.md). While the machine runs, store time is the
-time since boot plus an offset. The offset is on record in the store, so that all processes of a boot agree on it,
-whatever happens to the wall clock. After a reboot store time goes on by as much as the wall clock advanced, never back,
-and not at all if that is over ``MOST_OFF_MS``.
+Every stored instant is in store time (docs/decisions/0021-store-time.md). While the machine runs, store time is the
+time since boot plus an offset. The offset is recorded in the store, so that all processes of a boot use the same
+offset, even if the wall clock is set. After a reboot store time advances by as much as the wall clock advanced. It
+never steps back, and does not advance at all if that would be more than ``MOST_OFF_MS``.
 
-The record is read when a store is opened or a node becomes active. Commits renew it about every ``RECORD_MS``. For the
-committer's thread."""
+The record is read when a store is opened or a node becomes active. Commits renew it about every ``RECORD_MS``.
+Committer's thread only."""
 
-import json  # an idle server loads no faster reader
+import json  # not the faster parser of an extra, so that an idle server does not load it
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -18,19 +18,21 @@ from yirangmq.core.message import Envelope, Failure, Message
 from yirangmq.core.ports import Clock, Store, Transaction
 
 NOTE = "clock"
-"""The note of the store that holds the record."""
+"""Key of the store note that holds the record."""
 RECORD_MS = 60_000
-"""How often the record is renewed, by a commit that is made anyway."""
+"""Interval between renewals of the record, in ms. A renewal is part of a commit that happens anyway."""
 MOST_OFF_MS = 366 * 24 * 3_600_000
-"""A wall clock that says that the machine was off for longer is not believed."""
+"""Longest plausible time that a machine was off, in ms (366 days). A larger advance of the wall clock is ignored."""
 
 
 # -- offset from the time since boot -----------------------------------------------------------------------------------
 
 
 class Record(NamedTuple):
-    """``boot`` names the boot (``clock.boot_id``), ``offset_ms`` is store time less the time since that boot. Both
-    times are of the moment at which the record was written."""
+    """Recorded offset of store time.
+
+    ``boot`` identifies the boot (``clock.boot_id``). ``offset_ms`` is store time minus the time since that boot.
+    ``store_ms`` and ``wall_ms`` are both clocks at the time of the write."""
 
     boot: str
     offset_ms: int
@@ -39,11 +41,11 @@ class Record(NamedTuple):
 
 
 def resumed(record: Record | None, boot: str, boot_ms: int, wall_ms: int) -> int:
-    """The offset of store time from the time since boot.
+    """Return the offset of store time from the time since boot, in ms.
 
-    In the boot of the record it is the recorded one. In another boot store time goes on from where it was, by as much
-    as the wall clock has moved since: never back, and not at all if the wall clock is behind or implausibly ahead. A
-    store without a record begins at the wall clock."""
+    In the boot of the record it is the recorded offset. In another boot store time continues from the record, advanced
+    by as much as the wall clock advanced since. It does not advance if the wall clock is behind the record or
+    implausibly far ahead (``MOST_OFF_MS``). Without a record store time starts at the wall clock."""
     if record is None:
         return wall_ms - boot_ms
     if boot and boot == record.boot and boot_ms + record.offset_ms >= record.store_ms:
@@ -56,7 +58,7 @@ def resumed(record: Record | None, boot: str, boot_ms: int, wall_ms: int) -> int
 
 
 def shown_message(message: Message, ahead: int) -> Message:
-    """Its instants on the wall clock, which is ``ahead`` of store time."""
+    """Convert the instants of a message to wall-clock time, which is ``ahead`` ms ahead of store time."""
     return message._replace(
         due_at=_shown(message.due_at, ahead),
         expires_at=_shown(message.expires_at, ahead),
@@ -77,7 +79,10 @@ def shown_failure(failure: Failure, ahead: int) -> Failure:
 
 
 def _shown(instant: int, ahead: int) -> int:
-    """0 stands for never. A store that began in 1970 has instants that a clock set back would put before it."""
+    """Convert one instant; 0 means never and stays 0.
+
+    The result is at least 1: in a store whose time started in 1970, a clock that was set back would yield a negative
+    instant."""
     return max(1, instant + ahead) if instant else 0
 
 
@@ -87,18 +92,20 @@ NEVER = 1 << 62
 
 
 class StoreTime:
-    """The record of one store, for one clock. A clock that a test holds in its hands is left alone."""
+    """Keeps the system clock and the record of one store in agreement.
+
+    With any other clock (a manual clock in tests) it does nothing."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock if isinstance(clock, SystemClock) else None
         self._boot = "" if self._clock is None else boot_id()
         self._is_agreed = False
-        """The record in the store is of this boot, and the clock goes by it."""
+        """True once the record in the store belongs to this boot and the clock uses its offset."""
         self.record_at = NEVER if self._clock is None else 0
-        """The first commit from this moment on renews the record: ``keep``."""
+        """Store time from which the next commit renews the record by ``keep``."""
 
     def resume(self, transaction: Transaction) -> None:
-        """Set the clock by the record. Nothing is written: the next commit puts this boot on record."""
+        """Set the clock from the record. Nothing is written; the next commit records this boot."""
         if self._clock is not None:
             found = read_record(transaction)
             self._clock.resume(resumed(found, self._boot, self._clock.boot_ms, self._clock.wall_ms()))
@@ -106,7 +113,7 @@ class StoreTime:
             self.renew()
 
     def renew(self) -> None:
-        """The next commit renews the record, as when the wall clock was set."""
+        """Make the next commit renew the record, for instance after the wall clock was set."""
         if self._clock is not None:
             self.record_at = 0
 
@@ -120,11 +127,11 @@ class StoreTime:
         if clock.ahead_ms() and _is_unused(transaction):
             clock.resume(clock.wall_ms() - clock.boot_ms)
         now = clock.now_ms()
-        self.record_at = now + RECORD_MS  # first: if the commit fails, it is made again without this
+        self.record_at = now + RECORD_MS  # set first: if the commit fails, its repetition does not write the record
         transaction.set_note(NOTE, write_record(Record(self._boot, clock.offset_ms, now, clock.wall_ms())))
 
     def _agree(self, transaction: Transaction, clock: SystemClock) -> None:
-        """Another process of this boot may have been first: its offset holds for all."""
+        """Adopt the offset that another process of this boot has recorded before this one, if any."""
         found = read_record(transaction)
         if found is not None and found.boot == self._boot != "":
             clock.resume(resumed(found, self._boot, clock.boot_ms, clock.wall_ms()))
@@ -132,18 +139,22 @@ class StoreTime:
 
 
 def resume(store_time: StoreTime, store: Store) -> None:
-    """Of a store that was just opened. One that cannot be read says so when it is used."""
+    """Set the clock from the record of a store that was just opened.
+
+    If the store cannot be read, the error is suppressed; the first use of the store raises it."""
     with suppress(QueueError), store.transaction(write=False) as transaction:
         store_time.resume(transaction)
 
 
 def _is_unused(transaction: Transaction) -> bool:
-    """No stored instant can be harmed: a device that begins with a wrong clock gets the right one before first use."""
+    """Return True if the store has no message and no due time, so that store time may still be set to the wall clock.
+
+    A device that boots with a wrong clock thus gets the right time before its first use."""
     return transaction.next_due() is None and not transaction.totals().published
 
 
 def read_record(transaction: Transaction) -> Record | None:
-    """A record that cannot be read is none: store time begins at the wall clock."""
+    """Return the record, or None if there is none or it cannot be parsed. Store time then starts at the wall clock."""
     text = transaction.note(NOTE)
     if text is None:
         return None

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 
 class Sender:
+    """Publishes message by message to a queue. Each message is durable when ``send`` returns."""
+
     def __init__(self, queues: "Queues", queue: str, told: Callable[[Stored], object] | None) -> None:
         validation.check_told(told)
         self._queues = queues
@@ -37,7 +39,7 @@ class Sender:
         self._is_closed = False
 
     def send(self, message: object) -> str:
-        """Any JSON value, bytes, or a ``NewMessage``; its id."""
+        """Publish any JSON value, bytes, or a ``NewMessage``; return the message's id."""
         if self._is_closed:
             raise BadInput("closed; make another one", field="sender")
         receipt = self._queues.publish(self._queue, message)
@@ -46,10 +48,10 @@ class Sender:
         return receipt.id
 
     def settle(self) -> None:
-        """Wait until everything sent so far is on disk: here it is."""
+        """Do nothing: all messages sent so far are durable. Exists because the client's sender has this method."""
 
     def close(self) -> None:
-        """Nothing more can be sent."""
+        """Refuse further messages."""
         self._is_closed = True
 
     def __enter__(self) -> "Sender":
@@ -65,7 +67,9 @@ class Sender:
 
 
 class Waiters:
-    """One listener at a time asks the store for news of other processes and tells everybody else here."""
+    """Wakes threads that wait for a change of the store, by this process or another. Thread-safe.
+
+    A single waiting thread at a time listens to the store for changes by other processes and wakes all others."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -75,16 +79,17 @@ class Waiters:
 
     @property
     def generation(self) -> int:
-        """Read this before looking into the queue, hand it to ``wait`` after finding nothing."""
+        """Count of changes. Read it before a look into the queue; pass it to ``wait`` if the queue was empty."""
         return self._generation
 
     def ring(self) -> None:
+        """Wake all waiting threads after a change by this process."""
         with self._news:
             self._generation += 1
             self._news.notify_all()
 
     def wait(self, seen: int, seconds: float) -> None:
-        """Until something changed since ``seen``, or the time is over."""
+        """Block until something has changed since ``seen``, at most ``seconds``."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             with self._news:
@@ -106,11 +111,14 @@ class Waiters:
 # -- subscription ------------------------------------------------------------------------------------------------------
 
 MOST_AT_ONCE = 256
-"""Messages taken in one commit, so that other consumers get some too."""
+"""Upper bound of messages leased per commit, so that other consumers are served too."""
 FOREVER = 10.0 * 366 * 86400
+"""Ten years, in seconds: ``idle`` of a subscription without a limit."""
 
 
 class Terms(NamedTuple):
+    """Options of a subscription. ``lease_seconds`` and ``idle`` are in seconds."""
+
     queue: str
     credit: int
     lease_seconds: float | None
@@ -119,7 +127,9 @@ class Terms(NamedTuple):
 
 
 class Subscription:
-    """``for delivery in subscription``; ends when closed, or when nothing came for its ``idle`` seconds."""
+    """Embedded subscription: ``for delivery in subscription``.
+
+    It ends when it is closed, or after ``idle`` seconds without a message."""
 
     def __init__(self, queues: "Queues", waiters: Waiters, seconds_to_due: Callable[[], float], terms: Terms) -> None:
         self._queues = queues
@@ -131,7 +141,7 @@ class Subscription:
         self._ready: deque[Delivery] = deque()
         self._is_over = False
 
-    # -- taking -----------------------------------------------------------------------------------------------------
+    # -- leasing ----------------------------------------------------------------------------------------------------
 
     def __iter__(self) -> "Subscription":
         return self
@@ -143,7 +153,7 @@ class Subscription:
         return delivery
 
     def next(self, wait: float | None = None) -> Delivery | None:
-        """The next message; None if none came within ``wait`` seconds (``idle`` if not said), or it is over."""
+        """Return the next message, or None if none arrived within ``wait`` seconds (default: ``idle``) or if closed."""
         while True:
             try:
                 return self._ready.popleft()
@@ -154,12 +164,12 @@ class Subscription:
             self._ready.extend(batch)
 
     def batches(self) -> Iterator[list[Delivery]]:
-        """Messages as they come, all that one commit took together: the quickest way to take and settle many."""
+        """Iterate over batches, each the messages leased by one commit: the fastest way to lease and settle many."""
         while batch := self.next_batch():
             yield batch
 
     def next_batch(self, wait: float | None = None) -> list[Delivery]:
-        """The messages of the next commit; none if none came within ``wait`` seconds, or it is over."""
+        """Return the messages of the next commit; none if none arrived within ``wait`` seconds, or if closed."""
         if not self._ready:
             return self._fetch(wait)
         batch = [*self._ready]
@@ -191,7 +201,7 @@ class Subscription:
         return batch
 
     def _still_held(self, transaction: Transaction) -> list[str]:
-        """Those of our leases that are in force."""
+        """Return the unsettled leases of this subscription that have not expired."""
         now = self._queues.now_ms()
         keys = [split_lease_id(lease) or (0, 0) for lease in self._held]
         found = zip(self._held, keys, transaction.by_seq([seq for seq, _ in keys]), strict=True)
@@ -204,17 +214,17 @@ class Subscription:
             and message.due_at > now
         ]
 
-    # -- settling, and the end --------------------------------------------------------------------------------------
+    # -- settling and closing ---------------------------------------------------------------------------------------
 
     def ack_nowait(self, deliveries: Leased | Sequence[Leased]) -> None:
-        """It worked. Over a connection this does not wait for the answer; here there is nothing to wait for."""
+        """Acknowledge messages. The client's method does not wait for the response; this one returns when durable."""
         self._queues.ack(lease_ids(deliveries))
 
     def settle(self) -> None:
-        """Every ack so far is on disk."""
+        """Do nothing: all acks so far are durable."""
 
     def close(self) -> None:
-        """Take no more, and give back what was taken and not handed out."""
+        """Stop leasing, and release messages that were fetched but not returned to the caller."""
         self._is_over = True
         self._waiters.ring()
         with self._taking:

@@ -1,7 +1,7 @@
 """Two-step operations of the HTTP queue: draft, then content; claim, then fetch; settling by message id.
 
-Producer: a draft reserves a message id, and becomes a message when its content is set. Consumer: a claim hands out ids,
-a fetch leases those messages and returns their content, and messages are settled by their ids alone.
+Producer: a draft reserves a message id, and becomes a message when its content is set. Consumer: a claim returns ids, a
+fetch leases those messages and returns their content, and messages are settled by their ids alone.
 
 Each operation runs inside a transaction on many messages, by the rules of ``core.transitions``. It checks everything
 before it writes anything. Operations on whole queues are in ``broker.bulk``."""
@@ -27,19 +27,20 @@ from yirangmq.format.envelope import stamped, with_content
 # -- producer: draft and content ---------------------------------------------------------------------------------------
 
 OURS = '{"retry":{"limit":null},"dlq":{"retentionDays":3660},"archive":{"enabled":false}}'
-"""The policy of a queue that begins with a draft, as the document describes queues: a message may come back any number
-of times, one that failed stays until somebody decides, and one that is completed is not kept."""
+"""Policy of a queue whose first message is a draft, as the HTTP queue's documentation describes queues.
+
+Retries are unlimited, dead letters stay for 10 years (3,660 days), and completed messages are not archived."""
 
 
 class Content(NamedTuple):
-    """A media type ("" is none) and bytes."""
+    """Content of a message: a media type ("" if none) and bytes."""
 
     type: str
     body: bytes
 
 
 class Writing(NamedTuple):
-    """A message as it stands, what it was and what it is to be."""
+    """A content change: the stored message, with its envelope before and after."""
 
     card: Message
     old: Envelope
@@ -52,7 +53,7 @@ class Writing(NamedTuple):
 
 
 class Drafts:
-    """Used with the verbs of one store, so by one thread at a time."""
+    """Producer side: drafts and their content. Used by one thread at a time, like ``Verbs``."""
 
     def __init__(self, verbs: Verbs, clock: Clock) -> None:
         self._verbs = verbs
@@ -61,8 +62,9 @@ class Drafts:
     def draft(
         self, transaction: Transaction, queue: str, drafts: Sequence[tuple[str, int]], namespace: str = ""
     ) -> None:
-        """Places for messages whose content is still to come: id and rank of each. ``namespace``: what the queue is
-        called where it cannot be called by its own name."""
+        """Reserve ids, each with its rank, for messages that get their content later.
+
+        ``namespace`` is the queue's name in the HTTP queue if that name is too long for a queue name."""
         now = self._clock.now_ms()
         check_new_queues(transaction, [queue], self._verbs.defaults.max_queues)
         self._found(transaction, queue, namespace)
@@ -73,7 +75,7 @@ class Drafts:
         transaction.add([stamped(one, ahead) for one in new] if ahead else new, now, now, until)
 
     def _found(self, transaction: Transaction, queue: str, namespace: str) -> None:
-        """A queue that begins here gets the document's policy."""
+        """Give a queue that does not exist yet the policy ``OURS``, and record its namespace."""
         if transaction.policy(queue).retry.limit is None:
             return
         if transaction.policy_text(queue) is None and not any(transaction.counts(queue)):
@@ -82,8 +84,9 @@ class Drafts:
                 transaction.set_note(note_of(queue), namespace)
 
     def set(self, transaction: Transaction, queue: str, contents: Sequence[tuple[str, Content]]) -> Results:
-        """By id: a draft becomes a message; a message that nobody has taken yet gets other content, and keeps its
-        place. One that is refused harms no other."""
+        """Set contents by message id. Each has its own result.
+
+        A draft becomes a message. A message that was not delivered yet gets the new content and keeps its place."""
         policy = transaction.policy(queue)
         chain = self._verbs.defaults.chain_in(policy, queue)
         if chain is not None:
@@ -94,7 +97,7 @@ class Drafts:
         return [error for one in contents for error in self._set(transaction, queue, [one])]
 
     def _clear(self, transaction: Transaction, queue: str, contents: Sequence[tuple[str, Content]]) -> None:
-        """What the queue's processor wants looked at outside of the transaction is known before anything is set."""
+        """Raise ``Uncleared`` before any write if the processor must check contents outside the transaction."""
         ids = [id for id in dict.fromkeys(id for id, _ in contents) if validation.IDENTIFIER.fullmatch(id)]
         cards = [card for card in transaction.by_id(queue, ids) if card is not None and card.body]
         old = {envelope.id: envelope for envelope in transaction.envelopes(cards) if envelope is not None}
@@ -102,7 +105,7 @@ class Drafts:
         self._verbs.gate.clear(transaction, queue, coming)
 
     def _set(self, transaction: Transaction, queue: str, contents: Sequence[tuple[str, Content]]) -> Results:
-        """Each of another message; in a queue where messages depend on each other, of one."""
+        """Set contents of distinct messages; of a single one if the queue's messages depend on each other."""
         now = self._clock.now_ms()
         policy = transaction.policy(queue)
         defaults = self._verbs.defaults
@@ -131,7 +134,7 @@ class Drafts:
         return errors
 
     def _passed(self, transaction: Transaction, policy: QueuePolicy, writing: Writing, now: int) -> Writing:
-        """Through the queue's processor, as every message."""
+        """Apply the queue's processor to the new content."""
         queue = writing.card.queue
         chain = self._verbs.defaults.chain_in(policy, queue)
         if chain is None:
@@ -140,7 +143,7 @@ class Drafts:
         return writing._replace(new=admitted.envelopes[0], admitted=admitted)
 
     def _check(self, transaction: Transaction, policy: QueuePolicy, writing: Writing, now: int) -> None:
-        """What depends on the other messages of the queue."""
+        """Check the rules that depend on the queue's other messages: unique payloads and quota."""
         card, _, new, _ = writing
         if self._verbs.defaults.unique_in(policy):
             self._verbs.uniqueness.check(transaction, card, new.payload, now)
@@ -168,7 +171,7 @@ class Drafts:
                 self._verbs.bring_forth(transaction, one.admitted, [receipt], policy, now)
 
     def _enter(self, transaction: Transaction, policy: QueuePolicy, drafts: Sequence[Writing], now: int) -> None:
-        """In line, in this order."""
+        """Make drafts ready or delayed, in this order."""
         verbs, queue = self._verbs, drafts[0].card.queue
         place = transaction.places(len(drafts))
         changes = []
@@ -187,7 +190,7 @@ class Drafts:
 def cards_of(
     verbs: Verbs, transaction: Transaction, queue: str, ids: Sequence[str], now: int
 ) -> dict[str, Message | None]:
-    """Where they stand, time included; None for what is no message."""
+    """Return messages by id, after due transitions are applied; None for an unknown or invalid id."""
     known = [id for id in dict.fromkeys(ids) if validation.IDENTIFIER.fullmatch(id)]
     cards = transaction.by_id(queue, known)
     for _ in range(MOST_SWEEPS):
@@ -201,12 +204,12 @@ def cards_of(
 
 
 def note_of(queue: str) -> str:
-    """Where the namespace of a queue is kept that is too long to be its name."""
+    """Return the key of the note with a queue's namespace, for namespaces that are too long to be queue names."""
     return f"mq/namespace/{queue}"
 
 
 def _header(rank: int) -> str:
-    """Other doors find the priority among the attributes."""
+    """Return the header of a draft. Other protocols read the priority from its attributes."""
     return "" if rank == RANK_LAST else f'{{"attributes":{{"priority":{rank}}}}}'
 
 
@@ -225,29 +228,29 @@ Decided = Callable[[Message | None, QueuePolicy], Change | None]
 
 
 class Fetched(NamedTuple):
-    """A message, as it stands after it was fetched."""
+    """A message after its fetch, with its envelope."""
 
     message: Message
     envelope: Envelope
 
 
 class Orders:
-    """Used with the verbs of one store, so by one thread at a time."""
+    """Consumer side: claim, fetch, and settling by message id. Used by one thread at a time, like ``Verbs``."""
 
     def __init__(self, verbs: Verbs, clock: Clock) -> None:
         self._verbs = verbs
         self._clock = clock
         self._damage = Damage(verbs)
 
-    # -- taking ---------------------------------------------------------------------------------------------------
+    # -- delivery -------------------------------------------------------------------------------------------------
 
     def claim(self, transaction: Transaction, queue: str, limit: int) -> list[Message]:
-        """Give out the ids of the first in line; their content is fetched by name."""
+        """Claim the first ready messages. Their content is fetched by id."""
         now = self._clock.now_ms()
         limit = self._verbs.allowance(transaction, queue, limit, now)
         dispatch = transaction.policy(queue).dispatch
         if dispatch is not None and dispatch.strategy in BY_NAME:
-            return []  # whoever orders has no name
+            return []  # the strategy assigns by consumer id, and a claim has none
         found = self._first(transaction, queue, limit, now) if limit else []
         if not found:
             return []
@@ -260,7 +263,9 @@ class Orders:
         return claimed
 
     def _first(self, transaction: Transaction, queue: str, limit: int, now: int) -> list[Message]:
-        """Without their content, unless it must be looked at. Those for one consumer stand behind all others."""
+        """Return the first ready messages, without reading their content unless it must be checked.
+
+        ``scan`` lists messages addressed to a single consumer after all others."""
         policy = transaction.policy(queue)
         if not policy.schemas and not policy.is_ordered and not self._damage.is_looked_for(transaction, queue):
             found = transaction.scan(queue, State.READY, limit).messages
@@ -269,7 +274,7 @@ class Orders:
         return [message for message, _ in self._verbs.offers.live(transaction, queue, limit, 0, now)]
 
     def unclaim(self, transaction: Transaction, claimed: Message) -> None:
-        """Whoever was to have it had left."""
+        """Undo a claim whose reply could not be delivered, unless the message has changed since."""
         [card] = transaction.by_seq([claimed.seq])
         if card == claimed:
             now = self._clock.now_ms()
@@ -277,7 +282,7 @@ class Orders:
             self._verbs.touched.add(card.queue)
 
     def fetch(self, transaction: Transaction, queue: str, ids: Sequence[str]) -> list[Fetched | QueueError]:
-        """Claimed messages are leased from now on; any other is shown as it is."""
+        """Lease the claimed messages, and return all of them with their content; others do not change."""
         now = self._clock.now_ms()
         cards = cards_of(self._verbs, transaction, queue, ids, now)
         until = now + self._verbs.defaults.active_in(transaction.policy(queue))
@@ -294,7 +299,7 @@ class Orders:
         return self._shown(transaction, ids, {**cards, **started})
 
     def look(self, transaction: Transaction, queue: str, ids: Sequence[str]) -> list[Fetched | QueueError]:
-        """The same, and nothing changes."""
+        """Return messages with their content without changing them."""
         return self._shown(transaction, ids, cards_of(self._verbs, transaction, queue, ids, self._clock.now_ms()))
 
     def _shown(
@@ -369,7 +374,7 @@ class Orders:
     def _settle(
         self, transaction: Transaction, queue: str, ids: Sequence[str], decided: Decided, now: int
     ) -> tuple[Results, list[Change]]:
-        """Look the messages up, decide each, swap all at once. One that is asked for twice has one answer."""
+        """Load the messages, decide each, and swap all changes together. A repeated id is decided once."""
         policy = transaction.policy(queue)
         errors: dict[str, QueueError | None] = {}
         changes: list[Change] = []
@@ -385,15 +390,15 @@ class Orders:
         self._verbs.swap(transaction, changes, now)
         return [errors[id] for id in ids], changes
 
-    # -- the queue ------------------------------------------------------------------------------------------------
+    # -- queues ---------------------------------------------------------------------------------------------------
 
     def stats(self, transaction: Transaction, queue: str) -> Counts:
-        """After all that is due has happened."""
+        """Return the counts of a queue after due transitions are applied."""
         self._verbs.pass_time(transaction, self._clock.now_ms())
         return transaction.counts(queue)
 
     def clear(self, transaction: Transaction, queue: str) -> None:
-        """Everything but the policy goes, as far as one commit can (``wholesale.clear``)."""
+        """Delete everything of a queue but its policy, in one transaction. ``broker.bulk`` empties the queue first."""
         text = transaction.policy_text(queue)
         transaction.delete_queue(queue)
         if text is not None:

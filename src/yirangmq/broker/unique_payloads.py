@@ -1,11 +1,12 @@
 """Index of unique payloads: SHA-256 keys in the store, for queues without two equal payloads.
 
-The message that has a payload holds its key; a lookup costs the same at any depth of the queue. A key whose holder is
-gone, or has other content by now, blocks nothing.
+The message that has a payload holds its key. The cost of a lookup does not depend on the depth of the queue. A key does
+not block a payload if its holder is gone or has other content.
 
-If messages were equal before the queue became unique, the others stand behind the holder as its heirs. A mark records
-how many messages the queue had ever received when all of them were indexed. If more have arrived since, some bypassed
-the index; then the whole queue is indexed before the next comparison."""
+If messages were equal before the queue became unique, the first is the holder, and the others are its successors under
+numbered keys. A mark records the number of messages that the queue had ever received when all of them were indexed. If
+it differs from the current number, some messages bypassed the index. Then the whole queue is indexed before the next
+comparison."""
 
 from collections.abc import Callable, Collection, Sequence
 from hashlib import sha256
@@ -19,12 +20,14 @@ from yirangmq.format.envelope import RESERVED_KEYS
 
 MARK = f"{RESERVED_KEYS}all"
 FOREVER = 9_999_999_999_999
-"""Milliseconds since 1970; in the year 2286."""
+"""Expiry of the keys, in ms since 1970: in the year 2286."""
 COMPARED = (
     State.DEAD, State.PARKED, State.DELAYED, State.HELD, State.READY, State.CLAIMED, State.LEASED,
 )  # fmt: skip
-"""Who has a payload that another must not have. In this order, so that one that is taken while all are being looked at
-is met later on; every other move is followed by ``follow``."""
+"""States in which a message occupies its payload.
+
+Indexing scans the states in this order, so that a message that is leased during the scan is found in a later state.
+``follow`` applies all other state changes."""
 PER_PAGE = 200
 NOBODY: frozenset[int] = frozenset()
 
@@ -36,18 +39,18 @@ def key_of(payload: bytes) -> str:
 
 
 class Uniqueness:
-    """The keys of one store. Used inside transactions, by one thread at a time."""
+    """Index of unique payloads of one store. Used inside transactions, by one thread at a time."""
 
     def __init__(self, defaults: Defaults) -> None:
         self._defaults = defaults
         self._being_indexed: set[str] = set()
 
-    # -- what comes in --------------------------------------------------------------------------------------------
+    # -- adding messages ------------------------------------------------------------------------------------------
 
     def add(
         self, transaction: Transaction, queue: str, envelopes: Sequence[Envelope], now: int, dedup_until: int
     ) -> list[Stored]:
-        """``Transaction.add``, but for those whose payload is there already, also within the batch."""
+        """Like ``Transaction.add``, but an envelope with a known payload is a duplicate, also within the batch."""
         self._complete(transaction, queue, now)
         keys = [key_of(envelope.payload) for envelope in envelopes]
         known = {key: self._holder(transaction, queue, key, now) for key in keys}
@@ -60,7 +63,7 @@ class Uniqueness:
         return [stored.get(n) or _there(known[key], stored.get(first[key])) for n, key in enumerate(keys)]
 
     def check(self, transaction: Transaction, message: Message, payload: bytes, now: int) -> None:
-        """``WrongState`` if another message has what this one is to have."""
+        """Raise ``WrongState`` if another message has the payload that ``message`` is about to get."""
         queue, key = message.queue, key_of(payload)
         self._complete(transaction, queue, now)
         holder = self._holder(transaction, queue, key, now)
@@ -70,21 +73,21 @@ class Uniqueness:
             raise WrongState(f"message {holder[1]} has the same payload")
 
     def rewritten(self, transaction: Transaction, message: Message, old: bytes | None, new: bytes, now: int) -> None:
-        """It has other content from now on; ``old`` is None where it had none."""
+        """Replace the key of a message after a change of content. ``old`` is None if it had no content before."""
         if old is not None:
             self._bequeath(transaction, message.queue, key_of(old), {message.seq}, now)
         transaction.hold_keys(message.queue, {key_of(new): (message.seq, message.id)}, FOREVER)
         self._mark(transaction, message.queue)
 
     def _mark(self, transaction: Transaction, queue: str) -> None:
-        """All that the queue has been given is in the index, what was just added too."""
+        """Record that all messages that the queue ever received are indexed, unless indexing is in progress."""
         if queue not in self._being_indexed:
             transaction.hold_keys(queue, {MARK: (transaction.counts(queue).published, "all")}, FOREVER)
 
-    # -- what moves -----------------------------------------------------------------------------------------------
+    # -- state changes --------------------------------------------------------------------------------------------
 
     def follow(self, transaction: Transaction, changes: Sequence[Change], now: int) -> None:
-        """To be called before these are swapped: who is done with has no key any more."""
+        """Release the keys of messages that reach a final state. Call it before the changes are swapped."""
         for queue in {change[0][1] for change in changes}:
             if self._defaults.unique_in(transaction.policy(queue)):
                 self._follow(transaction, queue, [change for change in changes if change[0][1] == queue], now)
@@ -97,14 +100,14 @@ class Uniqueness:
         if queue in self._being_indexed:
             self._index(transaction, queue, [old for old, new, _ in changes if new.state in COMPARED], now)
 
-    # -- the index as a whole -------------------------------------------------------------------------------------
+    # -- index maintenance ----------------------------------------------------------------------------------------
 
     def begin_index(self, queue: str) -> None:
-        """From now on until ``end_index`` somebody adds everything there is, page by page."""
+        """Start an index run: the caller then indexes all pages, and calls ``end_index`` or ``give_up_index``."""
         self._being_indexed.add(queue)
 
     def index_page(self, transaction: Transaction, queue: str, state: State, cursor: str, now: int) -> str:
-        """Some more; where to go on, "" at the end."""
+        """Index one page of messages. Return the next cursor, "" at the end."""
         page = transaction.scan(queue, state, PER_PAGE, cursor)
         self._index(transaction, queue, page.messages, now)
         return page.cursor
@@ -114,15 +117,15 @@ class Uniqueness:
         self._mark(transaction, queue)
 
     def give_up_index(self, queue: str) -> None:
-        """It was not finished; whoever needs it next does it again."""
+        """Abort an index run. The next comparison indexes the queue again."""
         self._being_indexed.discard(queue)
 
     def spoil(self, transaction: Transaction, queue: str) -> None:
-        """Content changed where nobody keeps keys."""
+        """Invalidate the index, after content changed in a queue that is not unique."""
         transaction.free_keys(queue, [MARK])
 
     def remove_page(self, transaction: Transaction, queue: str, state: State, cursor: str, now: int) -> str:
-        """Keys that are of no use any more; heirs need not be found, all of them come by."""
+        """Remove the keys of one page of messages, with the numbered keys of successors. Return the next cursor."""
         page = transaction.scan(queue, state, PER_PAGE, cursor)
         for key, _ in _keys(transaction, page.messages):
             heirs = [_behind(key, n) for n in range(1, _last_heir(transaction, queue, key, now) + 1)]
@@ -130,7 +133,7 @@ class Uniqueness:
         return page.cursor
 
     def _complete(self, transaction: Transaction, queue: str, now: int) -> None:
-        """Nobody has indexed this queue, or not to the end: do it here and now, once."""
+        """Index the whole queue in this transaction, unless the index is complete or an index run is active."""
         if queue in self._being_indexed:
             return
         [mark] = transaction.key_holders(queue, [MARK], now)
@@ -141,7 +144,7 @@ class Uniqueness:
         self.end_index(transaction, queue)
 
     def _index(self, transaction: Transaction, queue: str, messages: Sequence[Message], now: int) -> None:
-        """Of several that have the same payload the first one that is found holds the key."""
+        """Index messages. The first one found with a payload holds its key; later ones become successors."""
         for key, message in _keys(transaction, messages):
             holder = self._holder(transaction, queue, key, now)
             if holder is None:
@@ -153,14 +156,14 @@ class Uniqueness:
     # -- one key --------------------------------------------------------------------------------------------------
 
     def _holder(self, transaction: Transaction, queue: str, key: str, now: int) -> Holder | None:
-        """The message that has this very payload, and is one to be compared with."""
+        """Return the message that holds ``key``, after a check that it still has this payload and an indexed state."""
         [holder] = transaction.key_holders(queue, [key], now)
         if holder is None or _is_true(transaction, queue, key, holder, NOBODY):
             return holder
         return self._bequeath(transaction, queue, key, {holder[0]}, now)
 
     def _heir(self, transaction: Transaction, queue: str, key: str, own: int, now: int) -> Holder | None:
-        """Another message with this payload, behind the one that holds the key."""
+        """Return a successor of the holder with this payload, other than ``own``."""
         for number in range(1, _last_heir(transaction, queue, key, now) + 1):
             [heir] = transaction.key_holders(queue, [_behind(key, number)], now)
             if heir is not None and _is_true(transaction, queue, key, heir, {own}):
@@ -170,7 +173,7 @@ class Uniqueness:
     def _bequeath(
         self, transaction: Transaction, queue: str, key: str, leaving: Collection[int], now: int
     ) -> Holder | None:
-        """If one of those who leave holds the key it is the heirs' turn; whose it is then."""
+        """If the holder is in ``leaving``, pass the key to its last valid successor. Return the new holder."""
         [holder] = transaction.key_holders(queue, [key], now)
         if holder is None or holder[0] not in leaving:
             return holder
@@ -186,14 +189,14 @@ class Uniqueness:
 
 
 def walk(step: Callable[[str], str]) -> None:
-    """Page after page, until there is none."""
+    """Call ``step`` with each cursor until it returns an empty one."""
     cursor = step("")
     while cursor:
         cursor = step(cursor)
 
 
 def _keys(transaction: Transaction, messages: Sequence[Message]) -> list[tuple[str, Message]]:
-    """The keys of their payloads."""
+    """Return the payload key of each message that has an envelope."""
     pairs = zip(messages, transaction.envelopes(messages), strict=True)
     return [(key_of(envelope.payload), message) for message, envelope in pairs if envelope is not None]
 
@@ -210,7 +213,9 @@ def _behind(key: str, number: int) -> str:
 
 
 def _last_heir(transaction: Transaction, queue: str, key: str, now: int) -> int:
-    """They are numbered from 1 without gaps: found by doubling and halving, at any number."""
+    """Return the highest number of a successor, 0 if there is none.
+
+    Successors are numbered from 1 without gaps, so doubling and bisection find the last one in O(log n) lookups."""
 
     def is_there(number: int) -> bool:
         return transaction.key_holders(queue, [_behind(key, number)], now)[0] is not None
@@ -225,7 +230,7 @@ def _last_heir(transaction: Transaction, queue: str, key: str, now: int) -> int:
 
 
 def _there(holder: Holder | None, twin: Stored | None) -> Stored:
-    """The message that is there already: stored before, or with this very batch."""
+    """Return the receipt of a duplicate: its original was stored before, or earlier in the same batch."""
     if holder is None:
         assert twin is not None
         return twin._replace(duplicate=True)

@@ -1,4 +1,4 @@
-"""Wait list of consumers, served inside a transaction: queue by queue, in order of arrival, in turns.
+"""Wait list of consumers, served inside a transaction: queue by queue, round-robin in order of arrival.
 
 A waiting consumer is a subscription with credit left or a lease request that found nothing yet. Each commit serves the
 queues where messages or consumers changed, and gives a consumer ``MOST_PER_TAKER`` messages at most. Queues with a
@@ -22,7 +22,7 @@ Serve = Callable[[Transaction, int], list[Any]]
 
 
 class Taker(Protocol):
-    """A consumer that waits: a subscription with credit left, or a lease that found nothing yet."""
+    """A waiting consumer: a subscription with credit left, or a lease request that found nothing yet."""
 
     queue: str
     consumer: str
@@ -30,25 +30,27 @@ class Taker(Protocol):
 
     @property
     def serve(self) -> Serve | None:
-        """How so many takers, all with this very ``serve``, take one message each, if they do not lease them."""
+        """Serves several takers that share this function, one message each, in another way than a lease. None if the
+        taker leases."""
 
     def wants(self) -> int:
-        """How many messages it can take now; 0: none."""
+        """Number of messages that the consumer can take now."""
 
     def take(self, deliveries: Sequence[Any]) -> bool:
-        """Hand over what it leased, or what ``serve`` gave; False if it is gone, and the leases go back."""
+        """Deliver the leased messages, or the result of ``serve``. Return False if the consumer is gone; the leases are
+        then released."""
 
 
 MOST_PER_TAKER = 1024
-"""Messages handed to one consumer in one commit, so that the others get some too."""
+"""Upper bound of messages per consumer and commit, so that other consumers are served too."""
 BYTES_PER_TAKER = 2 * 1024 * 1024
-"""Bytes of payloads and headers handed to one consumer in one commit, but for a single message that is larger."""
+"""Upper bound of payload and header bytes per consumer and commit; a single larger message is still delivered."""
 Served = list[tuple[Taker, Sequence[Any]]]
-"""Who got what."""
+"""Consumers with the messages that each got."""
 
 
 class Serving:
-    """Used from one thread, the desk's."""
+    """Wait list of consumers by queue. Used on the committer's thread only."""
 
     def __init__(
         self,
@@ -62,16 +64,16 @@ class Serving:
         self._later = later
         self._plan = plan
         self.takers: dict[str, OrderedDict[Taker, None]] = {}
-        """By queue, who is next first."""
+        """Waiting consumers by queue, the next one first."""
         self.hungry: set[str] = set()
-        """Queues of those who have not been looked at since they could take more."""
+        """Queues to serve in the next commit: a consumer joined or has capacity again."""
 
     @property
     def is_awaited(self) -> bool:
-        """Somebody waits; may be asked from any thread."""
+        """True if a consumer waits. Thread-safe."""
         return bool(self.takers)
 
-    # -- who waits ------------------------------------------------------------------------------------------------
+    # -- wait list ------------------------------------------------------------------------------------------------
 
     def wait(self, taker: Taker) -> None:
         self.takers.setdefault(taker.queue, OrderedDict())[taker] = None
@@ -83,7 +85,7 @@ class Serving:
         if line is not None and taker in line:
             del line[taker]
             if taker.queue in self._verbs.dispatching.watched and line:
-                self.wake(taker.queue)  # what was this one's to take may be another's now
+                self.wake(taker.queue)  # messages assigned to this consumer may go to another now
             if not line:
                 del self.takers[taker.queue]
 
@@ -100,7 +102,7 @@ class Serving:
     # -- inside a transaction -------------------------------------------------------------------------------------
 
     def serve(self, transaction: Transaction) -> Served:
-        """Lease for those who wait, queue by queue, in turns."""
+        """Lease messages for waiting consumers, queue by queue, round-robin within a queue."""
         served: Served = []
         queues = (self.hungry | self._verbs.touched) & self.takers.keys()
         self.hungry.clear()
@@ -126,7 +128,9 @@ class Serving:
         return served
 
     def _share(self, transaction: Transaction, queue: str, line: "OrderedDict[Taker, None]") -> Served | None:
-        """What a strategy that must see everybody gives to each; None: they are served as they come."""
+        """Serve a queue by its dispatch strategy, which must see all consumers.
+
+        Return None if the queue has none: its consumers are served in order of arrival."""
         dispatching = self._verbs.dispatching
         try:
             dispatch = dispatching.shares(transaction, queue)
@@ -149,8 +153,10 @@ class Serving:
         return served
 
     def _serve_next(self, transaction: Transaction, line: "OrderedDict[Taker, None]", left: int) -> Served:
-        """Who is first in line and goes to its end, with what it got; none if there is nothing, and it keeps its turn.
-        Of ``left`` who were not asked yet several may be served at one go."""
+        """Serve the first consumer of the wait list and move it to the end.
+
+        Return nothing if there is no message; the consumer then keeps its position. Of the ``left`` consumers not yet
+        served, several may be served in one step."""
         taker = next(iter(line))
         wanted = min(taker.wants(), MOST_PER_TAKER)
         if wanted <= 0:
@@ -175,13 +181,13 @@ class Serving:
         return [(taker, [one]) for taker, one in zip(alike, got, strict=False)]
 
     def _serve_alone(self, transaction: Transaction, queue: str) -> Served:
-        """Nothing is left for anyone, but there may be something that one consumer alone may have."""
+        """Serve messages addressed to a single consumer, when no other message is left."""
         takers: dict[int, list[Taker]] = {}
         for taker in self.takers[queue] if any(targets(transaction, queue)) else ():
             if taker.serve is None:
                 takers.setdefault(validation.line_of(taker.consumer), []).append(taker)
         looked_for = list(islice(targets(transaction, queue), len(takers)))
-        lines = takers if len(looked_for) == len(takers) else looked_for  # whichever are fewer
+        lines = takers if len(looked_for) == len(takers) else looked_for  # the smaller of the two
         served: Served = []
         for taker in [taker for line in lines for taker in takers.get(line, ())]:
             wanted = min(taker.wants(), MOST_PER_TAKER)
@@ -191,7 +197,8 @@ class Serving:
         return served
 
     def _lease_for(self, transaction: Transaction, taker: Taker, wanted: int) -> Sequence[Any]:
-        """Nothing from a queue that cannot be read, such as one whose policy file is broken: it harms no other."""
+        """Lease for one consumer. Return nothing if the queue cannot be read, such as by a broken policy file: other
+        queues are not affected."""
         try:
             return self._verbs.lease(transaction, taker.queue, wanted, taker.span_ms, taker.consumer, BYTES_PER_TAKER)
         except StoreError:

@@ -1,16 +1,15 @@
 """Admission control by a queue's processor, the messages its hooks derive, and the policy's JSON Schemas.
 
-Every message of a queue with a processor passes its chain of checks and hooks here, whatever protocol it came through.
-Nothing is written here.
+Every message of a queue with a processor passes its chain of checks and hooks here, for all protocols. Nothing is
+written here.
 
-Checks of up to ``INLINE_BYTES`` run inside the transaction. Hooks, and checks of more, run outside it: the job stops
-with the control-flow exception ``Uncleared``. The committer has ``broker.admission.workers`` check the messages, then
-runs the job again with the verdicts. A verdict holds for the chain that gave it: after a policy change the message is
-checked again.
+Checks of up to ``INLINE_BYTES`` run inside the transaction. Hooks, and checks of more bytes, run outside it: the job
+stops with the control-flow exception ``Uncleared``. The committer passes the messages to ``broker.admission.workers``,
+then runs the job again with the verdicts. A verdict is valid for the chain that produced it: after a policy change the
+message is checked again.
 
-A message that a hook derives names its cause in its header. Its id is a hash of the parent's queue, id and payload, the
-hook and a number, so a repeated parent derives the same messages. A chain of queues that leads back to its beginning is
-refused.
+The header of a message derived by a hook names its parent. Its id is a hash of the parent's queue, id and payload, the
+hook and a number, so a repeated parent derives the same messages. A cycle of queues is refused.
 
 A policy's ``schemas`` apply per message type and version. The JSON Schema library is loaded when a policy first needs
 it."""
@@ -40,11 +39,11 @@ if TYPE_CHECKING:
 # -- derived messages --------------------------------------------------------------------------------------------------
 
 Made = tuple[tuple[Hook, NewMessage], ...]
-"""Of one message."""
+"""The new messages derived from one message, each with the hook that produced it."""
 
 
 class Child(NamedTuple):
-    """A new message, and the place of the one that it was made from."""
+    """A derived message. ``parent`` is the index of the message that it was derived from."""
 
     parent: int
     envelope: Envelope
@@ -53,7 +52,7 @@ class Child(NamedTuple):
 def children_of(
     envelopes: Sequence[Envelope], made: Sequence[Made], now: int, *, is_lenient: bool = False
 ) -> dict[str, list[Child]]:
-    """By queue. ``is_lenient``: one that cannot be is left out."""
+    """Build the derived messages, by target queue. ``is_lenient``: skip invalid ones, do not raise ``HookFailed``."""
     found: dict[str, list[Child]] = {}
     for place, (envelope, new_ones) in enumerate(zip(envelopes, made, strict=True)):
         for number, (hook, new) in enumerate(new_ones):
@@ -68,12 +67,12 @@ def children_of(
 
 
 def at_once(envelope: Envelope) -> Envelope:
-    """Nobody waits for it any more: neither its time nor its group nor its consumer matters."""
+    """Return the envelope without delay, expiry, group and target: a recorded message is never delivered."""
     return envelope._replace(available_at=envelope.published_at, expires_at=0, group=0, target=0)
 
 
 def _child(parent: Envelope, hook: Hook, new: NewMessage, number: int, now: int) -> Envelope:
-    """Its id follows from its parent: however often that is sent, it is the same message."""
+    """Build a derived message. Its id follows from its parent and the hook, so a repeated parent gives a duplicate."""
     name = "\0".join((parent.queue, parent.id, hook.name, str(number), sha256(parent.payload).hexdigest()))
     inherited: dict[str, Any] = {}
     if new.priority is None and parent.rank != RANK_LAST:
@@ -94,11 +93,11 @@ def _child(parent: Envelope, hook: Hook, new: NewMessage, number: int, now: int)
 # -- JSON Schemas of the policies --------------------------------------------------------------------------------------
 
 MOST_COMPILED = 100
-"""Policies whose schemas are kept ready."""
+"""Upper bound of policies, and of processor checks, with cached compiled schemas."""
 
 
 class Schemas:
-    """Compiled schemas of the policies in use."""
+    """Cache of the compiled JSON Schemas of policies."""
 
     def __init__(self) -> None:
         self._compiled: dict[int, tuple[Mapping[str, Mapping[str, Any]], dict[tuple[str, str], Any]]] = {}
@@ -110,10 +109,10 @@ class Schemas:
                 self._validator(policy, kind, version)
 
     def complaint(self, envelope: Envelope, policy: QueuePolicy) -> str:
-        """Why this message does not fit its schema, naming the field; "" if it does or has none."""
+        """Return why the message violates its schema, with the field; "" if it is valid or has no schema."""
         try:
             header = header_of(envelope)
-        except BadInput as trouble:  # damaged where it lay
+        except BadInput as trouble:  # damaged in the store
             return f"header: {trouble}"
         kind = header.get("type")
         versions = policy.schemas.get(str(kind)) if kind is not None else None
@@ -136,7 +135,7 @@ class Schemas:
         if schema is None:
             return None
         if len(self._compiled) > MOST_COMPILED:
-            self._compiled.clear()  # policies come and go; those in use are compiled again
+            self._compiled.clear()  # bounds the cache; schemas in use are compiled again
         known = self._compiled.get(id(policy.schemas))
         if known is None or known[0] is not policy.schemas:
             known = self._compiled[id(policy.schemas)] = (policy.schemas, {})
@@ -148,15 +147,16 @@ class Schemas:
 # -- admission ---------------------------------------------------------------------------------------------------------
 
 INLINE_BYTES = 256 * 1024
-"""Payloads checked inside a transaction: about a millisecond for each check; more would hold up everybody else."""
+"""Upper bound of payload bytes checked inside a transaction: about 1 ms per check. More would delay the other requests
+of the commit."""
 MOST_TOLD = 10
-"""Log lines a second about what was refused; the rest is counted."""
+"""Upper bound of log lines per second about refused messages; the other refusals are only counted."""
 Key = tuple[str, str, str, bytes]
 log = logging.getLogger("yirangmq")
 
 
 class Verdict(NamedTuple):
-    """What came of one message in one chain. ``made``: new messages, each with the hook that made it."""
+    """Result of one message in one chain. ``made``: the derived messages, each with its hook."""
 
     chain: Chain
     error: QueueError | None = None
@@ -167,7 +167,9 @@ Verdicts = dict[Key, Verdict]
 
 
 class Uncleared(Exception):
-    """These are to be looked at outside of the transaction first. Not one of our errors: doors do not catch it."""
+    """Control flow, not an error: these messages need checks that must run outside the transaction.
+
+    The committer catches it and runs the job again with the verdicts. Protocols never see it."""
 
     def __init__(self, queue: str, chain: Chain, envelopes: Sequence[Envelope]) -> None:
         super().__init__(queue)
@@ -177,8 +179,10 @@ class Uncleared(Exception):
 
 
 class Admitted(NamedTuple):
-    """``envelopes`` as they are to be stored. ``children``: by queue. ``recorded``: places of those that are to be
-    history at once."""
+    """Messages that passed admission.
+
+    ``envelopes`` are the messages to be stored. ``children`` are the derived messages by queue. ``recorded`` are the
+    indexes of messages that go directly to the history."""
 
     envelopes: Sequence[Envelope]
     children: Mapping[str, list[Child]]
@@ -186,18 +190,21 @@ class Admitted(NamedTuple):
 
 
 class Gate:
-    """Used with the verbs of one store, so by one thread at a time; ``judge`` may be used by any."""
+    """Admission control of one store.
+
+    Used by one thread at a time, like ``Verbs``. Only ``checked`` and ``may_run`` are also called by the threads of the
+    check workers."""
 
     def __init__(self, defaults: Defaults) -> None:
         self._defaults = defaults
         self._compiled: dict[int, tuple[Schema, Any]] = {}
         self._rules: ModuleType | None = None
         self.cleared: Verdicts | None = None
-        """Verdicts of the work under way; set by whoever runs it."""
+        """Verdicts for the current job; set by the committer."""
         self.can_wait = False
-        """Whoever runs the work can have messages looked at outside of a transaction."""
+        """True if the committer can have messages checked outside a transaction."""
         self.is_busy: Callable[[str], bool] = lambda queue: False
-        """Messages of this queue are being looked at: those that come after them wait behind them."""
+        """Return True while messages of the queue are being checked; later messages then wait behind them."""
         self._told_at = 0.0
         self._told = 0
 
@@ -209,8 +216,9 @@ class Gate:
     def admit(
         self, transaction: Transaction, queue: str, chain: Chain, envelopes: Sequence[Envelope], now: int
     ) -> Admitted:
-        """Everything that could stop these messages, and those made of them, is looked at: ``Unfit``, ``HookFailed``,
-        ``TooLarge``, ``QuotaExceeded`` or ``Uncleared``."""
+        """Run all checks on the messages and on those derived from them.
+
+        Raises ``Unfit``, ``HookFailed``, ``TooLarge``, ``QuotaExceeded`` or ``Uncleared``."""
         if chain.hooks:
             self.clear(transaction, queue, envelopes)
         born: dict[str, list[Envelope]] = {}
@@ -221,7 +229,7 @@ class Gate:
         return admitted
 
     def check_all(self, transaction: Transaction, queues: Mapping[str, Sequence[Envelope]], now: int) -> None:
-        """The same for work on several queues, to be called before it writes anything."""
+        """Like ``admit`` for a job on several queues. Call it before the job's first write."""
         born: dict[str, list[Envelope]] = {}
         for queue, envelopes in queues.items():
             chain = self.chain_of(transaction, queue)
@@ -234,8 +242,9 @@ class Gate:
     def clear(
         self, transaction: Transaction, queue: str, envelopes: Sequence[Envelope], lineage: tuple[str, ...] = ()
     ) -> None:
-        """``Uncleared`` if any of these, or of what is made of them, is to be looked at first; complaints are for
-        later. To be called by work that may write before it comes to the last of them."""
+        """Raise ``Uncleared`` if a message, or one derived from it, needs checks outside the transaction.
+
+        Refusals are not raised here. A job that writes before it admits its last message calls this first."""
         chain = self.chain_of(transaction, queue)
         if chain is None or not envelopes or not (chain.hooks or self._must_wait(queue, chain, envelopes)):
             return
@@ -245,7 +254,7 @@ class Gate:
                 self.clear(transaction, target, [child.envelope for child in found], (*lineage, queue))
 
     def complaints(self, transaction: Transaction, queue: str, envelopes: Sequence[Envelope]) -> list[str]:
-        """For each what makes it unfit for ever, "" if nothing does."""
+        """Return for each message why it can never be accepted, or ""."""
         chain = self.chain_of(transaction, queue)
         if chain is None or not envelopes:
             return [""] * len(envelopes)
@@ -253,7 +262,7 @@ class Gate:
         return [str(one.error) if isinstance(one.error, Unfit) else "" for one in verdicts]
 
     def refused(self, queue: str, error: QueueError) -> None:
-        """Told in the log, as long as it is not too often."""
+        """Log a refusal, at most ``MOST_TOLD`` per second."""
         now = monotonic()
         if now - self._told_at >= 1:
             self._told_at, self._told = now, 0
@@ -336,10 +345,10 @@ class Gate:
             return False
         return self.is_busy(queue) or sum([len(envelope[8]) for envelope in envelopes]) > INLINE_BYTES
 
-    # -- one message ----------------------------------------------------------------------------------------------
+    # -- single messages ------------------------------------------------------------------------------------------
 
     def checked(self, chain: Chain, envelope: Envelope) -> QueueError | None:
-        """What the checks say of it."""
+        """Run the checks of a chain on one message; return the refusal or None."""
         if not chain.checks:
             return None
         if self._rules is None:
@@ -359,7 +368,7 @@ class Gate:
         return unfit(envelope, check.name, field, text)
 
     def looked_at(self, needed: Uncleared) -> Verdicts:
-        """By the checks alone."""
+        """Run the checks without hooks."""
         chain = needed.chain
         return {key_of(one): Verdict(chain, self.checked(chain, one)) for one in needed.envelopes}
 
@@ -369,7 +378,7 @@ class Gate:
         return HookFailed(refusal(hook, self._defaults.hooks), field="processor.hooks")
 
     def check_hooks(self, chain: Chain | None) -> None:
-        """``BadPolicy`` names the first one that may not run here."""
+        """Raise ``BadPolicy`` with the first hook that this server does not allow."""
         check_hooks(chain, self._defaults.hooks)
 
     def _fits(self, check: "Schema", value: Any) -> str:
@@ -397,12 +406,12 @@ def key_of(envelope: Envelope) -> Key:
 
 
 def unfit(envelope: Envelope, what: str, field: str, text: str) -> Unfit:
-    """Every refusal names the field, the message, the queue, and the check or hook."""
+    """Build a refusal that names the field, the message, the queue, and the check or hook."""
     return Unfit(f"{text} (message {envelope.id}, check {what!r} of queue {envelope.queue!r})", field=field)
 
 
 def _again(error: QueueError) -> QueueError:
-    """A new one each time: whoever catches an error may hang things on it."""
+    """Copy an error, because each raise changes the exception object (traceback, context)."""
     field = error.field
     text = str(error).removeprefix(f"{field}: ") if field else str(error)
     return type(error)(text, field=field)

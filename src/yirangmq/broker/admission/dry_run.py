@@ -25,7 +25,7 @@ BY_POLICY, BY_SERVER = "policy", "server"
 
 
 class Tried(NamedTuple):
-    """Messages for a queue, and what it would do with them. ``most``: its largest payload."""
+    """A dry run: messages for a queue, with its chain. ``most``: the largest payload that it accepts, in bytes."""
 
     queue: str
     chain: Chain | None
@@ -34,12 +34,12 @@ class Tried(NamedTuple):
 
     @property
     def needed(self) -> Uncleared | None:
-        """What is to be looked at; None where there is nothing to look for."""
+        """The messages to be checked, or None if there is nothing to check."""
         fitting = [one for one in self.envelopes if len(one.payload) <= self.most]
         return Uncleared(self.queue, self.chain, fitting) if self.chain is not None and fitting else None
 
     def report(self, verdicts: Verdicts) -> dict[str, Any]:
-        """For each message whether it would be stored, and if not why."""
+        """Return for each message whether it would be stored, and if not, why."""
         rows = [self._row(envelope, verdicts) for envelope in self.envelopes]
         refused = sum(not row["ok"] for row in rows)
         return {"queue": self.queue, "processor": self.chain is not None, "refused": refused, "messages": rows}
@@ -74,7 +74,7 @@ def tried(transaction: Transaction, gate: Gate, queue: str, envelopes: Sequence[
 
 
 def listed(transaction: Transaction, verbs: Verbs, queue: str | None = None) -> list[dict[str, Any]]:
-    """Every queue that has a processor, or the one asked for; last what the server's settings say of all others."""
+    """Return a row per queue with a processor, or for ``queue`` only. The server's default processor comes last."""
     has_all = EVERY in verbs.defaults.chains
     known = {*(transaction.queues() if has_all else transaction.policied()), *verbs.defaults.chains} - {EVERY}
     if queue is not None:
@@ -92,7 +92,7 @@ def listed(transaction: Transaction, verbs: Verbs, queue: str | None = None) -> 
 
 
 def put(transaction: Transaction, verbs: Verbs, queue: str, document: object) -> dict[str, Any] | None:
-    """The processor alone; the rest of the policy stays. None takes it away: then it is as the server says."""
+    """Set the processor member of a policy. None removes it; then the server's settings apply."""
     text = transaction.policy_text(queue)
     whole = loads(text.encode()) if text else {}
     if document is None and whole.get("processor") is None:

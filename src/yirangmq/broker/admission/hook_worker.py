@@ -1,11 +1,11 @@
 """Hook worker: the process that runs hooks, ``python -m yirangmq.broker.admission.hook_worker FD``.
 
-It answers requests over a socket, each before the next. When the server closes the socket, a reader thread ends the
-process, whatever a hook is doing. The worker has no timeouts: ``broker.admission.hooks`` kills it when a hook takes too
-long.
+It answers requests over a socket, one after the other. When the server closes the socket, a reader thread ends the
+process, even while a hook runs. The worker has no timeouts: ``broker.admission.hooks`` kills it when a hook exceeds its
+timeout.
 
 A request without a message id only loads the hook. The outcome is ``fine``, ``unfit`` (the message is refused) or
-``failed`` (the hook is at fault); ``Reject``, ``BadInput`` and ``ValueError`` make a message unfit.
+``failed`` (an error of the hook); ``Reject``, ``BadInput`` and ``ValueError`` make a message unfit.
 
 Frame: length of the rest, length of the JSON text (4 bytes each, big-endian), the JSON text, the payloads."""
 
@@ -30,11 +30,11 @@ PARTS = (
     "id", "type", "version", "attributes", "trace_id", "deduplication_key", "priority", "delay", "ttl", "timestamp",
     "content_type", "group", "target",
 )  # fmt: skip
-"""Of a new message, beside its payload."""
+"""Fields of a new message other than its payload."""
 
 
 class Incoming:
-    """What a hook is given: a message that is not stored yet. Nothing done to it changes it."""
+    """Argument of a hook: a read-only view of a message that is not stored yet."""
 
     def __init__(self, envelope: Envelope) -> None:
         self._envelope = envelope
@@ -71,7 +71,7 @@ def frame(about: dict[str, Any], body: bytes = b"") -> bytes:
 
 
 def unframe(data: bytes) -> tuple[dict[str, Any], bytes]:
-    """What stands behind the first length."""
+    """Decode a frame without its first length."""
     edge = 4 + int.from_bytes(data[:4])
     about: dict[str, Any] = json.loads(data[4:edge])
     return about, data[edge:]
@@ -89,7 +89,7 @@ def load(name: str) -> Callable[[Incoming], Any]:
 
 
 def answer(hooks: dict[str, Callable[[Incoming], Any]], about: dict[str, Any], payload: bytes) -> bytes:
-    """One request: a hook to be loaded, or to be called with a message."""
+    """Answer one request: load a hook, or call it with a message."""
     name = about["hook"]
     try:
         if name not in hooks:
@@ -99,7 +99,7 @@ def answer(hooks: dict[str, Callable[[Incoming], Any]], about: dict[str, Any], p
         sent = (about["queue"], about["id"], 0, about["at"], about["at"], 0, None, about["header"], payload)
         value = hooks[name](Incoming(Envelope(*sent, about["isJson"])))
         return _said(value, produces=about["produces"])
-    except BaseException as error:  # SystemExit too: a hook ends nothing but itself
+    except BaseException as error:  # SystemExit too: a hook must not end the worker
         return frame(_raised(error))
 
 
@@ -128,7 +128,7 @@ def _packed(value: Any) -> tuple[dict[str, Any], bytes]:
 
 
 def unpacked(about: dict[str, Any], body: bytes) -> list[NewMessage]:
-    """What ``_said`` packed."""
+    """Decode the new messages of an answer of ``_said``."""
     made, at = [], 0
     for one in about.get("made", ()):
         size = one.pop("size")
@@ -138,7 +138,9 @@ def unpacked(about: dict[str, Any], body: bytes) -> list[NewMessage]:
 
 
 def _raised(error: BaseException) -> Answer:
-    """``Reject``, ``BadInput`` and ``ValueError`` are words about the message; everything else is the hook's fault."""
+    """Map an exception to an outcome.
+
+    ``Reject``, ``BadInput`` and ``ValueError`` refuse the message; any other exception is an error of the hook."""
     text = str(error) or type(error).__name__
     if isinstance(error, BadInput):
         field = error.field or "payload"
@@ -150,7 +152,7 @@ def _raised(error: BaseException) -> Answer:
 
 
 def _read(line: socket.socket, requests: "queue.SimpleQueue[bytes]") -> None:
-    """In a thread of its own, so that the end of the other side is noticed while a hook runs."""
+    """Read requests on a separate thread, so that the worker exits when the socket is closed while a hook runs."""
     with line.makefile("rb") as stream:
         while head := stream.read(4):
             requests.put(stream.read(int.from_bytes(head)))
@@ -159,7 +161,7 @@ def _read(line: socket.socket, requests: "queue.SimpleQueue[bytes]") -> None:
 
 def main(descriptor: int) -> None:
     line = socket.socket(fileno=descriptor)
-    if os.getcwd() not in sys.path:  # noqa: PTH109  (a path as sys.path has it)
+    if os.getcwd() not in sys.path:  # noqa: PTH109  (sys.path holds strings)
         sys.path.insert(0, os.getcwd())  # noqa: PTH109
     requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(line, requests), daemon=True).start()

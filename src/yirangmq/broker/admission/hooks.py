@@ -1,13 +1,13 @@
 """Hook process supervision, and the checker that runs a chain's checks and hooks for a message.
 
 The process (``broker.admission.hook_worker``) is started at the first call. When a hook exceeds its timeout, the
-process and its children are killed; the next call starts another. Starting Python and importing the hook's module has a
-limit of its own, ``START_SECONDS``.
+process and its children are killed; the next call starts another. Starting Python and importing the hook's module have
+a separate limit, ``START_SECONDS``.
 
-The checker runs outside of transactions: checks first, then hooks, each within its timeout. A failing message does not
+The checker runs outside transactions: checks first, then hooks, each within its timeout. A failing message does not
 affect the others. After ``MOST_LOST`` lost processes the remaining messages of a request fail untried.
 
-Both classes are for a single thread at a time; ``close`` may be called from any."""
+Both classes are for one thread at a time; ``close`` may be called from any thread."""
 
 import contextlib
 import os
@@ -29,14 +29,16 @@ from yirangmq.format.envelope import NewMessage
 # -- the process -------------------------------------------------------------------------------------------------------
 
 START_SECONDS = 60.0
-"""For Python to start and the hook's module to be imported, which is not the hook's time."""
+"""Timeout for the start of Python and the import of the hook's module, in seconds; not part of the hook's timeout."""
 
 
 class Lost(HookFailed):
-    """The process is gone, killed by us or by itself; the next call starts another."""
+    """The hook process was killed or ended; the next call starts another."""
 
 
 class HookProcess:
+    """Supervisor of one hook process. ``call`` is serialized by a lock; ``close`` may be called from any thread."""
+
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._line: socket.socket | None = None
@@ -50,7 +52,7 @@ class HookProcess:
         return None if self._process is None else self._process.pid
 
     def call(self, hook: str, about: dict[str, Any], payload: bytes, seconds: float) -> tuple[dict[str, Any], bytes]:
-        """What the hook answered; ``Lost`` if it did not within its time."""
+        """Return the hook's answer and its payloads; ``Lost`` if the hook exceeds ``seconds`` or its process ends."""
         with self._turn:
             return self._called(hook, about, payload, seconds)
 
@@ -73,7 +75,7 @@ class HookProcess:
         command = [sys.executable, "-m", "yirangmq.broker.admission.hook_worker", str(theirs.fileno())]
         with self._guard, theirs:
             try:
-                self._check_open()  # meanwhile: whoever closed us would wait for this hook
+                self._check_open()  # ``close`` may have run meanwhile, and would wait for this hook
             except Lost:
                 ours.close()
                 raise
@@ -105,7 +107,7 @@ class HookProcess:
             raise Lost(f"the process of hook {hook} ended {how}", field="processor.hooks") from None
 
     def _end(self) -> int:
-        """How it ended; whatever a hook has started goes with it."""
+        """Kill the process group, with the processes that a hook started. Return the exit code."""
         with self._guard:
             process, line = self._process, self._line
             self._process = self._line = None
@@ -121,14 +123,14 @@ class HookProcess:
         return ended if code is None else code
 
     def close(self) -> None:
-        """A hook that is running is cut off, and none is started any more."""
+        """Kill a running hook, and start no other."""
         with self._guard:
             self._is_closed = True
             process = self._process
         if process is not None:
             with contextlib.suppress(OSError):
                 os.killpg(process.pid, signal.SIGKILL)
-        with self._turn:  # whoever waits for an answer has heard that there is none
+        with self._turn:  # a call in progress has got its error and left
             self._end()
 
 
@@ -156,16 +158,20 @@ def _signal_name(number: int) -> str:
 # -- the checker -------------------------------------------------------------------------------------------------------
 
 MOST_LOST = 3
-"""Processes that may be lost over the messages of one request; the rest of them is not tried."""
+"""Number of processes lost during one request after which its remaining messages are not tried."""
 
 
 class Judge:
+    """Checker: runs the checks and hooks of a chain, with one hook process. One thread at a time."""
+
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
         self.process = HookProcess()
 
     def verdicts(self, needed: Uncleared) -> Verdicts:
-        """One for each message. One that fails harms no other; but a hook that hangs again and again is given up."""
+        """Return a verdict per message. A failure does not affect the other messages.
+
+        After ``MOST_LOST`` lost processes the remaining messages fail untried."""
         lost = 0
         found: Verdicts = {}
         for envelope in needed.envelopes:

@@ -1,8 +1,9 @@
-"""Check workers: a pool of threads and hook processes per queue, for checks outside of a transaction.
+"""Check workers: a pool of threads and hook processes per queue, for checks outside a transaction.
 
-Each queue has its own pool, so that a slow processor delays no other queue. Results are delivered on the committer's
-thread, for each queue in the order of the requests. A thread that is idle for ``IDLE_SECONDS`` ends with its process.
-When too much waits for a queue (``MOST_WAITING``, ``MOST_BYTES``), further requests are refused.
+Each queue has its own pool, so that a slow processor does not delay other queues. Results are delivered on the
+committer's thread, for each queue in the order of the requests. A thread that is idle for ``IDLE_SECONDS`` ends with
+its process. When too many messages or bytes wait for a queue (``MOST_WAITING``, ``MOST_BYTES``), further requests are
+refused.
 
 Without an event loop there is no pool: the calling thread runs the checks, and only callers of the same queue wait for
 each other."""
@@ -20,23 +21,26 @@ if TYPE_CHECKING:
     from yirangmq.broker.admission.hooks import Judge
 
 IDLE_SECONDS = 60.0
-"""A thread with nothing to do for so long ends, and its process with it."""
+"""Idle time after which a thread and its hook process end, in seconds."""
 MOST_WAITING = 10_000
+"""Upper bound of messages that wait for the checks of one queue; further requests are refused."""
 MOST_BYTES = 64 * 1024 * 1024
-"""What may wait in the line of one queue, but for a single request that is larger; more is refused."""
+"""Upper bound of payload bytes that wait for the checks of one queue; a single larger request is accepted."""
 Cleared = Callable[[Verdicts, QueueError | None], None]
 
 
 class Clearing(Protocol):
-    """How a desk has messages looked at."""
+    """Port of the committer to the check workers."""
 
     def clear(self, needed: Uncleared, done: Cleared) -> None:
-        """``done`` is called on the desk's thread, those of one queue in the order in which they were asked for."""
+        """Check messages. ``done`` runs on the committer's thread, for each queue in the order of the requests."""
 
     def is_busy(self, queue: str) -> bool: ...
 
 
 class CheckTask:
+    """One request to the check workers."""
+
     __slots__ = ("done", "error", "is_over", "needed", "size", "verdicts")
 
     def __init__(self, needed: Uncleared, done: Cleared) -> None:
@@ -49,13 +53,16 @@ class CheckTask:
 
 
 class Line:
-    """Of one queue. ``order`` is the desk's thread's alone, the rest is guarded by ``bell``."""
+    """Requests and worker threads of one queue.
+
+    ``order`` has the unanswered requests and is used by the committer's thread only. ``bell`` guards the other
+    attributes."""
 
     def __init__(self) -> None:
         self.order: deque[CheckTask] = deque()
         self.bell = threading.Condition()
         self.tasks: deque[CheckTask] = deque()
-        self.judges: set[Judge] = set()  # loaded when the first one is needed
+        self.judges: set[Judge] = set()  # one per thread; the class is imported on first use
         self.idle = 0
 
     @property
@@ -68,7 +75,9 @@ class Line:
 
 
 class Lines:
-    """``call`` runs something on the desk's thread, soon, from any other."""
+    """Check workers of all queues. ``call`` schedules a function on the committer's thread, from any thread.
+
+    ``clear`` and ``is_busy`` are for the committer's thread."""
 
     def __init__(self, gate: Gate, call: Callable[[Callable[[], None]], Any]) -> None:
         self._gate = gate
@@ -93,7 +102,7 @@ class Lines:
         line.order.append(task)
         with line.bell:
             line.tasks.append(task)
-            if line.idle >= len(line.tasks):  # one that was rung for still counts as idle until it has its task
+            if line.idle >= len(line.tasks):  # a notified thread counts as idle until it takes its task
                 line.bell.notify()
             elif len(line.judges) < needed.chain.workers:
                 judge = _judge(self._gate)
@@ -111,12 +120,14 @@ class Lines:
                 task.error = QueueError(f"{type(error).__name__}: {error}")
             try:
                 self._call(partial(self._over, line, task))
-            except RuntimeError:  # the loop is closed: nobody waits any more
+            except RuntimeError:  # the event loop is closed: no caller is left
                 break
         judge.close()
 
     def _next(self, line: Line, judge: "Judge") -> CheckTask | None:
-        """None: there was nothing to do for long, and this thread is no longer counted."""
+        """Return the next task, or None if the thread was idle for ``IDLE_SECONDS`` or the pool closes.
+
+        After None the thread ends; it no longer counts as a worker."""
         with line.bell:
             if not line.tasks and not self._is_closed:
                 line.idle += 1
@@ -128,19 +139,19 @@ class Lines:
             return None
 
     def _over(self, line: Line, task: CheckTask) -> None:
-        """On the desk's thread: what is at the head of the line and known is told."""
+        """Deliver the finished requests at the head of the queue. Committer's thread only."""
         task.is_over = True
         while line.order and line.order[0].is_over:
             first = line.order.popleft()
             first.done(first.verdicts, first.error)
 
     def processes(self) -> dict[str, list[int]]:
-        """By queue, the processes in which its hooks run now."""
+        """Return the process ids of the hook processes, by queue."""
         found = {queue: [judge.process.pid for judge in [*line.judges]] for queue, line in self._lines.items()}
         return {queue: [pid for pid in pids if pid is not None] for queue, pids in found.items() if any(pids)}
 
     def close(self) -> None:
-        """Hooks that run are cut off; who waits is told no more."""
+        """Kill running hooks. Waiting requests get no answer."""
         self._is_closed = True
         for line in self._lines.values():
             with line.bell:
@@ -151,7 +162,7 @@ class Lines:
 
 
 class OwnLine:
-    """For a store of one's own: whoever asks waits, and delays nobody but those who ask for the same queue."""
+    """Checks without an event loop, on the calling thread. One lock per queue serializes callers of the same queue."""
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate

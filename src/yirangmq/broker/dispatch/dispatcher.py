@@ -1,11 +1,11 @@
 """Dispatcher: messages of a queue to its consumers by the policy's strategy; queue members; message keys.
 
-It serves waiting consumers, as the committer lists them, and consumers that ask without waiting. ``core.dispatch``
-decides which message goes to which consumer; ``broker.operations`` leases it. For the committing thread only.
+It serves waiting consumers, as the committer lists them, and consumers that poll without waiting. ``core.dispatch``
+decides which message goes to which consumer; ``broker.operations`` leases it. Committing thread only.
 
-Members: the consumers of a queue whose strategy goes by names. A store note keeps them, so that a member before a
-restart is a member after it. The note is written when membership changes, not each time that a consumer is seen; after
-a failed commit it is written again.
+Members: the consumers of a queue with a strategy that assigns by consumer id. A store note keeps them across restarts.
+The note is written when membership changes, not each time that a consumer is seen; after a failed commit it is written
+again.
 
 Key: an attribute of the message, or its group. Messages with the same key go to the same consumer."""
 
@@ -39,11 +39,11 @@ from yirangmq.format.json_codec import dumps, loads
 # -- members of a queue ------------------------------------------------------------------------------------------------
 
 FOLDER = "dispatch/"
-"""Where the notes stand, one for each queue."""
+"""Key prefix of the notes with the members, one note per queue."""
 
 
 class Attending:
-    """Used by one thread at a time, the one that commits."""
+    """Members of the queues, cached from the store notes. Committing thread only."""
 
     def __init__(self) -> None:
         self._known: dict[str, Attendance] = {}
@@ -56,12 +56,12 @@ class Attending:
         return self._known[queue]
 
     def forget(self, queue: str) -> None:
-        """The queue is gone."""
+        """Remove a deleted queue from the cache."""
         self._known.pop(queue, None)
         self._noted.pop(queue, None)
 
     def doubt(self) -> None:
-        """A commit failed: what was noted in it is noted again."""
+        """Invalidate the record of written notes after a failed commit, so that each note is written again."""
         self._noted.clear()
 
     def look(
@@ -74,7 +74,7 @@ class Attending:
         *,
         keeps_all: bool,
     ) -> Attendance:
-        """Who waits now; those away for too long are forgotten."""
+        """Update the members from the consumers that wait now, and remove those away for longer than ``grace_ms``."""
         looked = rules.looked(self.of(transaction, queue, now), here, now, keeps_all=keeps_all)
         return self._keep(transaction, queue, rules.forgotten(looked, now, grace_ms), keeps_all)
 
@@ -82,11 +82,11 @@ class Attending:
         return self._keep(transaction, queue, rules.asked(self.of(transaction, queue, now), who, now), keeps_all)
 
     def register(self, transaction: Transaction, queue: str, who: str, now: int) -> bool:
-        """False: it was registered already."""
+        """Register a member. Return False if it was registered already."""
         return self._change(transaction, queue, now, lambda before: rules.registered(before, who, now))
 
     def deregister(self, transaction: Transaction, queue: str, who: str, now: int) -> bool:
-        """False: nobody of that name was."""
+        """Remove a registered member. Return False if it was not registered."""
         return self._change(transaction, queue, now, lambda before: rules.deregistered(before, who))
 
     def _change(self, transaction: Transaction, queue: str, now: int, turn: Callable[[Attendance], Attendance]) -> bool:
@@ -95,7 +95,7 @@ class Attending:
         return after.registered != before.registered
 
     def _keep(self, transaction: Transaction, queue: str, after: Attendance, is_lasting: bool) -> Attendance:
-        """A note is written when somebody came or went for good, not each time that somebody is seen."""
+        """Cache the members, and write the note if membership changed. A new time last seen alone is not written."""
         self._known[queue] = after
         passing = sorted({*after.here, *after.seen}) if is_lasting else []
         noted = dict(after.registered), passing
@@ -107,7 +107,7 @@ class Attending:
 
 
 def _read(text: str | None, now: int) -> Attendance:
-    """A note that cannot be read, edited by hand, is as none."""
+    """Parse the note of a queue's members. A note that cannot be parsed (edited by hand) means no members."""
     try:
         given = loads(text.encode()) if text else {}
         registered = {
@@ -123,7 +123,7 @@ def _read(text: str | None, now: int) -> Attendance:
 
 
 def key_of(envelope: Envelope, attribute: str) -> str:
-    """The value of the attribute, or its group if no attribute is named; "" if it has none."""
+    """Return the key of a message: the attribute's value, or the group if ``attribute`` is ""; "" if it has none."""
     if not attribute:
         return f"group {envelope.group}" if envelope.group else ""
     if not envelope.header:
@@ -136,18 +136,21 @@ def key_of(envelope: Envelope, attribute: str) -> str:
 # -- dispatcher --------------------------------------------------------------------------------------------------------
 
 MOST_PER_TAKER = 256
-"""Messages handed to one consumer in one commit, so that the others get some too."""
+"""Upper bound of messages per consumer and commit, so that other consumers get messages too."""
 MOST_SHARED = 256
-"""Messages shared out in one commit."""
+"""Upper bound of messages assigned per queue and commit."""
 MOST_LOOKED_AT = 512
-"""How far the messages are looked through for some whose owners have room, where each has its owner."""
+"""Number of ready messages scanned for those with a consumer that has capacity, if the strategy assigns by consumer
+id."""
 BYTES_SHARED = 2 * 1024 * 1024
+"""Upper bound of payload bytes loaded for assignment per queue and commit."""
 BYTES_PER_TAKER = 512 * 1024
+"""Upper bound of payload bytes of addressed messages per consumer and commit."""
 PER_PAGE = 500
 
 
 class Taker(Protocol):
-    """``broker.waiting_consumers.Taker``."""
+    """Port to a waiting consumer (``broker.waiting_consumers.Taker``)."""
 
     queue: str
     consumer: str
@@ -160,7 +163,7 @@ class Taker(Protocol):
 
 
 class Deeds(Protocol):
-    """What is done to messages on the way (``broker.operations.Verbs``)."""
+    """Port to the queue operations that dispatch needs (``broker.operations.Verbs``)."""
 
     happened: Happenings
     offers: Offers
@@ -179,7 +182,7 @@ Served = list[tuple[Any, Sequence[Any]]]
 
 
 class Dispatching:
-    """Used by one thread at a time, the one that commits."""
+    """Dispatcher: assigns messages of a queue to its consumers by the policy's strategy. Committing thread only."""
 
     def __init__(self, deeds: Deeds) -> None:
         self._deeds = deeds
@@ -188,14 +191,14 @@ class Dispatching:
         self._memories: dict[str, Memory] = {}
         self._adopted: set[str] = set()
         self.watched: set[str] = set()
-        """Queues whose strategy must know who leaves."""
+        """Queues with a strategy that must be informed when a consumer leaves."""
         self.again: set[str] = set()
-        """Queues of which more can be shared out at once; whoever serves takes them out."""
+        """Queues with more messages to assign immediately. The caller of ``serve`` removes them."""
         self.wake_at: dict[str, int] = {}
-        """When somebody will be away from a queue for too long; whoever serves takes them out."""
+        """End of the next grace time of a member, by queue. The caller of ``serve`` removes the entries."""
 
     def shares(self, transaction: Transaction, queue: str) -> Dispatch | None:
-        """How a queue is dispatched, if those who wait are not simply served as they come."""
+        """Return the dispatch settings if the queue's waiting consumers must be served by ``serve``, else None."""
         dispatch = transaction.policy(queue).dispatch
         if dispatch is None or not (dispatch.strategy in SHARING or dispatch.strategy is Strategy.BROADCAST):
             if queue in self.watched:
@@ -204,7 +207,7 @@ class Dispatching:
         return dispatch
 
     def drop_queue(self, transaction: Transaction, queue: str) -> None:
-        """It is deleted, and so is what is known of its consumers."""
+        """Remove the members and the strategy's memory of a deleted queue."""
         if transaction.note(FOLDER + queue) is not None:
             transaction.set_note(FOLDER + queue, None)
         self.attending.forget(queue)
@@ -212,7 +215,7 @@ class Dispatching:
         self._adopted.discard(queue)
         self.watched.discard(queue)
 
-    # -- those who wait -------------------------------------------------------------------------------------------
+    # -- waiting consumers ----------------------------------------------------------------------------------------
 
     def serve(self, transaction: Transaction, queue: str, dispatch: Dispatch, line: Iterable[Any], now: int) -> Served:
         takers = list(line)
@@ -296,7 +299,9 @@ class Dispatching:
         return takers
 
     def _heads(self, transaction: Transaction, queue: str, limit: int, now: int) -> list[Head]:
-        """Looked at, perhaps given to nobody: so that a queue of which there is more is not looked at for ever."""
+        """Return ready messages to assign, without marking the queue as touched.
+
+        Possibly none of them is assigned; a touched queue would then be served again without end."""
         was_touched = queue in self._deeds.touched
         heads = self._deeds.offers.affordable(transaction, queue, limit, 0, BYTES_SHARED, now)
         if not was_touched:
@@ -304,7 +309,7 @@ class Dispatching:
         return heads
 
     def _give(self, transaction: Transaction, queue: str, taker: Any, heads: Sequence[Head], now: int) -> list[Any]:
-        if taker.serve is not None:  # it names no consumer, and takes in its own way what is first now
+        if taker.serve is not None:  # a waiter without a consumer id: its own function takes the first messages
             found: list[Any] = taker.serve(transaction, 1)
             return found
         return list(self._deeds.hand_out(transaction, queue, heads, taker.span_ms, taker.consumer, now))
@@ -331,18 +336,18 @@ class Dispatching:
         return self._deeds.offers.sound(transaction, queue, heads, now)
 
     def _adopt(self, transaction: Transaction, queue: str) -> None:
-        """What consumers hold since before this process began counts as well."""
+        """Count the messages that consumers held before this process started, once per queue."""
         if queue in self._adopted:
             return
         self._adopted.add(queue)
         self._deeds.happened.deliveries.adopt(islice(_in_hand(transaction, queue), MOST_OPEN))
 
-    # -- those who ask --------------------------------------------------------------------------------------------
+    # -- polling consumers ----------------------------------------------------------------------------------------
 
     def ask(
         self, transaction: Transaction, queue: str, dispatch: Dispatch, limit: int, span: int | None, who: str, now: int
     ) -> list[Delivery]:
-        """What somebody may have who asks without waiting, where not everybody may have every message."""
+        """Lease messages to a consumer that does not wait, if the strategy assigns by consumer id."""
         is_broadcast = dispatch.strategy is Strategy.BROADCAST
         attendance = self.attending.asked(transaction, queue, who, now, keeps_all=is_broadcast)
         everyone = attendance.everyone(now, dispatch.grace_ms)

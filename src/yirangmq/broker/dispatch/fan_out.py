@@ -1,11 +1,11 @@
 """Broadcast fan-out: a copy of each message per member of the queue; and delivery outcomes sent to a queue.
 
-Each copy is addressed to a single consumer and has its own lease, retries and end. The original is acked in the commit
-that stores the copies. Without members the messages stay ready. Copies for a former member become dead letters.
+Each copy is addressed to a single consumer and has its own lease, retries and final state. The original is acked in the
+commit that stores the copies. Without members the messages stay ready. Copies for a former member become dead letters.
 
-Outcomes: a policy can name a queue that receives the end of each delivery as a JSON message, in the same commit. The
-delivery does not wait for its consumers or its webhook, and does not fail if that queue is full. Released messages have
-no outcome. A queue of outcomes that has outcomes itself receives none."""
+Outcomes: a policy can name a queue that receives the outcome of each delivery as a JSON message, in the same commit.
+The delivery does not wait for consumers or webhooks of that queue, and does not fail if it is full. Released messages
+have no outcome. An outcome queue with ``outcomes`` in its own policy receives none."""
 
 from collections.abc import Sequence
 from itertools import islice
@@ -28,18 +28,24 @@ from yirangmq.format.json_codec import dumps, loads
 # -- broadcast ---------------------------------------------------------------------------------------------------------
 
 BROADCASTER = "broadcast"
-"""Who takes the message that copies are made of."""
+"""Consumer id under which the original message is leased and acked."""
 MOST_COPIES = 1_000
-"""In one commit, but for those of a single message."""
+"""Upper bound of copies per commit; the copies of a single message may exceed it."""
 MOST_FANNED = 100
+"""Upper bound of messages copied per commit."""
 BYTES_FANNED = 512 * 1024
+"""Upper bound of payload bytes of the messages copied per commit."""
 LOOK_MS = 10_000
-"""Copies for consumers that are gone are looked for so often, and whenever somebody goes."""
+"""Interval of the search for copies addressed to former members, in ms. A change of membership starts one too."""
 MOST_LINES = 64
+"""Upper bound of consumers examined per search."""
 PER_LINE = 100
+"""Upper bound of copies per former member that one search makes dead letters."""
 
 
 class Deeds(Protocol):
+    """Port to the queue operations that broadcast needs (``broker.operations.Verbs``)."""
+
     happened: Happenings
     offers: Offers
     touched: set[str]
@@ -48,13 +54,16 @@ class Deeds(Protocol):
 
 
 class Broadcast:
+    """Broadcast fan-out: stores a copy of each message per member, and acks the original. Committing thread only."""
+
     def __init__(self, deeds: Deeds) -> None:
         self._deeds = deeds
         self._looked: dict[str, tuple[int, tuple[str, ...]]] = {}
 
     def fan_out(self, transaction: Transaction, queue: str, everyone: Sequence[str], now: int) -> bool:
-        """Copies of what is first in line, for all of these; True if there may be more. While there is nobody the
-        messages stay in line for those who come."""
+        """Copy the first ready messages for all members. Return True if there may be more.
+
+        Without members the messages stay ready for later members."""
         self._bury_abandoned(transaction, queue, everyone, now)
         if not everyone:
             return False
@@ -96,7 +105,7 @@ class Broadcast:
         for line in gone:
             cards = [card for card in addressed(transaction, queue, line, PER_LINE) if is_copy(card.id, line)]
             if cards:
-                self._looked.pop(queue, None)  # there may be more, or one of their groups may come into line now
+                self._looked.pop(queue, None)  # search again: more may remain, or become ready in a group
             for card in cards:
                 outcome = transitions.abandon(card, policy, now, "its consumer is no longer one of this queue")
                 changes.append(Change(card, outcome.message, outcome.failure))
@@ -105,7 +114,7 @@ class Broadcast:
 
 
 def copy_of(envelope: Envelope, name: str, now: int) -> Envelope:
-    """The same payload and age, for one consumer; it names the message it is a copy of."""
+    """Return a copy for one consumer, with the same payload and age. Its header names the original."""
     header = loads(envelope.header.encode()) if envelope.header else {}
     header.pop("deduplicationKey", None)
     header |= {"targetConsumerId": name, "copyOf": envelope.id}
@@ -129,6 +138,8 @@ TYPE = "delivery.outcome"
 
 
 class OutcomeDeeds(Protocol):
+    """Port to the queue operations that outcomes need (``broker.operations.Verbs``)."""
+
     happened: Happenings
     touched: set[str]
     defaults: Defaults
@@ -139,8 +150,10 @@ class OutcomeDeeds(Protocol):
 def tell_outcomes(
     deeds: OutcomeDeeds, transaction: Transaction, queue: str, records: Sequence[DeliveryRecord], ids: Ids, now: int
 ) -> None:
-    """What was given back untouched is no outcome. A queue of outcomes that is full, or that would tell of itself, is
-    not told: deliveries do not fail for it. Its processor is not asked: these are our own words."""
+    """Publish the outcomes of deliveries to ``queue``. Releases are not outcomes.
+
+    If the queue is full, or has ``outcomes`` in its own policy, the refusal is counted and the deliveries do not fail.
+    The queue's processor is not applied, because the server builds these messages."""
     told = [record for record in records if record.reason != RELEASED]
     if not told:
         return
@@ -164,7 +177,7 @@ def tell_outcomes(
 
 
 def document(record: DeliveryRecord) -> dict[str, object]:
-    """As a receiver of outcomes reads it."""
+    """Return the JSON document of an outcome."""
     return {
         "queue": record.queue,
         "messageId": record.id,
