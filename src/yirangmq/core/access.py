@@ -1,8 +1,8 @@
 """Access control: verbs and scopes, token grants, subjects of certificates, programs and routes.
 
-Every protocol names the verb of each of its routes, frames, methods and commands, and asks ``Grant.allows``. Which
-scopes allow a verb is written in ``ALLOWED`` and nowhere else; ``tools/security_docs.py`` prints docs/security.md from
-it.
+Every protocol names the verb of each of its routes, frames, methods and commands, and calls ``Grant.allows``.
+``ALLOWED`` is the only table of the scopes that allow each verb; ``tools/security_docs.py`` prints docs/security.md
+from it.
 
 A certificate's subject is written as in RFC 4514: ``CN=gateway,OU=payments,O=Bank``. A rule may name some of its
 attributes. A certificate matches if its subject has every attribute that the rule names, with exactly that value. TLS
@@ -37,13 +37,13 @@ SHORT = {
     "serialNumber": "serialNumber",
     "userId": "UID",
 }
-"""OpenSSL's names of attributes, and how people write them."""
+"""Short names of subject attributes (RFC 4514), by the long names of OpenSSL."""
 LONGEST = 1000
 SPLIT = re.compile(r"(?<!\\),")
 
 
 def read_subject(given: object, field: str) -> Attributes:
-    """The attributes that a rule names."""
+    """Parse the subject that a rule names; ``BadInput`` if it is malformed."""
     if not isinstance(given, str) or not 0 < len(given) <= LONGEST:
         raise BadInput("must be the subject of a certificate, such as 'CN=gateway,O=Bank'", field=field)
     found = set()
@@ -61,7 +61,7 @@ def read_subject(given: object, field: str) -> Attributes:
 
 
 def subject_of(certificate: Mapping[str, object] | None) -> Attributes:
-    """Of what ``ssl`` says of a verified certificate; nothing for a client without one."""
+    """Return the subject of a verified certificate, as ``ssl`` reports it; empty for a client without a certificate."""
     parts: Iterable[Iterable[tuple[str, str]]] = (certificate or {}).get("subject", ())  # type: ignore[assignment]
     return frozenset((SHORT.get(name, name), value) for part in parts for name, value in part)
 
@@ -76,11 +76,11 @@ def show_subject(attributes: Attributes) -> str:
 # -- verbs, scopes and grants ------------------------------------------------------------------------------------------
 
 PUBLISH, CONSUME, LOOK, OPERATE, ADMIN = SCOPES = ("publish", "consume", "look", "operate", "admin")
-"""What a token may be given. ``ADMIN`` includes all others, ``OPERATE`` includes ``LOOK``."""
+"""Scopes of a token. ``ADMIN`` includes all others, ``OPERATE`` includes ``LOOK``."""
 USUAL = (PUBLISH, CONSUME)
-"""Of a token whose rule names none."""
+"""Default scopes of a token rule that names none."""
 GREET, LIST, FOLLOW = "greet", "list", "follow"
-"""Verbs that are no scopes; the other verbs have the names of the scopes that bring them."""
+"""Verbs that are not scopes. Every other verb has the name of the scope that grants it."""
 ALLOWED: dict[str, frozenset[str]] = {
     GREET: frozenset(SCOPES),
     LIST: frozenset(SCOPES),
@@ -91,7 +91,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     OPERATE: frozenset({OPERATE, ADMIN}),
     ADMIN: frozenset({ADMIN}),
 }
-"""The table: by verb the scopes that allow it."""
+"""Scopes that allow each verb. No other table says this."""
 VERBS = {
     GREET: "connect, ask whether the server is well, read its API description",
     LIST: "names, counts and states of queues and topics",
@@ -102,18 +102,22 @@ VERBS = {
     OPERATE: "pause, resume, redrive, quarantine, sweep, steer consumers, acknowledge alerts; nothing is destroyed",
     ADMIN: "set and check policies, delete queues, drop and purge messages, change bridges, commit batches",
 }
-"""What each verb stands for, in the words of the documentation."""
+"""Meaning of each verb, as docs/security.md prints it."""
 ANYWHERE = ""
-"""In place of a name: the verb needs no queue (a consumer's heartbeat), or each name is asked about afterwards."""
+"""Passed instead of a queue name if the verb needs no queue (a consumer's heartbeat), or if the caller checks each
+name afterwards."""
 SHORTEST_SECRET = 16
-"""Characters of a token, key or password. 16 random hexadecimal digits are 64 bits; a generated token has 192."""
+"""Minimum length of a token, key or password, in characters. 16 random hexadecimal digits are 64 bits; a generated
+token has 192 bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What the bearer of a token may do, in queues whose names match one of the patterns (``*``, ``?``, ``[…]``). A
-    program (``core.access``) has a name, perhaps addresses it must come from, and ``sends``: queues that it publishes
-    to, if these are not those it takes from. Without a token it is known by its address alone."""
+    """Access grant: the scopes of a token, in queues with names that match one of the patterns (``*``, ``?``, ``[…]``).
+
+    The grant of a program has a ``name``, and may have ``addresses`` from which it must connect. ``sends`` has the
+    queues that it publishes to; None: the same as ``queues``. A program without a token is identified by its address
+    alone."""
 
     token: str = field(repr=False)
     scopes: frozenset[str] = frozenset({ADMIN})
@@ -122,10 +126,11 @@ class Grant:
     addresses: tuple[IPv4Network | IPv6Network, ...] = ()
     sends: tuple[str, ...] | None = None
     certificate: Attributes = frozenset()
-    """What the subject of the client's certificate must have; empty: no certificate is asked for."""
+    """Attributes that the subject of the client's certificate must have; empty: no certificate is required."""
 
     def allows(self, verb: str, queue: str | None) -> bool:
-        """``queue``: of a queue or topic. None is the server as a whole: for those who may do this in all queues."""
+        """Return True if the verb is allowed. ``queue``: the name of a queue or topic. None means the server as a
+        whole, and requires the pattern ``*``."""
         if ALLOWED[verb].isdisjoint(self.scopes):
             return False
         if queue == ANYWHERE or verb == GREET:
@@ -135,16 +140,16 @@ class Grant:
         patterns = self.queues
         if self.sends is not None and verb in _OF_SENDERS:
             patterns = self.sends if verb == PUBLISH else (*self.queues, *self.sends)
-        return any(re.match(translate(pattern), queue) for pattern in patterns)  # re keeps what it compiled
+        return any(re.match(translate(pattern), queue) for pattern in patterns)  # re caches compiled patterns
 
 
 _OF_SENDERS = frozenset({PUBLISH, LIST})
-"""Verbs for which the queues count that a program sends to."""
+"""Verbs that are checked against ``Grant.sends`` too."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenRule:
-    """A grant whose token may still be in a file."""
+    """Token rule of the settings: a grant with a token that is either given or still in a file."""
 
     token: str = field(repr=False)
     token_file: str
@@ -156,7 +161,7 @@ class TokenRule:
 
 
 def read_rules(given: object, name: str) -> tuple[TokenRule, ...]:
-    """A list of ``{"token" or "tokenFile", "scopes", "queues"}``."""
+    """Parse an array of ``{"token" or "tokenFile", "scopes", "queues"}``."""
     if not isinstance(given, list):
         raise BadInput(f"must be an array of objects, not {kind(given)}", field=name)
     return tuple(_rule(one, f"{name}[{place}]") for place, one in enumerate(given))
@@ -185,14 +190,14 @@ def _texts(given: object, name: str) -> Sequence[str]:
 
 
 def check_token(token: str, name: str) -> str:
-    """A token that fits into a header, and is long enough."""
+    """Return the token if it fits into an HTTP header and is long enough; otherwise raise ``BadInput``."""
     if not re.fullmatch(r"[\x21-\x7e]+", token):
         raise BadInput("must be visible ASCII characters without a space", field=name)
     return check_secret(token, name)
 
 
 def check_secret(secret: str, name: str) -> str:
-    """The rule for every secret that a client or another node shows or signs with."""
+    """Check the length of a secret that a client or another node sends or signs with."""
     if len(secret) < SHORTEST_SECRET:
         raise BadInput(
             f"must have at least {SHORTEST_SECRET} characters, not {len(secret)}; 'yirangmq token new' prints one",
@@ -205,12 +210,12 @@ def check_secret(secret: str, name: str) -> str:
 
 MOST_PROGRAMS = 1_000
 ANYBODY = "*"
-"""As the source or the target of a route: every program."""
+"""Source or target of a route: every program."""
 Network = IPv4Network | IPv6Network
 
 
 class Route(NamedTuple):
-    """``source`` may send to ``target``."""
+    """Route between programs: ``source`` may publish to the queues of ``target``."""
 
     source: str
     target: str
@@ -222,15 +227,15 @@ class Program:
     token: str = field(default="", repr=False)
     token_file: str = ""
     addresses: tuple[Network, ...] = ()
-    """Where it comes from; none: from anywhere, if it shows its token."""
+    """Addresses from which the program connects; empty: any address, if it presents its token."""
     certificate: Attributes = frozenset()
-    """What the subject of its client certificate must have; empty: none is asked for."""
+    """Attributes that the subject of its client certificate must have; empty: no certificate is required."""
     queues: tuple[str, ...] = ()
-    """Its own: it takes from them, and others send to it by them."""
+    """The program's own queues: it consumes from them, and other programs publish to them."""
 
 
 def read_programs(given: object, name: str) -> tuple[Program, ...]:
-    """A list of ``{"name", "token" or "tokenFile", "addresses", "certificate", "queues"}``."""
+    """Parse an array of ``{"name", "token" or "tokenFile", "addresses", "certificate", "queues"}``."""
     found: dict[str, Program] = {}
     for place, one in enumerate(_listed(given, name)):
         program = _program(Fields(one, f"{name}[{place}]"))
@@ -260,7 +265,7 @@ def _program(part: Fields) -> Program:
 
 
 def read_routes(given: object, name: str) -> tuple[Route, ...]:
-    """A list of ``{"source", "target"}``."""
+    """Parse an array of ``{"source", "target"}``; duplicates are removed."""
     found = []
     for place, one in enumerate(_listed(given, name)):
         part = Fields(one, f"{name}[{place}]")
@@ -282,7 +287,8 @@ def check_routes(programs: Sequence[Program], routes: Sequence[Route]) -> None:
 
 
 def targets_of(source: str, programs: Sequence[Program], routes: Iterable[Route]) -> list[str]:
-    """Names of the programs that this one may send to; to itself only if the table says so by its name."""
+    """Return the names of the programs that ``source`` may publish to. It may publish to itself only if a route names
+    it as both source and target."""
     ends = {
         route.target
         for route in routes
@@ -292,7 +298,7 @@ def targets_of(source: str, programs: Sequence[Program], routes: Iterable[Route]
 
 
 def grants(programs: Sequence[Program], routes: Sequence[Route], tokens: Mapping[str, str]) -> tuple[Grant, ...]:
-    """What each may do. ``tokens``: those that were read from files, by program."""
+    """Return the grant of each program. ``tokens``: tokens that were read from files, by the name of the program."""
     queues = {program.name: program.queues for program in programs}
     found = []
     for program in programs:
@@ -306,7 +312,7 @@ def grants(programs: Sequence[Program], routes: Sequence[Route], tokens: Mapping
 
 
 def show(programs: Sequence[Program], routes: Sequence[Route]) -> list[dict[str, Any]]:
-    """For operators; tokens are not shown."""
+    """Return the programs for display to operators, without tokens."""
     return [
         {
             "name": program.name,

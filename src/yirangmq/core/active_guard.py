@@ -3,31 +3,34 @@
 A server without other nodes always passes. A node of a failover pair passes while it is the active one, a node of a
 cluster while it leads the store. During a switch by hand the node finishes messages in flight but takes no new ones.
 
-The guard gives the refusal to send to the client. Why the node is not active is known to ``failover.node`` and
-``stores.etcd.store``."""
+The guard returns the refusal to send to the client. ``failover.node`` and ``stores.etcd.store`` decide whether the node
+is active."""
 
 from typing import Protocol
 
 from yirangmq.core.errors import NotActive
 
 MOST_SWITCHES = 5
-"""Of a node of a pair in a day; more, and somebody should look at the pair."""
+"""Switches of a node of a pair in a day that are normal. More than this count as flapping, and an operator should
+examine the pair."""
 
 
 class Duty(Protocol):
+    """Active guard of a server: whether this node may change or deliver messages."""
+
     @property
     def is_on(self) -> bool: ...
 
     @property
     def takes_in(self) -> bool:
-        """New messages are welcome. Not while the work is being handed over: then only what is there is finished."""
+        """True if new messages are accepted. False during a switch by hand, while messages in flight are finished."""
 
     def refusal(self) -> NotActive:
-        """What somebody who wants work done is told while it is not."""
+        """Return the error to send to a client while the node is not active."""
 
 
 class Always:
-    """Of a server that is alone."""
+    """Guard of a server without other nodes: it always passes."""
 
     is_on = True
     takes_in = True

@@ -1,44 +1,47 @@
 """Adaptive spin: how long to busy-wait for an expected event before blocking.
 
 A sleep/wake cycle costs tens of µs, about as long as many of the waits. The caller therefore spins for up to twice the
-usual wait, a moving average, and at most ``longest``; if the wait is usually longer, it blocks at once.
+usual wait, a moving average, and at most ``longest``; if the wait is usually longer, it blocks without spinning.
 
 After another process has kept the processor for too long, the caller blocks for the next 16 waits, then 32, up to
-1,024. Measurements: docs/decisions/0018-staying-awake.md. Pure: the caller measures time and does the spinning."""
+1,024. Measurements: docs/decisions/0018-adaptive-spin.md. Pure: the caller measures time and does the spinning."""
 
 WEIGHT = 0.25
-"""Of the latest among those before it."""
+"""Weight of the latest wait in the moving average."""
 SHORT_REST, LONG_REST = 16, 1024
-"""Waits slept through after somebody else wanted the processor, who keeps it for much longer than it takes to be woken:
-few at first, twice as many each time it happens again, and one less for each wait stayed awake for."""
+"""Waits that block without spinning after another process took the processor: it keeps it for much longer than a
+wake-up takes. The number starts at 16, doubles each time this happens again up to 1,024, and falls by one for each wait
+that was spun for."""
 
 
 class Vigil:
-    """What one kind of wait usually takes; what takes more than ``longest`` seconds is not stayed awake for. At first
-    nothing is known, and nobody stays awake."""
+    """Adaptive spin for one kind of wait: a moving average of its duration.
+
+    A wait that usually takes more than ``longest`` seconds is not spun for. At first the average is above ``longest``,
+    so the caller blocks."""
 
     __slots__ = ("_longest", "_most", "_next_rest", "_rest", "slow", "usual")
 
     def __init__(self, longest: float) -> None:
         self._longest = longest
         self._most = 2 * longest
-        """However long it took once, it counts as this: after a pause, some quick ones are enough to stay awake."""
+        """Upper bound of one sample, in seconds: after a pause, a few short waits are enough to spin again."""
         self.usual = self._most
         self._rest, self._next_rest = 0, SHORT_REST
         self.slow = longest / 2
-        """Who gave way to others for so long is back too late."""
+        """Seconds without the processor after which ``was_late`` is to be called."""
 
     @property
     def seconds(self) -> float:
-        """How long to stay awake at most; 0: not at all."""
+        """Longest spin before blocking, in seconds; 0: block immediately."""
         return min(2 * self.usual, self._longest) if self.usual <= self._longest and not self._rest else 0.0
 
     def was_late(self) -> None:
-        """Others have had the processor for ``slow`` seconds, or more."""
+        """Note that another process has had the processor for ``slow`` seconds or more."""
         self._rest, self._next_rest = self._next_rest, min(2 * self._next_rest, LONG_REST)
 
     def took(self, seconds: float) -> None:
-        """It came after so long."""
+        """Add a wait of this duration to the average."""
         if self._rest:
             self._rest -= 1
         elif self._next_rest > SHORT_REST and self.usual <= self._longest:

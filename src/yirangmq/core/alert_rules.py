@@ -1,7 +1,7 @@
 """Alert rules: the faults of a server as functions of its facts, and sliding-window counters.
 
-``RULES`` is the table, shown in docs/alerts.md. A rule sees the present facts alone; which faults are already open is
-the business of ``core.alerts``. The counters sum events over a window, in 60 slots. Pure: time is an argument."""
+``RULES`` is the table, shown in docs/alerts.md. A rule sees the present facts alone; ``core.alerts`` keeps the open
+alerts. The counters sum events over a window, in 60 slots. Pure: time is an argument."""
 
 import re
 from collections import deque
@@ -17,7 +17,8 @@ from yirangmq.core.alerts import STORM, Fault, Level
 
 
 class QueueFacts(NamedTuple):
-    """``died``: new dead letters of late."""
+    """Facts of one queue. ``waiting``: its backlog; ``age``: seconds that the next message has waited, None if there is
+    none; ``died``: new dead letters within the window."""
 
     queue: str
     waiting: int
@@ -26,8 +27,8 @@ class QueueFacts(NamedTuple):
 
 
 class PeerFacts(NamedTuple):
-    """The other node of a pair. ``silence`` and ``timeout`` in milliseconds; ``status``: the last one it said, "" if it
-    was never heard."""
+    """Facts of the other node of a pair. ``silence`` and ``timeout`` are in milliseconds. ``status``: the last reported
+    status, "" if no heartbeat was ever received."""
 
     node: str
     silence: int
@@ -36,7 +37,7 @@ class PeerFacts(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """A switch of this node of late. ``is_meant``: somebody ordered it, or both nodes agreed."""
+    """Switch of this node's role within the window. ``is_meant``: an operator ordered it, or both nodes agreed."""
 
     event: str
     term: int
@@ -44,7 +45,7 @@ class Turn(NamedTuple):
 
 
 class DiskFacts(NamedTuple):
-    """``refusal``: why nothing may be published, if so."""
+    """Facts of the store's disk, in bytes. ``refusal``: why publishing is refused, "" if it is not."""
 
     free: int
     size: int
@@ -53,22 +54,22 @@ class DiskFacts(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What a server knows of itself at one moment. "Of late" is the window of the settings."""
+    """Facts of a server at one moment, the input of the alert rules. "Window" is the window of the settings."""
 
     queues: Sequence[QueueFacts] = ()
     peer: PeerFacts | None = None
     turns: Sequence[Turn] = ()
     switches: int = 0
-    """Of this node in the last day."""
+    """Switches of this node in the last day."""
     disk: DiskFacts | None = None
     refused: Mapping[str, int] = field(default_factory=dict)
-    """Clients sent away of late, by door and reason."""
+    """Clients refused within the window, by protocol and reason."""
     commit: float | None = None
-    """Mean seconds of a commit in the last minute."""
+    """Mean duration of a commit in the last minute, in seconds; None: there was no commit."""
     jump: float = 0.0
-    """Seconds by which the clock was set of late, forward or back; the largest."""
+    """Largest step by which the clock was set within the window, in seconds; negative: back."""
     trouble: str = ""
-    """Why the store refuses."""
+    """Error of the store if it cannot be written, else ""."""
 
 
 # -- rules -------------------------------------------------------------------------------------------------------------
@@ -76,8 +77,9 @@ class Facts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleSetting:
-    """``limit`` None: that of the rule. ``level``: of all its faults, where it is set. ``queues``: limits of their own
-    for queues by pattern; the first that fits counts, and 0 is never."""
+    """Settings of one rule. ``limit`` None: the default limit of the rule. ``level``: the level of all its faults;
+    None: as the rule decides. ``queues``: limits by pattern of queue names; the first match counts, and 0 disables the
+    rule for that queue."""
 
     is_on: bool = True
     limit: float | None = None
@@ -86,7 +88,7 @@ class RuleSetting:
 
 
 class Limits:
-    """Of one rule: that of a queue, or of all."""
+    """Limits of one rule: ``of`` returns the limit of a queue, ``limit`` is for all others."""
 
     def __init__(self, limit: float, queues: Sequence[tuple[str, float]]) -> None:
         self.limit = limit
@@ -100,7 +102,8 @@ Find = Callable[[Facts, Limits], Iterator[Fault]]
 
 
 class Rule(NamedTuple):
-    """``limit`` None: it has none. ``levels`` and ``about`` are for people."""
+    """One row of the table of rules. ``limit`` None: the rule has no limit. ``levels`` and ``about`` are printed in the
+    documentation."""
 
     find: Find
     limit: float | None
@@ -111,7 +114,7 @@ class Rule(NamedTuple):
 
 
 def faults(facts: Facts, settings: Mapping[str, RuleSetting]) -> list[Fault]:
-    """Everything that is wrong, by the rules that are on."""
+    """Return the faults that the enabled rules find."""
     found: list[Fault] = []
     for name, rule in RULES.items():
         setting = settings.get(name, _PLAIN)
@@ -125,7 +128,7 @@ def faults(facts: Facts, settings: Mapping[str, RuleSetting]) -> list[Fault]:
 
 _PLAIN = RuleSetting()
 
-# -- of the pair ----------------------------------------------------------------------------------------------------
+# -- rules of the pair ----------------------------------------------------------------------------------------------
 
 
 def _peer_silent(facts: Facts, limits: Limits) -> Iterator[Fault]:
@@ -155,7 +158,7 @@ def _takeover(facts: Facts, limits: Limits) -> Iterator[Fault]:
     yield Fault("takeover", "", Level.INFO if meant else Level.WARNING, f"this node {told}")
 
 
-# -- of queues ------------------------------------------------------------------------------------------------------
+# -- rules of queues ------------------------------------------------------------------------------------------------
 
 
 def _queue_age(facts: Facts, limits: Limits) -> Iterator[Fault]:
@@ -181,7 +184,7 @@ def _dead_letters(facts: Facts, limits: Limits) -> Iterator[Fault]:
             yield Fault("dead_letters", one.queue, Level.WARNING, f"{one.died} new dead letters in {one.queue}")
 
 
-# -- of the server --------------------------------------------------------------------------------------------------
+# -- rules of the server --------------------------------------------------------------------------------------------
 
 
 def _disk_low(facts: Facts, limits: Limits) -> Iterator[Fault]:
@@ -263,7 +266,7 @@ NAMES = (*RULES, STORM)
 
 
 def check_rules(names: Iterable[str]) -> str:
-    """The first that is no rule; "" if all are."""
+    """Return the first name that is not a rule; "" if all are."""
     return next((name for name in names if name not in NAMES), "")
 
 
@@ -271,7 +274,8 @@ def check_rules(names: Iterable[str]) -> str:
 
 
 class Recent:
-    """Numbers of the last ``window`` milliseconds. Those of one moment in a slot share it, so that it stays small."""
+    """Sliding window of ``window`` ms over numbers. Numbers within one of its 60 slots are summed, so that memory is
+    bounded."""
 
     SLOTS = 60
 
@@ -293,7 +297,7 @@ class Recent:
         return sum(number for _, number, _ in self._kept)
 
     def mean(self, now: int) -> float | None:
-        """None: there was nothing."""
+        """Return the mean; None if the window is empty."""
         self._forget(now)
         times = sum(times for _, _, times in self._kept)
         return self.total(now) / times if times else None
@@ -305,7 +309,8 @@ class Recent:
 
 
 class Growth:
-    """By how much counters rose lately. One that is new to us counts from what it is, one that fell from there."""
+    """Growth of counters within a sliding window. A new counter counts from its first value; one that fell (a restart)
+    counts from the lower value."""
 
     def __init__(self, window: int) -> None:
         self._window = window
@@ -313,7 +318,7 @@ class Growth:
         self._risen: dict[str, Recent] = {}
 
     def see(self, now: int, name: str, value: float, *, since: float | None = None) -> None:
-        """``since``: what it was before it was first seen; None: as it is now."""
+        """Note the value of a counter. ``since``: its value before the first call; None: the same as ``value``."""
         before = self._known.get(name, value if since is None else since)
         self._known[name] = value
         if value > before:
@@ -324,5 +329,5 @@ class Growth:
         return round(found.total(now)) if found is not None else 0
 
     def all(self, now: int) -> dict[str, int]:
-        """Those that rose."""
+        """Return the growth of each counter that rose within the window."""
         return {name: count for name in sorted(self._risen) if (count := self.of(now, name))}

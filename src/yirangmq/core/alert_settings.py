@@ -25,7 +25,7 @@ LOG = "log"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Which notices a sink gets: those of this level and above, of these rules, or of all."""
+    """Filter of the notices that a sink gets: of this level and above, and of these rules (empty: all rules)."""
 
     level: Level = Level.INFO
     rules: tuple[str, ...] = ()
@@ -36,7 +36,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mail:
-    """``secret``: the name of the file with the password; "" where nobody logs in."""
+    """E-mail target of a sink. ``secret``: the name of the file with the password; "" if the server does not log in."""
 
     host: str
     port: int
@@ -50,7 +50,7 @@ class Mail:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """No shell: the program and its arguments."""
+    """Command target of a sink: the program and its arguments, run without a shell."""
 
     words: tuple[str, ...]
 
@@ -61,7 +61,7 @@ class Sink:
     kind: str
     wanted: Wanted
     timeout: float
-    """Seconds for one try."""
+    """Timeout of one attempt, in seconds."""
     to: Webhook | Mail | Program
 
 
@@ -69,20 +69,20 @@ class Sink:
 class AlertSettings:
     is_on: bool = True
     every: float = 5.0
-    """Seconds between two looks."""
+    """Seconds between two evaluations of the rules."""
     window: int = 300_000
-    """Milliseconds that rules look back, where they count events."""
+    """Window of the rules that count events, in milliseconds."""
     pace: Pace = field(default_factory=Pace)
     rules: Mapping[str, RuleSetting] = field(default_factory=dict)
     log: Level | None = Level.INFO
-    """Notices of this level and above go to the log; None: none."""
+    """Notices of this level and above are logged; None: none are."""
     give_up: float = 3600.0
-    """Seconds for which a notice that a sink does not take is tried again."""
+    """Seconds for which a notice that a sink does not accept is sent again."""
     sinks: tuple[Sink, ...] = ()
 
 
 def read_settings(given: object, path: str = "") -> AlertSettings:
-    """From its document; ``BadInput`` names the member."""
+    """Parse the document of the setting ``alerts``; ``BadInput`` names the member that is wrong."""
     fields = Fields(given, path)
     pace = Pace(
         settle=round(fields.number("settleSec", 60, least=0, most=86_400) * 1000),
@@ -118,7 +118,7 @@ def _rules(fields: Fields) -> dict[str, RuleSetting]:
 
 
 def _rule(name: str, given: object, path: str) -> RuleSetting:
-    """An object, or false."""
+    """Parse the settings of one rule: an object, or false to disable the rule."""
     if given is False:
         return RuleSetting(is_on=False)
     fields, rule = Fields(given, path), RULES[name]

@@ -1,7 +1,7 @@
 """Alert life cycle: opened, worse, reminder, recovered; and the limit of notices per hour.
 
-``look`` compares the faults of this moment with the open alerts and returns the notices to send. Each fault, a rule and
-a subject, has one alert. The same values give the same notices.
+``look`` compares the present faults with the open alerts and returns the notices to send. Each fault, a rule and a
+subject, has one alert. The same values give the same notices.
 
 An alert is over when its fault has been absent for ``settle`` ms. The time doubles with each return of the fault, up to
 eight times ``settle``. A fifth of an hour's notices is reserved for CRITICAL alerts; while notices are withheld, one
@@ -18,14 +18,14 @@ from yirangmq.core.errors import NotFound, WrongState
 
 HOUR_MS = 3_600_000
 STORM = "storm"
-"""The rule of the alert that says: more is withheld. It is told whatever the cap is."""
+"""Rule of the alert that reports withheld alerts. Its notices are sent even if the limit per hour is reached."""
 MOST_RETURNS = 3
-"""A fault that keeps coming back is waited for longer, up to eight times as long."""
+"""Returns of a fault that double ``Pace.settle``: three, up to eight times as long."""
 RESERVED = 5
-"""A fifth of the notices of an hour is for what is critical."""
+"""Divisor of the notices per hour that are reserved for CRITICAL alerts: a fifth."""
 MOST_OPEN = 1_000
 KEPT = 200
-"""Alerts that are over and still shown."""
+"""Closed alerts that are still shown."""
 
 
 class Level(StrEnum):
@@ -42,7 +42,7 @@ RANKS = {level: number for number, level in enumerate(Level)}
 
 
 class Fault(NamedTuple):
-    """Something that is wrong now. ``subject``: which queue it is about; "" is the server."""
+    """Fault: a condition that a rule finds now. ``subject``: the queue concerned; "" is the server."""
 
     rule: str
     subject: str
@@ -60,8 +60,8 @@ def key_of(rule: str, subject: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """``settle``: a fault must be gone for so long before its alert is over. ``remind``: one that is open and not
-    acknowledged is told again after so long; 0: never. ``most``: notices in an hour."""
+    """Pacing of notices. ``settle``: time in ms for which a fault must be absent before its alert closes. ``remind``:
+    interval in ms of reminders of an open alert that is not acknowledged; 0: none. ``most``: notices per hour."""
 
     settle: int = 60_000
     remind: int = HOUR_MS
@@ -77,17 +77,17 @@ class Alert:
     text: str
     opened_at: int
     seen_at: int
-    """When the fault was last there."""
+    """Instant at which the fault was last present."""
     is_there: bool = True
     returns: int = 0
-    """How often it went and came back."""
+    """Number of times that the fault disappeared and came back."""
     worst: Level = Level.INFO
-    """The highest level that was told."""
+    """Highest level for which a notice was sent."""
     told_at: int | None = None
-    """The latest notice; None: none yet."""
+    """Instant of the latest notice; None: none yet."""
     notices: int = 0
     is_withheld: bool = False
-    """There is something to tell, and no room for it in this hour."""
+    """A notice is due, but the limit per hour is reached."""
     acked_at: int | None = None
     acked_by: str = ""
     note: str = ""
@@ -99,7 +99,7 @@ class Alert:
 
 
 class Told(StrEnum):
-    """What a notice says."""
+    """Kind of a notice."""
 
     OPENED = "opened"
     WORSE = "worse"
@@ -119,24 +119,26 @@ COUNTED = ("opened", "worse", "reminder", "recovered", "returned", "withheld", "
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Everything there is to remember. ``told``: the moments of the notices that count, of the last hour."""
+    """State of all alerts, as it is kept between two evaluations. ``told``: instants of the notices within the last
+    hour that count towards the limit."""
 
     open: Mapping[str, Alert] = field(default_factory=dict)
-    """By key, in the order in which they were opened."""
+    """Open alerts by key, in the order in which they were opened."""
     closed: tuple[Alert, ...] = ()
     told: tuple[int, ...] = ()
     last: int = 0
-    """The number of the latest alert."""
+    """Number of the latest alert."""
     counts: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTED, 0))
 
 
 def look(standing: Standing, faults: Iterable[Fault], pace: Pace, now: int) -> tuple[Standing, list[Notice]]:
-    """What is to be told now that these faults, and no others, are there."""
+    """Return the state after these faults, and no others, were found, and the notices to send."""
     return _Look(standing, pace, now).over(faults)
 
 
 def acknowledge(standing: Standing, id: str, by: str, note: str, now: int) -> Standing:
-    """Somebody cares for it: no more reminders, unless it gets worse. Said again it changes nothing."""
+    """Acknowledge an alert: it gets no more reminders unless it gets worse. Idempotent. Raises ``WrongState`` if the
+    alert is closed."""
     alert = find(standing, id)
     if alert.closed_at is not None:
         raise WrongState(f"alert {id} is over", field="id")
@@ -155,7 +157,8 @@ def find(standing: Standing, id: str) -> Alert:
 
 
 def shifted(standing: Standing, by: int, latest: int | None = None) -> Standing:
-    """The same by another clock that is ``by`` ahead; nothing in it is later than ``latest``."""
+    """Return the state with all instants moved by ``by`` ms, to a clock that is ahead by that; no instant is later than
+    ``latest``."""
 
     def at(moment: int | None) -> int | None:
         if moment is None:
@@ -181,7 +184,8 @@ def shifted(standing: Standing, by: int, latest: int | None = None) -> Standing:
 
 
 def resumed(standing: Standing, now: int) -> Standing:
-    """After a restart: what was there was there until now, as far as anybody knows, and nothing lies ahead."""
+    """Return the state after a restart: faults that were present count as present until now, and no instant is in the
+    future."""
     known = shifted(standing, 0, now)
     return replace(
         known,
@@ -190,7 +194,7 @@ def resumed(standing: Standing, now: int) -> Standing:
 
 
 def is_news(before: Standing, after: Standing) -> bool:
-    """More has changed than that faults which were there are still there."""
+    """Return True if the state file must be rewritten: anything but ``seen_at`` or ``text`` of open alerts changed."""
     if before.counts != after.counts or before.last != after.last or before.told != after.told:
         return True
     return list(map(_lasting, before.open.values())) != list(map(_lasting, after.open.values()))
@@ -201,7 +205,7 @@ def _lasting(alert: Alert) -> Alert:
 
 
 class _Look:
-    """One look. Nothing of what was there before is changed."""
+    """One evaluation of the faults. The state before it is not modified."""
 
     def __init__(self, standing: Standing, pace: Pace, now: int) -> None:
         self._pace = pace
@@ -225,7 +229,7 @@ class _Look:
         after = Standing(self._open, tuple(self._closed[-KEPT:]), tuple(self._told), self._last, self._counts)
         return (self._before if after == self._before else after), self._notices
 
-    # -- a fault that is there ------------------------------------------------------------------------------------
+    # -- a fault that is present ----------------------------------------------------------------------------------
 
     def _is_there(self, fault: Fault) -> None:
         known = self._open.get(fault.key)
@@ -262,7 +266,7 @@ class _Look:
         )
 
     def _returns(self, key: str) -> int:
-        """Of an alert that was over a short while ago."""
+        """Return the number of returns: one more than an alert of this key that closed recently, else 0."""
         recent = self._now - (self._pace.settle << (MOST_RETURNS + 1))
         for alert in reversed(self._closed):
             if alert.key == key and (alert.closed_at or 0) >= recent:
@@ -299,7 +303,7 @@ class _Look:
         reserved = 0 if level is Level.CRITICAL else self._pace.most // RESERVED
         return len(self._told) < self._pace.most - reserved
 
-    # -- one that is gone -----------------------------------------------------------------------------------------
+    # -- a fault that is absent -----------------------------------------------------------------------------------
 
     def _is_gone(self, alert: Alert) -> None:
         patience = self._pace.settle << min(alert.returns, MOST_RETURNS)
@@ -308,13 +312,13 @@ class _Look:
             return
         del self._open[alert.key]
         over = replace(alert, is_there=False, is_withheld=False, closed_at=self._now)
-        if alert.told_at is not None:  # of one that nobody was told of, nobody needs to hear that it is over
+        if alert.told_at is not None:  # no recovery notice for an alert without an opening notice
             over = replace(over, notices=over.notices + 1)
             self._notices.append(Notice(Told.RECOVERED, over, self._now))
         self._counts["recovered"] += 1
         self._closed.append(over)
 
-    # -- too many ---------------------------------------------------------------------------------------------------
+    # -- storm ------------------------------------------------------------------------------------------------------
 
     def _storm(self) -> None:
         withheld = sum(alert.is_withheld for alert in self._open.values())

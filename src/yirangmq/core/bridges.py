@@ -1,8 +1,8 @@
 """Bridges from topics to a queue: definition, cursor, and the message ids that make delivery exactly-once.
 
-Each wanted record becomes one message with the id ``EPOCH-SEQUENCE``, so that a record that is brought twice is a
-duplicate. Definitions and cursors are notes of the store, under ``bridge/`` and ``bridge-cursor/``. The worker is
-``broker.bridge_worker``. Pure."""
+Each record that matches the filter becomes one message with the id ``EPOCH-SEQUENCE``, so that a record that is copied
+twice is a duplicate. Definitions and cursors are notes of the store, under ``bridge/`` and ``bridge-cursor/``. The
+worker is ``broker.bridge_worker``. Pure."""
 
 from enum import StrEnum
 from hashlib import blake2b
@@ -16,24 +16,25 @@ from yirangmq.core.validation import Fields, kind
 
 DEFINED = "bridge/"
 REACHED = "bridge-cursor/"
-"""Where the notes of bridges begin: what each is, and how far it has come."""
+"""Prefixes of the notes of bridges: definitions, and cursors."""
 MOST_GROUP = 255
-"""Characters of a group id."""
+"""Maximum length of a group id, in characters."""
 
 
 class BridgeState(StrEnum):
     RUNNING = "running"
-    """It brings over what is published."""
+    """It copies records as they are published."""
     WAITING = "waiting"
-    """The queue or its store takes nothing now; it is tried again."""
+    """The queue or its store accepts nothing now; the worker retries."""
     PAUSED = "paused"
-    """An operator wants it so."""
+    """An operator paused it."""
     STOPPED = "stopped"
-    """It cannot go on by itself: what it needs next is gone, or the log is another one."""
+    """It cannot continue without an operator: the next record was retired, or the log has another epoch."""
 
 
 class Bridge(NamedTuple):
-    """``groups``: a record's key becomes its message's group. ``changed_at``: when it was last paused or resumed."""
+    """Bridge from topics to a queue. ``groups``: the key of a record becomes the group of its message. ``changed_at``:
+    instant at which it was last paused or resumed."""
 
     name: str
     queue: str
@@ -48,7 +49,7 @@ class Bridge(NamedTuple):
 
 
 class Reached(NamedTuple):
-    """Everything up to ``sequence`` of this epoch is in the queue, as far as it is wanted there."""
+    """Cursor of a bridge: all matching records up to ``sequence`` of this epoch are in the queue."""
 
     epoch: str
     sequence: int
@@ -56,7 +57,7 @@ class Reached(NamedTuple):
 
 
 class NewBridge(NamedTuple):
-    """One to be made: where it begins, too."""
+    """Definition of a bridge to be created, with the place in the log where it starts."""
 
     bridge: Bridge
     start: Start = Start.NEW
@@ -68,7 +69,7 @@ def check_bridge(name: object, field: str = "name") -> str:
 
 
 def read_new(given: object, path: str = "") -> NewBridge:
-    """From a document. ``BadInput`` names the field."""
+    """Parse the document of a new bridge; ``BadInput`` names the field that is wrong."""
     fields = Fields(given, path)
     name = check_bridge(fields.take("name", None), fields.name("name"))
     queue = validation.check_queue(fields.take("queue", None), fields.name("queue"))
@@ -95,7 +96,7 @@ def _topics(given: object, field: str) -> tuple[str, ...]:
 
 
 def read_all(given: object, path: str) -> tuple[NewBridge, ...]:
-    """An array of them, each name once."""
+    """Parse an array of new bridges; each name may occur once."""
     if not isinstance(given, list):
         raise BadInput(f"must be an array of objects, not {kind(given)}", field=path)
     found = tuple(read_new(one, f"{path}[{place}]") for place, one in enumerate(given))
@@ -105,7 +106,7 @@ def read_all(given: object, path: str) -> tuple[NewBridge, ...]:
 
 
 def as_document(bridge: Bridge) -> dict[str, Any]:
-    """As its note has it."""
+    """Return the bridge as the document of its note."""
     return {**bridge._asdict(), "topics": list(bridge.topics)}
 
 
@@ -114,12 +115,13 @@ def of_document(given: dict[str, Any]) -> Bridge:
 
 
 def message_id(epoch: str, sequence: int) -> str:
-    """The same for the same record, always: what brings it twice is seen."""
+    """Return the message id of a record. It is always the same, so that a record that is copied twice is a
+    duplicate."""
     return f"{epoch}-{sequence}"
 
 
 def group_of(key: str | None) -> str | None:
-    """A key that is too long for a group id stands there as its hash."""
+    """Return the group id of a key; a key that is too long for a group id is replaced by its hash."""
     if not key:
         return None
     return key if len(key) <= MOST_GROUP else f"blake2b:{blake2b(key.encode(), digest_size=32).hexdigest()}"

@@ -1,9 +1,9 @@
-"""Consumer registry: what consumers report of themselves, and an operator's requests to them.
+"""Consumer registry: reports of consumers, and an operator's requests to them.
 
 A consumer reports every second. It is shown as silent after 10 s without a report, and forgotten after an hour.
 
 A request (pause, resume, drain) belongs to the process for which it was made: a process that restarts under the same id
-begins without one. The request is removed when the consumer reports the state that fulfils it.
+starts without one. The request is removed when the consumer reports the state that fulfils it.
 
 ``Consumers`` is the registry in memory, for a server and for a store that no other process can open; it is thread-safe.
 ``stores.consumer_registry`` keeps files instead. Nothing outlives the process: consumers report every second, so a
@@ -20,9 +20,10 @@ from yirangmq.core.ports import Clock
 from yirangmq.core.validation import Fields
 
 SILENT_MS = 10_000
-"""A consumer tells of itself every second; one not heard of for so long is shown as silent."""
+"""Age of the latest report, in ms, from which a consumer is shown as silent. A consumer reports every second."""
 FORGOTTEN_MS = 3_600_000
-"""A silent one stays on the roster for so long, so that its end is noticed."""
+"""Age of the latest report, in ms, from which a consumer is removed. It is shown until then, so that operators notice
+its end."""
 MOST_QUEUES = 1_000
 MOST_TEXT = 255
 SILENT = "silent"
@@ -33,7 +34,7 @@ class ConsumerState(StrEnum):
     PAUSED = "paused"
     DRAINING = "draining"
     STOPPED = "stopped"
-    """The last word of a consumer; it leaves the roster with it."""
+    """Last report of a consumer; it is removed from the registry."""
 
 
 WISHES: dict[str, ConsumerState] = {
@@ -41,11 +42,12 @@ WISHES: dict[str, ConsumerState] = {
     "resume": ConsumerState.RUNNING,
     "drain": ConsumerState.DRAINING,
 }
-"""What an operator may ask for, and the state that fulfils it."""
+"""Requests of an operator, and the state that fulfils each."""
 
 
 class Card(NamedTuple):
-    """One consumer. Instants in milliseconds; ``in_work`` counts messages, the numbers after it are totals."""
+    """Registry entry of one consumer. Instants are in milliseconds. ``in_work`` counts messages in process; ``done``,
+    ``failed``, ``lost`` and ``stuck`` are totals. ``wish``: an operator's request, "" if there is none."""
 
     id: str
     host: str
@@ -63,20 +65,20 @@ class Card(NamedTuple):
 
 
 class Roster(Protocol):
-    """Where the cards are kept: in a server's memory, or as files beside a store that is used directly."""
+    """Port of the consumer registry: in a server's memory, or as files beside a store that is used directly."""
 
     def beat(self, values: Mapping[str, Any]) -> str:
-        """A consumer tells of itself; what is wished of it, "" if nothing is."""
+        """Store a consumer's report. Return the operator's request to it, "" if there is none."""
 
     def cards(self) -> list[dict[str, Any]]:
-        """Every consumer not forgotten, by id."""
+        """Return every consumer that has reported within an hour, in order of id."""
 
     def wish(self, id: str, wish: str) -> dict[str, Any]:
-        """Ask something of one consumer; its card."""
+        """Store an operator's request to one consumer, and return its entry."""
 
 
 def read_card(values: object, now: int) -> Card:
-    """What a consumer says of itself, checked. Members a newer consumer may add are passed over."""
+    """Parse a consumer's report. Unknown members, which a newer consumer may add, are ignored."""
     given = Fields(values)
     queues = given.take("queues", [])
     if not isinstance(queues, list | tuple) or len(queues) > MOST_QUEUES:
@@ -105,7 +107,8 @@ def _count(given: Fields, key: str) -> int:
 
 
 def heard(before: Card | None, card: Card) -> Card:
-    """The card with the wish that still stands."""
+    """Return the new entry with the request of the entry before it, if the process is the same and has not fulfilled
+    it."""
     if before is None or not before.wish or not _is_same(before, card):
         return card
     return card if WISHES[before.wish] is card.state else card._replace(wish=before.wish)
@@ -126,7 +129,8 @@ def is_forgotten(card: Card, now: int) -> bool:
 
 
 def show_card(card: Card, now: int) -> dict[str, Any]:
-    """For operators: times as milliseconds since 1970, ``silentSec`` since it was last heard of."""
+    """Return the entry for operators: times in milliseconds since 1970, ``silentSec`` in seconds since the latest
+    report."""
     silent = max(0, now - card.seen_at)
     return {
         "consumerId": card.id,
@@ -147,11 +151,11 @@ def show_card(card: Card, now: int) -> dict[str, Any]:
 
 
 MOST = 10_000
-"""Consumers on one roster; the ones longest silent make room."""
+"""Maximum number of consumers in one registry; beyond it the longest silent one is removed."""
 
 
 class Consumers:
-    """``core.consumer_registry.Roster`` in a dict. Safe to share between threads."""
+    """Consumer registry in memory (``core.consumer_registry.Roster``). Thread-safe."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -161,7 +165,7 @@ class Consumers:
     def beat(self, values: Mapping[str, Any]) -> str:
         card = read_card(values, self._clock.now_ms())
         with self._guard:
-            before = self._cards.pop(card.id, None)  # put in again at the end: the first is the longest silent
+            before = self._cards.pop(card.id, None)  # inserted again at the end: the first is the longest silent
             if card.state is ConsumerState.STOPPED:
                 return ""
             card = self._cards[card.id] = heard(before, card)

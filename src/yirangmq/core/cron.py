@@ -1,10 +1,10 @@
-"""Cron schedules: reading a line, and computing its next firing time in a time zone.
+"""Cron schedules: parsing a line, and computing its next firing time in a time zone.
 
 Five fields: minute, hour, day of month, month, day of week; with lists, ranges, steps, and names of months and days.
-Where both days are restricted, either may match, as in every cron.
+If both days are restricted, either may match, as in every cron.
 
-Where clocks change: a time of day that is skipped fires as much later as the clocks jump (02:30 at 03:30). A time of
-day that comes twice fires the first time only, unless the line says every hour: then every hour fires. Pure."""
+When clocks change: a time of day that is skipped fires later by the size of the jump (02:30 at 03:30). A time of day
+that comes twice fires the first time only, unless the line names all 24 hours: then every hour fires. Pure."""
 
 from bisect import bisect_left
 from collections.abc import Iterator
@@ -17,10 +17,10 @@ MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", 
 WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 LONGEST_MONTH = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 MOST_DAYS = 9 * 366
-"""February 29 may be eight years away; nothing that can happen is further."""
+"""Days that the search looks ahead: February 29 may be eight years away, and no other date is further."""
 DAY = timedelta(days=1)
 SKIPPED_FOR = 86_400
-"""Seconds after a jump of the clocks in which what was skipped may still be to come."""
+"""Seconds after a clock change within which a skipped time may still have to fire."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ FIELDS = (
 
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """A line that was read. ``either``: day of month or day of week, not both."""
+    """Parsed cron line. ``either``: day of month or day of week must match, not both."""
 
     text: str
     minutes: tuple[int, ...]
@@ -63,11 +63,11 @@ class Cron:
         return by_date or by_weekday if self.either else by_date and by_weekday
 
 
-# -- reading ----------------------------------------------------------------------------------------------------------
+# -- parser -----------------------------------------------------------------------------------------------------------
 
 
 def read_cron(text: object) -> Cron:
-    """The line as a value; ``BadInput`` says which field is wrong, and that a date never comes."""
+    """Parse a cron line. ``BadInput`` names the field that is wrong, or says that no such date exists."""
     parts = text.split() if isinstance(text, str) else []
     if not isinstance(text, str) or len(parts) != len(FIELDS):
         names = ", ".join(field.name for field in FIELDS)
@@ -104,7 +104,7 @@ def _read_field(text: str, field: _Field) -> set[int]:
             low = _number(first, field)
             high = _number(last, field) if dash else low
             if dash and not high and field.words is WEEKDAYS:
-                high = 7  # Sunday ends a week as well as it begins one
+                high = 7  # Sunday is both 0 and 7
         if low > high:
             raise BadInput(f"{field.name}: {part!r} runs backwards")
         found.update(range(low, high + 1, int(step) if slash else 1))
@@ -121,7 +121,7 @@ def _number(text: str, field: _Field) -> int:
 
 
 def _digits(text: str) -> int:
-    """-1 where it is no number of at most three digits."""
+    """Return the number; -1 if the text is not a number of at most three digits."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= 3 else -1
 
 
@@ -129,7 +129,7 @@ def _digits(text: str) -> int:
 
 
 def next_fire(cron: Cron, after_ms: int, zone: tzinfo) -> int:
-    """The first instant after ``after_ms`` at which the line fires, in milliseconds."""
+    """Return the first instant after ``after_ms`` at which the line fires, in milliseconds."""
     now = datetime.fromtimestamp(after_ms / 1000, zone)
     candidate = _next_on_the_wall(cron, now.replace(tzinfo=None))
     instant = candidate.replace(tzinfo=zone)
@@ -140,7 +140,7 @@ def next_fire(cron: Cron, after_ms: int, zone: tzinfo) -> int:
 
 
 def fires(cron: Cron, since_ms: int, until_ms: int, zone: tzinfo) -> list[int]:
-    """Every instant after ``since_ms``, up to and with ``until_ms``."""
+    """Return every firing time after ``since_ms``, up to and including ``until_ms``."""
     found: list[int] = []
     instant = next_fire(cron, since_ms, zone)
     while instant <= until_ms:
@@ -150,7 +150,7 @@ def fires(cron: Cron, since_ms: int, until_ms: int, zone: tzinfo) -> list[int]:
 
 
 def _next_on_the_wall(cron: Cron, now: datetime) -> datetime:
-    """The next minute that matches, by a clock that never changes."""
+    """Return the next local minute that matches, ignoring clock changes."""
     day, hour, minute = now.date(), now.hour, now.minute + 1
     for _ in range(MOST_DAYS):
         if cron.matches_day(day):
@@ -163,7 +163,7 @@ def _next_on_the_wall(cron: Cron, now: datetime) -> datetime:
 
 
 def _next_around_a_change(cron: Cron, after_ms: int, day: date, zone: tzinfo) -> int:
-    """The careful way, where the clocks change between now and then: all instants of a day, in their true order."""
+    """Return the next firing time if the clocks change before it: compute all instants of a day and order them."""
     day -= DAY
     for _ in range(MOST_DAYS):
         if cron.matches_day(day):
@@ -178,7 +178,7 @@ def _instants(cron: Cron, day: date, zone: tzinfo) -> Iterator[int]:
     for hour in cron.hours:
         for minute in cron.minutes:
             first = datetime(day.year, day.month, day.day, hour, minute, tzinfo=zone)
-            yield _ms(first)  # of a time that is skipped: as much later as the clocks jump
+            yield _ms(first)  # a skipped time is later by the size of the jump
             if cron.is_hourly and _exists(first):
                 yield _ms(first.replace(fold=1))
 

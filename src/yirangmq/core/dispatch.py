@@ -1,7 +1,7 @@
 """Dispatch strategies and group membership: which consumer gets which message.
 
-Each strategy is a function of the candidates, the messages' keys and its memory of earlier assignments. The same input
-gives the same output: random numbers come from a generator whose state is in that memory.
+Each strategy is a function of the candidates, the messages' keys and the strategy's state after earlier assignments.
+The same input gives the same output: that state includes the random number generator.
 
 Members of a queue's group are the registered consumers and those that wait for messages now. A consumer that has
 stopped waiting remains one for the grace time, 60 s by default. Time is an argument. ``broker.dispatch.dispatcher``
@@ -23,7 +23,7 @@ MOST_WEIGHT = 1_000
 MOST_WEIGHTS = 1_000
 LONGEST_KEY = 200
 GRACE_SEC = 60
-"""How long a consumer may be away before it is no longer one of its queue."""
+"""Default grace time in seconds: a consumer that stopped waiting stays a member of its queue's group for this long."""
 
 
 class Strategy(StrEnum):
@@ -51,8 +51,8 @@ MEANING: dict[Strategy, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
-    """How a queue's messages are given out, as its policy says it. ``key``: the attribute by which ``key_hash`` goes,
-    "" is the group. ``outcomes``: the queue to which the end of each delivery is told, "" is none."""
+    """Dispatch settings of a queue, from its policy. ``key``: the attribute that ``key_hash`` hashes, "" is the group.
+    ``outcomes``: the queue to which the end of each delivery is published, "" is none."""
 
     strategy: Strategy = Strategy.FIRST_AVAILABLE
     weights: Mapping[str, int] = field(default_factory=dict)
@@ -61,17 +61,18 @@ class Dispatch:
     outcomes: str = ""
 
     def weight(self, consumer: str) -> int:
-        """By its name, else by the first pattern that fits, else 1."""
+        """Return the consumer's weight: by its name, else by the first pattern that matches, else 1."""
         if consumer in self.weights:
             return self.weights[consumer]
         return next((weight for name, weight in self.weights.items() if fnmatchcase(consumer, name)), 1)
 
 
-# -- the policy's words -----------------------------------------------------------------------------------------------
+# -- document ---------------------------------------------------------------------------------------------------------
 
 
 def read_dispatch(given: object, queue: str) -> Dispatch | None:
-    """Null is none: messages go to whoever is first, and no deliveries are recorded."""
+    """Parse the policy's member ``dispatch``. Null is None: messages go to the first consumer that waits, and no
+    deliveries are recorded."""
     if given is None:
         return None
     part = Fields(given, "dispatch", BadPolicy)
@@ -119,7 +120,7 @@ def _read_outcomes(given: object, field: str, queue: str) -> str:
 
 
 def show_dispatch(dispatch: Dispatch | None) -> dict[str, Any] | None:
-    """As its document; ``read_dispatch`` of it gives the same."""
+    """Return the document; ``read_dispatch`` of it returns an equal value."""
     if dispatch is None:
         return None
     seconds = dispatch.grace_ms / 1000
@@ -132,12 +133,12 @@ def show_dispatch(dispatch: Dispatch | None) -> dict[str, Any] | None:
     }
 
 
-# -- the strategies ---------------------------------------------------------------------------------------------------
+# -- strategies -------------------------------------------------------------------------------------------------------
 
 
 class Candidate(NamedTuple):
-    """A consumer as a strategy sees it. ``place`` tells apart those of one name; ``room``: how many it can take;
-    ``in_flight``: how many it has."""
+    """Candidate consumer of a strategy. ``place`` distinguishes candidates with the same name. ``room``: messages that
+    it can take; ``in_flight``: messages that it has."""
 
     name: str
     place: int
@@ -147,8 +148,8 @@ class Candidate(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """What a strategy remembers from one assignment to the next: who was last, the state of its lot, and how much each
-    consumer is owed."""
+    """State of a strategy between two assignments. ``latest``: the candidate that got the last message; ``lot``: the
+    state of the random number generator; ``owed``: the weight credit of each candidate."""
 
     latest: tuple[str, int] = ("", 0)
     lot: int = 0
@@ -156,7 +157,7 @@ class Memory(NamedTuple):
 
 
 class Assignment(NamedTuple):
-    """For each message the number of its candidate, None: it stays in line; and what to remember."""
+    """Result of a strategy: for each message the index of its candidate (None: it stays ready), and the new state."""
 
     takers: list[int | None]
     memory: Memory
@@ -167,13 +168,13 @@ Assign = Callable[[Sequence[Candidate], Keys, Memory], Assignment]
 
 
 def first_available(candidates: Sequence[Candidate], keys: Keys, memory: Memory) -> Assignment:
-    """In the order given, each as much as it can carry."""
+    """Fill the candidates in the order given, each up to its ``room``."""
     order = [n for n, one in enumerate(candidates) for _ in range(one.room)]
     return Assignment(_padded(order, len(keys)), memory)
 
 
 def round_robin(candidates: Sequence[Candidate], keys: Keys, memory: Memory) -> Assignment:
-    """The next by name after whoever was last, of those with room."""
+    """Assign messages in turn, in order of name, starting after the candidate that was last."""
     ring = sorted(range(len(candidates)), key=lambda n: candidates[n][:2])
     rooms = [one.room for one in candidates]
     latest = memory.latest
@@ -209,8 +210,8 @@ def by_lot(candidates: Sequence[Candidate], keys: Keys, memory: Memory) -> Assig
 
 
 def weighted(candidates: Sequence[Candidate], keys: Keys, memory: Memory) -> Assignment:
-    """In proportion to weights, and spread evenly: each is owed its weight a turn, whoever is owed most gets it. Those
-    of weight 0 are a reserve, for when nobody else has room."""
+    """Smooth weighted round robin: each candidate is credited its weight per turn, and the one with the highest credit
+    gets the message. Candidates of weight 0 are a reserve, used if no other has ``room``."""
     rooms = [one.room for one in candidates]
     owed = {one[:2]: memory.owed.get(one[:2], 0) for one in candidates}
     takers: list[int | None] = []
@@ -234,7 +235,7 @@ def _most_owed(candidates: Sequence[Candidate], able: Sequence[int], owed: dict[
 
 
 def least_loaded(candidates: Sequence[Candidate], keys: Keys, memory: Memory) -> Assignment:
-    """Those of one name share what it has in flight."""
+    """Assign each message to the candidate with the fewest in flight. Candidates of one name share their count."""
     rooms = [one.room for one in candidates]
     loads = {one.name: one.in_flight for one in candidates}
     given = [0] * len(candidates)
@@ -252,8 +253,8 @@ def least_loaded(candidates: Sequence[Candidate], keys: Keys, memory: Memory) ->
 
 
 def by_key(candidates: Sequence[Candidate], keys: Keys, memory: Memory) -> Assignment:
-    """Who is the owner of a key is settled among all names, with room or without: a message whose owner has none stays
-    in line. Those without a key go in turn."""
+    """Assign each message to the owner of its key. The owner is chosen among all names, with ``room`` or without: if it
+    has none, the message stays ready. Messages without a key are assigned by ``round_robin``."""
     everyone = tuple(sorted({one.name for one in candidates}))
     rooms = [one.room for one in candidates]
     takers: list[int | None] = []
@@ -282,20 +283,22 @@ STRATEGIES: dict[Strategy, Assign] = {
     Strategy.LOAD_BALANCE: least_loaded,
     Strategy.KEY_HASH: by_key,
 }
-"""Those that share messages out. ``ordered`` is about which message, ``broadcast`` about copies: see below."""
+"""Strategies that assign messages to candidates. ``ordered`` selects the message and ``broadcast`` makes copies: see
+below."""
 SHARING = frozenset(STRATEGIES) - {Strategy.FIRST_AVAILABLE}
-"""Those that must see everybody who waits at once."""
+"""Strategies that need all waiting consumers in one assignment."""
 BY_NAME = frozenset({Strategy.BROADCAST, Strategy.KEY_HASH})
-"""Those by which not everybody may have every message."""
+"""Strategies that restrict a message to the consumers of one name."""
 
 
 def may_begin(in_hand: int, waiting_again: int) -> bool:
-    """``ordered``: the next one only when none is in hand and none waits to be tried again."""
+    """Return True if ``ordered`` may lease the next message: none is leased, and none waits for a retry."""
     return in_hand == 0 and waiting_again == 0
 
 
 def copy_id(id: str, target: int) -> str:
-    """Of the copy that the consumer with this number gets; the same each time, and never longer than an id may be."""
+    """Return the id of the copy for the consumer with this number: the same on each call, and at most 100
+    characters."""
     tail = f".{target:016x}"
     if len(id) + len(tail) > 100:
         id = f"{id[:60]}-{blake2b(id.encode(), digest_size=8).hexdigest()}"
@@ -306,7 +309,7 @@ def is_copy(id: str, target: int) -> bool:
     return bool(target) and id.endswith(f".{target:016x}")
 
 
-# -- parts ------------------------------------------------------------------------------------------------------------
+# -- helpers ----------------------------------------------------------------------------------------------------------
 
 
 def _padded(takers: Sequence[int | None], count: int) -> list[int | None]:
@@ -314,7 +317,7 @@ def _padded(takers: Sequence[int | None], count: int) -> list[int | None]:
 
 
 def draw(lot: int) -> tuple[int, int]:
-    """The next state of a lot, and a number of 64 bits (splitmix64)."""
+    """Return the next state of the generator and a random number of 64 bits (splitmix64)."""
     lot = (lot + 0x9E3779B97F4A7C15) % 2**64
     mixed = lot
     mixed = (mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
@@ -324,19 +327,23 @@ def draw(lot: int) -> tuple[int, int]:
 
 @lru_cache(maxsize=8192)
 def owner(key: str, everyone: tuple[str, ...]) -> str:
-    """Of all names the one whose hash with this key is largest: if one goes, only its keys move."""
+    """Return the owner of a key by rendezvous hashing: the name with the largest hash together with the key. If a name
+    is removed, only its keys move."""
     return max(everyone, key=lambda name: blake2b(f"{name}\0{key}".encode(), digest_size=8).digest())
 
 
 # -- group membership --------------------------------------------------------------------------------------------------
 
 MOST_SEEN = 1_000
-"""Names remembered that are not registered; the longest away make room."""
+"""Maximum number of absent names that are remembered; beyond it the longest absent one is removed."""
 
 
 class Attendance(NamedTuple):
-    """``registered``: by an operator or by itself, since when; until it is deregistered. ``here``: who waits for
-    messages now, and whether it asks anew for each batch. ``seen``: those who do not, and when they last did."""
+    """Membership of a queue's group.
+
+    ``registered``: names registered by an operator or by the consumer, with the instant; they stay until they are
+    deregistered. ``here``: names that wait for messages now, and whether each polls (a new request per batch).
+    ``seen``: names that do not wait now, with the instant at which they last did."""
 
     registered: Mapping[str, int] = {}
     here: Mapping[str, bool] = {}
@@ -348,8 +355,8 @@ class Attendance(NamedTuple):
 
 
 def looked(before: Attendance, here: Mapping[str, bool], now: int, *, keeps_all: bool) -> Attendance:
-    """Who is here now. Of those who went, a poller may come again at once, and so is only away; one whose connection
-    ended is gone, unless ``keeps_all``."""
+    """Return the membership after ``here`` are the names that wait now. A poller that stopped waiting may return, so it
+    stays in ``seen``. A consumer that ended its connection is removed, unless ``keeps_all``."""
     seen = {name: at for name, at in before.seen.items() if name not in here}
     for name, is_poll in before.here.items():
         if name not in here and (is_poll or keeps_all):
@@ -358,14 +365,14 @@ def looked(before: Attendance, here: Mapping[str, bool], now: int, *, keeps_all:
 
 
 def asked(before: Attendance, name: str, now: int) -> Attendance:
-    """Somebody took messages without waiting for them."""
+    """Return the membership after a consumer leased messages without waiting for them."""
     if name in before.here:
         return before
     return before._replace(seen=_bounded({**before.seen, name: now}))
 
 
 def forgotten(before: Attendance, now: int, grace_ms: int) -> Attendance:
-    """Without those who are away for too long."""
+    """Return the membership without names that have been absent for longer than the grace time."""
     if all(now - at <= grace_ms for at in before.seen.values()):
         return before
     return before._replace(seen={name: at for name, at in before.seen.items() if now - at <= grace_ms})
@@ -376,12 +383,12 @@ def registered(before: Attendance, name: str, now: int) -> Attendance:
 
 
 def deregistered(before: Attendance, name: str) -> Attendance:
-    """One that is here stays for as long as it is."""
+    """Return the membership without this registration. A consumer that waits now stays a member until it stops."""
     return before._replace(registered=_without(before.registered, name), seen=_without(before.seen, name))
 
 
 def next_change(attendance: Attendance, grace_ms: int) -> int | None:
-    """When somebody will be away for too long, if nobody comes back."""
+    """Return the instant at which the next grace time ends; None if no member is absent."""
     return min((at + grace_ms + 1 for at in attendance.seen.values()), default=None)
 
 

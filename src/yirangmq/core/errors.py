@@ -1,4 +1,4 @@
-"""Errors: each has a code that never changes, and a text for people.
+"""Errors: each has a stable code, and a text for people.
 
 Protocols translate codes through one table each and never invent their own. Some errors carry values in their text
 (``retry_after``, ``active``, ``addresses``) and read them from there, because only code, text and field pass through
@@ -9,7 +9,8 @@ from typing import Any
 
 
 class QueueError(Exception):
-    """The one parent. ``code`` never changes between releases; ``field`` names the input at fault, if one is."""
+    """Base class of all errors. ``code`` never changes between releases; ``field`` names the input at fault, or is
+    None."""
 
     code = "internal_error"
 
@@ -17,14 +18,14 @@ class QueueError(Exception):
         super().__init__(f"{field}: {text}" if field else text)
         self.field = field
         self.receipts: list[Any] = []
-        """Of a ``publish_many`` that was stopped in the middle: what became of the messages sent, in their order;
-        None for one that was not stored, or of which nothing is known."""
+        """Receipts of a ``publish_many`` that failed in the middle, in the order of the messages; None for a message
+        that was not stored, or with unknown result."""
         self.refused: dict[str, QueueError] = {}
-        """Of a sender: why messages were refused that had been sent before, by their ids; this is the first of them."""
+        """Errors of a sender's earlier messages that were refused, by message id. This error is the first of them."""
 
 
 class BadInput(QueueError):
-    """What was said to us is malformed; nothing was stored."""
+    """The input is malformed. Nothing was stored."""
 
     code = "bad_input"
 
@@ -34,7 +35,7 @@ class TooLarge(BadInput):
 
 
 class PackedBody(BadInput):
-    """A body that is packed, as gzip does it, where only plain ones are read."""
+    """The body of a request is compressed (gzip), and only plain bodies are accepted."""
 
     code = "packed_body"
 
@@ -48,49 +49,50 @@ class BadFilter(BadInput):
 
 
 class Unfit(BadInput):
-    """The queue's processor refused the message: a check, or a hook that said no. Nothing was stored."""
+    """The queue's processor refused the message: a check failed, or a hook refused it. Nothing was stored."""
 
     code = "unfit"
 
 
 class HookFailed(QueueError):
-    """A hook of the queue's processor took too long, failed or died; nothing was stored."""
+    """A hook of the queue's processor timed out, failed, or its process ended. Nothing was stored."""
 
     code = "hook_failed"
 
 
 class PayloadDamaged(QueueError):
-    """The stored payload is not the one that was sent: its SHA-256 is another. It is never handed out."""
+    """The stored payload is not the one that was published: its SHA-256 differs. It is never delivered."""
 
     code = "payload_damaged"
 
 
 class NotFound(QueueError):
-    """No such message, and none that finished within the tombstone window."""
+    """The message does not exist, and none with this id finished within the tombstone window."""
 
     code = "not_found"
 
 
 class Retired(NotFound):
-    """The log no longer holds the sequence asked for: ``asked`` is the one, ``first`` where it begins now."""
+    """The log no longer holds the requested sequence. ``asked``: the requested sequence; ``first``: the first one that
+    the log holds."""
 
     code = "retired"
 
     def __init__(self, text: str, *, field: str | None = None, asked: int = 0, first: int = 0) -> None:
         super().__init__(text, field=field)
-        found = re.search(r"sequence (\d+) .* begins at (\d+)", text)  # the text passes every door, the numbers do not
+        found = re.search(r"sequence (\d+) .* begins at (\d+)", text)  # protocols pass the text, not the numbers
         self.asked = asked or (int(found[1]) if found else 0)
         self.first = first or (int(found[2]) if found else 0)
 
 
 class WrongState(QueueError):
-    """The message exists, but this verb does not apply to the state it is in."""
+    """The message exists, but the verb does not apply to its state."""
 
     code = "wrong_state"
 
 
 class LeaseLost(QueueError):
-    """The lease named is not the one in force. Never a silent success."""
+    """The named lease is not the lease in force. The call never succeeds silently."""
 
     code = "lease_lost"
 
@@ -104,48 +106,49 @@ class LeaseMismatch(LeaseLost):
 
 
 class NotAllowed(QueueError):
-    """Wrong or missing token, or a thing this client may not do."""
+    """The token is wrong or missing, or the client lacks the right."""
 
     code = "not_allowed"
 
 
 class Stranger(NotAllowed):
-    """Nobody that is known here, by token or by address."""
+    """The client is unknown: neither its token nor its address matches a grant."""
 
 
 class TlsFailed(QueueError):
-    """TLS between a client and a server cannot be set up: a certificate that does not verify, or only one side speaks
-    TLS. Permanent: the client does not retry. The text says which setting or option to change."""
+    """TLS between a client and a server cannot be set up: a certificate does not verify, or one side does not use TLS.
+    Permanent: the client does not retry. The text says which setting or option to change."""
 
     code = "tls_failed"
 
 
 class Misdirected(NotAllowed):
-    """The request names another host than this server's, as one does that reached it by DNS rebinding."""
+    """The request names another host than this server's, as a request after DNS rebinding does."""
 
     code = "misdirected"
 
 
 class Unavailable(QueueError):
-    """The server cannot be reached, has too many clients, or is stopping. Asking again later may help."""
+    """The server cannot be reached, has too many clients, or is stopping. A later retry may succeed."""
 
     code = "unavailable"
 
 
 class CannotListen(QueueError):
-    """An address of a server is in use, or cannot be had at all; the text says who has it and what to do."""
+    """An address of a server is in use, or cannot be bound. The text says which process has it and what to do."""
 
     code = "cannot_listen"
 
 
 class NotActive(Unavailable):
-    """Of a pair of nodes: this is the standby. Its answer names the active one, and where clients reach it."""
+    """This node is not the active one of its pair or cluster. The text names the active node and its client
+    addresses, if they are known."""
 
     code = "not_active"
 
     @property
     def active(self) -> str:
-        """The name of the active node; "" if it is not known. It stands in the text, which passes every door."""
+        """Name of the active node; "" if it is not known. Parsed from the text, which every protocol passes."""
         found = re.search(r"the active node is (\S+?)(?: at |$)", str(self))
         return found[1] if found else ""
 
@@ -156,19 +159,19 @@ class NotActive(Unavailable):
 
 
 class Replaced(Unavailable):
-    """Of a durable subscriber: its name follows over another connection now. Coming again would be a fight."""
+    """Another connection took over this durable subscriber's name. A reconnect would take it back, in a loop."""
 
     code = "replaced"
 
 
 class Unreachable(Unavailable):
-    """A client tried every address as often as it may. What it asked last may or may not have been done."""
+    """The client tried every address up to its retry limit. Its last request may or may not have been executed."""
 
     code = "unreachable"
 
 
 class TimedOut(Unavailable):
-    """Nothing, or not enough, was heard for too long."""
+    """Nothing, or too little, was received within the timeout."""
 
     code = "timed_out"
 
@@ -179,18 +182,19 @@ def _told_seconds(error: QueueError) -> float | None:
 
 
 class QuotaExceeded(QueueError):
-    """The queue, or the store, is as full as it may be; nothing of the batch was stored."""
+    """The queue or the store has reached its quota. Nothing of the batch was stored."""
 
     code = "quota_exceeded"
 
     @property
     def retry_after(self) -> float | None:
-        """Seconds after which asking again may help; None: never. It stands in the text, which passes every door."""
+        """Seconds after which a retry may succeed; None: it never will. Parsed from the text, which every protocol
+        passes."""
         return _told_seconds(self)
 
 
 class StoreError(QueueError):
-    """The place where messages are kept refused. Nothing of the failed batch was confirmed."""
+    """The store failed or refused. Nothing of the failed batch was confirmed."""
 
     code = "store_error"
 
@@ -212,7 +216,7 @@ class StoreTooNew(StoreError):
 
 
 class WrongEpoch(StoreError):
-    """This is another feed than the one meant: it was lost or reset, and its sequences began anew."""
+    """The log has another epoch than the request: it was lost or reset, and its sequences started again."""
 
     code = "wrong_epoch"
 
@@ -224,7 +228,7 @@ class StoreBusy(StoreError):
 
     @property
     def retry_after(self) -> float:
-        """Seconds after which to try again. It stands in the text, which passes every protocol; else 1 s."""
+        """Seconds after which to retry. Parsed from the text, which every protocol passes; 1 s if it says nothing."""
         return _told_seconds(self) or 1.0
 
 
@@ -235,7 +239,7 @@ class MissingExtra(QueueError):
 
 
 def every_error() -> list[type[QueueError]]:
-    """All error classes with a code of their own, for the tables of doors and documents."""
+    """Return all error classes that define a code, for the tables of protocols and documentation."""
     found: list[type[QueueError]] = []
     todo: list[type[QueueError]] = [QueueError]
     while todo:

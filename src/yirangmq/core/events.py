@@ -1,9 +1,9 @@
-"""Events that a commit leaves behind, and the record of a delivery.
+"""Events of a commit, and delivery records.
 
-An event stands for a whole batch, never for one message, so that observing costs next to nothing. Metrics, log lines
-and event followers all get the same events, after the commit and never before.
+An event describes a whole batch, never one message, so that its cost is negligible. Metrics, log lines and followers of
+the event stream get the same events, always after the commit.
 
-A delivery record is one delivery of one message to one consumer: its status, when it began and ended, and the state of
+A delivery record describes one delivery of one message to one consumer: its status, its start and end, and the state of
 the message after it."""
 
 from collections.abc import Sequence
@@ -18,25 +18,27 @@ from yirangmq.core.states import State
 
 IN_HAND = (State.LEASED, State.CLAIMED)
 RELEASED = "released"
-"""Why a delivery failed that was given back untouched: by a consumer that went, or never got it."""
+"""Reason of a delivery that was released unprocessed: its consumer disconnected, or never received it."""
 DROPPED = "dropped"
-"""Why one failed whose message an operator gave up meanwhile."""
+"""Reason of a delivery with a message that an operator dropped meanwhile."""
 
 
 class Status(StrEnum):
     DELIVERING = "DELIVERING"
-    """In a consumer's hands."""
+    """Leased by a consumer."""
     DELIVERED = "DELIVERED"
-    """Confirmed by it."""
+    """Acknowledged by the consumer."""
     FAILED = "FAILED"
-    """Rejected, failed, or given back."""
+    """Rejected, failed, or released."""
     TIMEOUT = "TIMEOUT"
-    """Its time ran out without a word."""
+    """The lease expired without a settlement."""
 
 
 class DeliveryRecord(NamedTuple):
-    """Instants in milliseconds; ``ended_at`` 0 while it goes on. ``became``: the state of the message after it;
-    ``text``: what was said of a failure."""
+    """Delivery record: one delivery of one message to one consumer.
+
+    Instants are in milliseconds; ``ended_at`` is 0 while the delivery is in progress. ``became``: the state of the
+    message after it; ``text``: the description of a failure."""
 
     queue: str
     id: str
@@ -53,18 +55,18 @@ class DeliveryRecord(NamedTuple):
 
     @property
     def is_final(self) -> bool:
-        """Nobody gets this message again, unless an operator says so."""
+        """True if the message is not delivered again unless an operator redrives it."""
         return self.became not in (State.LEASED, State.READY, State.DELAYED, State.HELD, State.CLAIMED)
 
 
 def begun(card: Message) -> DeliveryRecord:
-    """``card``: as it stands once it is in the consumer's hands."""
+    """Return the record of a delivery that starts. ``card``: the message after it was leased."""
     seq, queue, id, state, _, _, attempt, fence, _, _, changed_at, consumer, *_ = card
     return DeliveryRecord(queue, id, seq, fence, consumer, attempt, Status.DELIVERING, changed_at, became=state.value)
 
 
 def ended(record: DeliveryRecord, after: Message, failure: Failure | None, now: int) -> DeliveryRecord:
-    """What a change from in hand to anything else makes of it."""
+    """Return the record after the message left the states leased and claimed."""
     status, reason, text = _judged(record, after, failure)
     return record._replace(status=status, ended_at=now, reason=reason, text=text, became=after.state.value)
 
@@ -84,7 +86,7 @@ def leaves_hand(before: Message, after: Message) -> bool:
 
 
 def show(record: DeliveryRecord) -> dict[str, Any]:
-    """For programs: times as milliseconds since 1970, as a consumer's card has them."""
+    """Return the record as a JSON document: times in milliseconds since 1970, as in the consumer registry."""
     return {
         "queue": record.queue,
         "messageId": record.id,
@@ -105,7 +107,7 @@ def show(record: DeliveryRecord) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """New in the queue; what was known already does not count. ``bytes`` are those of the payloads."""
+    """Messages were published to a queue; duplicates do not count. ``bytes`` counts the payloads."""
 
     queue: str
     count: int
@@ -114,7 +116,7 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Leased:
-    """Handed out. ``waited_ms``: how long each could have been taken before it was."""
+    """Messages were leased. ``waited_ms``: for each, the time it was ready before that, in ms."""
 
     queue: str
     count: int
@@ -123,8 +125,8 @@ class Leased:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What holders said of their leases: ``ack``, ``nack``, ``release`` or ``extend``. ``worked_ms``: how long each was
-    held; empty for ``extend``. ``reason``: that of a nack."""
+    """Leases were settled by their holders: ``ack``, ``nack``, ``release`` or ``extend``. ``worked_ms``: for each, the
+    time it was held, in ms; empty for ``extend``. ``reason``: the reason of a nack."""
 
     queue: str
     verb: str
@@ -135,7 +137,7 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Lapsed:
-    """Leases that ended without a word from their holder."""
+    """Leases expired without a settlement."""
 
     queue: str
     count: int
@@ -143,7 +145,7 @@ class Lapsed:
 
 @dataclass(frozen=True, slots=True)
 class Died:
-    """Given up: now among the dead letters, or parked where the queue has none."""
+    """Messages failed finally: they are dead letters now, or parked if the queue has no dead-letter queue."""
 
     queue: str
     reason: str
@@ -152,7 +154,8 @@ class Died:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """Gone for good; ``why``: ``asked``, ``expired``, ``retention``, ``quota``, or ``given_up`` (no dead letters)."""
+    """Messages were dropped. ``why``: ``asked``, ``expired``, ``retention``, ``quota``, or ``given_up`` (no dead
+    letters)."""
 
     queue: str
     why: str
@@ -161,7 +164,7 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class Redriven:
-    """Back in line from the dead letters."""
+    """Dead letters were redriven: they are ready again."""
 
     queue: str
     count: int
@@ -169,7 +172,7 @@ class Redriven:
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """Set aside by an operator."""
+    """Messages were parked by an operator."""
 
     queue: str
     count: int
@@ -177,7 +180,7 @@ class Parked:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Messages that were not taken in; ``code`` is that of the error their producer got."""
+    """Messages were refused. ``code``: the code of the error that their producer got."""
 
     queue: str
     code: str
@@ -186,7 +189,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Steered:
-    """``what`` an operator did to the queue: ``policy``, ``pause``, ``resume``, ``clear`` or ``delete``."""
+    """An operator changed a queue. ``what``: ``policy``, ``pause``, ``resume``, ``clear`` or ``delete``."""
 
     queue: str
     what: str
@@ -194,7 +197,7 @@ class Steered:
 
 @dataclass(frozen=True, slots=True)
 class DeliveriesEnded:
-    """Deliveries of a queue whose policy has ``dispatch``: what became of each, with its times."""
+    """Deliveries ended, in a queue with ``dispatch`` in its policy: the result and the times of each."""
 
     queue: str
     count: int
@@ -203,8 +206,8 @@ class DeliveriesEnded:
 
 @dataclass(frozen=True, slots=True)
 class ClientRefused:
-    """A program that was not let in, or not allowed what it asked for. ``door``: where; ``who``: its name, if it is
-    known by one; ``why``: the code of the reason."""
+    """A client was refused, or lacked the right to a request. ``door``: the protocol; ``who``: the client's name, if it
+    has one; ``why``: the code of the reason."""
 
     queue: ClassVar[str] = ""
     door: str
@@ -217,7 +220,8 @@ class ClientRefused:
 
 @dataclass(frozen=True, slots=True)
 class FeedMoved:
-    """A change of state in the feed of topics. ``who``: ``publisher``, or the name or number of a subscriber."""
+    """A publisher or subscriber of topics changed its state. ``who``: ``publisher``, or the name or number of a
+    subscriber."""
 
     queue: ClassVar[str] = ""
     who: str
@@ -228,7 +232,8 @@ class FeedMoved:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The commit itself: how many requests and messages shared it, how long the work and the sync took."""
+    """A group commit was made: the requests and messages that shared it, and the seconds of the work and of the
+    sync."""
 
     requests: int
     messages: int
@@ -238,8 +243,8 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """One step in the life of one message that carries a trace, told only where somebody collects traces. ``step``:
-    ``publish`` or ``process``; ``outcome``: ``ok``, or why not."""
+    """One step of a message that carries a trace, emitted only if traces are collected. ``step``: ``publish`` or
+    ``process``; ``outcome``: ``ok``, or the reason of a failure."""
 
     queue: str
     id: str
@@ -272,5 +277,6 @@ _MOVES = (Published, Leased, Settled, Lapsed, Dropped, Redriven, Parked)
 
 
 def moved(events: Sequence[Event]) -> int:
-    """How many changes to messages these events tell of; a message that lapsed and died was changed once."""
+    """Return the number of message changes in these events. A lease that expired and made its message a dead letter
+    counts once."""
     return sum([event.count for event in events if isinstance(event, _MOVES)])

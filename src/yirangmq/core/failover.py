@@ -3,11 +3,11 @@
 ``decide`` is a function of this node, the peer's last heartbeat, the test of its TCP port, the witness and the time.
 The same values give the same decision. Each of its steps leaves one line of evidence; docs/pair.md lists them.
 
-A heartbeat says what a node is, and proves that it was sent now: its process's ``boot`` and a sequence number together
-are never used again. Its bytes are made by ``wire.heartbeat``.
+A heartbeat describes a node, and proves that it is not a replay: the pair of its process's ``boot`` and a sequence
+number is never used again. ``wire.heartbeat`` encodes it.
 
-The witness is a record outside of both nodes. Its holder renews it; the other node may take it when it was not renewed
-for the whole timeout, measured by the taker's own clock. No clock is compared with another.
+The witness is a record outside of both nodes. Its holder renews it. The other node may take it when it was not renewed
+for the whole timeout, measured by that node's clock. No clock is compared with another.
 
 All instants are milliseconds of one monotonic clock. ``core.failover_node`` keeps state between two decisions. Pure."""
 
@@ -31,24 +31,24 @@ class Status(StrEnum):
 
 
 class Probe(StrEnum):
-    """What the test of the peer's TCP port said."""
+    """Result of the test of the peer's TCP port."""
 
     NONE = "none"
-    """Not tested since it fell silent."""
+    """Not tested since the peer fell silent."""
     REACHED = "reached"
-    """It answered. (What it said counts as heard, so that this is seen only until then.)"""
+    """The peer answered. The answer counts as a heartbeat, so this value is used only until it is processed."""
     SILENT = "silent"
-    """Nobody there, or nobody who answers."""
+    """The connection failed, or the peer did not answer."""
 
 
 class Witness(StrEnum):
-    """What the third party says of this node."""
+    """State of the witness, from the view of this node."""
 
     NONE = "none"
-    """There is none in these settings."""
+    """No witness is configured."""
     OURS = "ours"
     FREE = "free"
-    """Nobody has renewed it for the whole time-out: it can be asked for."""
+    """It was not renewed for the whole timeout: this node may request it."""
     THEIRS = "theirs"
     AWAY = "away"
     """It cannot be read."""
@@ -59,18 +59,18 @@ class Verdict(StrEnum):
     PROBE = "probe"
     """Test the peer's TCP port, then decide again."""
     CLAIM = "claim"
-    """Ask the peer for consent to a term."""
+    """Request the peer's consent to a term."""
     GRANT = "grant"
     """Consent to the peer's claim."""
     ASK_WITNESS = "ask-witness"
     TAKE_OVER = "take-over"
     HAND_OVER = "hand-over"
-    """Finish what is in work, then stand down and consent to the peer's next term."""
+    """Finish messages in flight, then stand down and consent to the peer's next term."""
     STAND_DOWN = "stand-down"
 
 
 class Pace(NamedTuple):
-    """The numbers of a pair, in milliseconds. Both nodes should have the same."""
+    """Timing of a pair, in milliseconds. Both nodes should have the same values."""
 
     interval: int = 5000
     misses: int = 3
@@ -79,19 +79,19 @@ class Pace(NamedTuple):
 
     @property
     def timeout(self) -> int:
-        """A peer is silent after this long: by default 15 seconds."""
+        """Time without a heartbeat after which a peer is silent: by default 15 s."""
         return self.interval * self.misses
 
     @property
     def lease(self) -> int:
-        """With a witness an active node works no longer than this after it last had somebody's word: one interval
-        less than the time after which anybody may take its place."""
+        """Leader lease, used with a witness: an active node works no longer than this after the witness or the peer
+        last confirmed it. It is one interval shorter than the timeout after which the peer may take over."""
         return self.timeout - self.interval
 
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """This node at this moment."""
+    """State of this node, an input of ``decide``."""
 
     node: str
     role: Role = Role.STANDBY
@@ -99,40 +99,40 @@ class Own:
     term: int = 0
     started_at: int = 0
     switched_at: int | None = None
-    """When its role last changed, not by order."""
+    """Instant of the last change of its role; None: none yet. The cooldown counts from here."""
     active_since: int = 0
     looked_at: int = 0
-    """When it last came to decide: long ago means that it was frozen."""
+    """Instant of its last decision. If that is longer ago than the timeout, the process was frozen."""
     assured_at: int | None = None
-    """With a witness: the latest moment at which it, or the peer as standby, is known to have had nobody but us."""
+    """Latest instant at which the witness, or the peer as standby, confirmed this node alone. Used with a witness."""
     order: bool = False
-    """Somebody ordered this node to take over."""
+    """An operator ordered this node to take over."""
     granted: int = 0
-    """The highest term to which this node has consented."""
+    """Highest term to which this node has consented."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """The other node, as last heard."""
+    """State of the other node, from its last heartbeat."""
 
     node: str
     role: Role
     status: Status
     term: int
     running: int
-    """How long its process had run, when it said so."""
+    """Time in ms that its process had run when it sent the heartbeat."""
     active: int
-    """How long it had been active, when it said so; 0 if it was not."""
+    """Time in ms that it had been active when it sent the heartbeat; 0 if it was not active."""
     at: int
-    """When it was heard."""
+    """Instant at which the heartbeat was received."""
     claim: int = 0
     grant: int = 0
     wish: bool = False
-    """It was ordered to take over."""
+    """An operator ordered it to take over."""
 
 
 class Step(NamedTuple):
-    """One line of evidence: which question, what was found."""
+    """One line of evidence of a decision: the question, and the finding."""
 
     step: str
     found: str
@@ -142,7 +142,7 @@ class Step(NamedTuple):
 class Decision:
     verdict: Verdict
     term: int
-    """The term that goes with it: the new one of a takeover, claim or consent, else the highest known."""
+    """Term of the decision: the new term of a takeover, claim or consent, else the highest known."""
     steps: tuple[Step, ...]
 
 
@@ -154,7 +154,7 @@ def seconds(milliseconds: int) -> str:
 
 
 def decide(pace: Pace, own: Own, peer: Peer | None, probe: Probe, witness: Witness, now: int) -> Decision:
-    """What this node does now. The same values give the same decision."""
+    """Decide the next action of this node. The same values give the same decision."""
     known = max(own.term, own.granted, peer.term if peer else 0)
     if own.status is not Status.RUNNING:
         return Decision(
@@ -189,8 +189,10 @@ def _active(pace: Pace, own: Own, peer: Peer | None, witness: Witness, now: int,
 
 
 def _same_term(pace: Pace, own: Own, peer: Peer, now: int) -> Decision:
-    """Both took the same term while they could not hear each other. Who has been active clearly longer takes a higher
-    one; if neither has, the larger name stands down. Whatever each believes, one remains."""
+    """Resolve two active nodes with the same term, after both took it without contact.
+
+    The node that has been active for clearly longer (more than one interval) takes a higher term. If neither has, the
+    node with the larger name stands down. In each case one node remains active."""
     ahead = (now - own.active_since) - peer.active
     found = (
         f"both are active in term {own.term}; we {seconds(now - own.active_since)}, {peer.node} {seconds(peer.active)}"
@@ -216,7 +218,7 @@ def _standby(pace: Pace, own: Own, peer: Peer | None, probe: Probe, witness: Wit
 
 
 def _alone(pace: Pace, own: Own, probe: Probe, witness: Witness, now: int, known: int) -> Decision:
-    """The peer was never heard since this node started."""
+    """Decide for a standby that has had no heartbeat since its start."""
     since = now - own.started_at
     if since <= pace.timeout and not own.order:
         return _stay(
@@ -248,7 +250,8 @@ def _in_contact(pace: Pace, own: Own, peer: Peer, witness: Witness, now: int, kn
 
 
 def _between_two_standbys(own: Own, peer: Peer, now: int, known: int, steps: tuple[Step, ...]) -> Decision:
-    """Nobody is active. Who has run longer asks for consent, the other gives it; as long: the smaller name."""
+    """Decide between two standbys. The node that has run longer requests consent, and the other gives it; on a tie the
+    node with the smaller name does."""
     ours, theirs = now - own.started_at, peer.running
     found = f"ours {seconds(ours)}, of {peer.node} {seconds(theirs)}"
     wants = own.order or (not peer.wish and (ours, peer.node) > (theirs, own.node))
@@ -267,14 +270,14 @@ def _between_two_standbys(own: Own, peer: Peer, now: int, known: int, steps: tup
 def _over_a_stopped_one(
     pace: Pace, own: Own, peer: Peer, witness: Witness, known: int, steps: tuple[Step, ...]
 ) -> Decision:
-    """It said that it stops, and is not to be waited for."""
+    """Decide on an ordered takeover from a peer that reported a stop: take over once it is STOPPED."""
     if peer.status is Status.STOPPING:
         return _stay(known, *steps, Step("2 last status", "STOPPING: it is still finishing its work"))
     return _with_witness(pace, witness, known, (_ordered(), *steps))
 
 
 def _silent(pace: Pace, own: Own, peer: Peer, probe: Probe, witness: Witness, now: int, known: int) -> Decision:
-    """The five steps."""
+    """Decide on a takeover from a silent peer, in five steps of evidence."""
     age = now - peer.at
     missed = (
         f"missed {age // pace.interval}: the last of {peer.node} is {seconds(age)} old, over {seconds(pace.timeout)}"
@@ -299,7 +302,8 @@ def _silent(pace: Pace, own: Own, peer: Peer, probe: Probe, witness: Witness, no
 
 
 def _by_test(pace: Pace, own: Own, probe: Probe, witness: Witness, known: int, steps: tuple[Step, ...]) -> Decision:
-    """Step 3. An answer counts as heard, so that a peer that can be reached is judged by what it says (step 4)."""
+    """Step 3: test the peer's TCP port. An answer counts as a heartbeat, so that a reachable peer is judged by its
+    reported state (step 4)."""
     if probe is Probe.NONE:
         return Decision(Verdict.PROBE, known, steps)
     if probe is Probe.REACHED:
@@ -320,7 +324,7 @@ def _with_witness(pace: Pace, witness: Witness, known: int, steps: tuple[Step, .
     return _stay(known, *steps, Step("witness", f"{found}: no takeover"))
 
 
-# -- words ----------------------------------------------------------------------------------------------------------
+# -- evidence -------------------------------------------------------------------------------------------------------
 
 
 def _stay(term: int, *steps: Step) -> Decision:
@@ -344,20 +348,22 @@ def _order(own: Own) -> tuple[Step, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """How a node is doing; for people and alerts, not for decisions."""
+    """Load of a node, for people and alerts; no decision uses it."""
 
     cpu: float = 0.0
-    """Of one processor, since the last heartbeat."""
+    """Share of one processor since the last heartbeat."""
     memory: int = 0
-    """Resident bytes."""
+    """Resident memory in bytes."""
     depth: int = 0
-    """Messages that wait."""
+    """Backlog in messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beat:
-    """``boot`` is one life of a process, chosen at its start; ``sequence`` rises by one with every heartbeat of it.
-    Both together are never used again, so that an old heartbeat is known for one."""
+    """Heartbeat of a node.
+
+    ``boot`` identifies one run of a process and is chosen at its start. ``sequence`` rises by one with every heartbeat
+    of that run. The pair of both is never used again, so that a replayed heartbeat is recognized."""
 
     node: str
     boot: str
@@ -373,13 +379,14 @@ class Beat:
     claim: int = 0
     grant: int = 0
     grant_boot: str = ""
-    """The life of the peer to which this node has consented: not to one that came after it."""
+    """Process run (``boot``) of the peer to which this node consented; a later run does not have the consent."""
     wish: bool = False
     address: str = ""
-    """Where clients reach this node."""
+    """Client address of this node."""
     heard_boot: str = ""
     heard_sequence: int = 0
-    """The latest heartbeat of the peer that this node has heard: the peer sees that it is heard, and how fast."""
+    """Boot and sequence of the peer's latest heartbeat that this node received, and its age in ms. From them the peer
+    learns that its heartbeats arrive, and measures the delay."""
     heard_age: int = 0
     load: Load = Load()
 
@@ -389,7 +396,7 @@ class Beat:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """``renewal`` changes with every renewal. ``holder`` "": given back."""
+    """Record of the witness. ``renewal`` changes with every renewal. ``holder`` "": released."""
 
     holder: str
     term: int
@@ -399,12 +406,12 @@ class Record:
 class Wish(StrEnum):
     WATCH = "watch"
     HOLD = "hold"
-    """Renew it, or take it if it is free."""
+    """Renew the record, or take it if it is free."""
     GIVE_BACK = "give-back"
 
 
 class Watching:
-    """One node's view of the record. ``timeout`` in milliseconds."""
+    """One node's view of the witness record. ``timeout`` is in milliseconds."""
 
     def __init__(self, node: str, timeout: int) -> None:
         self._node = node
@@ -412,11 +419,13 @@ class Watching:
         self._last: Record | None = None
         self._since: int | None = None
         self.term = 0
-        """The highest that another holder was seen with."""
+        """Highest term that this node saw with another holder."""
 
     def exchange(self, record: Record | None, wish: Wish, term: int, now: int) -> tuple[Witness, Record | None]:
-        """The record as just read, while nobody else may write it: what it says, and what to write, if anything. No
-        record is the same as one that nobody renews."""
+        """Return the state of the witness, and the record to write (None: write nothing).
+
+        ``record`` was just read, and the caller holds its lock until the result is written. A missing record counts as
+        one that is not renewed."""
         found = self._saw(record, now)
         if wish is Wish.HOLD and found in (Witness.OURS, Witness.FREE):
             after = Record(self._node, term, (record.renewal if record is not None else 0) + 1)
@@ -425,7 +434,7 @@ class Watching:
         if wish is Wish.GIVE_BACK and found is Witness.OURS and record is not None:
             return Witness.FREE, Record("", record.term, record.renewal + 1)
         if found is Witness.OURS:
-            return Witness.FREE, None  # from an earlier life, or given up: ours to take again
+            return Witness.FREE, None  # held by an earlier run of this node, or released: free to take again
         return found, None
 
     def _saw(self, record: Record | None, now: int) -> Witness:

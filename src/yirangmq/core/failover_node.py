@@ -1,12 +1,12 @@
 """Node of a failover pair: its view of the peer from heartbeats, and the driver that carries out decisions.
 
-The view rejects heartbeats that are repeated, or of an unknown process whose clock is far off; it measures delay, clock
+The view rejects heartbeats that are repeated, or of an unknown process with a clock far off; it measures delay, clock
 skew and gaps. ``core.failover.decide`` decides.
 
 The driver makes one decision at a time and acts through a port with five effects. A term is on disk before it is used.
-The test of the peer's port and the hand-over run elsewhere and report back.
+The test of the peer's port and the hand-over run elsewhere and report their results.
 
-``now`` is milliseconds of a monotonic clock that goes on while the process is stopped; ``wall`` is milliseconds since
+``now`` is milliseconds of a monotonic clock that continues while the process is stopped; ``wall`` is milliseconds since
 1970. No I/O; ``failover.node`` calls it from the loop's thread."""
 
 from collections import OrderedDict, deque
@@ -33,13 +33,14 @@ from yirangmq.core.failover import (
 )
 
 WINDOW_MS = 60_000
-"""A life of the peer that is new to us is believed if its clock agrees with ours this far and it began after the one we
-know, or if it shows that it hears us. Within one life only the sequence counts, so that a clock that jumps does no
-harm."""
+"""Maximum difference of wall clocks in ms at which a new process run of the peer is accepted.
+
+It must also have started after the known run. Alternatively, the run is accepted if it proves that it receives our
+heartbeats. Within one run only the sequence counts, so that a clock that jumps does no harm."""
 MOST_SENT = 256
-"""Of our latest heartbeats we know when they were sent."""
+"""Number of our latest heartbeats for which the sending time is kept, to measure the delay."""
 MOST_BOOTS = 1000
-"""Lives of the peer that are over, and are not believed again."""
+"""Number of finished process runs of the peer that are remembered and rejected."""
 DAY_MS = 24 * 3600 * 1000
 
 
@@ -47,30 +48,33 @@ DAY_MS = 24 * 3600 * 1000
 
 
 class Heard(StrEnum):
-    """What became of a heartbeat whose tag was right."""
+    """Result of a received heartbeat with a valid tag."""
 
     TAKEN = "taken"
     REPEATED = "repeated"
-    """Its sequence, or its whole life, is over: late, doubled by the network, or played back by somebody."""
+    """Its sequence, or its process run, is over: it is late, duplicated by the network, or replayed by an attacker."""
     STRANGE = "strange"
-    """A new life whose clock is far from ours and that does not show that it hears us, yet."""
+    """A new process run that cannot be accepted yet: its clock is far from ours, or it seems older than the known run,
+    and it does not prove that it receives our heartbeats."""
     OURSELVES = "ourselves"
-    """It has our own name."""
+    """It has the name of this node."""
 
 
 class Partner:
+    """State of a failover node: its own role and term, and its view of the peer from heartbeats. Loop thread only."""
+
     def __init__(self, node: str, pace: Pace, term: int, boot: str, now: int) -> None:
         self.pace = pace
         self.boot = boot
         self.own = Own(node, Role.STANDBY, Status.STARTING, term, now, looked_at=now)
         self.peer: Peer | None = None
         self.latest: Beat | None = None
-        """The last heartbeat taken, whole."""
+        """Last heartbeat that was accepted."""
         self.claim = 0
         self.delay: int | None = None
-        """Milliseconds there and back, as last measured."""
+        """Round-trip time in ms, as last measured; None: not measured yet."""
         self.skew = 0
-        """Milliseconds by which the peer's wall clock is ahead of ours, as far as the delay lets us see."""
+        """Milliseconds by which the peer's wall clock is ahead of ours, with an uncertainty of half the delay."""
         self.longest_gap = 0
         self.peer_boot = ""
         self._granted_to = ""
@@ -80,10 +84,10 @@ class Partner:
         self._sent: OrderedDict[int, int] = OrderedDict()
         self._switches: deque[int] = deque()
 
-    # -- saying ---------------------------------------------------------------------------------------------------
+    # -- sending --------------------------------------------------------------------------------------------------
 
     def beat(self, now: int, wall: int, address: str = "", load: Load | None = None) -> Beat:
-        """The next heartbeat."""
+        """Build the next heartbeat."""
         own = self.own
         self._sequence += 1
         self._sent[self._sequence] = now
@@ -111,10 +115,10 @@ class Partner:
             load=load or Load(),
         )
 
-    # -- hearing --------------------------------------------------------------------------------------------------
+    # -- receiving ------------------------------------------------------------------------------------------------
 
     def hear(self, beat: Beat, now: int, wall: int) -> Heard:
-        """A heartbeat whose tag is right."""
+        """Process a received heartbeat with a valid tag."""
         if beat.node == self.own.node:
             return Heard.OURSELVES
         is_same = beat.boot == self.peer_boot
@@ -131,13 +135,14 @@ class Partner:
         return Heard.TAKEN
 
     def _is_likely(self, beat: Beat, wall: int) -> bool:
-        """A life that does not show that it hears us: its clock agrees with ours, and it began after the one known."""
+        """Return True if a new process run is plausible without proof: its clock agrees with ours within
+        ``WINDOW_MS``, and it started after the known run."""
         latest = self.latest
         is_later = latest is None or beat.at - beat.running > latest.at - latest.running
         return is_later and abs(beat.at - wall) <= WINDOW_MS
 
     def _is_proven(self, sent_at: int | None) -> bool:
-        """It has heard something that we said after we last heard the life we know."""
+        """Return True if it received a heartbeat that this node sent after the last one from the known run."""
         return sent_at is not None and (self.peer is None or sent_at > self.peer.at)
 
     def _begin_life(self, boot: str) -> None:
@@ -170,7 +175,7 @@ class Partner:
         self.skew = beat.at + (self.delay or 0) // 2 - wall
 
     def assured(self, at: int) -> None:
-        """At this moment the witness, or a peer that is standby, had nobody but us."""
+        """Note that at this instant the witness, or a peer that is standby, confirmed this node alone."""
         known = self.own.assured_at
         self.own = replace(self.own, assured_at=at if known is None else max(at, known))
 
@@ -185,48 +190,50 @@ class Partner:
         return decision
 
     def may_work(self, now: int) -> bool:
-        """An active node that has not looked for too long, or whom nobody has confirmed for too long, does nothing
-        until it has decided again."""
+        """Return True if the node may work as the active one now.
+
+        If its last decision is older than the timeout, an active node does nothing until it has decided again. With a
+        witness the same applies if its last confirmation is older than the lease."""
         own = self.own
         if own.role is not Role.ACTIVE or now - own.looked_at > self.pace.timeout:
             return False
         return not self.pace.has_witness or (own.assured_at is not None and now - own.assured_at < self.pace.lease)
 
     def silence(self, now: int) -> int:
-        """Milliseconds since the peer was heard, or since our start."""
+        """Milliseconds since the last heartbeat of the peer, or since the start of this node if there was none."""
         return now - (self.peer.at if self.peer is not None else self.own.started_at)
 
     def is_late(self, now: int) -> bool:
-        """Heartbeats are later than half the time-out: nothing follows from it, but somebody should know."""
+        """Return True if heartbeats are later than half the timeout. No decision uses it; operators are informed."""
         peer = self.peer
         expected = peer is not None and peer.status is Status.RUNNING
         return expected and self.silence(now) * 2 > self.pace.timeout
 
-    # -- changing -------------------------------------------------------------------------------------------------
+    # -- state changes --------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         self.own = replace(self.own, status=Status.RUNNING)
 
     def stop(self, status: Status) -> None:
-        """By hand. One that is STOPPED works no more."""
+        """Set STOPPING or STOPPED, by hand. A node that is STOPPED becomes standby."""
         role = Role.STANDBY if status is Status.STOPPED else self.own.role
         self.own = replace(self.own, status=status, role=role)
 
     def learn(self, term: int) -> None:
-        """A term that is on disk now."""
+        """Adopt a term that is on disk."""
         self.own = replace(self.own, term=max(term, self.own.term))
 
     def order(self, is_ordered: bool) -> None:
         self.own = replace(self.own, order=is_ordered)
 
     def grant(self, term: int) -> None:
-        """To the peer in its present life."""
+        """Consent to a term of the peer, for its present process run."""
         self.claim = 0
         self._granted_to = self.peer_boot
         self.own = replace(self.own, granted=max(term, self.own.granted))
 
     def take_over(self, term: int, now: int) -> None:
-        """Active in a term that is on disk."""
+        """Become active in a term that is on disk."""
         own = self.own
         since = own.active_since if own.role is Role.ACTIVE else now
         self.own = replace(own, role=Role.ACTIVE, term=term, active_since=since, switched_at=now, order=False)
@@ -245,7 +252,7 @@ class Partner:
 
     @property
     def switches(self) -> int:
-        """Of this node in the last day."""
+        """Switches of this node in the last day."""
         return len(self._switches)
 
     @property
@@ -257,23 +264,28 @@ class Partner:
 
 
 class Outside(Protocol):
+    """Effects of a decision, which the failover driver calls."""
+
     def save(self, term: int) -> None:
-        """On disk when it returns."""
+        """Store the term; it is on disk when this returns."""
 
     def probe(self) -> None:
-        """Begin a test of the peer's TCP port; ``Conduct.probed`` is told how it went."""
+        """Start a test of the peer's TCP port; its result is passed to ``Conduct.probed``."""
 
     def hand_over(self, decision: Decision) -> None:
-        """Begin to finish what is in work; ``Conduct.handed_over`` when that is done."""
+        """Start to finish messages in flight, then call ``Conduct.handed_over``."""
 
     def say(self) -> None:
-        """Send a heartbeat now: something changed that the peer should know."""
+        """Send a heartbeat now, because a state that the peer needs has changed."""
 
     def changed(self, decision: Decision, was: Role) -> None:
-        """The role or the term is another now; ``decision`` says why."""
+        """Called after the role or the term changed; ``decision`` has the evidence."""
 
 
 class Conduct:
+    """Failover driver: makes one decision at a time and carries it out. ``saved``: the term that is on disk. Loop
+    thread only."""
+
     def __init__(self, partner: Partner, outside: Outside, saved: int) -> None:
         self.partner = partner
         self._outside = outside
@@ -286,13 +298,13 @@ class Conduct:
         self._handing_over = 0
         self._doubted_at = 0
         self.latest: Decision | None = None
-        """The last thing it decided."""
+        """Latest decision."""
 
     # -- the witness ----------------------------------------------------------------------------------------------
 
     @property
     def wish(self) -> Wish:
-        """What to ask of the witness at the next exchange."""
+        """Request for the next exchange with the witness."""
         if self.partner.own.status is Status.STOPPED:
             return Wish.GIVE_BACK
         is_active = self.partner.own.role is Role.ACTIVE
@@ -300,12 +312,13 @@ class Conduct:
 
     @property
     def wish_term(self) -> int:
-        """The term to ask for it with: the one in force, or the one that is meant to be."""
+        """Term of that request: the one in force, or the one that the node wants to take."""
         asked = self.latest.term if self.asks_witness and self.latest is not None else 0
         return max(asked, self.partner.own.term)
 
     def witnessed(self, found: Witness, begun_at: int, term: int) -> None:
-        """An exchange that began at ``begun_at`` has ended so; ``term``: the highest of another that it has seen."""
+        """Process the result of an exchange that started at ``begun_at``. ``term``: the highest term seen with another
+        holder."""
         self.witness = found
         if term > self.partner.own.term and self.partner.own.role is Role.STANDBY:
             self._keep(term)
@@ -313,11 +326,13 @@ class Conduct:
         if found is Witness.OURS:
             self.partner.assured(begun_at)
 
-    # -- hearing --------------------------------------------------------------------------------------------------
+    # -- heartbeats -----------------------------------------------------------------------------------------------
 
     def hear(self, beat: Beat, now: int, wall: int) -> Heard:
-        """What follows from it is done at once. A life that is new to us is answered at once; so is one that we cannot
-        believe yet: if it lives it hears us, and shows it."""
+        """Process a heartbeat, and decide and act immediately.
+
+        A new process run of the peer is answered immediately. So is one that cannot be accepted yet, at most every
+        tenth of an interval: if it is alive, it receives the answer and proves so in its next heartbeat."""
         known = self.partner.peer_boot
         found = self.partner.hear(beat, now, wall)
         if found is Heard.TAKEN:
@@ -329,7 +344,7 @@ class Conduct:
             self._outside.say()
         return found
 
-    # -- looking --------------------------------------------------------------------------------------------------
+    # -- decisions ------------------------------------------------------------------------------------------------
 
     def look(self, now: int) -> Decision:
         partner = self.partner
@@ -342,7 +357,7 @@ class Conduct:
         return decision
 
     def _probe_at(self, now: int) -> Probe:
-        """A test says something for one interval, unless the peer was heard since."""
+        """Return the probe's result; it is valid for one interval, unless a heartbeat arrived since."""
         peer = self.partner.peer
         is_old = now - self._probed_at > self.partner.pace.interval
         if is_old or (peer is not None and peer.at >= self._probed_at):
@@ -374,7 +389,7 @@ class Conduct:
             self._outside.say()
 
     def _ask(self, decision: Decision, now: int) -> None:
-        """``wish`` says it at the next exchange."""
+        """Do nothing: ``wish`` requests the witness at the next exchange."""
 
     def _take_over(self, decision: Decision, now: int) -> None:
         was = self.partner.own.role
@@ -393,7 +408,7 @@ class Conduct:
         self._outside.say()
 
     def hand_over(self, decision: Decision, now: int) -> None:
-        """By order of this node's own operator."""
+        """Start a hand-over that an operator of this node ordered."""
         self._hand_over(decision, now)
 
     def _hand_over(self, decision: Decision, now: int) -> None:
@@ -402,10 +417,10 @@ class Conduct:
             self._outside.hand_over(decision)
 
     def handed_over(self, decision: Decision, now: int) -> None:
-        """What was in work is finished: the peer may have the term, and this node stands by."""
+        """Messages in flight are finished: consent to the peer's term and become standby."""
         self._handing_over = 0
         if self.partner.own.role is not Role.ACTIVE:
-            return  # it had to stand down before
+            return  # the node had to stand down before
         self._keep(decision.term)
         self.partner.grant(decision.term)
         self.partner.stand_down(now)

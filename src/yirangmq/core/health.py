@@ -1,8 +1,8 @@
 """Health of a server: levels, the table of reason codes, and the status that follows from the reasons.
 
 The parts of the server report reasons (``HealthReason``); this module decides the status. To add a reason: one row in
-``REASONS``, one part that reports it, one test that brings it about. Then run ``python tools/health_docs.py``, which
-prints the table into docs/guarantees.md. Pure."""
+``REASONS``, one part that reports it, one test that causes it. Then run ``python tools/health_docs.py``, which prints
+the table into docs/guarantees.md. Pure."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -10,23 +10,23 @@ from typing import NamedTuple
 OK = "ok"
 """No reason is reported."""
 DEGRADED = "degraded"
-"""The server does its work; an operator should look at the reasons."""
+"""The server works; an operator should examine the reasons."""
 FAIL = "fail"
-"""The server does not do its work: publishing, or everything, is refused."""
+"""The server does not work: publishing, or every request, is refused."""
 DOWN = "down"
-"""A client says this of a server that is expected and does not answer (``cli.connection.expects_server``); no server
-says it of itself."""
+"""Reported by a client if a server is expected and does not answer (``cli.connection.expects_server``); a server never
+reports it."""
 LEVELS = (OK, DEGRADED, FAIL)
-"""Statuses on the wire, the best first."""
+"""Statuses on the wire, best first."""
 
 
 class ReasonCode(NamedTuple):
-    """One row of the table: the levels it is reported with (the first is the default), and what it means."""
+    """One row of the table: the levels it is reported with (the first is the default), its meaning, and an action."""
 
     levels: tuple[str, ...]
     meaning: str
     action: str
-    """What the operator does about it."""
+    """Action of an operator."""
 
 
 REASONS: dict[str, ReasonCode] = {
@@ -116,16 +116,16 @@ REASONS: dict[str, ReasonCode] = {
 
 
 class HealthReason(NamedTuple):
-    """One reason why a server is not ``ok``."""
+    """One reason for which a server is not ``ok``."""
 
     level: str
     code: str
     text: str
-    """For people: which queue, how much, since when."""
+    """Description for people: which queue, how much, since when."""
 
 
 def health_reason(code: str, text: str, level: str = "") -> HealthReason:
-    """A reason of the table, at its default level or at another of its levels."""
+    """Build a reason from the table, at its default level or at another of its levels."""
     levels = REASONS[code].levels
     if level and level not in levels:
         raise ValueError(f"{code} is never {level}")
@@ -133,5 +133,5 @@ def health_reason(code: str, text: str, level: str = "") -> HealthReason:
 
 
 def status_of(reasons: Iterable[HealthReason]) -> str:
-    """The worst level of the reasons; ``ok`` without any."""
+    """Return the worst level of the reasons; ``ok`` if there are none."""
     return max((reason.level for reason in reasons), key=LEVELS.index, default=OK)

@@ -1,9 +1,9 @@
 """Message journal (files by date): outcomes of messages, retention of days, and recovery after a crash.
 
-Three decisions: which changes of a message are an outcome worth a record; which days may be deleted; and, at startup,
-which bytes of the files the store never confirmed and must be cut off. A day is a day of UTC.
+Three decisions: which changes of a message are recorded as an outcome; which days may be deleted; and, at startup,
+which bytes of the files the store never confirmed and must be truncated. A day is a day of UTC.
 
-The store keeps the journal's position in the same commit as the messages, so the journal is true up to there.
+The store keeps the journal's position in the same commit as the messages, so the journal is complete up to there.
 ``format.journal_line`` has the lines, ``stores.journal`` the files. Pure: today's date is an argument."""
 
 import re
@@ -17,7 +17,7 @@ from yirangmq.core.ports import Change
 from yirangmq.core.states import State
 
 SETTLED = frozenset({State.DONE, State.DROPPED})
-"""States out of which nothing comes: dead letters are not among them, somebody may still have them delivered."""
+"""Final states. Dead letters are not final: an operator may redrive them."""
 AT_WORK = frozenset({State.LEASED, State.CLAIMED})
 GIVEN_UP = frozenset({State.DEAD, State.PARKED})
 FILE = re.compile(r"(\d{8,18})\.jsonl")
@@ -25,7 +25,7 @@ DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 
 class Kind(StrEnum):
-    """The kinds of records, each a line."""
+    """Kinds of journal records. A record is one line."""
 
     ACCEPTED = "accepted"
     REWRITTEN = "rewritten"
@@ -34,7 +34,7 @@ class Kind(StrEnum):
 
 
 class Delivery(StrEnum):
-    """How a delivery ended."""
+    """Result of a delivery."""
 
     DELIVERED = "DELIVERED"
     FAILED = "FAILED"
@@ -42,7 +42,8 @@ class Delivery(StrEnum):
 
 
 class Outcome(NamedTuple):
-    """What became of a message, or of one attempt at it: then ``state`` is the one it waits in for the next."""
+    """Outcome of a message, or of one attempt. After a failed attempt ``state`` is the one in which it waits for the
+    next. ``card``: the message before the change."""
 
     card: Message
     state: State
@@ -55,7 +56,7 @@ class Outcome(NamedTuple):
 
 
 def outcome_of(change: Change) -> Outcome | None:
-    """None for a change that is no outcome: handed out, held back, extended, its delay over."""
+    """Return the outcome of a change; None if it is none: leased, held, extended, or a delay that ended."""
     before, after, failure = change
     if after.state is before.state:
         return None
@@ -78,14 +79,15 @@ def outcome_of(change: Change) -> Outcome | None:
 
 
 class Day(NamedTuple):
-    """A folder. ``last``: the highest number of a file in it; numbers rise with each file, whatever the clock says."""
+    """Day folder of the journal. ``last``: the highest file number in it; numbers rise with each file, independent of
+    the clock."""
 
     name: str
     last: int
 
 
 class Verdict(NamedTuple):
-    """Whether a day may go as far as time is concerned, and if not, why."""
+    """Retention verdict of a day: whether it may be deleted by its age, and if not, why."""
 
     day: str
     may_go: bool
@@ -104,9 +106,11 @@ def is_day(name: str) -> bool:
 
 
 def judged(days: Iterable[Day], today: str, keep: int) -> list[Verdict]:
-    """Today and ``keep`` days before it stay, by two counts that must both agree: the calendar's, and that of the days
-    on which files were begun later. A clock that jumps ahead, by a month or by a century, is one later day, not thirty;
-    one that stands in 1970 for an hour writes a day that is old by the calendar and the youngest by its files."""
+    """Return the retention verdict of each day. Today and ``keep`` days before it are kept.
+
+    A day may be deleted only if two counts agree: the calendar's, and the number of days with later files. A clock that
+    jumps ahead by a month or a century adds one later day, not thirty. A clock that is in 1970 for an hour writes a day
+    that is old by the calendar and the latest by its files."""
     written = sorted(days, key=lambda day: day.last, reverse=True)
     edge = date.fromisoformat(today) - timedelta(days=keep)
     found = []
@@ -120,12 +124,12 @@ def judged(days: Iterable[Day], today: str, keep: int) -> list[Verdict]:
     return sorted(found)
 
 
-# -- where files and store agree ------------------------------------------------------------------------------------
+# -- recovery of the files ------------------------------------------------------------------------------------------
 
 
 class Position(NamedTuple):
-    """Kept in the store, in the same commit as what it tells of: up to here the files are true. ``seq``: messages up to
-    this number stand in them; ``begin``: where in the file the lines of the latest commit begin."""
+    """Position of the journal, kept in the store in the same commit as the messages: the files are complete up to here.
+    ``seq``: messages up to this number are recorded. ``begin``: offset of the latest commit's lines in the file."""
 
     file: str = ""
     size: int = 0
@@ -134,15 +138,15 @@ class Position(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """What must be done to a file before it is written to again."""
+    """Truncation of a file to ``size`` bytes, required before it is written again."""
 
     file: str
     size: int
 
 
 class Plan(NamedTuple):
-    """``cuts`` take away what the store never confirmed. ``lost``: files, or ends of files, that the store vouches for
-    and that are not there. ``begin``: the number of the next file."""
+    """Recovery plan. ``cuts`` truncate bytes that the store never confirmed. ``lost``: files, or ends of files, that
+    the store confirmed and that are missing. ``begin``: the number of the next file."""
 
     cuts: tuple[Cut, ...]
     lost: tuple[str, ...]
@@ -150,13 +154,14 @@ class Plan(NamedTuple):
 
 
 def number_of(file: str) -> int:
-    """Of ``2026-11-15/00000042.jsonl``; 0 if it is no such name."""
+    """Return the number of a file such as ``2026-11-15/00000042.jsonl``; 0 if it has no such name."""
     found = FILE.fullmatch(file.rpartition("/")[2])
     return int(found[1]) if found else 0
 
 
 def planned(sizes: Sequence[tuple[str, int]], known: Position | None) -> Plan:
-    """``sizes``: all files there are, by name. Without a position nobody vouches for anything: all is left as it is."""
+    """Compute the recovery plan. ``sizes``: all existing files with their sizes, in order of name. Without a position
+    nothing is confirmed, and all files are left unchanged."""
     begin = 1 + max((number_of(file) for file, _ in sizes), default=0)
     if known is None or not known.file:
         return Plan((), (), begin)

@@ -1,8 +1,8 @@
-"""Values of a message: envelope, state in its life, run, failure, counts, lease ids, failure reasons.
+"""Values of a message: envelope, life-cycle row, run, failure, counts, lease ids, failure reasons.
 
-They are tuples, because a batch makes thousands of them (docs/decisions/0003-values-are-tuples.md), and never change. A
-lease id is ``SEQ-LEASES``: the message's number and how many leases it has had, which makes it a fencing token. Failure
-reasons are a closed list, so that counts and filters mean the same everywhere."""
+They are immutable tuples, because a batch creates thousands of them (docs/decisions/0003-values-are-tuples.md). A lease
+id is ``SEQ-LEASES``: the message's number and the count of its leases, which makes it a fencing token. Failure reasons
+are a closed list, so that counts and filters mean the same everywhere."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
@@ -14,17 +14,17 @@ from yirangmq.core.errors import BadInput
 from yirangmq.core.states import State
 
 RANK_LAST = 2**53
-"""The rank of a message without a priority: behind every one that has one, exact in JSON and in SQL."""
+"""Rank of a message without a priority: after every message with one. The number is exact in JSON and in SQL."""
 
 
 # -- values ------------------------------------------------------------------------------------------------------------
 
 
 class Envelope(NamedTuple):
-    """What a producer sent. Never changes once stored.
+    """Envelope: the message as its producer sent it. It does not change once it is stored.
 
-    ``header`` is the JSON text of the envelope's members other than messageId, queue and payload, exactly the
-    members given ("" when only a payload was given). ``is_json`` says that ``payload`` is JSON text."""
+    ``header`` is the JSON text of the envelope's members other than messageId, queue and payload, with exactly the
+    members given ("" if only a payload was given). ``is_json``: True if ``payload`` is JSON text."""
 
     queue: str
     id: str
@@ -37,21 +37,23 @@ class Envelope(NamedTuple):
     payload: bytes
     is_json: bool
     group: int = 0
-    """The number of its group (``names.line_of``): its members are handed out one at a time, in order; 0 is none."""
+    """Number of its group (``validation.line_of``); 0 is none. Messages of a group are leased one at a time, in
+    order."""
     target: int = 0
-    """The number of the one consumer that may have it; 0 is anyone."""
+    """Number of the only consumer that may lease it (``validation.line_of``); 0 is any consumer."""
 
     @property
     def size(self) -> int:
-        """Bytes it takes up, as quotas count them."""
+        """Size in bytes, as quotas count it: payload and header."""
         return len(self.payload) + len(self.header)
 
 
 class Message(NamedTuple):
-    """Where an envelope is in its life. ``seq`` is its number in the store, ``place`` its place in line.
+    """Life-cycle row of a message: its state and everything that changes. ``seq`` is its number in the store, ``place``
+    its position among the messages of its rank.
 
-    ``due_at`` is the moment at which time itself acts on it (the delay ends, the lease lapses, the retention is
-    over); 0 is never. ``leases`` counts every lease ever given and is never reset: it is the fence of a lease id."""
+    ``due_at`` is the instant at which the sweeper acts on it (the delay ends, the lease expires, the retention ends);
+    0 is never. ``leases`` counts every lease of the message and is never reset: it is the fence of a lease id."""
 
     seq: int
     queue: str
@@ -68,21 +70,23 @@ class Message(NamedTuple):
     reason: str
     repeats: int
     body: bool
-    """Its envelope is still stored; a finished message may be no more than a remembered id."""
+    """True if its envelope is still stored; of a finished message only the id may be kept."""
     group: int = 0
     target: int = 0
     size: int = 0
 
 
 class Run(NamedTuple):
-    """Messages whose numbers follow each other and whose cards differ in nothing but number, place, id and size; each
-    stands at the place of its number. ``card`` is the first one's; its id and size say nothing of the others."""
+    """Run: messages with consecutive numbers that differ in number, place, id and size only.
+
+    The ``place`` of each equals its number. ``card`` is the row of the first message; its id and size do not apply to
+    the others."""
 
     card: Message
     length: int
 
     def cards(self, envelopes: Sequence[Envelope]) -> list[Message]:
-        """The card of each, if these are their envelopes."""
+        """Return the row of each message, given their envelopes."""
         first, queue, _, state, rank, _, *alike, _ = self.card
         return [
             new_message((seq, queue, sent[1], state, rank, seq, *alike, len(sent[8]) + len(sent[7])))
@@ -90,12 +94,12 @@ class Run(NamedTuple):
         ]
 
     def leases(self) -> list[str]:
-        """The id of the lease in force of each (``lease_id``)."""
+        """Return the id of the lease in force for each message (``lease_id``)."""
         return span_leases(self.card.seq, self.card.seq + self.length - 1, self.card.leases)
 
 
 class Failure(NamedTuple):
-    """Why a message failed last, as it will stand in the dead-letter record."""
+    """Latest failure of a message, as its dead-letter record shows it."""
 
     reason_code: str
     reason_message: str
@@ -105,7 +109,7 @@ class Failure(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """How many messages a queue has in each state, and what has passed through it since it exists."""
+    """Counts of a queue: messages in each state, and totals since its creation (from ``published`` on)."""
 
     draft: int = 0
     delayed: int = 0
@@ -122,15 +126,15 @@ class Counts(NamedTuple):
     dropped: int = 0
     redriven: int = 0
     bytes: int = 0
-    """Of all that are not done with (``states.WAITING``): their payloads and headers."""
+    """Bytes of payloads and headers of all unfinished messages (``states.WAITING``)."""
 
 
 def sum_of(counts: Iterable[Counts]) -> Counts:
-    """Of several queues together."""
+    """Return the sum of the counts of several queues."""
     return Counts(*map(sum, zip(Counts(), *counts, strict=True)))
 
 
-# The same as Message._make and its like, without a Python frame for each: a third of the time, and there are many.
+# Equivalent to ``Message._make``, without a Python frame per call: a third of the time, in a hot path.
 new_envelope = cast("Callable[[tuple[Any, ...]], Envelope]", partial(tuple.__new__, Envelope))
 new_message = cast("Callable[[tuple[Any, ...]], Message]", partial(tuple.__new__, Message))
 
@@ -141,7 +145,7 @@ id_of = itemgetter(Envelope._fields.index("id"))
 
 
 def sizes_of(envelopes: Sequence[Envelope]) -> Iterator[int]:
-    """Bytes that each takes up, as quotas count them."""
+    """Return the size of each envelope in bytes, as quotas count it."""
     return map(add, map(len, map(payload_of, envelopes)), map(len, map(header_of, envelopes)))
 
 
@@ -153,27 +157,27 @@ def total_size(envelopes: Sequence[Envelope]) -> int:
 
 
 def lease_id(message: Message) -> str:
-    """The fencing token of the lease in force."""
+    """Return the id of the lease in force, which is a fencing token."""
     return f"{message.seq}-{message.leases}"
 
 
 def span_leases(first: int, last: int, fence: int) -> list[str]:
-    """The lease ids of messages whose numbers follow each other."""
+    """Return the lease ids of messages with consecutive numbers."""
     return [f"{seq}-{fence}" for seq in range(first, last + 1)]
 
 
 def split_lease_id(lease: str) -> tuple[int, int] | None:
-    """(seq, leases) of a lease id, or None when it is not one."""
+    """Return (seq, leases) of a lease id, or None if it is not one."""
     seq, _, leases = lease.partition("-")
     if len(lease) <= 40 and seq.isdecimal() and leases.isdecimal():
         number, fence = int(seq), int(leases)
-        if number < 2**63 and fence < 2**63:  # what a store can look up
+        if number < 2**63 and fence < 2**63:  # the range of integers in a store
             return number, fence
     return None
 
 
 def lease_span(leases: Sequence[str]) -> tuple[int, int, int] | None:
-    """First, last and fence of leases that follow each other, as those given out together do; None if they do not."""
+    """Return (first, last, fence) of consecutive lease ids, as a batch has them; None if they are not consecutive."""
     key = split_lease_id(leases[0]) if leases and isinstance(leases[0], str) else None
     if key is None:
         return None
@@ -186,7 +190,7 @@ def lease_span(leases: Sequence[str]) -> tuple[int, int, int] | None:
 # -- failure reasons ---------------------------------------------------------------------------------------------------
 
 MAX_MESSAGE = 2000
-"""Characters of free text kept with a failure; a stack trace belongs in a log."""
+"""Maximum length of the free text of a failure, in characters; a stack trace belongs in a log."""
 
 
 class Reason(StrEnum):

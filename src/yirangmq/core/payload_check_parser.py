@@ -1,4 +1,4 @@
-"""Parser of payload checks: from their documents to the values of ``core.payload_checks``.
+"""Parser of payload checks: converts their documents to the values of ``core.payload_checks``.
 
 Unknown members and impossible numbers raise ``BadPolicy``, which names the field. ``core.processor`` loads this module
 when it meets the first processor document."""
@@ -31,7 +31,7 @@ LONGEST_NAME = 200
 WRITTEN = ("ascii", "big", "little", "bcd")
 COUNTED = ("payload", "rest")
 NO_CODE_PAGES = frozenset({"idna", "punycode", "unicode-escape", "raw-unicode-escape", "undefined", "mbcs", "oem"})
-"""Codecs of Python that are not encodings of text."""
+"""Codecs of Python that are not usable as text encodings of a payload."""
 
 
 def _read_length(part: Fields) -> Length:
@@ -151,7 +151,7 @@ READERS: dict[str, Callable[[Fields], Check]] = {
     "encoding": _read_encoding,
     "records": _read_records,
 }
-"""By the name that a document gives a check."""
+"""Parser of each check, by its name in the document."""
 
 
 def read_check(given: object, path: str) -> Check:

@@ -1,7 +1,7 @@
-"""Payload checks: what a message's length, header and content must be before it is stored.
+"""Payload checks: conditions on a message's length, header and content before it is stored.
 
-Each check is a value; its complaint is a pure function of the message. No check changes a byte. The time of each grows
-with the payload's length alone, so there are no regular expressions.
+Each check is a value, and its result is a pure function of the message. No check modifies a payload. The time of each
+grows with the payload's length alone, so there are no regular expressions.
 
 JSON decoding and schema validation are passed in through ``Subject`` and run when a check first needs them. Documents
 of checks are read by ``core.payload_check_parser``."""
@@ -24,19 +24,21 @@ KINDS: dict[str, bytes] = {
     "printable": _PRINTABLE,
     "blank": b" ",
 }
-"""Of which bytes a field may be made; there are no patterns, whose time nobody could bound."""
+"""Character classes of a field, as the bytes allowed. There are no patterns, because their time is not bounded."""
 
 
 class Complaint(NamedTuple):
-    """What is wrong, and where."""
+    """Problem that a check found: the field, and a description."""
 
     field: str
     text: str
 
 
 class Subject:
-    """A message as checks see it. ``header``, ``decode`` (JSON to a value, or ``BadInput``) and ``fits`` (a schema and
-    a value to a complaint, "" if there is none) are called when a check first needs them."""
+    """Message that is being checked, with lazy decoding.
+
+    ``header``, ``decode`` (JSON to a value, or ``BadInput``) and ``fits`` (validates a value by a schema and returns
+    the problem, "" if there is none) are called when a check first needs them."""
 
     __slots__ = ("_decode", "_fits", "_header", "_read", "_value", "is_json", "payload")
 
@@ -64,7 +66,7 @@ class Subject:
 
     @property
     def value(self) -> Any:
-        """The payload as JSON; ``BadInput`` if it is none."""
+        """Payload decoded from JSON; ``BadInput`` if it is not JSON."""
         if self._value is None:
             self._value = (self._decode(self.payload),)
         return self._value[0]
@@ -83,7 +85,7 @@ class Check(Protocol):
 
 
 def first_complaint(checks: tuple[Check, ...], subject: Subject) -> tuple[Check, Complaint] | None:
-    """Of the first check that is not content."""
+    """Run the checks in order. Return the first one that finds a problem, and the problem; None if all pass."""
     for check in checks:
         found = check.complaint(subject)
         if found is not None:
@@ -96,7 +98,7 @@ def first_complaint(checks: tuple[Check, ...], subject: Subject) -> tuple[Check,
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """Bytes of the payload."""
+    """Check of the payload's length in bytes."""
 
     least: int = 0
     most: int = LARGEST
@@ -120,7 +122,7 @@ class Length:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What one member of a header must be."""
+    """Condition on one member of the header. ``least`` and ``most``: its length in characters."""
 
     member: str
     required: bool = True
@@ -149,7 +151,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Headers:
-    """Members of the envelope beside the payload: ``type``, ``version``, ``attributes.bank`` …"""
+    """Check of the envelope's members other than the payload: ``type``, ``version``, ``attributes.bank`` …"""
 
     wanted: tuple[Wanted, ...]
     name: str = "headers"
@@ -167,7 +169,10 @@ class Headers:
 
 @dataclass(frozen=True, slots=True)
 class StatedLength:
-    """The message says how long it is, in a member of its header or in its own bytes, and that must be so."""
+    """Check of a length that the message states in a member of its header or in its payload.
+
+    The payload must have that length, within ``tolerance`` per cent. ``counts`` "rest": the stated length counts the
+    bytes after the length field."""
 
     member: str = ""
     at: int = 0
@@ -214,7 +219,8 @@ class StatedLength:
 
 
 def member_of(header: Mapping[str, Any], name: str) -> Any:
-    """``type`` is a member, ``attributes.bank`` one of the attributes, whatever stands behind the first dot."""
+    """Return a member such as ``type``, or an attribute such as ``attributes.bank``; None if it is missing. The part
+    after the first dot is one name, even if it has dots."""
     first, dot, rest = name.partition(".")
     value = header.get(first)
     if not dot:
@@ -244,7 +250,7 @@ ROOTS = {"object": b"{", "array": b"[", "string": b'"', "number": b"-0123456789"
 
 @dataclass(frozen=True, slots=True)
 class Json:
-    """One JSON document; ``root``: of which kind."""
+    """Check that the payload is one JSON document. ``root``: the required type of its root, "" for any."""
 
     root: str = ""
     name: str = "json"
@@ -266,7 +272,7 @@ class Json:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """JSON that fits a JSON Schema."""
+    """Check that the payload is JSON and valid by a JSON Schema."""
 
     schema: Any
     name: str = "schema"
@@ -287,7 +293,7 @@ class Schema:
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """Bytes that can be read as text of this encoding."""
+    """Check that the payload can be decoded as text of this encoding."""
 
     encoding: str
     name: str = "encoding"
@@ -306,7 +312,7 @@ class Encoding:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A field at a fixed place of a record."""
+    """Field at a fixed offset of a record."""
 
     label: str
     at: int
@@ -329,7 +335,8 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Records of one length, each followed by the same bytes or by none; ``columns`` are fields of each."""
+    """Check of fixed-length records. ``ending``: bytes that follow each record, may be empty; ``columns``: fields of
+    each record."""
 
     length: int
     ending: str = ""
@@ -343,7 +350,7 @@ class Records:
         step = self.length + len(ending)
         count, left = divmod(len(payload), step)
         if left == self.length and ending:
-            count, left = count + 1, 0  # the last one may do without its ending
+            count, left = count + 1, 0  # the last record may lack its ending
         if left:
             return Complaint("payload", f"has {len(payload)} bytes, which is no number of records of {step}")
         if not self.least <= count <= self.most:

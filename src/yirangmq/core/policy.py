@@ -1,11 +1,11 @@
 """Queue policy: the document's members with defaults and limits, quotas, backoff, and server defaults.
 
-Documents have seconds, the values integer milliseconds. The defaults are written here once.
+Documents have seconds, the values integer milliseconds. No other module repeats the defaults.
 
 A quota counts unfinished messages: ready, delayed, held, claimed and leased. Their bytes are those of payloads and of
-the envelopes' other members. The result of a check is how much must be dropped first, or the refusal.
+the envelopes' other members. A check returns how much must be dropped first, or the refusal.
 
-A member that is null in the policy is as the server's settings say (``Defaults``). Pure."""
+A member that is null in the policy has the value of the server's settings (``Defaults``). Pure."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -28,12 +28,13 @@ RESERVE_BYTES = 16 * 1024 * 1024
 """Disk space reserved for draining a full store: twice the WAL of SQLite at its checkpoint, so that all of it can be
 copied into the database."""
 RETRY_AFTER = 5.0
-"""Seconds after which a producer may ask again: time for consumers to make room, and not yet a pause."""
+"""Seconds after which a refused producer should retry: long enough for consumers to free space, and not yet a
+noticeable pause."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """0 is no limit."""
+    """Quota of a queue; 0 is no limit."""
 
     max_messages: int = 0
     max_bytes: int = 0
@@ -45,7 +46,7 @@ class Quota:
 
 
 class Load(NamedTuple):
-    """Messages, and their bytes together."""
+    """Number of messages, and their bytes in total."""
 
     messages: int
     bytes: int
@@ -56,14 +57,14 @@ def unfinished(counts: Counts) -> int:
 
 
 def surplus(quota: Quota, held: Load, coming: Load) -> Load:
-    """How much of what is held must go before ``coming`` fits."""
+    """Return how much of ``held`` must be dropped before ``coming`` fits."""
     messages = held.messages + coming.messages - quota.max_messages if quota.max_messages else 0
     size = held.bytes + coming.bytes - quota.max_bytes if quota.max_bytes else 0
     return Load(max(0, messages), max(0, size))
 
 
 def refusal(quota: Quota, queue: str, held: Load, coming: Load) -> QuotaExceeded | None:
-    """Why ``coming`` is refused while all of ``held`` stays; None: it fits."""
+    """Return the error for which ``coming`` is refused while all of ``held`` stays; None if it fits."""
     for most, have, add, what in (
         (quota.max_messages, held.messages, coming.messages, "messages"),
         (quota.max_bytes, held.bytes, coming.bytes, "bytes"),
@@ -78,7 +79,7 @@ def refusal(quota: Quota, queue: str, held: Load, coming: Load) -> QuotaExceeded
 
 
 def queues_refusal(most: int, have: int, coming: list[str]) -> QuotaExceeded | None:
-    """Why these new queues are refused; None: there may be so many."""
+    """Return the error for which these new queues are refused; None if they are within ``max_queues``."""
     if have + len(coming) <= most:
         return None
     which = f"queue {coming[0]!r}" if len(coming) == 1 else f"{len(coming)} new queues"
@@ -90,7 +91,8 @@ def queues_refusal(most: int, have: int, coming: list[str]) -> QuotaExceeded | N
 
 
 def store_refusal(most: int, used: int | None) -> QuotaExceeded | None:
-    """Why nothing more is published to a store that has grown as large as it may; None: it has not, or cannot tell."""
+    """Return the error for which publishing is refused by a store of ``most`` bytes; None if it is smaller, or its size
+    is unknown."""
     if not most or used is None or used < most:
         return None
     return QuotaExceeded(
@@ -105,20 +107,22 @@ Answer = TypeVar("Answer")
 DAY_MS = 86_400_000
 BACKOFFS = ("exponential", "linear", "fixed")
 MAX_BODY = 64 * 1024 * 1024
-"""No policy may allow more: a message is held in memory while it is handled."""
+"""Upper bound of a policy's ``maxBytes``, in bytes: a message is held in memory while it is processed."""
 DLQ_SUFFIX = "-dlq"
 DLQ_LONGEST = 199
-"""Of the usual name of a queue's dead letters: within a name's 200, and never the queue itself."""
+"""Maximum length of the default name of a dead-letter queue, in characters: within the 200 of a name, and never the
+name of the queue itself."""
 MOST_SCHEDULES = 100
 MOST_AT_WORK = 10**9
 LONGEST_SCHEDULE_NAME = 80
-"""A tick's message id is this name and the time, within an id's 100."""
+"""Maximum length of a schedule's name, in characters: a scheduled message's id is the name and the time, and an id has
+at most 100."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
     limit: int | None = 5
-    """None: no limit."""
+    """Maximum number of retries; None: no limit."""
     backoff: str = "exponential"
     initial_ms: int = 1_000
     max_ms: int = 60_000
@@ -143,7 +147,7 @@ class Archive:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Publish ``message`` whenever ``cron`` fires by the clocks of ``timezone``."""
+    """Schedule of a queue: publish ``message`` each time ``cron`` fires in ``timezone``."""
 
     name: str
     cron: Cron
@@ -153,7 +157,7 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class QueuePolicy:
-    """One queue's policy. ``dlq.queue`` is always filled in: ``<queue>-dlq`` unless the policy says otherwise."""
+    """Policy of one queue. ``dlq.queue`` is always set: ``<queue>-dlq`` unless the policy names another."""
 
     visibility_ms: int = 30_000
     retry: Retry = field(default_factory=Retry)
@@ -172,8 +176,8 @@ class QueuePolicy:
     webhook: Webhook | None = None
     dispatch: Dispatch | None = None
     chain: Chain | None = None
-    """What a message passes before it is stored. This and the next five: None is as the server says
-    (``core.policy``)."""
+    """Processor that a message passes before it is stored. This and the next five members: None is the server's
+    default (``Defaults``)."""
     unique: bool | None = None
     concurrency: int | None = None
     draft_ms: int | None = None
@@ -182,17 +186,17 @@ class QueuePolicy:
 
     @property
     def is_ordered(self) -> bool:
-        """One message at a time, in strict order."""
+        """True if messages are leased one at a time, in strict order."""
         return self.dispatch is not None and self.dispatch.strategy is Strategy.ORDERED
 
     @property
     def keeps_places(self) -> bool:
-        """A message that comes back stands where it stood."""
+        """True if a message that returns to ready keeps its place."""
         return self.requeue == "front" or self.is_ordered
 
 
 def read_policy(given: object, queue: str) -> QueuePolicy:
-    """A policy document to values; every member optional, unknown members and impossible numbers refused."""
+    """Parse a policy document. Every member is optional; unknown members and impossible numbers raise ``BadPolicy``."""
     top = Fields(given, error=BadPolicy)
     visibility = _ms(top, "visibilityTimeoutSec", 30, least=0.001)
     retry = _read_retry(top.inner("retry"))
@@ -228,7 +232,7 @@ def read_policy(given: object, queue: str) -> QueuePolicy:
 
 
 def _check_recorded(policy: QueuePolicy) -> None:
-    """What a hook records is history, and must be kept as such."""
+    """Refuse a hook that records messages if the policy keeps no history of done messages."""
     hooks = policy.chain.hooks if policy.chain is not None else ()
     for number, hook in enumerate(hooks):
         if hook.is_recording and not (policy.archive.enabled and policy.archive.max_messages):
@@ -278,7 +282,7 @@ def _read_archive(part: Fields) -> Archive:
 
 
 def _read_schemas(given: object) -> Mapping[str, Mapping[str, Any]]:
-    """``{type: {version: schema}}``; version ``*`` serves every version that has no schema of its own."""
+    """Parse ``{type: {version: schema}}``; version ``*`` is for every version without a schema."""
     schemas: dict[str, dict[str, Any]] = {}
     if not isinstance(given, Mapping):
         raise BadPolicy("must be an object of message types", field="schemas")
@@ -331,7 +335,7 @@ def _read_schedule(part: Fields) -> Schedule:
 
 
 def _named(field: str, check: Callable[[object, str], Answer], value: object) -> Answer:
-    """``check``, its complaint one about the policy."""
+    """Call ``check``, and turn its ``BadInput`` into ``BadPolicy``."""
     try:
         return check(value, field)
     except BadInput as error:
@@ -347,7 +351,7 @@ def _ms_or_null(part: Fields, key: str) -> int | None:
 
 
 def show_policy(policy: QueuePolicy) -> dict[str, Any]:
-    """The policy as its document, every member spelled out; ``read_policy`` of it gives the same policy."""
+    """Return the policy as a document with every member; ``read_policy`` of it returns an equal policy."""
     retry, dlq, archive, quota = policy.retry, policy.dlq, policy.archive, policy.quota
     return {
         "visibilityTimeoutSec": _seconds(policy.visibility_ms),
@@ -416,13 +420,13 @@ def _plain(number: float) -> float:
 
 
 class Chance(NamedTuple):
-    """Randomness is handed in: a number from 0 to 1, used by jitter and by nothing else."""
+    """Random number from 0 to 1, passed in by the caller. Only jitter uses it."""
 
     fraction: float = 0.5
 
 
 def backoff_ms(retry: Retry, attempt: int, chance: Chance = Chance()) -> int:  # noqa: B008
-    """How long to wait after the ``attempt``-th failure: 1, 2, 4, 8, 16 … seconds by default, never over the cap."""
+    """Return the delay in ms after the ``attempt``-th failure: 1, 2, 4, 8, 16 … s by default, up to ``max_ms``."""
     first, factor = retry.initial_ms, 1
     if retry.backoff == "exponential":
         factor = 2
@@ -438,21 +442,22 @@ USUAL_BODY = QueuePolicy().max_body
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """Of a whole server; those of the HTTP queue unless it is told otherwise."""
+    """Server-wide defaults of policy members. The values here are those of the HTTP queue's API if a server sets no
+    others."""
 
     unique: bool = False
     draft_ms: int = 60_000
     claim_ms: int = 60_000
     active_ms: int = 300_000
     concurrency: int | None = None
-    """None: no limit."""
+    """Maximum number of messages leased at the same time; None: no limit."""
     set_body: int = USUAL_BODY
     chains: Mapping[str, Chain] = field(default_factory=dict)
-    """By queue, or ``*``."""
+    """Processors by name of queue; ``*`` is for all others."""
     hooks: tuple[str, ...] = ()
-    """Modules and packages whose functions chains may name."""
+    """Modules and packages with functions that processors may name as hooks."""
     max_queues: int = 0
-    """How many queues there may be; 0: no limit, as in a program that opens a store itself."""
+    """Maximum number of queues; 0: no limit, as in a program that opens a store without a server."""
 
     def chain_in(self, policy: QueuePolicy, queue: str) -> Chain | None:
         chain = policy.chain
@@ -476,5 +481,6 @@ class Defaults:
         return self.concurrency if policy.concurrency is None else policy.concurrency
 
     def set_body_in(self, policy: QueuePolicy) -> int:
-        """A queue that takes another size than the usual one has the last word."""
+        """Return the maximum size of a draft's content, in bytes. The policy's ``maxBytes`` wins if it is not the
+        default."""
         return self.set_body if policy.max_body == USUAL_BODY else policy.max_body

@@ -1,8 +1,8 @@
 """Ports of the core: clock, ids, store and transaction, as protocols that backends implement.
 
 Implementations do not inherit from a port. A store is used through transactions. Inside one, a caller sees a state that
-nothing else changes. When the ``with`` block ends without an error, all of its changes are on disk; when it ends with
-one, none of them has happened."""
+nothing else changes. If the ``with`` block ends without an error, all of its changes are on disk; if it ends with an
+error, none of them is."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -17,20 +17,23 @@ from yirangmq.core.states import State
 
 
 class Clock(Protocol):
-    """Two times, both in milliseconds since 1970. Rules go by store time; people, schedules and dates by the wall clock
-    (docs/decisions/0021-store-time.md)."""
+    """Clock port: two times, both in milliseconds since 1970. Rules use store time; display, schedules and dates use
+    the wall clock (docs/decisions/0021-store-time.md)."""
 
     def now_ms(self) -> int:
-        """Store time: the line on which all stored instants lie. It never jumps while a process runs."""
+        """Return store time, the time base of all stored instants. It never jumps while a process runs."""
 
     def wall_ms(self) -> int:
-        """The wall clock, as it is set now."""
+        """Return the wall clock as it is set now."""
 
     def ahead_ms(self) -> int:
-        """How far the wall clock is ahead of store time; 0 unless it was set. Add it to a stored instant to show it."""
+        """Return the milliseconds by which the wall clock is ahead of store time; 0 unless it was set. Add it to a
+        stored instant to display it."""
 
 
 class Ids(Protocol):
+    """Port of randomness: new message ids, and random fractions from 0 to 1."""
+
     def new(self, count: int) -> list[str]: ...
 
     def fraction(self) -> float: ...
@@ -40,7 +43,7 @@ class Ids(Protocol):
 
 
 class Change(NamedTuple):
-    """One message, before and after. A failure, if any, is stored with it as the latest one."""
+    """Change of one message: its row before and after. A failure, if any, is stored as its latest one."""
 
     before: Message
     after: Message
@@ -48,10 +51,10 @@ class Change(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """What became of one envelope: its number in the store, and the id that holds its place.
+    """Result of adding one envelope: its number in the store, and its id.
 
-    ``duplicate``: nothing was stored because this id, or this deduplication key, is already known; ``id`` names the
-    message that is there. ``refused``: it failed its schema and lies among the dead letters, for this reason."""
+    ``duplicate``: nothing was stored because the id, or the deduplication key, is already known; ``id`` names the
+    existing message. ``refused``: the reason for which it failed its schema and became a dead letter, else ""."""
 
     seq: int
     id: str
@@ -64,14 +67,14 @@ new_stored = cast("Callable[[tuple[Any, ...]], Stored]", partial(tuple.__new__, 
 
 
 class Page(NamedTuple):
-    """Part of a listing; an empty ``cursor`` says that this was the last part."""
+    """Page of a listing. An empty ``cursor``: this is the last page."""
 
     messages: list[Message]
     cursor: str
 
 
 class Finding(NamedTuple):
-    """One thing wrong in a store, found by ``check``; ``mended`` once ``repair`` has dealt with it."""
+    """One problem of a store, found by ``check``. ``mended``: ``repair`` has fixed it."""
 
     kind: str
     where: str
@@ -83,33 +86,33 @@ class Finding(NamedTuple):
 
 
 class Transaction(Protocol):
-    """One batch of work. Every method takes and returns many; none commits by itself."""
+    """Transaction of a store. Methods take and return batches; the end of the ``with`` block commits."""
 
     def policy(self, queue: str) -> QueuePolicy: ...
 
     def add(
         self, envelopes: Sequence[Envelope], now: int, dedup_until: int, draft_until: int | None = None
     ) -> list[Stored]:
-        """Store new envelopes of ONE queue as ready or delayed (see ``decide.fresh``), in the order given; with
-        ``draft_until`` as drafts (``decide.draft``), which become messages of their queue when their content comes.
+        """Store new envelopes of ONE queue as ready or delayed (see ``transitions.fresh``), in the order given. With
+        ``draft_until`` store them as drafts (``transitions.draft``), which become messages when their content is set.
 
-        An id the queue already knows (also a finished one within its tombstone window), or a deduplication key
-        seen within its window, stores nothing and names the message that is there."""
+        An id that the queue already has (also a finished one within its tombstone window), or a deduplication key
+        seen within its window, stores nothing, and the result names the existing message."""
 
     def rewrite(self, messages: Sequence[Message], envelopes: Sequence[Envelope]) -> None:
-        """Put these envelopes in the place of those stored: another header and payload, all else the same."""
+        """Replace the stored envelopes by these: header and payload may differ, all else is the same."""
 
     def heads(self, queue: str, limit: int, target: int = 0) -> list[tuple[Message, Envelope]]:
-        """The first ready messages in order of rank, then place, of those for anyone and those for ``target``."""
+        """Return the first ready messages in order of rank, then place, without a target or for ``target``."""
 
     def group_first(self, queue: str, groups: Sequence[int]) -> list[Message | None]:
-        """Of each group the message that came first of those not done with (``states.WAITING``)."""
+        """Return the earliest unfinished message (``states.WAITING``) of each group."""
 
     def key_holders(self, queue: str, keys: Sequence[str], now: int) -> list[tuple[int, str] | None]:
-        """(seq, id) of the message that holds each deduplication key."""
+        """Return (seq, id) of the message that holds each deduplication key."""
 
     def hold_keys(self, queue: str, holders: Mapping[str, tuple[int, str]], until: int) -> None:
-        """Give keys to messages, in place of whoever held them."""
+        """Assign deduplication keys to messages, replacing the present holders."""
 
     def free_keys(self, queue: str, keys: Sequence[str]) -> None: ...
 
@@ -118,95 +121,101 @@ class Transaction(Protocol):
     def by_id(self, queue: str, ids: Sequence[str]) -> list[Message | None]: ...
 
     def envelopes(self, messages: Sequence[Message]) -> list[Envelope | None]:
-        """Their envelopes; None where only the id is remembered."""
+        """Return their envelopes; None for a message of which only the id is kept."""
 
     def failures(self, messages: Sequence[Message]) -> list[Failure | None]:
-        """The latest failure of each."""
+        """Return the latest failure of each message."""
 
     def swap(self, changes: Sequence[Change]) -> None: ...
 
     def forget(self, messages: Sequence[Message]) -> None:
-        """Remove every trace: envelope, failure, remembered id."""
+        """Delete the messages completely: envelope, failure, tombstone."""
 
     def places(self, count: int) -> int:
-        """The first of ``count`` fresh places in line; each is larger than any given out before."""
+        """Allocate ``count`` new places and return the first; each is larger than any allocated before."""
 
     def due(self, now: int, limit: int) -> list[Message]:
-        """Messages on which time acts now, the longest overdue first."""
+        """Return messages with ``due_at`` up to ``now``, the longest overdue first."""
 
     def next_due(self, before: int | None = None) -> int | None:
-        """The earliest moment at which ``due`` will have something; None: never, or not before that."""
+        """Return the earliest ``due_at``; None if there is none, or none earlier than ``before``."""
 
     def forget_keys(self, now: int, limit: int) -> int:
-        """Drop deduplication keys whose window is over; how many."""
+        """Delete deduplication keys with an expired window, and return their number."""
 
     def trim(self, limit: int) -> int:
-        """Forget the envelopes of done messages beyond what their queue's policy keeps, the oldest first; how many.
+        """Delete the envelopes of done messages beyond the history that their queue's policy keeps, the oldest first,
+        and return their number.
 
-        Their ids stay remembered until the tombstone window since their ack is over: then ``due`` has them."""
+        Their ids are kept until the tombstone window, counted from the ack, ends: then ``due`` returns them."""
 
     def scan(self, queue: str, state: State, limit: int, cursor: str = "") -> "Page":
-        """Messages of one state, page by page: ready ones in order of delivery (those for one consumer behind those for
-        anyone), dead and parked ones oldest first, others in any order that stays the same. "" begins; of ready ones
-        ``rank.place`` begins behind that place, ``target.rank.place`` behind that place in the line of one consumer."""
+        """Return a page of the messages of one state.
+
+        Ready messages are in order of delivery, those with a target after those without; dead and parked ones are
+        oldest first; others have any stable order. The cursor "" starts the listing. For ready messages the cursor
+        ``rank.place`` starts after that place, ``target.rank.place`` after that place among one consumer's messages."""
 
     def queues(self, after: str = "", limit: int | None = None, prefix: str = "") -> list[str]:
-        """Names in order; those behind ``after`` that begin with ``prefix``, at most ``limit`` of them (None: all)."""
+        """Return names in order: those after ``after`` that start with ``prefix``, at most ``limit`` (None: all)."""
 
     def queue_count(self) -> int:
-        """How many queues there are."""
+        """Return the number of queues."""
 
     def has_queue(self, queue: str) -> bool: ...
 
     def policied(self) -> list[str]:
-        """Queues with a policy document of their own, in order. A store in files finds a document that a person has
-        put there by hand after some calls, if there are many queues."""
+        """Return the queues that have a policy document, in order. If there are many queues, the files store finds a
+        document that was put there by hand only after several calls."""
 
     def counts(self, queue: str) -> Counts: ...
 
     def totals(self) -> Counts:
-        """The counts of all queues together. Kept up to date by commits, not summed up at each call."""
+        """Return the counts of all queues together. Commits keep them up to date; a call does not sum them."""
 
     def policy_text(self, queue: str) -> str | None:
-        """The policy document as it was set; None where the queue lives on defaults."""
+        """Return the policy document as it was set; None if the queue has only defaults."""
 
     def set_policy(self, queue: str, text: str | None) -> None: ...
 
     def note(self, key: str) -> str | None:
-        """What somebody keeps beside the messages, in the same commits: which batches of a pipeline are in, say."""
+        """Return a note: text kept beside the messages, in the same commits, such as the ledger of a pipeline."""
 
     def notes(self, prefix: str) -> dict[str, str]:
-        """Those whose key begins so, in the order of their keys."""
+        """Return the notes with keys that start with ``prefix``, in order of key."""
 
     def set_note(self, key: str, text: str | None) -> None:
-        """Keys are names as queues have, with slashes between them; None takes a note away."""
+        """Set a note; None deletes it. A key is up to four names with slashes between them (``check_note``)."""
 
     def delete_queue(self, queue: str) -> None:
-        """Everything of a queue, its policy and its counters included."""
+        """Delete everything of a queue, including its policy and counters."""
 
     def in_runs(self) -> "InRuns | None":
-        """This very transaction, if it can treat many messages as one; None if it cannot."""
+        """Return this transaction if it supports runs of messages; None if it does not."""
 
 
 class InRuns(Protocol):
-    """Messages that share their fate, read and changed as one. What it cannot tell is asked of ``Transaction``."""
+    """Run operations of a transaction: a run of messages is read and changed as one. Callers use ``Transaction`` for
+    everything that these methods return None for."""
 
     def head_runs(self, queue: str, limit: int, target: int) -> list[tuple[Run, list[Envelope]]] | None:
-        """As ``Transaction.heads``, if all of them are in runs and none expires; None if not."""
+        """Return the same as ``Transaction.heads`` if all of them are in runs and none expires; otherwise None."""
 
     def held_run(self, first: int, last: int) -> Run | None:
-        """Messages with these numbers, if all are leased and are in one run; None if not."""
+        """Return the messages with these numbers if all are leased and in one run; otherwise None."""
 
     def swap_run(self, run: Run, after: Message) -> None:
-        """From ready to leased, from leased to leased or done, all of them alike: ``after`` is what becomes of the
-        first one's card."""
+        """Change all messages of a run alike: from ready to leased, or from leased to leased or done. ``after``: the
+        new row of the first message."""
 
 
 class Store(Protocol):
+    """Store of messages: transactions, and maintenance."""
+
     def transaction(self, *, write: bool = True) -> AbstractContextManager[Transaction]: ...
 
     def wait(self, timeout: float) -> None:
-        """Sleep until another process may have changed something, or the time is over."""
+        """Sleep until another process may have changed something, or ``timeout`` seconds have passed."""
 
     def check(self, *, repair: bool) -> Iterator[Finding]: ...
 

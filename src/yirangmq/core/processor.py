@@ -1,6 +1,6 @@
 """Processor of a queue: the checks, hooks and payload digest that a message passes before it is stored.
 
-Holds the processor documents, and the rule for which hooks a server may run: functions of the modules and packages that
+Has the processor documents, and the rule for which hooks a server may run: functions of the modules and packages that
 its setting ``hooks`` names. ``broker.admission`` runs checks and hooks."""
 
 import re
@@ -19,7 +19,7 @@ MOST_CHECKS = 50
 MOST_HOOKS = 10
 MOST_WORKERS = 16
 EVERY = "*"
-"""In a server's settings: every queue that has no chain of its own."""
+"""Key in a server's settings for every queue without an entry."""
 NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 NONE, SHA256 = "none", "sha256"
 KEEP, RECORD = "keep", "record"
@@ -27,9 +27,11 @@ KEEP, RECORD = "keep", "record"
 
 @dataclass(frozen=True, slots=True)
 class Hook:
-    """``package.module:function``. ``produces``: the queue for the new messages that it makes; "" is a hook that only
-    says yes or no. ``original``: what becomes of the message that they were made from: it stays in line (``keep``), or
-    is done with and stays as history (``record``)."""
+    """Hook of a processor: the function ``package.module:function``.
+
+    ``produces``: the queue for the messages that the hook derives; "" is a hook that only accepts or refuses.
+    ``original``: the message that they are derived from is kept in its queue (``keep``), or becomes done and is kept as
+    history (``record``)."""
 
     name: str
     produces: str = ""
@@ -51,20 +53,21 @@ class Chain:
     checks: "tuple[Check, ...]" = ()
     hooks: tuple[Hook, ...] = ()
     workers: int = 1
-    """Hooks of this queue that run at the same time."""
+    """Maximum number of hooks of this queue that run at the same time."""
 
 
 def may_run(hook: Hook, allowed: Collection[str]) -> bool:
-    """Whoever runs the queues says which modules may be named: one of these, or one inside such a package."""
+    """Return True if the hook's module is one of the ``allowed`` modules, or inside one of these packages."""
     parts = hook.module.split(".")
     return any(".".join(parts[:n]) in allowed for n in range(1, len(parts) + 1))
 
 
 def read_chain(given: object, queue: str, path: str = "processor") -> Chain | None:
-    """Null is none, which is as the server says; an empty object is a chain that does nothing."""
+    """Parse a processor document. Null is None, the server's default; an empty object is a processor that does
+    nothing."""
     if given is None:
         return None
-    from yirangmq.core.payload_check_parser import read_check  # most queues have none
+    from yirangmq.core.payload_check_parser import read_check  # loaded late: most queues have no processor
 
     part = Fields(given, path, BadPolicy)
     chain = Chain(
@@ -108,7 +111,7 @@ def _queue(given: object, field: str) -> str:
 
 
 def check_hooks(chain: Chain | None, allowed: Collection[str]) -> None:
-    """``BadPolicy`` names the first hook that may not run here."""
+    """Raise ``BadPolicy`` for the first hook that the server may not run."""
     for number, hook in enumerate(chain.hooks if chain is not None else ()):
         if not may_run(hook, allowed):
             raise BadPolicy(refusal(hook, allowed), field=f"processor.hooks[{number}].hook")
@@ -120,7 +123,7 @@ def refusal(hook: Hook, allowed: Collection[str]) -> str:
 
 
 def show_chain(chain: Chain | None) -> dict[str, Any] | None:
-    """As its document; ``read_chain`` of it gives the same."""
+    """Return the document; ``read_chain`` of it returns an equal value."""
     if chain is None:
         return None
     return {
@@ -142,7 +145,7 @@ def _show_hook(hook: Hook) -> dict[str, Any]:
 
 
 def read_chains(given: object, path: str) -> Mapping[str, Chain]:
-    """A server's settings: by queue, or ``*`` for every other."""
+    """Parse the processors of a server's settings: by queue, or ``*`` for all others."""
     if not isinstance(given, Mapping):
         raise BadPolicy(f"must be an object of queues, not {kind(given)}", field=path)
     chains: dict[str, Chain] = {}

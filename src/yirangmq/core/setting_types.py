@@ -1,7 +1,7 @@
-"""Value readers of settings: from JSON, or the text of a variable or a flag, to the value in use.
+"""Value readers of settings: they convert JSON, or the text of a variable or a flag, to the value of a setting.
 
-A reader raises ``ValueError``, which says what the value must be. ``config.settings`` says which setting has which
-reader."""
+A reader raises ``ValueError``, which says what the value must be. ``config.settings`` assigns a reader to each
+setting."""
 
 import json
 import re
@@ -18,7 +18,7 @@ from yirangmq.core.validation import check_consumer, check_queue, kind
 
 MIB = 1024 * 1024
 KEEP_DAYS = 7
-"""Of files by date, before today."""
+"""Default number of days, before today, for which files by date are kept."""
 MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 HOST_NAME = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?|\[?[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*\]?", re.ASCII)
 ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://([a-z0-9_-]+(\.[a-z0-9_-]+)*|\[[0-9a-f:.]+\])(:[0-9]{1,5})?", re.ASCII)
@@ -27,10 +27,12 @@ UNITS = {"": 1, "k": 1024, "kib": 1024, "m": MIB, "mib": MIB, "g": 1024 * MIB, "
 SWITCHES = frozenset(
     ("on", "off", "yes", "no", "y", "n", "true", "false", "1", "0", "enable", "disable", "enabled", "disabled", "none")
 )
-"""What people say to have a thing or not; as a path each would be a file of that name."""
+"""Words that a user types as a switch. As the value of a path each would create a file of that name, so it is
+refused."""
 
 Reader = Callable[[object], Any]
-"""A value from JSON, or the text of a variable or a flag, to a setting; ``ValueError`` says what it must be."""
+"""Function from JSON, or the text of a variable or a flag, to the value of a setting. ``ValueError`` says what the
+value must be."""
 
 
 def a_text(value: object) -> str:
@@ -40,7 +42,8 @@ def a_text(value: object) -> str:
 
 
 def a_path(*words: str, default: str = "") -> Reader:
-    """A path, or one of these words. ``default``: where it is if nothing is said, for whoever takes it for a switch."""
+    """Build a reader of a path, or of one of ``words``. ``default``: the default path, shown in the error to a user who
+    typed a switch."""
 
     def read(value: object) -> str:
         text = str(value).lower() if isinstance(value, bool) else a_text(value)
@@ -93,7 +96,7 @@ def whole_number(least: int, most: int) -> Reader:
 
 
 def byte_size(least: int, most: int) -> Reader:
-    """Bytes: a number, or a text such as ``16MiB``."""
+    """Build a reader of a size in bytes: a number, or a text such as ``16MiB``."""
     check = whole_number(least, most)
 
     def read(value: object) -> int:
@@ -120,7 +123,7 @@ def plain_name(value: object) -> str:
 
 
 def topic_names(value: object) -> tuple[str, ...]:
-    """Up to 32 topics: an array, or a text with commas between them."""
+    """Read 1 to 32 topic names: an array, or a text with commas between them."""
     given = [part.strip() for part in value.split(",")] if isinstance(value, str) else value
     if not isinstance(given, list) or not 0 < len(given) <= MOST_MASKED or len(set(map(str, given))) != len(given):
         raise ValueError(f"must be from 1 to {MOST_MASKED} topics, each once, with commas between them, not {value!r}")
@@ -152,7 +155,7 @@ def syslog_or_nothing(value: object) -> str:
 
 
 def module_names(value: object) -> tuple[str, ...]:
-    """Python modules or packages: an array, or a text with commas between them."""
+    """Read names of Python modules or packages: an array, or a text with commas between them."""
     given = [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
     if not isinstance(given, list | tuple) or not all(isinstance(one, str) and MODULE.fullmatch(one) for one in given):
         raise ValueError(f"must be names of Python modules with commas between them, not {value!r}")
@@ -160,7 +163,7 @@ def module_names(value: object) -> tuple[str, ...]:
 
 
 def _names(value: object) -> list[str] | None:
-    """An array of texts, or a text with commas between them. None: neither."""
+    """Read an array of texts, or a text with commas between them. Return None if it is neither."""
     given = [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
     if not isinstance(given, list | tuple) or not all(isinstance(one, str) for one in given):
         return None
@@ -168,7 +171,7 @@ def _names(value: object) -> list[str] | None:
 
 
 def origin_names(value: object) -> tuple[str, ...]:
-    """Origins as browsers write them, or ``*``."""
+    """Read origins as browsers send them, or ``*``."""
     given = _names(value)
     if given is None:
         raise ValueError(f"must be origins with commas between them, such as https://app.example, not {value!r}")
@@ -181,7 +184,7 @@ def origin_names(value: object) -> tuple[str, ...]:
 
 
 def host_names(value: object) -> tuple[str, ...]:
-    """Names or addresses without a port, or ``*``."""
+    """Read host names or addresses without a port, or ``*``."""
     given = _names(value)
     if given is None:
         raise ValueError(f"must be host names with commas between them, such as mq.example, not {value!r}")

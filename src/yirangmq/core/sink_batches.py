@@ -1,8 +1,8 @@
 """Idempotent batches of a pipeline sink: ledger entries, stages, and the checks at a commit.
 
-A batch has a number within its query, and comes in stages, one for each task that made a part of it. Tasks may run
-again, and a batch may be committed again after a lost reply. What counts is which stages the commit names, and that
-the batch is not in the ledger yet. The ledger is kept in notes of the store; it remembers 1,000 batches of a query.
+A batch has a number within its query, and arrives in stages, one for each task that wrote a part of it. Tasks may run
+again, and a batch may be committed again after a lost reply. A commit stores exactly the stages that it names, if the
+batch is not in the ledger yet. The ledger is kept in notes of the store and has the latest 1,000 batches of a query.
 Pure."""
 
 from collections.abc import Sequence
@@ -13,22 +13,22 @@ from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, WrongState
 
 KEPT = 1000
-"""Batches of a query that the ledger remembers; only the latest is ever committed again."""
+"""Batches per query that the ledger keeps. A query commits only its latest batch again."""
 LARGEST_BATCH = 10**15
 STAGE_AGE_MS = 3_600_000
-"""After which a stage that nobody committed is swept away."""
+"""Age in ms at which a stage that was not committed is deleted."""
 MARK = "yr-batch"
-"""The header of a record that a batch brought to a topic: ``query/batch``."""
+"""Header of a topic record that a batch published; its value is ``query/batch``."""
 
 
 class Step(StrEnum):
     PENDING = "pending"
-    """The queues have it, the topics not yet."""
+    """The batch is stored in the queues, not yet in the topics."""
     DONE = "done"
 
 
 class Entry(NamedTuple):
-    """What the ledger says of a batch. ``behind``: the topics' last sequence when it became pending."""
+    """Ledger entry of a batch. ``behind``: the topics' last sequence when the batch became pending."""
 
     query: str
     batch: int
@@ -39,15 +39,16 @@ class Entry(NamedTuple):
     behind: int
     at: int
     stages: tuple["Stage", ...] = ()
-    """Of one that is pending: where its rows lie."""
+    """Stages with the rows of a pending batch."""
     bad_queue: str = ""
-    """Where rows are buried that cannot be taken; none: such a row refuses the batch."""
+    """Queue that gets invalid rows as dead letters; "": an invalid row refuses the batch."""
     refused: int = 0
-    """How often it was committed again after it was in."""
+    """Number of times that it was committed again after it was stored."""
 
 
 class Stage(NamedTuple):
-    """One task's part: how many pieces it was sent in, how many rows they hold, and the checksum over all of them."""
+    """Stage: one task's part of a batch. ``pieces``: the requests in which it was sent; ``rows``: its rows;
+    ``checksum``: of all its rows."""
 
     id: str
     pieces: int
@@ -68,17 +69,17 @@ def check_stage(name: object) -> str:
 
 
 def key_of(query: str, batch: int) -> str:
-    """Its note's; in the order of the batches."""
+    """Return the key of the batch's note. Keys sort in the order of batches."""
     return f"ledger/{query}/{batch:016d}"
 
 
 def prefix_of(query: str = "") -> str:
-    """Of the notes of one query, or of all."""
+    """Return the key prefix of the notes of one query, or of all."""
     return f"ledger/{query}/" if query else "ledger/"
 
 
 def check_new(batch: int, known: Sequence[int]) -> None:
-    """A batch that is not in the ledger is new, unless it is older than the ledger remembers."""
+    """Check a batch that is not in the ledger: it is new, unless it is older than the batches that the ledger keeps."""
     if known and batch < max(known) - KEPT:
         raise WrongState(
             f"batch {batch} is older than the ledger remembers: the latest is {max(known)}, and {KEPT} are kept",
@@ -87,12 +88,12 @@ def check_new(batch: int, known: Sequence[int]) -> None:
 
 
 def too_old(known: Sequence[int]) -> list[int]:
-    """Those the ledger may forget."""
+    """Return the batches that the ledger may delete."""
     return [batch for batch in known if batch < max(known) - KEPT] if known else []
 
 
 def check_rows(stage: Stage, rows: int, checksum: int) -> None:
-    """What lies there is what the task sent, no more and no less."""
+    """Check that the stored rows of a stage are exactly those that its task sent."""
     if rows != stage.rows:
         raise BadInput(f"stage {stage.id!r} has {rows} rows, its task sent {stage.rows}", field="stages")
     if checksum != stage.checksum:

@@ -1,7 +1,7 @@
 """State machine of a message: states, verbs, and the table of transitions.
 
-Every change of state in the project is a row of ``TRANSITIONS``. Nothing but states and verbs is in this module.
-``core.diagram`` prints docs/states.md from the table."""
+Every change of state in the project is a row of ``TRANSITIONS``. This module has states and verbs only.
+``tools/states_docs.py`` prints docs/states.md from the table."""
 
 from enum import StrEnum
 
@@ -101,12 +101,12 @@ TRANSITIONS: dict[tuple[State | None, Verb], State] = {
 }
 
 WAITING: frozenset[State] = frozenset({State.DELAYED, State.HELD, State.READY, State.CLAIMED, State.LEASED})
-"""States of a message that its group has not done with: those behind it wait."""
+"""Unfinished states: while a message of a group is in one of them, later messages of the group wait."""
 
 KEPT: tuple[State, ...] = tuple(state for state in State if state is not State.DROPPED)
-"""States a message can be found in; a dropped one leaves only its tombstone."""
+"""States of a stored message; of a dropped message only the tombstone is stored."""
 
 
 def after(state: State | None, verb: Verb) -> State | None:
-    """The state that follows, or None where the verb does not apply."""
+    """Return the next state, or None if the verb does not apply."""
     return TRANSITIONS.get((state, verb))

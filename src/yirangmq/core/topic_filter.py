@@ -1,7 +1,7 @@
 """Topic filter of a subscription: names, patterns and masks.
 
 In a pattern ``*`` is any characters, ``?`` is one, ``+`` is one level: at least one character, and no dot. The time of
-a match grows with the length of the name alone, whatever the pattern."""
+a match grows with the length of the name alone, for every pattern."""
 
 import re
 from collections.abc import Sequence
@@ -21,12 +21,12 @@ WILD = re.compile(r"[*?+]")
 
 @dataclass(frozen=True)
 class Filter:
-    """``None`` for ``names`` is: all topics. Two that ask for the same are equal."""
+    """Topic filter of a subscription. ``names`` None is all topics. Filters compare by value."""
 
     names: frozenset[str] | None = None
     patterns: tuple[str, ...] = ()
     text: str = "*"
-    """In the words of the one who asked."""
+    """The filter as the subscriber wrote it."""
 
     def wants(self, topic: str) -> bool:
         if self.names is None or topic in self.names:
@@ -47,12 +47,14 @@ NOTHING = Filter(frozenset(), (), "")
 
 
 def masked(mask: int, topics: Sequence[str]) -> frozenset[str]:
-    """The topics whose bit is set; that of the first topic is 1, of the second 2, of the third 4 …"""
+    """Return the topics with a bit set in ``mask``; the bit of the first topic is 1, of the second 2, of the third
+    4."""
     return frozenset(topic for place, topic in enumerate(topics) if mask & (1 << place))
 
 
 def make_filter(wanted: Sequence[object] = (), mask: object = 0, topics: Sequence[str] = ()) -> Filter:
-    """From what a subscriber says; ``topics`` are those that have a bit in masks. ``BadInput`` names the field."""
+    """Build the filter of a subscription. ``topics``: the topics that have a bit in masks. ``BadInput`` names the
+    field."""
     if isinstance(mask, bool) or not isinstance(mask, int) or not 0 <= mask <= MOST_MASK:
         raise BadInput(f"must be a whole number from 0 to {MOST_MASK}, not {mask!r}", field="mask")
     validation.check_many(wanted, "topics")
@@ -85,8 +87,10 @@ def _sorted_out(wanted: Sequence[object]) -> tuple[frozenset[str], tuple[str, ..
 
 
 class Glob:
-    """A pattern as a row of steps, of which a name takes some: bit n of ``here`` is set if the steps before n fit what
-    was read so far. It takes time in proportion to the name, whatever the pattern."""
+    """Topic pattern, matched by a bit-parallel automaton.
+
+    The pattern is a sequence of steps. Bit n of ``here`` is set if the steps before n match the letters read so far.
+    The time is proportional to the length of the name, for every pattern."""
 
     def __init__(self, pattern: str) -> None:
         self._takes: dict[str, int] = {}
@@ -120,7 +124,7 @@ class Glob:
         return bool(here & self._end)
 
     def _skip(self, here: int) -> int:
-        """A step that takes any number of letters also takes none."""
+        """Add the states after steps that may match no letter (the repetitions)."""
         while (more := here | (here & self._loops) << 1) != here:
             here = more
         return here

@@ -3,7 +3,7 @@
 One log holds all topics of a publisher. ``sequence`` counts through the whole log, ``topic_sequence`` through one
 topic, both from 1 and without gaps. Records that were confirmed and lost are gaps of the log.
 
-Every change of state of a publisher or a subscriber is a row of ``PUBLISHER`` or ``CLIENT``; docs/topics.md shows both
+Every change of state of a publisher or subscriber is a row of ``PUBLISHER`` or ``CLIENT``; docs/topics.md shows both
 tables."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,14 +16,14 @@ from yirangmq.core import validation
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 MOST_SEQUENCE = 2**64 - 1
 Wanted = Callable[[str], bool]
-"""Whether a topic, by its name, is asked for. It is asked once for each name, not for each record."""
+"""Predicate on the name of a topic: True if its records are wanted. It is called once per name, not per record."""
 
 
 # -- records and parts of a log ----------------------------------------------------------------------------------------
 
 
 class NewRecord(NamedTuple):
-    """A record to be appended; its numbers and its time are given by the log."""
+    """Record to be appended. The log assigns its sequences and its time."""
 
     topic: str
     payload: bytes
@@ -32,7 +32,7 @@ class NewRecord(NamedTuple):
 
 
 class Record(NamedTuple):
-    """``at_ns``: nanoseconds since 1970, never less than that of the record before."""
+    """Stored record of a topic. ``at_ns``: nanoseconds since 1970, never less than that of the record before."""
 
     sequence: int
     topic_sequence: int
@@ -44,8 +44,8 @@ class Record(NamedTuple):
 
 
 class Appended(NamedTuple):
-    """What became of one call of ``append``: it is on disk under these numbers. ``data`` are its frames, as stored and
-    as sent; frame n begins at ``offsets[n]``."""
+    """Result of ``append``: the records are on disk with the sequences ``first`` to ``last``. ``data`` has their
+    frames, as stored and as sent; frame n starts at ``offsets[n]``."""
 
     first: int
     last: int
@@ -55,15 +55,15 @@ class Appended(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """Records that were confirmed and are lost: the first and the last missing sequence."""
+    """Gap of the log: confirmed records that are lost, from the ``first`` to the ``last`` missing sequence."""
 
     first: int
     last: int
 
 
 class TopicState(NamedTuple):
-    """The latest record of a topic, also where it has been retired since. ``records`` and ``size`` are how many the log
-    still holds, and their bytes, frames and all."""
+    """Latest record of a topic, even if it has been retired since. ``records`` and ``size``: number of records that the
+    log still holds, and their bytes including frames."""
 
     topic_sequence: int
     sequence: int
@@ -73,8 +73,10 @@ class TopicState(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Whole frames in a row in one file, for ``os.sendfile(socket, file, offset, length)``. ``file`` is a descriptor
-    for reading, good until the next piece is asked for or the iterator is closed; never close it, never move it."""
+    """Range of whole frames in one file, for ``os.sendfile(socket, file, offset, length)``.
+
+    ``file`` is a descriptor for reading. It is valid until the iterator is advanced or closed. The caller must not
+    close it or change its file position."""
 
     file: int
     offset: int
@@ -84,8 +86,10 @@ class Piece(NamedTuple):
 
 
 class Frames(NamedTuple):
-    """Stored frames of wanted topics, one after the other; the first and the last sequence, and how many. Without any,
-    ``last`` is how far was looked: a sign of life on a long way through what nobody asked for."""
+    """Concatenated stored frames of wanted topics, with the first and last sequence and the number of records.
+
+    Without records, ``last`` is the sequence up to which the log was scanned: progress during a long scan without a
+    match."""
 
     data: bytes
     first: int
@@ -94,21 +98,22 @@ class Frames(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A record that is found without walking to it: its sequence, and the bytes of all kept records before it."""
+    """Split point: a record that the index finds without a scan. ``sequence``: the record; ``size``: bytes of all kept
+    records before it."""
 
     sequence: int
     size: int
 
 
 class Retention(NamedTuple):
-    """How much to keep; None: no limit of that kind. Whole segments go, so somewhat more is kept."""
+    """Retention rule; None: no limit of that kind. Only whole segments are deleted, so up to a segment more is kept."""
 
     age_ns: int | None = None
     size: int | None = None
 
 
 class Trimmed(NamedTuple):
-    """What a trim took away: so many bytes, and the log now begins at ``first``."""
+    """Result of a trim: the segments and bytes deleted; the log now starts at ``first``."""
 
     segments: int
     size: int
@@ -119,56 +124,59 @@ class Trimmed(NamedTuple):
 
 
 class LogReader(Protocol):
-    """Sees confirmed records only, and never disturbs the writer. For one thread at a time; cheap to make."""
+    """Reader of the log: it returns confirmed records only, and never blocks the writer. For one thread at a time;
+    cheap to create."""
 
     @property
     def epoch(self) -> str:
-        """32 hexadecimal digits. Another epoch is another feed: no sequence of the old one means anything in it."""
+        """Epoch of the log, 32 hexadecimal digits. Sequences of one epoch have no meaning in another."""
 
     @property
     def first(self) -> int:
-        """The first sequence that is kept; ``last + 1`` where nothing is."""
+        """First sequence that is kept; ``last + 1`` if no record is kept."""
 
     @property
     def last(self) -> int:
-        """The last confirmed sequence; 0 before the first."""
+        """Last confirmed sequence; 0 before the first record."""
 
     def refresh(self) -> int:
-        """Look what has come since; ``last``. (A reader of the writing process always knows.)"""
+        """Look for new records and return ``last``. A reader in the writing process is always up to date."""
 
     def gaps(self) -> Sequence[Gap]: ...
 
     def topics(self) -> Mapping[str, TopicState]: ...
 
     def sequence_at(self, at_ns: int) -> int:
-        """The first sequence from that time on; ``last + 1`` if there is none."""
+        """Return the first sequence at or after that time; ``last + 1`` if there is none."""
 
     def records(self, start: int, stop: int | None = None, wanted: Wanted | None = None) -> Iterator[Record]:
-        """From ``start`` up to, but without, ``stop`` (default: all that is confirmed now). Gaps are passed over.
-        ``Retired`` if ``start`` is no longer kept; ``StoreDamaged`` where a frame does not hold what was written."""
+        """Yield the records from ``start`` up to, but excluding, ``stop`` (default: all that is confirmed now). Gaps
+        are skipped. Raises ``Retired`` if ``start`` is no longer kept, and ``StoreDamaged`` at a damaged frame."""
 
     def count(self, start: int, stop: int | None = None, wanted: Wanted | None = None) -> int:
-        """How many records ``records`` would give. With ``wanted`` two segments may have to be read for it."""
+        """Return the number of records that ``records`` would yield. With ``wanted`` up to two segments are read."""
 
     def frames(
         self, start: int, stop: int | None = None, wanted: Wanted | None = None, size: int = 1 << 18
     ) -> Iterator[Frames]:
-        """The same as stored frames, about ``size`` bytes at a time; unchecked, as ``pieces`` are."""
+        """Yield the same records as stored frames, about ``size`` bytes at a time. Like ``pieces`` they are not
+        verified."""
 
     def pieces(
         self, start: int, stop: int | None = None, wanted: Wanted | None = None, size: int | None = None
     ) -> Iterator[Piece]:
-        """The same as pieces of files. Without ``wanted`` nothing is read but the index, and a piece is a whole segment
-        or, where ``size`` is given, about so many bytes."""
+        """Yield the same records as ranges of files. Without ``wanted`` only the index is read, and a range is a whole
+        segment or, if ``size`` is given, about that many bytes."""
 
     def places(self, start: int, stop: int | None = None, most: int = 10_000) -> Sequence[Place]:
-        """Where the span could be cut into parts of a known size; at most so many, about as many bytes apart."""
+        """Return points at which the span can be split into parts of known size: at most ``most``, evenly spaced in
+        bytes."""
 
     def close(self) -> None: ...
 
 
 class Log(Protocol):
-    """One process writes. ``append``, ``reader`` and the properties may be called from any thread."""
+    """Log of topics. One process writes. ``append``, ``reader`` and the properties may be called from any thread."""
 
     @property
     def epoch(self) -> str: ...
@@ -181,7 +189,7 @@ class Log(Protocol):
 
     @property
     def is_usable(self) -> bool:
-        """False: after an error it takes no more until it is opened again."""
+        """False after an error: the log accepts no records until it is opened again."""
 
     def append(self, records: Sequence[NewRecord]) -> Appended:
         """Store all of them or none; they are on disk when this returns. Calls from several threads share one sync."""
@@ -193,18 +201,18 @@ class Log(Protocol):
     def reader(self) -> LogReader: ...
 
     def retain(self, rule: Retention, floor: int | None = None) -> Trimmed:
-        """Give up what the rule does not want kept, but nothing from ``floor`` on (the sequence that the slowest
-        durable subscriber needs next; None: there is none)."""
+        """Delete segments beyond the retention rule, but no record from ``floor`` on. ``floor``: the next sequence of
+        the slowest durable subscriber; None: there is none."""
 
     def trim(self, before: int, *, dry_run: bool = False) -> Trimmed:
-        """Give up everything before this sequence, as far as whole segments go. ``dry_run``: say what would go."""
+        """Delete the whole segments before this sequence. ``dry_run``: only return the result."""
 
     def close(self) -> None: ...
 
 
 class Cursor(NamedTuple):
-    """How far a durable subscriber has come: everything up to ``sequence`` is confirmed. ``filter`` is what it asked
-    for, in its own words."""
+    """Cursor of a durable subscriber: it has confirmed everything up to ``sequence``. ``filter``: its filter, as the
+    subscriber wrote it."""
 
     name: str
     epoch: str
@@ -214,27 +222,27 @@ class Cursor(NamedTuple):
 
 
 class Cursors(Protocol):
-    """Where durable subscribers' cursors are kept. What ``put`` and ``drop`` did is on disk when they return."""
+    """Port of the cursors of durable subscribers. The changes of ``put`` and ``drop`` are on disk when they return."""
 
     def get(self, name: str) -> Cursor | None: ...
 
     def all(self) -> Sequence[Cursor]:
-        """In the order of their names."""
+        """Return all cursors in order of name."""
 
     def put(self, cursors: Sequence[Cursor]) -> None:
-        """All of them in one step: a power cut leaves all or none."""
+        """Store the cursors atomically: a power cut leaves all or none."""
 
     def drop(self, name: str) -> bool:
-        """False: there was none."""
+        """Delete a cursor; return False if there was none."""
 
     def floor(self) -> int | None:
-        """The sequence the slowest of them needs next; None: there are none."""
+        """Return the next sequence of the slowest subscriber; None if there are no cursors."""
 
     def close(self) -> None: ...
 
 
 def check_topic(name: object, field: str = "topic") -> str:
-    """A topic is named like a queue, so that one can feed the other."""
+    """Check a topic's name. The rule is that of queue names, so that each can be copied to the other."""
     return validation.check_queue(name, field)
 
 
@@ -278,7 +286,7 @@ PUBLISHER_MEANING: dict[PublisherState, str] = {
 
 
 class ClientState(StrEnum):
-    """In the order of the public numbers 0 to 5."""
+    """States of a subscriber, in the order of the public numbers 0 to 5."""
 
     __hash__ = str.__hash__  # an Enum hashes in Python code; these are looked up for every batch
 
@@ -334,7 +342,7 @@ CLIENT_MEANING: dict[ClientState, str] = {
 
 
 class Start(StrEnum):
-    """Where a subscription begins that does not go on under its name."""
+    """Start of a subscription that has no cursor."""
 
     NEW = "new"
     BEGINNING = "beginning"
@@ -343,10 +351,10 @@ class Start(StrEnum):
 
 
 def publisher_after(state: PublisherState | None, verb: PublisherVerb) -> PublisherState | None:
-    """The state that follows, or None where the verb does not apply."""
+    """Return the next state, or None if the verb does not apply."""
     return PUBLISHER.get((state, verb))
 
 
 def client_after(state: ClientState | None, verb: ClientVerb) -> ClientState | None:
-    """The state that follows, or None where the verb does not apply."""
+    """Return the next state, or None if the verb does not apply."""
     return CLIENT.get((state, verb))

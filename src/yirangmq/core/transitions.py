@@ -1,12 +1,12 @@
 """State transitions of a message, by lease and by message id, as pure functions.
 
-A function takes the message, its policy and the time, and returns the message after it, with the failure to store if
-there is one. ``place`` is a fresh place in line, for a message that goes behind those already waiting in its rank. A
-verb that does not apply to the state raises ``WrongState``.
+A function takes the message, its policy and the time, and returns the message after the transition, with the failure to
+store if there is one. ``place`` is a new place, for a message that goes to the end of its rank. A verb that does not
+apply to the state raises ``WrongState``.
 
 The HTTP queue's API names a message by its id alone: there is no lease, and the state decides. Those functions return
-None where the call succeeded before, because repeating it must succeed again. A message that is done or dropped does
-not exist for them (``NotFound``)."""
+None if the call succeeded before, because a repeated call must succeed again. For them a message that is done or
+dropped does not exist (``NotFound``)."""
 
 from typing import NamedTuple
 
@@ -15,21 +15,21 @@ from yirangmq.core.message import MAX_MESSAGE, Envelope, Failure, Message, Reaso
 from yirangmq.core.policy import Chance, QueuePolicy, backoff_ms
 from yirangmq.core.states import TRANSITIONS, State, Verb
 
-# -- moves -------------------------------------------------------------------------------------------------------------
+# -- transitions by lease ----------------------------------------------------------------------------------------------
 
 FINAL_REASONS = frozenset({Reason.VALIDATION_ERROR, Reason.REJECTED, Reason.CORRUPT, Reason.POISON})
-"""Trying again cannot help."""
+"""Reasons after which a retry cannot succeed."""
 
 
 class Outcome(NamedTuple):
-    """What became of it, and the failure to remember, if there was one."""
+    """Result of a transition: the message after it, and the failure to store, if there is one."""
 
     message: Message
     failure: Failure | None = None
 
 
 class Cause(NamedTuple):
-    """Why a consumer gives a message back."""
+    """Cause of a nack. ``delay_ms``: the delay that the consumer chose; None: the policy's backoff."""
 
     reason: Reason
     text: str = ""
@@ -37,7 +37,7 @@ class Cause(NamedTuple):
 
 
 def fresh(envelope: Envelope, seq: int, now: int) -> Message:
-    """The first card of a published message: ready at once, or delayed until its time."""
+    """Return the initial row of a published message: ready, or delayed until ``available_at``."""
     waits = envelope.available_at > now
     state = _follow(None, Verb.POSTPONE if waits else Verb.PUBLISH)
     due = _earliest(envelope.available_at if waits else 0, envelope.expires_at)
@@ -64,13 +64,13 @@ def fresh(envelope: Envelope, seq: int, now: int) -> Message:
 
 
 def draft(envelope: Envelope, seq: int, until: int, now: int) -> Message:
-    """The first card of a message whose content is still to come; ``until`` then at the latest."""
+    """Return the initial row of a draft. Its content must be set before ``until``."""
     card = fresh(envelope._replace(available_at=now), seq, now)
     return card._replace(state=_follow(None, Verb.DRAFT), due_at=until)
 
 
 def set_content(message: Message, policy: QueuePolicy, now: int, place: int) -> Message:
-    """The content of a draft has come: in line, behind those waiting in its rank. From here on it ages."""
+    """Set the content of a draft: it becomes ready, at the end of its rank. Its time to live starts here."""
     expires = message.expires_at or (now + policy.ttl_ms if policy.ttl_ms else 0)
     state = _follow(message.state, Verb.SET)
     seq, queue, id, _, rank, _, attempt, leases, _, _, _, *rest = message
@@ -78,13 +78,14 @@ def set_content(message: Message, policy: QueuePolicy, now: int, place: int) -> 
 
 
 def refuse(message: Message, policy: QueuePolicy, now: int, text: str) -> Outcome:
-    """A message that fails validation at the door goes to the dead letters without ever being ready."""
+    """Refuse a message that fails validation: it becomes a dead letter without having been ready."""
     failure = Failure(Reason.VALIDATION_ERROR, text[:MAX_MESSAGE], now, 0, "")
     return Outcome(_bury(message, policy, now, Reason.VALIDATION_ERROR), failure)
 
 
 def set_aside(message: Message, policy: QueuePolicy, now: int, text: str) -> Outcome:
-    """Its stored bytes are not those that were sent. It is kept to be looked at, also where dead letters are off."""
+    """Quarantine a message with a stored payload that differs from the published one. It is kept for inspection, even
+    if dead letters are off."""
     failure = Failure(Reason.CORRUPT, text[:MAX_MESSAGE], now, message.attempt, "")
     if policy.dlq.enabled:
         return Outcome(_bury(message, policy, now, Reason.CORRUPT), failure)
@@ -92,7 +93,7 @@ def set_aside(message: Message, policy: QueuePolicy, now: int, text: str) -> Out
 
 
 def lease(message: Message, now: int, until: int, consumer: str) -> Message:
-    """Hand it out: one more attempt, a new fence."""
+    """Lease the message: one more attempt, and a new fence."""
     return _handed_out(message, Verb.LEASE, now, until, consumer)
 
 
@@ -105,18 +106,19 @@ def _handed_out(message: Message, verb: Verb, now: int, until: int, consumer: st
 
 
 def claim(message: Message, now: int, until: int, consumer: str) -> Message:
-    """The first half of a lease: its id is given out, and that is the attempt. Its content is fetched by ``start``."""
+    """First half of a lease: the consumer gets the id, which counts as the attempt. ``start`` delivers the content."""
     return _handed_out(message, Verb.CLAIM, now, until, consumer)
 
 
 def start(message: Message, now: int, until: int) -> Message:
-    """The second half of a lease."""
+    """Second half of a lease: the consumer fetches the content."""
     state = _follow(message.state, Verb.START)
     return new_message((*message[:3], state, *message[4:8], until, message[9], now, *message[11:]))
 
 
 def unclaim(message: Message, now: int) -> Message:
-    """Whoever was to have it had left: it stands where it stood, and the attempt did not happen."""
+    """Undo a claim because its consumer has disconnected: the message keeps its place, and the attempt does not
+    count."""
     state = _follow(message.state, Verb.RELEASE)
     return message._replace(
         state=state, attempt=message.attempt - 1, due_at=message.expires_at, changed_at=now, consumer=""
@@ -124,7 +126,8 @@ def unclaim(message: Message, now: int) -> Message:
 
 
 def held(message: Message | None, leases: int, consumer: str | None, now: int, lease: str) -> Message:
-    """The message a live lease names; a stale, foreign or lapsed one is an error, never a silent success."""
+    """Return the message of a lease in force. A stale, foreign or expired lease is an error, never a silent
+    success."""
     if message is None:
         raise NotFound(f"lease {lease}: no such message")
     if message.state is not State.LEASED or message.leases != leases:
@@ -139,20 +142,20 @@ def held(message: Message | None, leases: int, consumer: str | None, now: int, l
 
 
 def acked_before(message: Message | None, leases: int) -> bool:
-    """This very lease was acknowledged already: repeating a call that succeeded succeeds."""
+    """Return True if this lease was acknowledged before, so that a repeated ack succeeds."""
     return message is not None and message.state is State.DONE and message.leases == leases
 
 
 def nacked_before(message: Message | None, leases: int) -> bool:
-    """This very lease was given back by its holder already. (A lease that lapsed, or a message dropped or redriven
-    by somebody else, has no consumer any more.)"""
+    """Return True if the holder released or nacked this lease before, so that a repeated call succeeds. After an
+    expired lease, or a drop or redrive by an operator, the message has no consumer."""
     if message is None or message.leases != leases or not message.consumer:
         return False
     return message.state in (State.DELAYED, State.READY, State.DEAD, State.PARKED, State.DROPPED)
 
 
 def ack(message: Message, policy: QueuePolicy, now: int) -> Message:
-    """It worked. Kept as history for a while, or remembered by id only."""
+    """Acknowledge: the message is done. It is kept as history for the archive's retention, or as a tombstone."""
     keep = policy.archive.enabled
     due = now + (max(policy.archive.retention_ms, policy.tombstone_ms) if keep else policy.tombstone_ms)
     state = _follow(message.state, Verb.ACK)
@@ -166,7 +169,7 @@ def extend(message: Message, now: int, until: int) -> Message:
 
 
 def nack(message: Message, policy: QueuePolicy, now: int, cause: Cause, place: int, chance: Chance) -> Outcome:
-    """It did not work: wait and try again, or the dead letters when trying again cannot help."""
+    """Fail an attempt: the message waits for a retry, or becomes a dead letter if a retry cannot succeed."""
     repeats = message.repeats + 1 if cause.reason == message.reason else 1
     failure = Failure(cause.reason, cause.text[:MAX_MESSAGE], now, message.attempt, message.consumer)
     message = message._replace(reason=cause.reason, repeats=repeats)
@@ -183,24 +186,25 @@ def nack(message: Message, policy: QueuePolicy, now: int, cause: Cause, place: i
 
 
 def fail(message: Message, policy: QueuePolicy, now: int, text: str) -> Outcome:
-    """It did not work, and is not to be tried again until somebody says so."""
+    """Fail the message finally: it becomes a dead letter, without a retry until an operator redrives it."""
     failure = Failure(Reason.HANDLER_ERROR, text[:MAX_MESSAGE], now, message.attempt, message.consumer)
     return Outcome(_bury(message, policy, now, Reason.HANDLER_ERROR), failure)
 
 
 def abandon(message: Message, policy: QueuePolicy, now: int, text: str) -> Outcome:
-    """The one consumer that may have it will not come: among the dead letters, where somebody may see it."""
+    """Give a message for one consumer to the dead letters, because that consumer no longer exists."""
     failure = Failure(Reason.REJECTED, text[:MAX_MESSAGE], now, message.attempt, "")
     return Outcome(_bury(message, policy, now, Reason.REJECTED), failure)
 
 
 def release(message: Message, policy: QueuePolicy, now: int, place: int) -> Message:
-    """Given back untouched, by a consumer that stops or never got it: the attempt did not happen, the fence stays."""
+    """Release a message unprocessed, because its consumer stops or never received it: the attempt does not count, the
+    fence stays."""
     return _release(message._replace(attempt=message.attempt - 1, consumer=""), policy, now, place)
 
 
 def expire(message: Message, policy: QueuePolicy, now: int, place: int) -> Outcome | None:
-    """Time acts on it. None: it is over, forget it entirely."""
+    """Apply the end of ``due_at``. Return None if the message must be deleted completely."""
     match message.state:
         case State.LEASED | State.CLAIMED:
             return _lapse(message, policy, now, place)
@@ -219,7 +223,7 @@ def expire(message: Message, policy: QueuePolicy, now: int, place: int) -> Outco
 
 
 def redrive(message: Message, now: int, place: int) -> Message:
-    """Back in line with a clean slate: attempts start again, the priority stays."""
+    """Redrive: the message is ready again, with attempts from 0 and the same priority."""
     state = _follow(message.state, Verb.REDRIVE)
     return message._replace(
         state=state, place=place, attempt=0, due_at=0, expires_at=0, changed_at=now, consumer="", reason="", repeats=0
@@ -227,12 +231,12 @@ def redrive(message: Message, now: int, place: int) -> Message:
 
 
 def hold(message: Message) -> Message:
-    """Behind another of its group; only its age can act on it meanwhile."""
+    """Hold the message behind another one of its group; meanwhile only its time to live applies."""
     return message._replace(state=_follow(message.state, Verb.HOLD), due_at=message.expires_at)
 
 
 def free(message: Message, available_at: int, now: int) -> Message:
-    """Its turn in the group: ready, unless its own delay is not over."""
+    """Free the next message of a group: it is ready, or delayed if its delay is not over."""
     if available_at > now and not message.attempt:
         due = _earliest(available_at, message.expires_at)
         return message._replace(state=_follow(message.state, Verb.POSTPONE), due_at=due, changed_at=now)
@@ -244,7 +248,7 @@ def park(message: Message, now: int) -> Message:
 
 
 def drop(message: Message, policy: QueuePolicy, now: int) -> Message:
-    """Given up by somebody other than its holder; its id is remembered for the tombstone window."""
+    """Drop the message, not by its holder. Its id is kept for the tombstone window."""
     return _give_up(message._replace(consumer=""), policy, now)
 
 
@@ -254,7 +258,7 @@ def _give_up(message: Message, policy: QueuePolicy, now: int) -> Message:
 
 
 def _lapse(message: Message, policy: QueuePolicy, now: int, place: int) -> Outcome:
-    """The consumer went silent: at once back in line, or dead if that was the last attempt."""
+    """Expire a lease or a claim: the message is ready again, or a dead letter if that was the last attempt."""
     repeats = message.repeats + 1 if message.reason == Reason.TIMEOUT else 1
     what = "the lease" if message.state is State.LEASED else "the claim"
     text = f"{what} of attempt {message.attempt} lapsed"
@@ -275,7 +279,8 @@ def _release(message: Message, policy: QueuePolicy, now: int, place: int) -> Mes
 
 
 def _ripen(message: Message, policy: QueuePolicy, now: int, place: int) -> Message:
-    """The wait is over. A retry goes behind those waiting, unless the queue keeps places; so does a first delay."""
+    """End a delay. A retried message goes to the end of its rank, unless the queue keeps places; so does a message
+    after its first delay."""
     state = _follow(message.state, Verb.RIPEN)
     front = (policy.keeps_places and message.attempt > 0) or message.group
     where = message.place if front else place
@@ -325,7 +330,7 @@ def _follow(state: State | None, verb: Verb) -> State:
 # -- by message id, for the HTTP queue's API ---------------------------------------------------------------------------
 
 ORDERER = "http:mq"
-"""Who has what is claimed by id: nobody says a name there."""
+"""Consumer name of messages that are claimed by id: the HTTP queue's API has no consumer names."""
 FAILED = "the consumer said that it failed"
 IN_LINE = (State.READY, State.DELAYED, State.HELD)
 OVER = (State.DONE, State.DROPPED)
@@ -333,7 +338,7 @@ UNHEARD = "no such message"
 
 
 def settable(message: Message | None) -> Message:
-    """A draft, or a message that nobody has taken yet."""
+    """Return the message if its content may be set: a draft, or a message that was not leased yet."""
     found = existing(message)
     if found.state is not State.DRAFT and found.state not in IN_LINE:
         raise WrongState(f"message {found.id} is {found.state}: its content is final")
@@ -360,7 +365,8 @@ def fail_order(message: Message | None, policy: QueuePolicy, now: int) -> Outcom
 
 
 def renew(message: Message | None, failure: Failure | None, now: int, place: int) -> Message | None:
-    """``failure``: its latest. One that is in line again after it, and without its reason, was renewed."""
+    """Renew a failed message. ``failure``: its latest one. A message with a failure but no reason was renewed
+    before."""
     found = existing(message)
     if found.state in (State.DEAD, State.PARKED):
         return redrive(found, now, place)
@@ -370,7 +376,8 @@ def renew(message: Message | None, failure: Failure | None, now: int, place: int
 
 
 def abandon_order(message: Message | None, policy: QueuePolicy, now: int) -> Message | None:
-    """One that was dropped by hand has no reason; what time or a rule has dropped was never abandoned."""
+    """Drop a message by id. A message dropped by hand has no reason; one dropped by time or a rule has one, and was not
+    abandoned before."""
     if message is not None and message.state is State.DROPPED and not message.reason:
         return None
     return drop(existing(message)._replace(reason=""), policy, now)
@@ -390,7 +397,8 @@ def _active(message: Message | None) -> Message:
 
 
 def retimed(message: Message, span_ms: int) -> Message | None:
-    """When time acts on it now that its state lasts so long; None: nothing has changed, or it is not ours to say."""
+    """Return the message with ``due_at`` for a new duration of its state. None if nothing changes, or if it is neither
+    a draft nor claimed by id."""
     if message.state is not State.DRAFT and message.consumer != ORDERER:
         return None
     until = message.changed_at + span_ms

@@ -1,7 +1,7 @@
 """Input validation: names and numbers, strict reading of mappings, and the nearest known name.
 
-One place for all protocols, so that they refuse the same input. ``Fields`` reads a mapping to its last member: what was
-not asked for is refused by name, with the most similar known name. ``difflib`` is loaded at the first such mistake."""
+One place for all protocols, so that they refuse the same input. ``Fields`` reads a mapping completely: a member that
+was not read is refused by name, with the most similar known name. ``difflib`` is loaded at the first such error."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,16 +13,17 @@ from yirangmq.core.errors import BadInput
 # -- names and numbers -------------------------------------------------------------------------------------------------
 
 QUEUE = re.compile(r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,199}")
-"""A queue name is also a folder name: no slash, no leading dot, room for suffixes within 255 bytes."""
+"""Queue name. It is also a folder name: no slash, no leading dot, space for suffixes within 255 bytes."""
 IDENTIFIER = re.compile(r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,99}")
-"""Message ids stand in file names beside their place in line."""
+"""Message id. File names contain it together with the place."""
 NAMESPACE = re.compile(r"[a-zA-Z0-9._-]{0,255}")
-"""What the HTTP queue calls a queue, and a message's id there. Most are names of ours as they are."""
+"""Name of a queue, or id of a message, in the HTTP queue's API. Most of them are valid queue names as they are."""
 CONSUMER = re.compile(r"[a-zA-Z0-9_-][a-zA-Z0-9._:@-]{0,63}")
 NOTE = re.compile(r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,199}(/[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,199}){0,3}")
-"""Up to four names with slashes between them, so that a note may be a file in a folder."""
+"""Key of a note: up to four names with slashes between them, so that a note may be a file in a folder."""
 MAX_SECONDS = 10 * 366 * 86400
-"""Ten years: far enough for any delay, near enough to catch a millisecond given as a second."""
+"""Upper bound of durations, in seconds. Ten years are enough for any delay, and few enough to detect milliseconds given
+as seconds."""
 
 
 def check_queue(name: object, field: str = "queue") -> str:
@@ -55,7 +56,8 @@ def check_namespace(name: object, field: str = "namespace") -> str:
 
 @lru_cache(maxsize=4096)
 def line_of(name: str) -> int:
-    """The number by which stores know a group or a target: of 62 bits, never 0, the same everywhere and always."""
+    """Return the number of a group or a target in stores: a hash of 62 bits, never 0 for a name, stable across
+    processes and releases. "" is 0."""
     return int.from_bytes(blake2b(name.encode(), digest_size=8).digest()) % (2**62 - 1) + 1 if name else 0
 
 
@@ -76,7 +78,7 @@ def check_priority(value: object, field: str = "priority") -> int | None:
 
 
 def check_milliseconds(seconds: object, field: str, *, least: float = 0) -> int:
-    """Seconds as the public surface has them, to milliseconds as the inside has them."""
+    """Convert seconds, the unit of the public API, to milliseconds, the internal unit."""
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds != seconds:
         raise BadInput(f"must be a number of seconds, not {seconds!r}", field=field)
     if not least <= seconds <= MAX_SECONDS:
@@ -91,14 +93,16 @@ def check_count(value: object, field: str, *, least: int = 1, most: int = 1_000_
 
 
 def check_text(value: object, field: str = "text") -> str:
-    """Free words, kept as far as they can be written: an error's text may name a file in bytes that are no text."""
+    """Check a free text. Characters that UTF-8 cannot encode are replaced: an error's text may name a file in bytes
+    that are not text."""
     if not isinstance(value, str):
         raise BadInput(f"must be a string, not {type(value).__name__}", field=field)
     return value.encode(errors="replace").decode()
 
 
 def check_many(values: object, field: str) -> None:
-    """One text is a sequence of letters, and one object a sequence of names: never what was meant."""
+    """Refuse a single text or object where a list is expected: each is a sequence too, and would be read by letter or
+    by key."""
     if isinstance(values, str | bytes | bytearray | dict):
         raise BadInput(f"must be a list, not one {type(values).__name__}", field=field)
 
@@ -112,7 +116,7 @@ def check_told(told: object) -> None:
 
 
 def nearest(word: str, known: Iterable[str], likeness: float = 0.6) -> str | None:
-    """The known word most like ``word``, if one is."""
+    """Return the known word most similar to ``word``; None if none is similar enough."""
     from difflib import get_close_matches
 
     return next(iter(get_close_matches(word, list(known), 1, likeness)), None)
@@ -122,7 +126,7 @@ def nearest(word: str, known: Iterable[str], likeness: float = 0.6) -> str | Non
 
 
 class Fields:
-    """One mapping being read. Ask for each known field once, then ``done`` refuses whatever is left."""
+    """Strict reader of one mapping. Call it once for each known member; then ``done`` refuses the members left."""
 
     def __init__(self, given: object, path: str = "", error: type[BadInput] = BadInput) -> None:
         self._error = error
@@ -140,14 +144,14 @@ class Fields:
         return self._left.pop(key, default)
 
     def is_null(self, key: str) -> bool:
-        """It is null, or not there."""
+        """Return True if the member is null or missing."""
         if self._left.get(key) is not None:
             return False
         self.take(key, None)
         return True
 
     def says_null(self, key: str) -> bool:
-        """It is there, and null."""
+        """Return True if the member is present and null."""
         return key in self._left and self.is_null(key)
 
     def number(self, key: str, default: float, *, least: float, most: float) -> float:
@@ -185,6 +189,6 @@ class Fields:
 
 
 def kind(value: object) -> str:
-    """The JSON name of a value's type, for messages."""
+    """Return the JSON name of a value's type, for error texts."""
     names = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
     return names.get(type(value), "a number" if isinstance(value, int | float) else type(value).__name__)

@@ -21,12 +21,12 @@ MOST_HEADERS = 50
 TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
 VALUE = re.compile(r"[\x20-\x7e]{0,2000}")
 OURS = frozenset({"host", "connection", "content-length", "content-type", "transfer-encoding", "expect", "upgrade"})
-"""Headers that are not the policy's to say; those that begin with ``X-MQ-`` are not either."""
+"""Headers that a policy may not set; the same applies to those that start with ``X-MQ-``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """``secret`` is the name of one that the server has; "" is none, and messages are not signed."""
+    """Webhook of a queue. ``secret``: the name of a secret of the server; "" is none, and requests are not signed."""
 
     url: str
     secret: str = ""
@@ -36,7 +36,7 @@ class Webhook:
 
 
 def read_webhook(given: object) -> Webhook | None:
-    """Null is none."""
+    """Parse the policy's member ``webhook``; null is None."""
     if given is None:
         return None
     part = Fields(given, "webhook", BadPolicy)
@@ -93,7 +93,7 @@ def _read_headers(given: object, field: str) -> Mapping[str, str]:
 
 
 def show_webhook(hook: Webhook | None) -> dict[str, Any] | None:
-    """As its document; ``read_webhook`` of it gives the same."""
+    """Return the document; ``read_webhook`` of it returns an equal value."""
     if hook is None:
         return None
     seconds = hook.timeout_ms / 1000
@@ -112,7 +112,7 @@ Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
 ANY = "any"
-"""The setting's word for every address but those of ``SPECIAL``."""
+"""Value of the setting that allows every address except those of ``SPECIAL``."""
 SPECIAL: tuple[Network, ...] = tuple(
     ip_network(text)
     for text in (
@@ -125,26 +125,26 @@ SPECIAL: tuple[Network, ...] = tuple(
         "ff00::/8",  # multicast
     )
 )
-"""Refused unless the setting names a network inside one of them."""
+"""Networks that are refused unless the setting names a network inside one of them."""
 CARRIERS = (
     IPv6Network("64:ff9b::/96"),  # NAT64
-    IPv6Network("64:ff9b:1::/48"),  # NAT64 of one's own network
+    IPv6Network("64:ff9b:1::/48"),  # NAT64 for local use
     IPv6Network("::ffff:0:0:0/96"),  # translated (SIIT)
     IPv6Network("::/96"),  # compatible: a tunnel
 )
-"""IPv6 networks whose addresses end in an IPv4 address that they reach."""
+"""IPv6 networks with addresses that end in the IPv4 address that they reach."""
 OWN_IPV6 = IPv6Network("::/127")
-"""Unspecified and loopback: no IPv4 address is inside."""
+"""Unspecified and loopback addresses of IPv6; they contain no IPv4 address."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutgoingNetworks:
-    """``allowed`` None: every address but the special ones."""
+    """Networks that webhooks and alert sinks may call. ``allowed`` None: every address except those of ``SPECIAL``."""
 
     allowed: tuple[Network, ...] | None = None
 
     def refusal(self, text: str) -> str:
-        """Why an address may not be called; "" if it may."""
+        """Return the reason for which an address may not be called; "" if it may."""
         try:
             address = _plain(ip_address(text.partition("%")[0]))
         except ValueError:
@@ -163,7 +163,8 @@ class OutgoingNetworks:
 
 
 def read_networks(value: object) -> OutgoingNetworks:
-    """``any``, or networks and addresses: a JSON array, or a text with commas between. ``ValueError`` otherwise."""
+    """Read ``any``, or networks and addresses: a JSON array, or a text with commas between. Raises ``ValueError``
+    otherwise."""
     if value == ANY:
         return OutgoingNetworks()
     parts: Sequence[object] = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else ()
@@ -179,7 +180,8 @@ def read_networks(value: object) -> OutgoingNetworks:
 
 
 def _plain(address: Address) -> Address:
-    """The IPv4 address inside an IPv6 one that reaches it: mapped, 6to4, Teredo, or of ``CARRIERS``."""
+    """Return the IPv4 address that an IPv6 address reaches (mapped, 6to4, Teredo, or of ``CARRIERS``); else the address
+    unchanged."""
     if isinstance(address, IPv4Address) or address in OWN_IPV6:
         return address
     if any(address in one for one in CARRIERS):
