@@ -10,13 +10,13 @@ every page its users visit. For these clients the origin policy is applied befor
   otherwise 403. Without ``Origin``, ``Sec-Fetch-Site`` must be ``same-origin`` or ``none``.
 - Programs send neither header and are not affected.
 
-Clients that need a token are served from any origin: a page cannot make a browser add an ``Authorization`` header by
-itself, and the request is refused without it. Preflights carry no token, so they are answered wherever tokens are in
-use. Credentials mode is never allowed.
+Clients that need a token are served from any origin: a page cannot make a browser add an ``Authorization`` header
+automatically, and the request is refused without it. Preflights carry no token, so they are answered wherever tokens
+are in use. Credentials mode is never allowed.
 
 Without tokens every client that can reach the server may do everything; ``config`` makes sure that these are programs
-of this machine, unless told otherwise. A client of a unix socket could open its file, and needs no token. The rate
-limiter is a token bucket for each client.
+on this machine, unless the settings say otherwise. A client of a unix socket could open its file, and needs no token.
+The rate limiter is a token bucket for each client.
 
 Cost: one dict lookup for each header named above, and one comparison for headers that ``protocols.http.head_cache``
 has seen before. Loop thread only."""
@@ -38,42 +38,45 @@ from yirangmq.protocols.http.types import Exchange, Headers, Request, Response, 
 ANY = "*"
 METHODS = "GET,HEAD,PUT,PATCH,POST,DELETE"
 EXPOSED = "X-MQ-Priority, X-MQ-State, X-MQ-Cursor, Retry-After, WWW-Authenticate"
-"""Response headers that a page of another origin may read, beside those that every page may."""
+"""Response headers that a page of another origin may read, in addition to the CORS-safelisted ones."""
 OWN_SITE = frozenset({"same-origin", "none"})
 """Values of ``Sec-Fetch-Site``: a page of this server; the user, by the address bar or a bookmark. ``same-site`` is not
 among them: another port of the same host is another program."""
 CHANGING_GETS = "/mq/"
-"""Prefix of the routes where GET takes a message."""
+"""Prefix of the routes where GET changes state: it claims or leases a message."""
 WILDCARDS = frozenset({"0.0.0.0", "::"})
 """Listening here is listening on every address of the machine."""
 MOST_HOSTS = 1000
-"""Accepted values of ``Host`` that are remembered, and addresses that the server was reached at."""
+"""Size limit of the cache of accepted ``Host`` values, and of the set of names and addresses of the server."""
 LONGEST_SHOWN = 100
+"""Characters of a client's value that an error text quotes."""
 AUTHORITY = re.compile(r"(?:\[([0-9a-f:.]+)(?:%[^]@]*)?\]|([^]:[@%]*))(?::[0-9]*)?")
-"""A host and perhaps a port: an IPv6 address in brackets, or a name or an IPv4 address."""
+"""A host with an optional port: an IPv6 address in brackets, or a name or an IPv4 address."""
 
 
 class Access(Protocol):
-    """What the guard knows of clients."""
+    """Access control as the origin policy sees it."""
 
     @property
     def takes_tokens(self) -> bool:
-        """Some clients are known by a token."""
+        """True if some clients authenticate with a token."""
 
     @property
     def trusts_some(self) -> bool:
-        """Some clients of a network address need no token."""
+        """True if some clients with a network address need no token."""
 
     def trusts(self, peer: str) -> bool:
-        """This client needs no token."""
+        """True if this client needs no token."""
 
     def shows_token(self, headers: Mapping[str, str], peer: str) -> bool:
-        """The request carries a token of this server that is valid for this client."""
+        """True if the request carries a token of this server that is valid for this client."""
 
 
 class Verdict(NamedTuple):
-    """``error``: why the request is refused. ``headers``: added to the response, whatever it is. ``is_preflight``: the
-    response is ``headers`` and nothing else."""
+    """Result of the origin policy.
+
+    ``error``: the reason for a refusal, or None. ``headers``: added to every response. ``is_preflight``: the response
+    consists of ``headers`` only."""
 
     error: NotAllowed | None = None
     headers: Headers = ()
@@ -81,9 +84,10 @@ class Verdict(NamedTuple):
 
 
 CLEAR = Verdict()
-"""Serve it. This very object: requests with the same headers are served too, whatever their method and path."""
+"""Serve the request. Compared by identity: later requests with the same headers are served too, for every method and
+path."""
 CLEAR_HERE = Verdict(None, (), False)
-"""Serve this one."""
+"""Serve this request only; the verdict is not cached."""
 
 
 def _no_content(request: Request, exchange: Exchange) -> None:
@@ -94,7 +98,9 @@ PREFLIGHT = Route(_no_content, 0, lambda error: Response(400, b""))
 
 
 class OriginPolicy:
-    """One for a listener. ``is_unix``: it is a unix socket, where ``Host`` says nothing. ``tell`` hears of refusals:
+    """Origin policy and ``Host`` check of one listener.
+
+    ``is_unix``: the listener is a unix socket, where ``Host`` has no meaning. ``tell``: called for each refusal with
     the address, the error, and "" for the program's name."""
 
     def __init__(
@@ -113,15 +119,15 @@ class OriginPolicy:
         self._tell = tell
         self._checks_host = access.trusts_some and not is_unix and ANY not in self._names
         self._hosts: set[str | None] = {None}
-        """Values of ``Host`` found to be ours. None: HTTP/1.0 without one, which no browser sends."""
+        """Cache of ``Host`` values that were accepted. None: HTTP/1.0 without the header, which no browser sends."""
 
     @property
     def learns_addresses(self) -> bool:
-        """It wants to be told at which address each connection reached the server."""
+        """True if the local address of each new connection must be passed to ``add_address``."""
         return self._checks_host and not WILDCARDS.isdisjoint(self._names)
 
     def add_address(self, host: str) -> None:
-        """The server listens on, or was reached at, this address."""
+        """Accept this address as ``Host``: the server listens on it, or a connection reached the server at it."""
         if len(self._names) < MOST_HOSTS:
             self._names.add(canonical(host))
 
@@ -129,7 +135,7 @@ class OriginPolicy:
         host = headers.get("host")
         is_known = host in self._hosts or not self._checks_host
         if is_known and "origin" not in headers and "sec-fetch-site" not in headers and "user-agent" not in headers:
-            return CLEAR  # most programs: half the cost of what follows
+            return CLEAR  # fast path for most programs, at half the cost of the full check
         origin, site = headers.get("origin"), headers.get("sec-fetch-site")
         if not is_known and not self._accepts(host or "", headers, peer):
             return self._refuse(_misdirected(host or ""), peer)
@@ -146,7 +152,7 @@ class OriginPolicy:
     # -- Host -----------------------------------------------------------------------------------------------------
 
     def _accepts(self, host: str, headers: Mapping[str, str], peer: str) -> bool:
-        """A name of this server; or it does not matter, because the client needs a token or shows one."""
+        """True if ``Host`` is a name of this server, or if the client needs a token or shows a valid one."""
         name = canonical(host)
         if name not in self._names and not _is_loopback(name):
             return not self._access.trusts(peer) or self._access.shows_token(headers, peer)
@@ -158,7 +164,8 @@ class OriginPolicy:
     # -- Origin ---------------------------------------------------------------------------------------------------
 
     def _judge_origin(self, origin: str, method: str, headers: Mapping[str, str], peer: str) -> Verdict:
-        """A page of another origin, in a mode in which it may read the response (or a form that posts)."""
+        """Check a request with a foreign ``Origin``: a page in CORS mode, which may read the response, or a form that
+        posts."""
         access = self._access
         is_preflight = method == "OPTIONS" and "access-control-request-method" in headers
         if (
@@ -173,8 +180,10 @@ class OriginPolicy:
         return self._refuse(_foreign(f"a page of {origin[:LONGEST_SHOWN]}"), peer)
 
     def _judge_site(self, method: str, path: str, headers: Mapping[str, str], peer: str) -> Verdict:
-        """No ``Origin``: a page of this server, or a link, image, script or frame of another one, of which the browser
-        does not say which it is."""
+        """Check a request without ``Origin``, by ``Sec-Fetch-Site``.
+
+        It comes from a page of this server, or from a link, image, script or frame of another page, which the browser
+        does not name."""
         if headers["sec-fetch-site"] in OWN_SITE or self._is_open_to_all(headers, peer):
             return CLEAR
         if path == "/" and method in ("GET", "HEAD") and _is_link(headers):
@@ -182,8 +191,10 @@ class OriginPolicy:
         return self._refuse(_foreign("a page of another origin"), peer)
 
     def _judge_unmarked(self, method: str, path: str, headers: Mapping[str, str], peer: str) -> Verdict:
-        """A browser, by its ``User-Agent``, with neither header: it leaves ``Sec-Fetch-Site`` out where the address is
-        neither HTTPS nor loopback, and ``Origin`` where a GET needs no permission to read."""
+        """Check a request of a browser (by ``User-Agent``) with neither header.
+
+        Browsers omit ``Sec-Fetch-Site`` if the address is neither HTTPS nor loopback, and ``Origin`` for a GET that is
+        not in CORS mode."""
         if not path.startswith(CHANGING_GETS) or method not in ("GET", "HEAD") or self._is_open_to_all(headers, peer):
             return CLEAR_HERE
         return self._refuse(_foreign("a browser that does not say which page asks"), peer)
@@ -202,17 +213,17 @@ class OriginPolicy:
 
 
 def is_same(origin: str, host: str) -> bool:
-    """A page of this very server. The scheme may differ: a proxy may speak TLS for us."""
+    """True if the origin is this server itself. The scheme may differ: a proxy may terminate TLS."""
     scheme, separator, authority = origin.partition("://")
     return bool(separator) and scheme in ("http", "https") and authority.lower() == host.lower()
 
 
 def canonical(host: str) -> str:
-    """A ``Host`` without its port, in lower case; addresses in their shortest form."""
+    """Return a ``Host`` without its port, in lower case; addresses in their shortest form."""
     given = host.strip().lower()
     found = AUTHORITY.fullmatch(given)
     name = given if found is None else (found[1] or found[2]).removesuffix(".")
-    try:  # an address of a setting or a socket has no brackets
+    try:  # addresses from settings and sockets have no brackets
         return ip_address(name.partition("%")[0] if name.count(":") > 1 else name).compressed
     except ValueError:
         return name
@@ -226,7 +237,7 @@ def _is_loopback(name: str) -> bool:
 
 
 def _is_link(headers: Mapping[str, str]) -> bool:
-    """The user opens it in a tab; not a frame of another page."""
+    """True for a navigation of a tab by the user, not of a frame in another page."""
     return headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
 
 
@@ -267,14 +278,17 @@ def _misdirected(host: str) -> Misdirected:
 # -- tokens, scopes and request rate -----------------------------------------------------------------------------------
 
 UNKNOWN = "authorization"
-"""The field of ``NotAllowed`` for a client that did not say who it is, or is nobody: 401 and not 403."""
+"""Field of ``NotAllowed`` for a client without a valid token; the status is 401 instead of 403."""
 CHALLENGE = ("www-authenticate", 'Bearer realm="yirangmq"')
 MOST_BUCKETS = 10_000
-"""Clients whose requests are counted; past them those are forgotten that were counted first."""
+"""Maximum number of clients with a token bucket; past it the oldest bucket is evicted."""
 
 
 class Guard:
-    """``check`` before anything is done; ``admit`` for every request, before its body is read."""
+    """Access control of HTTP requests: authentication, scopes and the request rate limiter. Loop thread only.
+
+    Routes call ``check`` before they do anything. The connection calls ``admit`` for every request, before its body is
+    read."""
 
     def __init__(
         self,
@@ -286,7 +300,7 @@ class Guard:
         self._gate = context.Gate(grants, attempts)
         self._rate = rate
         self._tell = refused
-        """Told the address, the error, and who it was, if that is known."""
+        """Called for each refusal with the address, the error, and the name of the program or ""."""
 
     @property
     def is_open(self) -> bool:
@@ -306,8 +320,10 @@ class Guard:
         return self._gate.is_open or peer.startswith("unix") or self._gate.find("", peer) is not None
 
     def shows_token(self, headers: Mapping[str, str], peer: str) -> bool:
-        """While wrong tokens of this address are delayed the answer is no, at once: a page must not learn more quickly
-        than other clients whether it guessed one."""
+        """True if the request carries a valid token.
+
+        While wrong tokens of this address are delayed, the answer is False without a check: a page must not learn
+        faster than other clients whether a guessed token is right."""
         token = _bearer(headers)
         if not token or self._gate.delay(token, peer):
             return False
@@ -318,8 +334,10 @@ class Guard:
     # -- requests -----------------------------------------------------------------------------------------------------
 
     def check(self, request: Request, verb: str, queue: str | None) -> Grant | None:
-        """``NotAllowed`` unless this client may do this in this queue, or in the server (None). The grant it has, by
-        which lists are filtered; None: it may do everything."""
+        """Authorise a request: raise ``NotAllowed`` unless the client may use ``verb`` on the queue.
+
+        A queue of None means the server as a whole. Return the client's grant, by which lists are filtered; None if
+        the client may do everything."""
         if self._gate.is_open or request.peer.startswith("unix"):
             return None
         grant = self._gate.find(_token_of(request), request.peer)
@@ -333,23 +351,23 @@ class Guard:
         return grant
 
     def _count(self, request: Request, grant: Grant | None, error: NotAllowed) -> None:
-        """Not a request without any token: it may be a browser's first one, before it asks for one."""
+        """Report a refusal. Requests without a token are not reported: a browser sends its first request so, before it
+        prompts for a token."""
         if grant is None and "authorization" not in request.headers and not self._gate.knows_addresses:
             return
         if self._tell is not None:
             self._tell(request.peer, error, "" if grant is None else grant.name)
 
     def delay(self, request: Request) -> float:
-        """Seconds that this request waits before anything is done for it, because too many wrong tokens came from its
-        address; 0 almost always."""
+        """Return the seconds to delay this request because its address sent too many wrong tokens; almost always 0."""
         return self._gate.delay(_token_of(request), request.peer) if "authorization" in request.headers else 0.0
 
     def tried(self, request: Request, is_right: bool) -> None:
-        """A route has compared the token of this request itself."""
+        """Record the outcome for a token that a route compared itself."""
         self._gate.tried(_token_of(request), request.peer, is_right)
 
     def admit(self, request: Request) -> None:
-        """``QuotaExceeded`` for a client that asks too often."""
+        """Raise ``QuotaExceeded`` if the client exceeds its request rate."""
         if self._rate is None:
             return
         grant = self._gate.look_up(_token_of(request), request.peer)
@@ -371,16 +389,17 @@ def _digest(token: str) -> bytes:
 
 
 class Rate:
-    """Token buckets: each client has ``burst`` requests at once, and ``per_second`` new ones."""
+    """Rate limiter: a token bucket per client, of ``burst`` requests, refilled with ``per_second`` requests/s."""
 
     def __init__(self, per_second: float, burst: float, seconds: Callable[[], float]) -> None:
         self._per_second = per_second
         self._burst = max(1.0, burst)
         self._seconds = seconds
         self._buckets: dict[bytes | str, tuple[float, float]] = {}
-        """Requests left, and when that was so."""
+        """By client: remaining requests, and the instant of that count."""
 
     def take(self, client: bytes | str) -> None:
+        """Charge one request to the client; raise ``QuotaExceeded`` if its bucket is empty."""
         now = self._seconds()
         left, at = self._buckets.get(client, (self._burst, now))
         left = min(self._burst, left + (now - at) * self._per_second)

@@ -1,14 +1,14 @@
 """HTTP connection, sans-IO: admits and refuses requests, bounds their memory, and times out slow clients.
 
 Bytes go in and reach routes as requests; answers come out as bytes in the order of the requests. Requests of one
-connection run at the same time, and ``protocols.http.pipelining`` keeps their order.
+connection run concurrently, and ``protocols.http.pipelining`` keeps the order of their answers.
 
 A request is refused as soon as its head shows that its body is too large, memory is short, or access control objects. A
-body of up to ``SMALL_BODY`` bytes is still read and dropped, so that the connection can stay. A request delayed for
+body of up to ``SMALL_BODY`` bytes is still read and discarded, so that the connection stays open. A request delayed for
 wrong tokens is the last one of its connection.
 
-A client is too slow if a head takes longer than ``head_seconds``, or a body brings less than ``body_rate`` bytes/s.
-Time in which the server itself does not read does not count. Instants are handed in; loop thread only."""
+A client is too slow if a head takes longer than ``head_seconds``, or a body arrives at less than ``body_rate`` bytes/s.
+Time in which the server itself does not read does not count. Instants are parameters; loop thread only."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -27,7 +27,9 @@ from yirangmq.protocols.http.types import Head, Headers, Limits, Refused, Reques
 
 
 class Pace:
-    """``heard`` after every piece of input, ``check`` about once a second."""
+    """Timeouts of a connection: slow heads, slow bodies, and idle connections.
+
+    ``heard`` is called after every piece of input, ``check`` about once per second."""
 
     __slots__ = ("_begun", "_body_at", "_body_size", "_head", "_head_at", "_idle_at", "_intake", "_limits")
 
@@ -40,6 +42,7 @@ class Pace:
         self._body_size = 0
 
     def heard(self, now: float) -> None:
+        """Restart the timers of the head or of the body if a new one has begun."""
         intake = self._intake
         if intake.begun != self._begun:
             self._begun = intake.begun
@@ -49,12 +52,12 @@ class Pace:
             self._body_at, self._body_size = now, intake.body_size
 
     def excuse(self, now: float) -> None:
-        """It is us who do not read, so it cannot be late."""
+        """Restart the timers: the server has paused reading, so the client cannot be late."""
         self._head_at = self._body_at = now
         self._body_size = self._intake.body_size
 
     def check(self, now: float, is_busy: bool) -> bool:
-        """True: nothing was asked for too long. ``Refused``: what was begun takes too long."""
+        """Return True if the connection has been idle for too long; raise ``Refused`` if a request is too slow."""
         intake, limits = self._intake, self._limits
         if is_busy:
             self._idle_at = now
@@ -79,13 +82,15 @@ class Pace:
 # -- connection --------------------------------------------------------------------------------------------------------
 
 SMALL_BODY = 64 * 1024
-"""Bytes of a body that is read even if its request is refused, so that the connection can stay."""
+"""Maximum size in bytes of a body that is read although its request is refused, so that the connection stays open."""
 
 
 @dataclass(slots=True)
 class Shared:
-    """What every connection of a door shares. ``admit`` sees the head of each request, before its route does;
-    ``policy`` judges it before a route is looked for."""
+    """Context shared by all connections of an HTTP server.
+
+    ``policy`` checks each head before the route lookup. ``admit`` checks the head of each request before its route
+    does."""
 
     routes: Routes
     limits: Limits
@@ -95,17 +100,19 @@ class Shared:
     blocks: Blocks = field(default_factory=Blocks)
     delays: "Delays | None" = None
     held: int = field(default=0, init=False)
-    """Bytes of requests that are held for all connections."""
+    """Bytes of requests in memory, for all connections together."""
 
 
 class Delays(NamedTuple):
-    """Requests that wait before anything is done for them: ``of`` says how many seconds, ``wait`` calls back then."""
+    """Delays of requests after wrong tokens: ``of`` returns the seconds, ``wait`` calls back after them."""
 
     of: Callable[[Request], float]
     wait: Callable[[float, Callable[[], None]], Any]
 
 
 class Connection:
+    """HTTP connection, sans-IO: requests in, answers out in the same order. Loop thread only."""
+
     __slots__ = (
         "_cleared", "_held", "_intake", "_is_delayed", "_is_over", "_line", "_pace", "_peer", "_refused", "_rest",
         "_shared", "_wire", "requests",
@@ -121,12 +128,12 @@ class Connection:
         self._rest = b""
         self._held = 0
         self._refused: Turn | None = None
-        """Answered already; its body is still to come, and is thrown away."""
+        """Refused request whose body is still arriving and is discarded."""
         self._is_over = False
         self._is_delayed = False
-        """A request waits because of wrong tokens; it is the last one of this connection."""
+        """True if a request is delayed for wrong tokens; it is the last one of this connection."""
         self._cleared: Mapping[str, str] | None = None
-        """Headers that the policy let pass last. ``quick`` gives equal headers as the same object."""
+        """Headers that the policy accepted last. The head cache returns equal headers as the same object."""
         self.requests = 0
 
     # -- bytes in -------------------------------------------------------------------------------------------------
@@ -134,7 +141,7 @@ class Connection:
     def receive(self, data: memoryview, now: float) -> None:
         if self._is_over or not self._intake.is_open:
             return
-        if self._rest:  # read before we could say that there is no room
+        if self._rest:  # bytes that arrived before reading was paused
             self._rest += data
             self._hold(len(data))
         else:
@@ -142,7 +149,7 @@ class Connection:
             self._pace.heard(now)
 
     def read_on(self, now: float) -> bool:
-        """There may be room again. True: more bytes can be received."""
+        """Process bytes left over from a full state. Return True if the connection can receive more bytes."""
         if self._rest and not self.is_full:
             rest, self._rest = self._rest, b""
             self._hold(-len(rest))
@@ -216,8 +223,10 @@ class Connection:
         return 0.0 if delays is None else delays.of(request)
 
     def _objection(self, route: Route, request: Request, size: int, delay: float) -> QueueError | None:
-        """Why this request is refused before its body is read. ``size``: of that, if it is known. ``delay``: its route
-        sees it only after so many seconds, and nothing large is kept until then."""
+        """Return the error that refuses this request before its body is read, or None.
+
+        ``size``: bytes of the body, if known. ``delay``: seconds until the route sees the request; no large body is
+        kept in memory for a delayed request."""
         shared = self._shared
         if delay and size > SMALL_BODY:
             return QuotaExceeded(f"too many wrong tokens came from this address; try again in {delay:.3f} s")
@@ -238,7 +247,7 @@ class Connection:
         return None
 
     def _decline(self, turn: Turn, error: QueueError, *, is_read: bool) -> None:
-        """The answer is no. Where the body is not going to be read the connection ends with it."""
+        """Refuse a request. If its body is not read, the connection closes after the answer."""
         if is_read and not turn.waits_to_go_on:
             self._refused = turn
         else:
@@ -271,7 +280,7 @@ class Connection:
             return
         begun.size = len(body)
         request = Request(head.method, head.path, head.query, head.headers, body, self._peer)
-        begun.delay = begun.delay or self._delay(request)  # others were tried since its head came
+        begun.delay = begun.delay or self._delay(request)  # more wrong tokens may have been examined since the head
         self._go(begun, begun.route, request)
 
     def whole(self, head: Head, body: bytes, route: Route | None) -> Route:
@@ -308,7 +317,7 @@ class Connection:
         self.requests += 1
         if turn.delay and self._shared.delays is not None:
             seconds, turn.delay = turn.delay, 0.0
-            turn.is_last, self._intake.is_open, self._is_delayed = True, False, True  # one a connection
+            turn.is_last, self._intake.is_open, self._is_delayed = True, False, True  # at most one per connection
             timer = self._shared.delays.wait(seconds, lambda: self._go_late(turn, route, request))
             turn.when_gone(timer.cancel)
             return
@@ -321,7 +330,7 @@ class Connection:
             turn.answer(refusal(route, QueueError("internal error")))
 
     def _go_late(self, turn: Turn, route: Route, request: Request) -> None:
-        """A request that was delayed; its route has not admitted it yet."""
+        """Run a delayed request. Its route has not admitted it yet."""
         try:
             if route.admit is not None:
                 route.admit(request)
@@ -331,7 +340,7 @@ class Connection:
         self._go(turn, route, request)
 
     def _refuse(self, refused: Refused) -> None:
-        """The last answer of a connection that cannot be understood, or takes too long."""
+        """Send the last answer of a connection whose input is invalid or too slow."""
         self._intake.is_open = False
         self._hold(-len(self._rest))
         self._rest = b""
@@ -357,7 +366,8 @@ class Connection:
     # -- the end --------------------------------------------------------------------------------------------------
 
     def receive_eof(self) -> None:
-        """The client sends nothing more. Who waits has left; what is already at work is still answered."""
+        """Handle the end of the client's input. Waiting requests are dropped; those already running are still
+        answered."""
         self._intake.is_open = False
         turns = self._line.turns
         self._let_go(next((place for place, turn in enumerate(turns) if turn.is_waiting), len(turns)))
@@ -365,7 +375,7 @@ class Connection:
             self._end_after(turns[-1] if turns else None)
 
     def lost(self) -> None:
-        """There is no connection any more."""
+        """Release all requests: the connection is lost."""
         self._is_over = True
         self._intake.is_open = False
         self._let_go(0)
@@ -378,7 +388,7 @@ class Connection:
             turn.tell_gone()
 
     def stop(self) -> None:
-        """The server is going: who waits is told so, and the connection ends when all is answered."""
+        """Drain at server shutdown: waiting requests are refused, and the connection closes after the last answer."""
         if not self._is_over:
             self._intake.is_open = False
             self._line.stop()
@@ -386,12 +396,13 @@ class Connection:
                 self.finish(is_clean=True)
 
     def send_away(self) -> None:
-        """The server goes now: whatever is not answered yet is refused."""
+        """Refuse all unanswered requests: the drain of the server is over."""
         self._line.send_away()
 
     def check(self, now: float) -> str:
-        """Why it is sent away, if it is; to be called about once a second. (One that asked for nothing more is closed
-        without a word: that is how connections end.)"""
+        """Check the timeouts; called about once per second. Return the reason if the client is disconnected, else "".
+
+        An idle connection is closed without an answer or a reason, as is usual for keep-alive."""
         if self._is_over:
             return ""
         self._line.ping(now, self._shared.limits.ping_seconds)
@@ -415,7 +426,9 @@ class Connection:
             self._shared.held -= size
 
     def finish(self, *, is_clean: bool = False) -> None:
-        """``is_clean``: there is no answer that could be lost with what the client still sends."""
+        """Close after the last answer.
+
+        ``is_clean``: no answer can be lost because of bytes that the client still sends."""
         if self._is_over:
             return
         is_clean |= not self._rest and self._intake.head is None and not self._intake.in_head
@@ -432,16 +445,16 @@ class Connection:
         return self._line.is_clogged
 
     def clog(self, is_clogged: bool) -> None:
-        """Whether the client reads what it was sent."""
+        """Set the backpressure state: True while the client does not read fast enough."""
         self._line.is_clogged = is_clogged
         if not is_clogged:
             self._line.drained()
 
     def drained(self) -> None:
-        """What was sent is on its way."""
+        """Continue a stream that waits: the send buffer was flushed."""
         if self._line.turns and not self._line.is_clogged:
             self._line.drained()
 
     def describe(self) -> dict[str, object]:
-        """For an operator."""
+        """Return counters for operators."""
         return {"requests": self.requests, "pending": len(self._line.turns), "clogged": self.is_clogged}

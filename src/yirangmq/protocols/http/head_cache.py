@@ -1,13 +1,13 @@
-"""Cache of parsed HTTP heads: requests like earlier ones are read without the parser.
+"""Head cache: requests whose heads equal earlier ones are decoded without the parser.
 
 Clients repeat the same headers. The cache keeps three things:
 
 - A block of header lines and its parsed headers: a request with the same block needs only its first line parsed.
 - A whole head and its route, once it has come twice.
-- What stands around an id, for paths that differ in an id alone.
+- A path template, for paths that differ only in an id: the method, the headers, and the path around the id.
 
-It reads only input that is exactly one whole request. Anything unusual goes to the parser: chunks, upgrades, a body
-that is still to come, another version. Each table is cleared when it has ``MOST_BLOCKS`` entries."""
+It decodes only input that is exactly one whole request. Anything unusual goes to the parser: chunks, upgrades, an
+incomplete body, another version. Each table is cleared when it has ``MOST_BLOCKS`` entries."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ from typing import NamedTuple, cast
 from yirangmq.protocols.http.types import Head, Route, Stem, new_head
 
 LINE = re.compile(rb"(GET|PUT|POST|PATCH|DELETE|HEAD) (/[!\"$-~]*) HTTP/1\.1")
-"""What the parser takes for a first line, and we for a path: visible ASCII, no fragment."""
+"""Request lines that the parser accepts and whose target is a plain path: visible ASCII, no fragment."""
 END = b"\r\n\r\n"
 LONGEST_BLOCK = 1024
 MOST_BLOCKS = 1000
@@ -32,12 +32,14 @@ UNUSUAL = frozenset(
 
 
 class Known(NamedTuple):
+    """Parsed headers of a block of header lines, and the length of the body in bytes."""
+
     headers: Mapping[str, str]
     length: int
 
 
 class Found(NamedTuple):
-    """``route``: where it leads, if that is known too."""
+    """A request that was decoded from the cache. ``route``: its route if that is cached too, otherwise None."""
 
     head: Head
     body: bytes
@@ -45,7 +47,7 @@ class Found(NamedTuple):
 
 
 class Around(NamedTuple):
-    """What is said around a value."""
+    """Cached head of requests that differ only in one value of the path."""
 
     method: str
     headers: Mapping[str, str]
@@ -57,7 +59,7 @@ new_found = cast("Callable[[tuple[Head, bytes, Route | None]], Found]", partial(
 
 
 class Blocks:
-    """One for all connections of a door."""
+    """Head cache shared by all connections of a server. Loop thread only."""
 
     __slots__ = ("_around", "_heads", "_known", "_once")
 
@@ -65,12 +67,13 @@ class Blocks:
         self._known: dict[bytes, Known] = {}
         self._heads: dict[bytes, tuple[Head, Route]] = {}
         self._around: dict[tuple[bytes, bytes, bytes], Around] = {}
-        """By the line up to the value, what stands before or behind it, and the block."""
+        """Keys: the start of the request line, its segment before or behind the value, and the block of header
+        lines."""
         self._once: set[bytes] = set()
-        """Heads that came once: some never come again."""
+        """Heads seen once; they are cached the second time, because some never recur."""
 
     def read(self, data: bytes, longest_target: int) -> Found | None:
-        """The one request that these bytes are, if it can be told at a glance."""
+        """Decode the bytes as one whole request; return None if the cache does not cover them."""
         end = data.find(END)
         if end < 0:
             return None
@@ -106,7 +109,8 @@ class Blocks:
         return new_head((method.decode("ascii"), path, query, *known, False, True, False)), None
 
     def keep(self, data: bytes, found: Found, route: Route) -> None:
-        """This is where what was read of these bytes leads; the second time it is remembered."""
+        """Cache the route of a request that ``read`` decoded: with a ``Stem`` immediately, otherwise the second time
+        that the head is seen."""
         head = found.head
         opening = data[: len(data) - len(found.body) - 4]
         if len(opening) > LONGEST_BLOCK or not (route.is_lasting or route.stem) or head.length is None:
@@ -128,7 +132,7 @@ class Blocks:
             self._once.add(opening)
 
     def learn(self, data: bytes, head: Head) -> None:
-        """The parser took these bytes for one whole request with this head."""
+        """Cache the header block of a request that the parser decoded from exactly these bytes."""
         line_end = data.find(b"\r\n")
         end = data.find(END, line_end)
         block = data[line_end:end]

@@ -1,8 +1,8 @@
-"""HTTP parser: llhttp (by ``httptools``), limits on the size of a head, and bodies gathered to whole requests.
+"""HTTP parser: llhttp (by ``httptools``), limits on the size of a head, and bodies collected to whole requests.
 
 Any split of the bytes gives the same requests. Input that is exactly one whole request goes to
-``protocols.http.head_cache`` first. Outside of bodies at most ``SLICE`` bytes are parsed at once, so that a full
-connection can stop the parser between requests. A trailer is counted against the limits and dropped."""
+``protocols.http.head_cache`` first. Outside of bodies at most ``SLICE`` bytes are parsed per step, so that a full
+connection can stop the parser between requests. A trailer is counted against the limits and discarded."""
 
 from io import BytesIO
 from typing import Any, NoReturn, Protocol
@@ -13,37 +13,40 @@ from yirangmq.protocols.http.head_cache import Blocks, Found
 from yirangmq.protocols.http.types import SINGLE, Head, Limits, Refused, check_head
 
 SLICE = 4096
-"""Bytes parsed at once outside of bodies, so that only so many requests can come of them before we look up."""
+"""Bytes parsed per step outside of bodies. Bounds the number of requests parsed before ``is_full`` is checked again."""
 KNOWN = {
     form: name.lower()
     for name in ("Host", "User-Agent", "Accept", "Accept-Encoding", "Content-Type", "Content-Length", "Authorization")
     for form in (name.encode(), name.lower().encode())
 }
-"""As nearly every client writes them."""
+"""Lower-case names of common headers, by the spellings that nearly all clients use."""
 
 
 class Taker(Protocol):
-    """Who takes in requests."""
+    """Receiver of parsed requests: the connection."""
 
     @property
     def is_full(self) -> bool:
-        """It can take no more now."""
+        """True if no more requests can be received now."""
 
     def begin(self, head: Head) -> Any:
-        """A head is complete; what is returned comes again with the body. An error ends the intake."""
+        """Receive a complete head. The result is passed to ``complete``. An error stops the parser."""
 
     def grow(self, size: int) -> None:
-        """So many bytes of the body came; an error ends the intake."""
+        """Account for ``size`` more bytes of the body. An error stops the parser."""
 
     def complete(self, begun: Any, head: Head, body: bytes) -> None: ...
 
     def whole(self, head: Head, body: bytes, route: Any) -> Any:
-        """All of it at once, instead of the three. ``route`` is None or what was returned here before for such a
-        head."""
+        """Receive a request in one call, instead of the three above, and return its route.
+
+        ``route``: the cached result of an earlier call with such a head, or None."""
 
 
 class Intake:
-    """``feed`` gives the taker what is complete. After an error nothing more can be taken in."""
+    """HTTP request parser of one connection: ``feed`` passes complete requests to the receiver.
+
+    After an error the parser cannot continue. Loop thread only."""
 
     __slots__ = (
         "_begun",
@@ -77,7 +80,7 @@ class Intake:
         self._begun: Any = None
         self._error: Exception | None = None
         self._quiet = 0
-        """Bytes parsed since anything came of them; 0 between two requests."""
+        """Bytes parsed since the last progress (a head, a part of a body, an end); 0 between two requests."""
         self._moved = False
         self._gone_by: Head | None = None
         """The latest head, once its request is complete."""
@@ -85,17 +88,17 @@ class Intake:
         self._headers: dict[str, str] = {}
         self._count = self._size = 0
         self.head: Head | None = None
-        """Complete, while its body comes."""
+        """The complete head while its body arrives, otherwise None."""
         self._body: bytes | BytesIO = b""
         self.body_size = 0
         self.is_open = True
-        """False once the taker wants nothing more: what follows is not looked at."""
+        """False once the receiver accepts no more requests; further input is discarded."""
         self.begun = 0
-        """Heads whose first byte came."""
+        """Number of heads whose first byte has arrived."""
         self.in_head = False
 
     def feed(self, data: memoryview) -> int:
-        """How many bytes were taken: all of them, unless the taker is full."""
+        """Parse bytes. Return the number of consumed bytes: all of them, unless the receiver is full."""
         is_between = self.is_open and self.head is None and not self.in_head and not self._quiet
         if not is_between or self._taker.is_full:
             return self._feed(data)
@@ -112,7 +115,7 @@ class Intake:
 
     @property
     def is_between(self) -> bool:
-        """No byte of the next request has come."""
+        """True between two requests: no byte of the next one has arrived."""
         return self.is_open and self.head is None and not self.in_head and not self._quiet
 
     def _take_whole(self, data: bytes, found: Found) -> None:
@@ -147,7 +150,7 @@ class Intake:
         return (self.head.length or 0) - self.body_size if self.head is not None else 0
 
     def _parse(self, piece: memoryview) -> None:
-        """What is complete goes to the taker even where what follows it is broken."""
+        """Run llhttp. Complete requests are delivered even if the bytes after them are invalid."""
         trouble: Exception | None = None
         try:
             self._parser.feed_data(piece)
@@ -172,7 +175,7 @@ class Intake:
         for begun, head, body in done:
             self._taker.complete(begun, head, body)
 
-    # -- called by the parser; what is raised here stops it -------------------------------------------------------
+    # -- called by llhttp; an exception here stops it -------------------------------------------------------------
 
     def on_message_begin(self) -> None:
         self._target = b""
@@ -195,7 +198,7 @@ class Intake:
             most = f"{limits.header_count} headers of {limits.header_bytes} bytes together"
             self._fail(Refused(431, f"a request may have {most}"))
         if self.head is not None:
-            return  # a trailer: counted, and dropped
+            return  # a trailer: counted and discarded
         key = KNOWN.get(name) or name.decode("latin-1").lower()
         text = value.decode("latin-1").rstrip(" \t")
         headers = self._headers
@@ -234,9 +237,9 @@ class Intake:
         except Exception as error:
             self._fail(error)
         if not self._body:
-            self._body = piece  # nearly always all of it
+            self._body = piece  # nearly always the whole body
             return
-        if isinstance(self._body, bytes):  # a list of tiny chunks would weigh many times their bytes
+        if isinstance(self._body, bytes):  # a list of tiny chunks would need many times their size
             first, self._body = self._body, BytesIO()
             self._body.write(first)
         self._body.write(piece)
@@ -245,7 +248,7 @@ class Intake:
         self._moved = True
         if self.head is None:
             return
-        body = self._body if isinstance(self._body, bytes) else self._body.getvalue()  # which copies nothing
+        body = self._body if isinstance(self._body, bytes) else self._body.getvalue()  # without a copy
         self._done.append((self._begun, self.head, body))
         self._gone_by = self.head
         self._begun = self.head = None

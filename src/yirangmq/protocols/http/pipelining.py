@@ -1,9 +1,9 @@
-"""HTTP pipelining: the requests of one connection, answered in the order in which they came.
+"""HTTP pipelining: the requests of one connection are answered in the order in which they arrived.
 
 An answer that is ready early waits until all before it are sent. ``100 Continue`` is sent when its request is first
 in order. A stream is sent in chunks, or until the connection closes for HTTP/1.0. A stream that fails aborts the
-connection, so that the client sees that something is missing. Event streams get a comment when they have been silent
-for too long."""
+connection, so that the client detects the truncation. Event streams send a comment when they have been silent for too
+long."""
 
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -27,45 +27,46 @@ from yirangmq.protocols.http.types import Head, Headers, Response, Route, Stream
 
 EVENTS = "text/event-stream"
 PING = b":\n\n"
-"""A comment: every reader of events drops it."""
+"""An SSE comment, sent as keep-alive; readers of event streams ignore it."""
 
 
 class Place(Protocol):
-    """Where a turn stands in line."""
+    """The response queue as one request sees it."""
 
     def answered(self) -> None: ...
 
     def write(self, data: bytes) -> bool:
-        """False: the client reads too slowly."""
+        """Send a part of a stream. Return False if the client reads too slowly."""
 
     def ended(self, turn: "Turn") -> None:
-        """Its stream has written everything."""
+        """The stream of ``turn`` has written everything."""
 
     def failed(self, turn: "Turn") -> None:
-        """Its stream cannot go on."""
+        """The stream of ``turn`` cannot continue."""
 
 
 class Turn:
-    """An ``exchange.Exchange``, and the ``exchange.Outlet`` of its stream."""
+    """State of one request and its answer; implements ``protocols.http.types.Exchange``, and ``Outlet`` for its
+    stream. Loop thread only."""
 
-    # Most turns change few of these, so they stand in the class.
+    # Defaults are class attributes, because most requests change few of them.
     response: Response | None = None
     delay = 0.0
-    """Seconds to wait before its route sees it; until then its route has not admitted it."""
+    """Seconds to wait before the route sees the request; until then the route has not admitted it."""
     size = 0
-    """Bytes of the request that are held for it."""
+    """Bytes of the request in memory."""
     is_complete = False
-    """The whole request is here."""
+    """The whole request has arrived."""
     is_gone = False
     is_head = is_old = False
     is_last = False
-    """The connection ends after it."""
+    """The connection closes after this request."""
     waits_to_go_on = False
     is_started = is_ended = is_chunked = wants_drained = False
     extra: Headers = ()
-    """Headers added to the response, whatever it is: those that let a page of another origin read it."""
+    """Headers added to every response: those that let a page of another origin read it."""
     counted = seen = 0
-    """Pieces its stream has written; how many of them there were at ``seen_at``."""
+    """Number of pieces that the stream has written; that number at ``seen_at``."""
     seen_at = 0.0
     _actions: tuple[Callable[[], None], ...] = ()
 
@@ -121,7 +122,7 @@ class Turn:
 
     @property
     def is_waiting(self) -> bool:
-        """Its request is not all here, or its route waits for something: it asked to be told, or sends events."""
+        """True if the request is incomplete, or if its route waits: it registered ``when_gone``, or sends events."""
         if self.response is not None:
             return self.is_events and not self.is_ended
         return not self.is_complete or bool(self._actions)
@@ -137,14 +138,14 @@ class Turn:
         )
 
     def tell_gone(self) -> None:
-        """Whoever works for it need not go on."""
+        """Run the ``when_gone`` actions and notify the stream that its client has left."""
         actions, self._actions = self._actions, ()
         run_each(actions)
         if self.stream is not None and self.is_started and not self.is_ended:
             run_each([self.stream.gone])
 
     def ping(self, now: float, after: float) -> None:
-        """A stream of events that was silent for so long says that it is alive."""
+        """Send a keep-alive comment on an event stream that has been silent for ``after`` seconds."""
         if self.counted != self.seen or not self.seen_at:
             self.seen, self.seen_at = self.counted, now
         elif now - self.seen_at >= after and not self.wants_drained and self.is_events:
@@ -153,7 +154,7 @@ class Turn:
 
 
 def run_each(actions: Iterable[Callable[[], None]]) -> None:
-    """Of others, each by itself: a fault in one harms no other."""
+    """Run callbacks. An exception in one is logged and does not affect the others."""
     for action in actions:
         try:
             action()
@@ -165,32 +166,35 @@ def run_each(actions: Iterable[Callable[[], None]]) -> None:
 
 
 class Wire(Protocol):
-    """The bytes' way out."""
+    """The socket as the response queue sees it."""
 
     def send(self, data: bytes) -> bool:
-        """False: the client does not read as fast as we write."""
+        """Send bytes. Return False if the client reads more slowly than the server writes."""
 
     def finish(self, is_clean: bool) -> None:
-        """Send what is there, then close: slowly, unless the client is known to be sending nothing."""
+        """Flush, then close; with a lingering close unless the client is known to send nothing."""
 
     def abort(self) -> None:
-        """Close now. What was sent is cut off, and the client can tell."""
+        """Close immediately. Sent bytes may be lost, and the client can detect the truncation."""
 
 
 class Owner(Protocol):
-    """The connection of a line."""
+    """The connection as its response queue sees it."""
 
     def served(self, turn: Turn) -> None:
-        """Its answer is on its way."""
+        """The answer of ``turn`` was sent."""
 
     def finish(self) -> None:
-        """The last answer is."""
+        """The last answer was sent."""
 
     def fail(self) -> None:
-        """An answer broke off in the middle."""
+        """An answer failed after a part of it was sent."""
 
 
 class Line:
+    """Response queue of one connection: holds its requests in order of arrival and sends their answers in that order.
+    Loop thread only."""
+
     __slots__ = ("_is_advancing", "_owner", "_tails", "_wire", "is_clogged", "is_stopping", "turns")
 
     def __init__(self, owner: Owner, wire: Wire, tails: Tails) -> None:
@@ -200,9 +204,9 @@ class Line:
         self._is_advancing = False
         self.turns: deque[Turn] = deque()
         self.is_clogged = False
-        """The client does not read what it was sent."""
+        """True while the client does not read what was sent."""
         self.is_stopping = False
-        """The last one in line is the last one of the connection."""
+        """True during shutdown: the last request in the queue is the last one of the connection."""
 
     # -- called by requests --------------------------------------------------------------------------------------------
 
@@ -212,7 +216,7 @@ class Line:
         if response is None or response[3] is not None or self.is_stopping or self._is_advancing:
             self._advance()
             return
-        turn = turns[0]  # nearly always: it is the only one, and this is all of its answer
+        turn = turns[0]  # fast path, nearly always taken: a single request with a complete answer
         turn.is_started = turn.is_ended = True
         self._wire.send(self._bytes(turn, response))
         if not turn.is_gone:
@@ -232,7 +236,7 @@ class Line:
     # -- sending --------------------------------------------------------------------------------------------------
 
     def _advance(self) -> None:
-        """Send what is next in line, as far as it is there."""
+        """Send all answers that are ready and next in order."""
         if self._is_advancing:
             return
         self._is_advancing = True
@@ -256,7 +260,7 @@ class Line:
             self._is_advancing = False
 
     def tell_to_go_on(self) -> None:
-        """The client that waits to send its body may, once it is the first in line."""
+        """Send ``100 Continue`` if the first request in the queue waits for it."""
         if self.turns and self.turns[0].waits_to_go_on and not self.turns[0].is_complete:
             self.turns[0].waits_to_go_on = False
             self._wire.send(CONTINUE)
@@ -275,7 +279,7 @@ class Line:
             run_each([stream.gone])
         else:
             turn.is_chunked = not turn.is_old
-            turn.is_last |= turn.is_old  # its end is the end of the connection
+            turn.is_last |= turn.is_old  # for HTTP/1.0 the end of the connection marks the end of the body
             self._wire.send(self._bytes(turn, response))
             self._step(lambda: stream.start(turn))
             if self.is_stopping and turn.is_events:
@@ -287,13 +291,13 @@ class Line:
             response = with_headers(response, turn.extra)
         try:
             return encode(response, tail, is_head=turn.is_head, is_old=turn.is_old)
-        except (ValueError, TypeError):  # of headers that cannot be sent
+        except (ValueError, TypeError):  # the headers cannot be encoded
             log.exception("an answer cannot be sent")
             turn.response = INTERNAL
             return encode(INTERNAL, tail, is_head=turn.is_head, is_old=turn.is_old)
 
     def _step(self, step: Callable[[], None]) -> None:
-        """A stream that fails cannot be ended well: the client must see that something is missing."""
+        """Run a step of a stream. If it fails, abort the connection, so that the client detects the truncation."""
         try:
             step()
         except Exception:
@@ -309,7 +313,7 @@ class Line:
         self._wire.abort()
 
     def drained(self) -> None:
-        """What was sent is on its way; a stream that waited goes on."""
+        """Continue a stream that waits for the client: the send buffer was flushed."""
         turn = self.turns[0] if self.turns else None
         if turn is not None and turn.wants_drained and turn.stream is not None and not turn.is_ended:
             turn.wants_drained = False
@@ -322,7 +326,7 @@ class Line:
     # -- the end --------------------------------------------------------------------------------------------------
 
     def take_back(self, place: int) -> list[Turn]:
-        """Those from this place on, who are not answered any more."""
+        """Remove and return the requests from this index on. They are not answered any more."""
         gone = list(self.turns)[place:]
         for turn in gone:
             self.turns.pop()
@@ -330,7 +334,7 @@ class Line:
         return gone
 
     def stop(self) -> None:
-        """Who waits is told that the server is going."""
+        """Refuse waiting requests and end event streams: the server is stopping."""
         self.is_stopping = True
         for turn in list(self.turns):
             if turn.is_waiting and turn.response is None:
@@ -339,7 +343,7 @@ class Line:
                 self._end_events(turn)
 
     def send_away(self) -> None:
-        """Whoever is not answered by now is refused."""
+        """Refuse all unanswered requests."""
         for turn in list(self.turns):
             if turn.response is None:
                 self._send_away(turn)
@@ -349,6 +353,6 @@ class Line:
         turn.answer(refusal(turn.route, Unavailable("the server is stopping; try again later")))
 
     def _end_events(self, turn: Turn) -> None:
-        """In good order: who follows them comes again."""
+        """End an event stream properly, so that its reader reconnects."""
         turn.tell_gone()
         turn.end()

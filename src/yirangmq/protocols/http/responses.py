@@ -1,13 +1,13 @@
 """HTTP responses: encoding to bytes, headers of stored payloads, and refusals that the protocol itself sends.
 
 ``Date``, ``Content-Length``, ``Transfer-Encoding``, ``Connection``, ``Keep-Alive`` and ``X-Content-Type-Options`` are
-written here and nowhere else.
+written only here.
 
 A payload comes from a producer and is served from the dashboard's origin, so a browser must not run it there. It keeps
 its bytes and its ``Content-Type``; further headers sandbox it, and a type that is not known to be inert is an
 attachment.
 
-A refusal has the shape of the API that was asked, or plain text where no route was found."""
+A refusal has the error format of the requested API, or is plain text if no route was found."""
 
 import re
 import time
@@ -73,13 +73,13 @@ CHUNKED = b"transfer-encoding: chunked\r\n"
 NO_BODY = frozenset({204, 304})
 OURS = frozenset({"date", "content-length", "transfer-encoding", "connection", "keep-alive", "x-content-type-options"})
 NOSNIFF = "x-content-type-options: nosniff\r\n"
-"""On every response: a browser takes a body for what its ``Content-Type`` says and nothing else."""
+"""Sent with every response: a browser must not guess another type than ``Content-Type``."""
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
 class Tails:
-    """The end of a head, which changes once a second: the date, and whether the connection stays."""
+    """Cached last lines of a response head, renewed once per second: the date, and keep-alive or close."""
 
     def __init__(self, idle_seconds: float, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
@@ -98,14 +98,14 @@ class Tails:
 
 
 def http_date(seconds: int) -> str:
-    """As HTTP writes a moment, whatever language the system speaks."""
+    """Format an instant as an HTTP date, independent of the locale."""
     at = time.gmtime(seconds)
     day = f"{DAYS[at.tm_wday]}, {at.tm_mday:02} {MONTHS[at.tm_mon - 1]} {at.tm_year:04}"
     return f"{day} {at.tm_hour:02}:{at.tm_min:02}:{at.tm_sec:02} GMT"
 
 
 def encode(response: Response, tail: bytes, *, is_head: bool, is_old: bool) -> bytes:
-    """All of an answer, but for its stream. ValueError for one whose headers cannot be sent."""
+    """Encode a response, except its stream. Raise ``ValueError`` if a header is not valid."""
     opening = _opening(response.status, response.headers)
     if response.stream is not None:
         return opening + (tail if is_old else CHUNKED + tail)
@@ -116,7 +116,7 @@ def encode(response: Response, tail: bytes, *, is_head: bool, is_old: bool) -> b
 
 
 def with_headers(response: Response, extra: Headers) -> Response:
-    """``extra`` besides its own headers, but for lines that it has already."""
+    """Add headers to a response, except lines that it has already."""
     own = {(name.lower(), value.lower()) for name, value in response.headers}
     added = tuple((name, value) for name, value in extra if (name.lower(), value.lower()) not in own)
     return response._replace(headers=response.headers + added)
@@ -124,7 +124,7 @@ def with_headers(response: Response, extra: Headers) -> Response:
 
 @lru_cache(maxsize=1024)
 def _opening(status: int, headers: Headers) -> bytes:
-    """The status line and the route's own headers."""
+    """Encode the status line and the headers of the route."""
     text = "".join([f"{name}: {value}\r\n" for name, value in headers])
     if not (text.count("\r") == text.count("\n") == len(headers)) or "\0" in text:
         raise ValueError(f"a header must be one line: {headers!r}")
@@ -134,7 +134,7 @@ def _opening(status: int, headers: Headers) -> bytes:
 
 
 def chunk(data: bytes) -> bytes:
-    """One piece of a body without a length. Never an empty one, which would be the end."""
+    """Encode a chunk of a chunked body. ``data`` must not be empty: an empty chunk ends the body."""
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
@@ -144,26 +144,25 @@ SANDBOX: Headers = (
     ("content-security-policy", "sandbox; default-src 'none'; frame-ancestors 'none'"),
     ("cross-origin-resource-policy", "same-origin"),
 )
-"""A document without scripts, forms, subresources and an origin; no other page frames or includes it."""
+"""The document gets no scripts, forms, subresources or origin, and no other page can frame or include it."""
 ATTACHMENT: Headers = (("content-disposition", "attachment"),)
 """The browser saves it instead of opening it."""
 
 PLAIN_TYPE = re.compile(r"([a-z0-9!#$&^_.+-]+/[a-z0-9!#$&^_.+-]+)[ \t]*(;[^,]*)?", re.IGNORECASE)
-"""One media type. Of several with commas between them a browser takes the last."""
+"""A single media type. Of several types separated by commas a browser takes the last."""
 INERT = frozenset(
     {
         "text/plain", "text/csv", "application/json", "application/x-ndjson", "application/octet-stream",
         "image/png", "image/jpeg", "image/gif", "image/webp", "image/avif", "image/bmp",
     }
 )  # fmt: skip
-"""Types that no browser runs. HTML, XHTML, SVG, XML, scripts, style sheets, PDF and types not known here are not among
-them."""
+"""Types that no browser runs. Not included: HTML, XHTML, SVG, XML, scripts, style sheets, PDF and unknown types."""
 INERT_KINDS = ("audio/", "video/")
 
 
 @lru_cache(maxsize=256)
 def payload_headers(media_type: str) -> Headers:
-    """The headers for a payload of this type, ``Content-Type`` among them."""
+    """Return the headers for a payload of this type, including ``Content-Type``."""
     return (("content-type", media_type), *SANDBOX, *(() if is_inert(media_type) else ATTACHMENT))
 
 
@@ -179,7 +178,7 @@ def is_inert(media_type: str) -> bool:
 
 PLAIN: Headers = (("content-type", "text/plain; charset=utf-8"),)
 PLAINLY = ("accept-encoding", "identity")
-"""Said with each 415 of a packed body: what would have been read."""
+"""Header of every 415 for a body with a content coding: names the accepted coding."""
 INTERNAL = Response(500, b"internal error\n", PLAIN)
 
 
@@ -188,8 +187,9 @@ def plain(status: int, text: str) -> Response:
 
 
 def refusal(route: Route | None, error: QueueError) -> Response:
-    """As the API says it. Who asks too often is told when to come again, and who packs a body how to send it, even if
-    the API did not think of it."""
+    """Return the response for an error, in the format of the route's API.
+
+    ``Retry-After`` and the accepted content coding are added if the API has not set them."""
     if route is None:
         return INTERNAL
     try:
@@ -206,8 +206,9 @@ def refusal(route: Route | None, error: QueueError) -> Response:
 
 
 def packed(head: Head) -> PackedBody | None:
-    """What there is to say against the coding of a body. It would be stored as it came, and handed out without a word
-    that it is packed."""
+    """Return an error if the body has a content coding, otherwise None.
+
+    Such a body would be stored as received, and delivered without its ``Content-Encoding``."""
     coding = head.headers.get("content-encoding", "")
     if head.length == 0 or coding.lower() in ("", "identity"):
         return None

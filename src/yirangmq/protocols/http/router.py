@@ -1,7 +1,7 @@
 """HTTP router: a trie from a method and a path to a ``Route``, and several APIs side by side.
 
 ``Router`` is the trie that every API uses. ``Api`` is an API of handlers by template; ``Mounts`` puts several APIs side
-by side, each with its own templates and shape of errors::
+by side, each with its own templates and error format::
 
     api = Api(refuse=problem, nowhere=not_here)
     api.add("GET", "/mq/{namespace}/stats", stats)                  # stats(request, exchange, (namespace,))
@@ -28,13 +28,13 @@ from yirangmq.protocols.http.types import METHODS, Exchange, Request, Response, 
 Params = tuple[str, ...]
 Handler = Callable[[Request, Exchange, Params], None]
 Nowhere = Callable[[str, str, tuple[str, ...]], Response]
-"""(method, path, methods that are allowed) → the answer: 404, or 405 with ``allow`` where there are some."""
+"""(method, path, allowed methods) → the response: 404, or 405 with ``allow`` if there are allowed methods."""
 Refuse = Callable[[QueueError], Response]
 Entry = TypeVar("Entry")
 HEX = frozenset("0123456789abcdefABCDEF")
 MOST_KNOWN = 1000
 LONGEST_KNOWN = 100
-"""Limits of a router's cache: routes, and characters of a path."""
+"""Limits of a router's cache: number of routes, and characters of a path."""
 
 
 @dataclass(slots=True)
@@ -47,10 +47,11 @@ class Node(Generic[Entry]):
 
 
 class Router(Generic[Entry]):
-    """A trie of templates and a cache of routes. ``make`` is called for a method and a path that are not cached; a
-    route of it that ``is_lasting`` is cached."""
+    """Router: a trie of templates, and a cache of routes by method and path. Loop thread only."""
 
     def __init__(self, make: Callable[[str, str], Route]) -> None:
+        """``make``: build the route of a method and a path that are not cached. Its result is cached if
+        ``is_lasting``."""
         self._make = make
         self.root: Node[Entry] = Node()
         self._known: dict[tuple[str, str], Route] = {}
@@ -77,8 +78,10 @@ class Router(Generic[Entry]):
         return route
 
     def match(self, parts: list[str]) -> tuple[Node[Entry], Params]:
-        """The node of these segments and the values among them; where there is none, a node without entries. A name
-        goes before a value, and there is no backtracking: below a name, values of its siblings are not tried."""
+        """Return the node of these segments and the values among them; a node without entries if none matches.
+
+        A name takes precedence over a value, without backtracking: below a name, values of its siblings are not
+        tried."""
         node, params = self.root, []
         for part in parts:
             after = node.names.get(part)
@@ -92,7 +95,7 @@ class Router(Generic[Entry]):
 
 
 def is_cacheable(path: str, params: Params) -> bool:
-    """Whether a route is worth caching: paths with an id in them rarely come twice."""
+    """True if a route is worth caching: paths that contain an id rarely recur."""
     return len(params) < 2 and len(path) <= LONGEST_KNOWN
 
 
@@ -102,8 +105,10 @@ class Spot(NamedTuple):
 
 
 class Api:
-    """Handlers by template. ``refuse`` gives errors their shape, ``nowhere`` answers where there is no route;
-    ``options``, where given, answers every OPTIONS (else: 204 with ``allow``)."""
+    """HTTP API: handlers by method and path template.
+
+    ``refuse`` formats errors. ``nowhere`` answers if there is no route. ``options`` answers every OPTIONS request;
+    without it the answer is 204 with ``allow``."""
 
     def __init__(self, refuse: Refuse, nowhere: Nowhere | None = None, *, options: Handler | None = None) -> None:
         self._refuse = refuse
@@ -142,8 +147,8 @@ class Api:
         return new_route((handle, spot.max_body, self._refuse, None, is_lasting, stem))
 
     def _stem(self, path: str, spot: Spot, params: Params) -> Stem | None:
-        """What stands around the last value of this path, if that is the last segment or the last but one, and nothing
-        but values can stand there."""
+        """Return the path around the last value, if it is the last or the second last segment and only values can stand
+        at its position; otherwise None."""
         whole = path.split("/")
         at = len(whole) - 1 if whole[-1] == params[-1] else len(whole) - 2
         above, values = self.router.match(whole[1:at])
@@ -153,7 +158,7 @@ class Api:
         return Stem(before, after, lambda value: self._route(spot, (*params[:-1], value)))
 
     def _always(self, response: Response) -> Route:
-        """The answer, whatever the body of the request; not for a client that may not ask."""
+        """Return a route with a fixed response, independent of the body. Clients without access get the refusal."""
 
         def refuse(error: QueueError) -> Response:
             return self._refuse(error) if isinstance(error, NotAllowed) else response
@@ -162,7 +167,7 @@ class Api:
 
 
 def answering(response: Response, max_body: int, refuse: Refuse) -> Route:
-    """A route that always answers the same."""
+    """Return a route with a fixed response."""
     return Route(lambda request, exchange: exchange.answer(response), max_body, refuse)
 
 
@@ -171,13 +176,13 @@ def _handle(handler: Handler, params: Params, request: Request, exchange: Exchan
 
 
 def segments(path: str) -> list[str]:
-    """The segments of a path as it was sent, decoded."""
+    """Split a path as sent and decode its segments."""
     parts = path.split("/")[1:]
     return [decoded(part) for part in parts] if "%" in path else parts
 
 
 def decoded(part: str) -> str:
-    """One segment, percent-decoded."""
+    """Percent-decode one segment; raise ``BadInput`` if it is malformed, not UTF-8, or holds a NUL."""
     if "%" not in part:
         return part
     pieces = part.split("%")
@@ -200,7 +205,7 @@ def plain_nowhere(method: str, path: str, allow: tuple[str, ...]) -> Response:
 
 
 class Mounts:
-    """APIs by prefix, the longest first; ``fallback`` answers paths under none of them."""
+    """Several APIs by path prefix; the longest matching prefix wins. ``fallback`` serves all other paths."""
 
     def __init__(self, fallback: Routes) -> None:
         self._fallback = fallback
@@ -208,7 +213,7 @@ class Mounts:
         self._deepest = 0
 
     def mount(self, prefix: str, routes: Routes) -> None:
-        """``prefix`` is whole segments: "/mq" is for "/mq" and "/mq/…", not for "/mqtt"."""
+        """Add an API. ``prefix`` consists of whole segments: "/mq" matches "/mq" and "/mq/…", not "/mqtt"."""
         assert prefix.startswith("/")
         assert not prefix.endswith("/")
         assert prefix not in self._mounts, prefix

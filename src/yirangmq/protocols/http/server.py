@@ -1,13 +1,13 @@
 """HTTP server on asyncio: sockets, backpressure and limits for each client; and request coalescing.
 
 It serves TCP, TLS and unix sockets. All answers of a commit leave with one write per connection, by a flush after the
-commit. Reading pauses while a connection has too much at work or unsent, and resumes when there is room. A client that
-takes no bytes for ``write_seconds``, or for which too much is unsent, is closed.
+commit. Reading pauses while a connection has too many bytes or requests pending, and resumes when they are below the
+limits. The connection of a client that reads no bytes for ``write_seconds``, or has too many unsent bytes, is closed.
 
 Request coalescing joins requests of the same kind and queue that arrive in the same iteration of the loop into one
 job of the group committer. They are looked up, decided and written together, each with its own answer. If the job
 fails as a whole, its requests are tried one by one. Requests of one connection keep their order across kinds: a
-request joins only a batch that comes after everything its connection has asked for before. Loop thread only."""
+request joins only a batch that runs after all earlier requests of its connection. Loop thread only."""
 
 import asyncio
 import select
@@ -32,9 +32,9 @@ from yirangmq.protocols.listen import Guard, local_host, open_to_all, peer_proce
 # -- connections -------------------------------------------------------------------------------------------------------
 
 BUFFER = 64 * 1024
-"""Bytes read at once. One buffer serves all connections: what was read is taken in before anybody else reads."""
+"""Size of the read buffer, in bytes. All connections share one buffer: its content is consumed before the next read."""
 SMALL_WRITE = 64 * 1024
-"""Bytes up to which pieces are joined for one write; copying larger ones costs more than another write."""
+"""Size in bytes up to which pieces are joined for one write; copying more costs more than a second write."""
 HANGS_UP = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 
 
@@ -43,14 +43,14 @@ class Commits(Protocol):
 
     @property
     def is_answering(self) -> bool:
-        """Answers are being given, and the hooks of ``after_commit`` run before the loop goes on."""
+        """True while the committer delivers answers; the hooks of ``after_commit`` run in the same loop iteration."""
 
     @property
     def after_commit(self) -> list[Callable[[], None]]: ...
 
 
 class HttpDoor:
-    """Every open connection, and those with something to send."""
+    """HTTP server: its open connections, and the set of connections with unsent bytes. Loop thread only."""
 
     def __init__(
         self,
@@ -66,16 +66,16 @@ class HttpDoor:
         self.buffer = memoryview(mmap(-1, BUFFER))
         self.is_stopping = False
         self.accepted = 0
-        """Connections since the start."""
+        """Connections accepted since the start."""
         self.requests = 0
-        """Of connections that are closed."""
+        """Requests of connections that are closed."""
         self.closed_for: dict[str, int] = {}
-        """Clients that were refused or sent away since the start, by reason."""
+        """Refused or disconnected clients since the start, by reason."""
         self._is_planned = False
         self._commits: Commits | None = None
 
     def flush_after(self, commits: "Commits") -> None:
-        """Answers that a commit gives leave by the flush that follows it."""
+        """Register ``flush`` as a hook after each commit, so that all answers of a commit are sent by one flush."""
         self._commits = commits
         commits.after_commit.append(self.flush)
 
@@ -90,7 +90,9 @@ class HttpDoor:
         self.flush()
 
     def flush(self) -> None:
-        """After a commit: one write per connection, each by itself, so that a dead one takes no other with it."""
+        """Send the buffered bytes of all connections, one write per connection.
+
+        The connections are independent: a dead one does not affect the others."""
         dirty, self.dirty = self.dirty, set()
         for socket in dirty:
             socket.flush()
@@ -99,19 +101,19 @@ class HttpDoor:
         self.closed_for[reason] = self.closed_for.get(reason, 0) + 1
 
     def look_around(self, now: float) -> None:
-        """Send away who is too slow or has been silent for too long; to be called about once a second."""
+        """Disconnect clients that are too slow or idle for too long. Called about once per second."""
         for socket in list(self.connections):
             socket.check(now)
 
     def stop(self) -> None:
-        """Take in nothing more; streams of events and those who wait are ended, what is at work is answered."""
+        """Begin the drain: accept no more requests, end event streams and waiting requests, answer those in flight."""
         self.is_stopping = True
         for socket in list(self.connections):
             socket.stop()
         self.flush()
 
     def send_away(self) -> None:
-        """What is not answered by now is refused."""
+        """Refuse all unanswered requests: the drain is over."""
         for socket in list(self.connections):
             socket.http.send_away()
         self.flush()
@@ -122,7 +124,7 @@ class HttpDoor:
 
     @property
     def is_idle(self) -> bool:
-        """Everybody has what was to be sent."""
+        """True if no connection is open."""
         return not self.connections
 
     @property
@@ -135,7 +137,7 @@ class HttpDoor:
 
 
 class Socket(asyncio.BufferedProtocol):
-    """Bytes between one socket and its connection."""
+    """HTTP connection on asyncio: reads and writes between one socket and its sans-IO connection."""
 
     __slots__ = (
         "_door", "_is_lingering", "_is_local", "_is_reading", "_loop", "_out", "_out_size", "_peer",
@@ -150,7 +152,8 @@ class Socket(asyncio.BufferedProtocol):
         self._out: list[bytes] = []
         self._out_size = 0
         self._written = self._unsent = 0
-        """Bytes given to the transport; how many of them it still had at ``_progress_at``, and the last ones taken."""
+        """``_written``: bytes passed to the transport. ``_unsent``: bytes of them that had left it at
+        ``_progress_at``."""
         self._transport: asyncio.Transport | None = None
         self._is_reading = True
         self._is_lingering = False
@@ -161,7 +164,7 @@ class Socket(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         door = self._door
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but its type
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's transport has the interface, not the type
         self._loop = asyncio.get_running_loop()
         self._since = self._progress_at = self._loop.time()
         self._peer = peer_process(transport) if self._is_local else prepare_tcp(transport)
@@ -247,7 +250,7 @@ class Socket(asyncio.BufferedProtocol):
             transport.resume_reading()
 
     def _stop_lingering(self) -> None:
-        """Close, but for a client that still reads what was sent."""
+        """Close, unless the client still reads; then check again after ``linger_seconds``."""
         if self._transport is not None and not self._transport.get_write_buffer_size():
             self._transport.abort()
         elif self._transport is not None:
@@ -282,7 +285,7 @@ class Socket(asyncio.BufferedProtocol):
             self._read_or_not()
 
     def _read_or_not(self) -> None:
-        """Read on exactly when the connection can take more; first what it has not looked at yet."""
+        """Pause or resume reading. Before reading resumes, the connection processes bytes that it has buffered."""
         transport = self._transport
         if transport is None or transport.is_closing() or self._is_lingering:
             return
@@ -294,7 +297,7 @@ class Socket(asyncio.BufferedProtocol):
             transport.resume_reading()
 
     def _give_up(self) -> None:
-        """Too much waits for a client that does not read, or it takes too long."""
+        """Abort the connection of a client that reads too slowly: too many unsent bytes, or the write timeout."""
         self._door.count("slow reader")
         self._out, self._out_size = [], 0
         self.http.lost()
@@ -318,7 +321,7 @@ class Socket(asyncio.BufferedProtocol):
         self._check_progress(transport, now)
 
     def _check_progress(self, transport: asyncio.Transport, now: float) -> None:
-        """Does it take what waits for it?"""
+        """Check the write timeout: the client must read some of the unsent bytes within ``write_seconds``."""
         unsent = transport.get_write_buffer_size()
         taken = self._written - unsent
         if not unsent or taken != self._unsent:
@@ -327,7 +330,7 @@ class Socket(asyncio.BufferedProtocol):
             self._give_up()
 
     def _has_hung_up(self) -> bool:
-        """Of somebody from whom we do not read just now, and so would not hear it."""
+        """True if the client has closed the connection. While reading is paused, asyncio does not notice it."""
         socket = self._transport.get_extra_info("socket") if self._transport is not None else None
         if socket is None:
             return False
@@ -357,13 +360,13 @@ async def listen_unix(
 # -- request coalescing ------------------------------------------------------------------------------------------------
 
 MOST = 500
-"""In one batch; what is done together holds up everybody else."""
+"""Maximum number of requests of a batch; a larger batch would delay all other requests for too long."""
 Work = Callable[[Transaction, str, Sequence[Any]], Sequence[Any]]
-"""(transaction, queue, what each asks for) → for each its answer, or the error that it gets."""
+"""(transaction, queue, one item per request) → one answer or error per request."""
 
 
 class Asker(Protocol):
-    """One request about one queue."""
+    """A request about one queue that can be coalesced."""
 
     @property
     def queue(self) -> str: ...
@@ -375,11 +378,11 @@ class Asker(Protocol):
 
 
 Reply = Callable[[Any, Any], None]
-"""(who asked, what came of it)"""
+"""(request, its answer)"""
 
 
 class Batch:
-    """A ``broker.commit_jobs.Task``: many requests."""
+    """Batch of coalesced requests: one job of the group committer (``broker.commit_jobs.Task``)."""
 
     __slots__ = ("_perform", "_together", "calls", "error", "items", "number", "queue", "reply", "requests", "value")
 
@@ -396,7 +399,7 @@ class Batch:
         self.requests = 1
 
     def like(self) -> "Batch":
-        """One of the same kind, with nobody in it."""
+        """Return an empty batch of the same kind and queue."""
         return Batch(self._together, self.number, self.queue, self._perform, self.reply)
 
     def work(self, transaction: Transaction) -> Sequence[Any]:
@@ -408,8 +411,10 @@ class Batch:
 
 
 class Together:
-    """Request coalescing. A batch takes requests from ``ask`` until the desk takes its jobs for the next commit
-    (``Desk.on_taken``), whatever becomes of that commit. Used from the desk's thread."""
+    """Request coalescing: one batch per kind of work and queue.
+
+    ``ask`` adds requests to a batch until the group committer takes its jobs for the next commit (``Desk.on_taken``),
+    independent of the outcome of that commit. Loop thread only."""
 
     def __init__(self, desk: Desk) -> None:
         desk.on_taken.append(self._close)
@@ -417,11 +422,12 @@ class Together:
         self._numbers = count(1)
         self._open: dict[tuple[Work, str], Batch] = {}
         self._latest: dict[str, int] = {}
-        """By connection, the number of what it asked for last in this turn."""
+        """By peer: the number of its latest batch in this loop iteration."""
 
     def ask(self, call: Asker, item: Any, work: Work, reply: Reply) -> None:
-        """``item`` is done with the next commit; ``reply`` is called with what came of it. ``work`` is the same object
-        for all of a kind."""
+        """Add a request to a batch of the next commit; ``reply`` is called with its answer.
+
+        ``work`` must be the same object for all requests of a kind, because batches are found by it."""
         key = work, call.queue
         peer = call.request.peer
         batch = self._open.get(key)
@@ -433,18 +439,18 @@ class Together:
         self._latest[peer] = batch.number
 
     def after(self, request: Request) -> None:
-        """This connection has asked for something else; what it asks for next comes after that."""
+        """Order later requests of this connection after a request that is not coalesced."""
         if self._open:
             self._latest[request.peer] = next(self._numbers)
 
     def _close(self) -> None:
-        """Nothing joins the batches that are enlisted by now."""
+        """Close all open batches: the committer has taken them."""
         if self._open:
             self._open.clear()
             self._latest.clear()
 
     def answer(self, batch: Batch, found: Sequence[Any], error: QueueError | None) -> None:
-        """Every request of the batch is answered here, or enlisted again by itself."""
+        """Answer every request of the batch, or enlist each one again in a separate job if the batch failed."""
         if error is not None and len(batch.calls) > 1:
             self._one_by_one(batch)
             return
@@ -458,11 +464,11 @@ class Together:
                     batch.reply(call, answer)
             except Exception:
                 log.exception("an answer failed")
-                with suppress(Exception):  # the connection is beyond answering; the others are not
+                with suppress(Exception):  # the connection may be unusable; the other requests still get answers
                     call.refuse(QueueError("internal error"))
 
     def _one_by_one(self, batch: Batch) -> None:
-        """The store refused them together; that need not be the fault of all."""
+        """Enlist each request in a separate job, because the failure may be caused by one of them."""
         for call, item in zip(batch.calls, batch.items, strict=True):
             single = batch.like()
             single.calls.append(call)

@@ -1,8 +1,8 @@
 """Dashboard files, and the routes of every server: ``/health``, ``/metrics`` and ``/robots.txt``.
 
-The dashboard's page is ``/``, all other files are below ``/dashboard/``. Each file has a route of its own, found
-once by listing the package's folder, so no path from outside reaches the disk. ``/dashboard/pages.js`` imports every
-file in ``pages``, so adding a page is adding a file. Browsers revalidate each file by its ETag."""
+The dashboard's page is ``/``, all other files are below ``/dashboard/``. Each file has a separate route; the routes are
+created once from a listing of the package's folder, so no path of a client reaches the disk. ``/dashboard/pages.js``
+imports every file in ``pages``, so a new page needs only a new file. Browsers revalidate each file by its ETag."""
 
 import gzip
 from collections.abc import Callable, Iterator
@@ -37,31 +37,32 @@ SAFE: Headers = (
     ("referrer-policy", "no-referrer"),
     ("cross-origin-opener-policy", "same-origin"),
 )
-"""Nothing from elsewhere runs, loads or frames this page: it may steer every queue."""
+"""Security headers: no foreign script, resource or frame, because the page can change every queue."""
 KEEP: Headers = (("cache-control", "no-cache"), ("vary", "accept-encoding"))
-"""Kept by the browser, and asked about each time: a new version of the server has new pages."""
+"""The browser caches the file and revalidates it each time, because a new version of the server has new pages."""
 
 
 class Asset(NamedTuple):
-    """One file, ready to be sent."""
+    """Content of one file, plain and gzipped, in memory."""
 
     kind: str
     plain: bytes
     packed: bytes
     mark: str
-    """What its ETags begin with: the same as long as its bytes are."""
+    """Prefix of the ETags: a hash of the content."""
 
 
 def add_dashboard(api: Api) -> None:
-    """The dashboard's routes. They need no token: the pages hold no data, and ask for a token where one is needed."""
+    """Add the dashboard's routes. They need no token: the pages contain no data, and prompt for a token if one is
+    needed."""
     for name in names():
         api.add("GET", f"{PREFIX}/{name}", partial(_send, name))
     api.add("GET", "/", partial(_send, PAGE))
-    api.add("GET", "/favicon.ico", partial(_send, ICON))  # where a browser looks that was shown something else of ours
+    api.add("GET", "/favicon.ico", partial(_send, ICON))  # requested by browsers that show another page of this server
 
 
 def names() -> list[str]:
-    """Paths below the folder."""
+    """Return the paths of all files below ``PREFIX``."""
     return sorted([*_walk(_folder(), ""), LISTING])
 
 
@@ -96,13 +97,13 @@ def _send(name: str, request: Request, exchange: Exchange, params: Params) -> No
 
 @cache
 def load(name: str) -> Asset:
-    """Read once, when it is first asked for."""
+    """Read a file at its first request, and cache it."""
     plain = _listing() if name == LISTING else _folder().joinpath(*name.split("/")).read_bytes()
     return Asset(TYPES[_ending(name)], plain, gzip.compress(plain, 9, mtime=0), sha256(plain).hexdigest()[:20])
 
 
 def _listing() -> bytes:
-    """A module with every page there is."""
+    """Generate the JavaScript module that imports every page."""
     pages = [name for name in names() if name.startswith("pages/")]
     lines = [f'import page{number} from "./{name}";\n' for number, name in enumerate(pages)]
     every = ", ".join(f"page{number}" for number in range(len(pages)))
@@ -122,7 +123,7 @@ STATUS = {
 
 
 def refuse(error: QueueError) -> Response:
-    """In plain words."""
+    """Return the response for an error, as plain text."""
     headers = TEXT
     status = STATUS.get(error.code, 500)
     if error.code == "not_allowed" and error.field == UNKNOWN:
@@ -131,11 +132,12 @@ def refuse(error: QueueError) -> Response:
 
 
 VERBS = {"/health": None, "/robots.txt": None, "/metrics": LOOK}
-"""By path, all of them GET: the verb in the table of ``core.access``, in the server as a whole. None: for everybody,
-without a token."""
+"""By path (GET only): the verb in the table of ``core.access``, for the server as a whole. None: no token is needed."""
 
 
 class Pages:
+    """Routes of every server: ``/health``, ``/robots.txt`` and ``/metrics``."""
+
     def __init__(self, house: House, guard: Guard) -> None:
         self._house = house
         self._guard = guard
@@ -148,7 +150,7 @@ class Pages:
         return api
 
     def _health(self, request: Request, exchange: Exchange, params: Params) -> None:
-        """Short, and for everybody: OK as long as the server can do its work."""
+        """Answer 200 ``OK``, or 503 ``fail`` if the status is "fail". No token is needed."""
 
         def told(found: dict[str, Any]) -> Response:
             return Response(503, b"fail", TEXT) if found["status"] == "fail" else Response(200, b"OK", TEXT)

@@ -1,13 +1,13 @@
 """HTTP types: checked heads, request and response, routes and streams, and the limits of one client.
 
-A head is checked where ambiguity could be exploited: version, method, target, framing of the body, ``Expect``. What
-fails raises ``Refused``: the protocol answers it, and the connection ends.
+The parts of a head whose ambiguity could be exploited are checked: version, method, target, framing of the body,
+``Expect``. A failed check raises ``Refused``: the protocol answers it, and the connection closes.
 
 The protocol finds a ``Route`` as soon as it has a request's head, reads the body within the route's limit, and calls
-``handle``. The route calls ``Exchange.answer`` once, at once or when its work is on disk. Answers go out in the order
-of the requests.
+``handle``. The route calls ``Exchange.answer`` exactly once, immediately or when its work is on disk. Answers are sent
+in the order of the requests.
 
-Every limit can be set; here are the defaults, each with its unit and its reason."""
+Every limit can be set; the defaults stand here, each with its unit and its reason."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -21,12 +21,12 @@ from yirangmq.core.errors import QueueError
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 SINGLE = frozenset({"host", "content-length", "content-type", "authorization", "expect", "transfer-encoding"})
-"""Said twice, nobody can know which one another server on the way has believed."""
+"""Headers that may occur only once: of two values, another server in the path may have used the other one."""
 ABSOLUTE = re.compile(r"https?://([^/?#]+)", re.IGNORECASE)
 
 
 class Refused(Exception):
-    """A request that is answered by the protocol itself, after which the connection is closed."""
+    """Refusal of a request by the protocol, before a route is involved. The connection is closed after the answer."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -34,26 +34,28 @@ class Refused(Exception):
 
 
 class Head(NamedTuple):
+    """Checked head of a request."""
+
     method: str
     path: str
     query: str
     headers: Mapping[str, str]
     length: int | None
-    """Of the body; None: it comes in chunks."""
+    """Length of the body in bytes; None for a chunked body."""
     is_old: bool
-    """HTTP/1.0: knows no chunks."""
+    """True for HTTP/1.0, which has no chunks."""
     stays: bool
-    """The connection is for further requests."""
+    """True for keep-alive: the connection stays open for further requests."""
     expects: bool
-    """The client sends the body when it is told to go on."""
+    """True if the client waits for ``100 Continue`` before it sends the body."""
 
 
-# The same as Head(…) without a Python frame for each (as in ``core.message``).
+# Like Head(…), but without a Python frame per call (as in ``core.message``).
 new_head = cast("Callable[[tuple[Any, ...]], Head]", partial(tuple.__new__, Head))
 
 
 def check_head(method: str, target: str, version: str, headers: dict[str, str], stays: bool) -> Head:
-    """The head of a request that can be served, or ``Refused``."""
+    """Check and build the head of a request; raise ``Refused`` if it cannot be served."""
     if version not in ("1.1", "1.0"):
         raise Refused(505, f"HTTP/{version} is not spoken here; use HTTP/1.1")
     if method not in METHODS:
@@ -64,7 +66,7 @@ def check_head(method: str, target: str, version: str, headers: dict[str, str], 
     path, query = split_target(method, target)
     absolute = None if target[:1] == "/" else ABSOLUTE.match(target)
     if absolute is not None:
-        headers["host"] = absolute[1]  # whatever the header says: RFC 9112, 3.2.2
+        headers["host"] = absolute[1]  # overrides the header: RFC 9112, 3.2.2
     length = _length(headers, is_old)
     expects = False
     if "expect" in headers:
@@ -75,8 +77,9 @@ def check_head(method: str, target: str, version: str, headers: dict[str, str], 
 
 
 def split_target(method: str, target: str) -> tuple[str, str]:
-    """Path and query, as they were sent; of an absolute target too, and ``*`` for the whole server. (The parser has
-    seen to it that they are visible ASCII.)"""
+    """Return path and query as sent; also for an absolute target, and for ``*``, which means the server.
+
+    The parser has checked that the target is visible ASCII."""
     if "#" in target:
         raise Refused(400, "a fragment stays with the client: the request target must not hold a #")
     if target[:1] != "/":
@@ -92,7 +95,9 @@ def split_target(method: str, target: str) -> tuple[str, str]:
 
 
 def _length(headers: Mapping[str, str], is_old: bool) -> int | None:
-    """One way to tell where the body ends, and no doubt about it."""
+    """Return the length of the body in bytes, or None for a chunked body.
+
+    Raise ``Refused`` unless exactly one header determines the end of the body (request smuggling)."""
     coding = headers.get("transfer-encoding")
     told = headers.get("content-length")
     if coding is not None:
@@ -114,8 +119,8 @@ Headers = tuple[tuple[str, str], ...]
 
 
 class Request(NamedTuple):
-    """``path`` and ``query`` are as sent, percent-encoded; names of headers are in lower case, those given more than
-    once joined by ", "."""
+    """HTTP request. ``path`` and ``query`` are as sent, percent-encoded. Names of headers are in lower case; the values
+    of repeated headers are joined by ", "."""
 
     method: str
     path: str
@@ -129,31 +134,31 @@ new_request = cast("Callable[[tuple[Any, ...]], Request]", partial(tuple.__new__
 
 
 class Outlet(Protocol):
-    """Where a stream writes."""
+    """Output of a stream: the body of one response."""
 
     def write(self, data: bytes) -> bool:
-        """One piece of the body. False: the client reads too slowly, so wait for ``Stream.drained``."""
+        """Send a piece of the body. Return False if the client reads too slowly: wait for ``Stream.drained``."""
 
     def end(self) -> None: ...
 
     def fail(self) -> None:
-        """It cannot be ended well: the connection is cut, so that the client sees that something is missing."""
+        """Abort the connection because the body is incomplete, so that the client detects the truncation."""
 
 
 class Stream(Protocol):
-    """A body that comes in pieces: a long listing, or events as they happen."""
+    """Response body that is sent in pieces: a long listing, or an event stream."""
 
     def start(self, outlet: Outlet) -> None: ...
 
     def drained(self) -> None:
-        """The client has read what was written; go on."""
+        """Continue writing: the client has read the sent bytes."""
 
     def gone(self) -> None:
-        """The client left before the end."""
+        """Stop: the client disconnected before the end."""
 
 
 class Response(NamedTuple):
-    """``stream``, where given, is the body. A body of None (204, 304) has no length and no type."""
+    """HTTP response. ``stream``, if given, is the body. A body of None (204, 304) has no length and no type."""
 
     status: int
     body: bytes | None = b""
@@ -162,38 +167,42 @@ class Response(NamedTuple):
 
 
 class Exchange(Protocol):
-    """The way back to the client of one request."""
+    """Answering side of one request."""
 
     is_gone: bool
-    """The client has left: nobody reads the answer."""
+    """True after the client has disconnected."""
 
     def answer(self, response: Response) -> None:
-        """Once. An answer to somebody who left is thrown away."""
+        """Send the response; call it exactly once. It is discarded if the client has disconnected."""
 
     def when_gone(self, action: Callable[[], None]) -> None:
-        """Call this if the client leaves before it is answered."""
+        """Register a callback that runs if the client disconnects before it is answered."""
 
 
 Handle = Callable[[Request, Exchange], None]
 
 
 class Route(NamedTuple):
-    """What to do with a request. An error that ``handle`` raises, or one of the protocol's own (a body over
-    ``max_body``), becomes an answer by ``refuse``, so that each API has its own shape of errors. ``admit``, where
-    given, sees the head before the body is read: an error that it raises is the answer, and spares us the body."""
+    """Route: handler of a request, with its body limit and error format.
+
+    ``refuse`` turns errors into responses: those that ``handle`` raises, and those of the protocol (a body over
+    ``max_body``). So each API has its own error format. ``admit``, if given, checks the head before the body is read;
+    an error that it raises is the answer, and the body is not read."""
 
     handle: Handle
     max_body: int
     refuse: Callable[[QueueError], Response]
     admit: Callable[[Request], None] | None = None
     is_lasting: bool = False
-    """Whoever asks for the same path by the same method gets this very route, now and later."""
+    """True if the route may be cached: the same method and path always lead to this route."""
     stem: "Stem | None" = None
 
 
 class Stem(NamedTuple):
-    """Routes by one method to paths that differ in nothing but one value, such as the id of a message: any word of
-    plain letters, digits, dots, dashes and underscores between ``before`` and ``after``."""
+    """Path template: the paths of one method that differ only in one value, such as a message id.
+
+    The value is between ``before`` and ``after``. It consists of ASCII letters, digits, dots, dashes and
+    underscores."""
 
     before: str
     after: str
@@ -205,7 +214,7 @@ new_route = cast("Callable[[tuple[Any, ...]], Route]", partial(tuple.__new__, Ro
 
 class Routes(Protocol):
     def find(self, method: str, path: str) -> Route:
-        """Always one: where nothing is found, a route that says so (404, or 405 with ``allow``)."""
+        """Return the route; if there is none, a route that answers 404, or 405 with ``allow``."""
 
 
 # -- limits ------------------------------------------------------------------------------------------------------------
@@ -215,44 +224,46 @@ KIB, MIB = 1024, 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Limits:
+    """Limits of the HTTP server and of one client."""
+
     connections: int = 10_000
-    """More are answered 503."""
+    """Maximum number of connections; further ones are answered 503."""
     pipelined: int = 64
-    """Requests of one connection at work at the same time; past them nothing more is read from it."""
+    """Maximum number of unanswered requests per connection; at this number reading pauses."""
 
     target_bytes: int = 8 * KIB
-    """Of the request line's path and query. nginx, Apache and Node: 8 KiB too."""
+    """Maximum size of the request target (path and query). nginx, Apache and Node: 8 KiB too."""
     header_bytes: int = 32 * KIB
-    """Of all names and values of one head. nginx: 32 KiB; Node: 16 KiB; Apache: 8 KiB each."""
+    """Maximum size of all header names and values of a head. nginx: 32 KiB; Node: 16 KiB; Apache: 8 KiB per header."""
     header_count: int = 100
-    """As Apache has it."""
+    """Maximum number of headers, as in Apache."""
 
     idle_seconds: float = 72
-    """Between two requests."""
+    """Keep-alive timeout: idle time between two requests."""
     head_seconds: float = 30
-    """For a whole head, from its first byte."""
+    """Timeout of a whole head, from its first byte."""
     body_seconds: float = 30
-    """A body must end within such a span, or have brought ``body_rate`` bytes for each second of it; then another."""
+    """Interval at which the rate of an incomplete body is checked: it must average ``body_rate`` in each interval."""
     body_rate: int = 500
-    """As Apache's mod_reqtimeout has it."""
+    """Minimum rate of a body, in bytes/s, as in Apache's mod_reqtimeout."""
     write_seconds: float = 30
-    """A client that waits for bytes and takes none for so long is closed."""
+    """Write timeout: a connection with unsent bytes is closed if its client reads nothing for this time."""
     linger_seconds: float = 2
-    """After a last answer, what the client still sends is read and thrown away for so long, or the system would throw
-    the answer away with it."""
+    """Lingering close: after a last answer, input is read and discarded for this time. Otherwise the system would reset
+    the connection and discard the answer."""
     ping_seconds: float = 15
-    """Silence of a stream of events after which a comment is sent, so that a dead peer is noticed."""
+    """Silence of an event stream after which a keep-alive comment is sent, so that a dead peer is detected."""
 
     write_buffer: int = MIB
-    """Bytes waiting for a client past which nothing more is read from it and its streams wait."""
+    """High-water mark of unsent bytes of a client; above it reading pauses and streams wait."""
     client_memory: int = 64 * MIB
-    """Bytes waiting for a client that are never exceeded: it is closed before."""
+    """Upper bound of unsent bytes of a client; its connection is closed before they exceed it."""
     request_memory: int = MIB
-    """Bytes of requests of one connection at work, past which no further one is taken from it."""
+    """Bytes of unanswered requests of one connection above which reading pauses."""
     total_memory: int = 512 * MIB
-    """Bytes of requests of all connections; past them a body is answered 503."""
+    """Maximum number of bytes of requests of all connections; a body above it is answered 503."""
 
     @property
     def longest_quiet(self) -> int:
-        """Bytes that may be parsed without anything coming of it."""
+        """Bytes that may be parsed without progress: the maximum size of a head."""
         return self.target_bytes + self.header_bytes

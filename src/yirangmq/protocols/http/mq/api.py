@@ -1,9 +1,9 @@
 """API of the HTTP queue: its route table, queue routes, administrator routes, and paged listings.
 
-A listing of any length is read one page at a time, as fast as the client takes it. Between pages the loop serves other
+A listing of any length is read one page at a time, as fast as the client reads it. Between pages the loop serves other
 requests. It is a JSON array, or one line for each item.
 
-Administrator routes need the password alone. A setting is a member of the queue's policy (``docs/policy.md``) under
+Administrator routes need only the password. A setting is a member of the queue's policy (``docs/policy.md``) under
 another name; null means the server's default."""
 
 from collections.abc import Callable, Mapping, Sequence
@@ -50,11 +50,14 @@ from yirangmq.protocols.http.types import Exchange, Outlet, Request, Response
 
 QUEUES_PER_PAGE = 200
 Page = Callable[[Transaction, str], tuple[Sequence[str], str]]
-"""(transaction, cursor) → texts, and the cursor to go on with; "" begins, and says that this was the last one."""
+"""(transaction, cursor) → texts, and the cursor of the next page. The first cursor is ""; a returned "" means that this
+was the last page."""
 
 
 class Listing:
-    """``exchange.Stream`` of texts: a JSON array, or a line for each and no newline at the end."""
+    """Stream of a listing (``protocols.http.types.Stream``): a JSON array, or lines without a final newline.
+
+    A page is read when the client has read the previous one."""
 
     def __init__(self, house: House, form: str, page: Page) -> None:
         self._house = house
@@ -83,7 +86,7 @@ class Listing:
                 self._house.desk.later(0, self._go_on)
             return
         self._is_over = True
-        if self._begin is not self._between:  # there was nothing at all
+        if self._begin is not self._between:  # the listing is empty
             piece = self._begin
         self._outlet.write(piece + self._end)
         self._outlet.end()
@@ -99,7 +102,7 @@ class Listing:
 
 
 def queues_page(is_wanted: Callable[[Transaction, str], bool]) -> Page:
-    """The namespaces of the queues that are wanted, in the order of their names."""
+    """Return a page function for the namespaces of the queues that match, in the order of the queue names."""
 
     def page(transaction: Transaction, cursor: str) -> tuple[Sequence[str], str]:
         queues = transaction.queues(cursor, QUEUES_PER_PAGE)
@@ -120,12 +123,14 @@ SETTINGS: Mapping[str, tuple[str, Read]] = {
     "active-timeout": ("activeSec", request.seconds),
     "concurrency": ("concurrency", request.whole),
 }
-"""By its name in the path: the member of the policy, and how it is read."""
+"""Settings by their name in the path: the member of the policy, and the reader of its value."""
 
 
 class Admin:
+    """Administrator routes: the configuration of queues, protected by a password."""
+
     def __init__(self, password: str, tried: Callable[[Request, bool], None]) -> None:
-        """``tried`` is told of every password shown."""
+        """``tried``: called after each check of a password, with the request and whether the password is right."""
         self._password = password.encode()
         self._tried = tried
 
@@ -145,7 +150,7 @@ class Admin:
         if said is None:
             return "missing"
         scheme, _, shown = said.partition(" ")
-        is_it = compare_digest(shown.strip().encode("latin-1"), self._password)  # as it came over the wire
+        is_it = compare_digest(shown.strip().encode("latin-1"), self._password)  # the bytes as sent
         is_right = bool(is_it and self._password and scheme.lower() == "bearer")
         self._tried(call.request, is_right)
         return None if is_right else "invalid"
@@ -153,7 +158,7 @@ class Admin:
     # -- routes ---------------------------------------------------------------------------------------------------
 
     def configured(self, call: Call) -> None:
-        """Queues of which at least one setting is the queue's own."""
+        """List the queues for which at least one setting is configured."""
         listing = Listing(call.house, ARRAY, queues_page(_is_configured))
         call.answer(call.stream(ARRAY, listing))
 
@@ -212,6 +217,8 @@ PER_PAGE = 500
 
 
 class Queues:
+    """Queue routes: counts, listings of namespaces and failed messages, and operations on a whole queue."""
+
     def __init__(self, orders: Orders) -> None:
         self._orders = orders
 
@@ -222,7 +229,7 @@ class Queues:
         )
 
     def namespaces(self, call: Call) -> None:
-        """Those of which there is anything to count: a queue that has never had a message is not there yet."""
+        """List the queues with a count above 0: a queue that has never had a message does not exist yet."""
         grant = call.grant
 
         def is_wanted(transaction: Transaction, queue: str) -> bool:
@@ -266,7 +273,7 @@ def _stats(namespace: str, counts: Counts) -> dict[str, object]:
 
 PREFIXES = ("/mq", "/admin")
 LONGEST_PARAM = 600
-"""Characters of a value in the path; a longer one leads nowhere."""
+"""Maximum number of characters of a value in the path; a longer one is answered like an unknown route."""
 
 Whole = Callable[[Call], None]
 Single = Callable[[Call, str], None]
@@ -274,7 +281,7 @@ Single = Callable[[Call, str], None]
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a server says of this API."""
+    """Settings of this API, in bytes: the payload limit, and the limit for setting the content of a draft."""
 
     payload_limit: int = 1_048_576
     set_limit: int = 1_048_576
@@ -282,15 +289,15 @@ class Terms:
 
 
 class MqApi:
-    """``find`` is what a router asks for every path under one of ``PREFIXES``. ``together``: the door's, where it has
-    other APIs too."""
+    """API of the HTTP queue: its routes; ``find`` serves every path under one of ``PREFIXES``."""
 
     def __init__(self, house: House, guard: Guard, terms: Terms, together: Together | None = None) -> None:
+        """``together``: the request coalescer of the HTTP server if other APIs use it too."""
         self._house = house
         self._guard = guard
         self._limit = terms.payload_limit
         self.routes: list[tuple[str, str, str | None]] = []
-        """Every route: its method, its template, its verb in the table of ``core.access``; None: a password."""
+        """Every route: its method, its template, and its verb in the table of ``core.access``; None: the password."""
         self._api = Api(refusal, nowhere, options=_preflight)
         self.find = self._api.find
         self._together = together or Together(house.desk)
@@ -324,7 +331,7 @@ class MqApi:
         self._whole("PATCH", f"{failed}/renew", OPERATE, queues.renew_failed)
 
     def _add_admin(self, admin: Admin) -> None:
-        """Their password is all they ask for."""
+        """Add the administrator routes. They need no grant, only the password."""
         config = "/admin/mq/{namespace}/config"
         self._server("/admin/mq-with-config", None, admin.guarded(admin.configured))
         self._whole("GET", config, None, admin.guarded(admin.config))
@@ -342,7 +349,10 @@ class MqApi:
         self._api.add("GET", template, handle, max_body=self._limit)
 
     def _whole(self, method: str, template: str, verb: str | None, route: Whole, *, is_single: bool = False) -> None:
-        """``is_single``: it is about one message and goes together with others; whatever else comes in turn."""
+        """Add a route about a queue.
+
+        ``is_single``: the route is about one message and is coalesced. Other routes are ordered after the earlier
+        requests of their connection."""
 
         def in_turn(call: Call) -> None:
             self._together.after(call.request)
@@ -373,7 +383,7 @@ class MqApi:
         route: Whole,
         id: str = "",
     ) -> None:
-        """What all routes have in common."""
+        """Check version, names and access of a request, then call its route."""
         try:
             if len(id) > LONGEST_PARAM or len(namespace or "") > LONGEST_PARAM:
                 exchange.answer(nowhere(request.method, request.path, ()))
@@ -390,5 +400,5 @@ class MqApi:
 
 
 def _preflight(request: Request, exchange: Exchange, params: Params) -> None:
-    """A preflight never comes here: ``protocols.http.auth`` answers or refuses it."""
+    """Answer OPTIONS requests that are no preflights; ``protocols.http.auth`` answers or refuses preflights."""
     exchange.answer(Response(400, b"Invalid Preflight Request", (*COMMON, TEXT)))

@@ -1,9 +1,9 @@
-"""Message routes of the HTTP queue: draft, set, get, the routes that settle a message, and waiting orders.
+"""Message routes of the HTTP queue: draft, set, get and settle a message; and waiting orders.
 
-Each of the first is one operation of the broker, coalesced with all others of its kind that arrive at the same time.
+Each message route is one operation of the broker, coalesced with all others of its kind that arrive at the same time.
 
-An order claims one message, or waits until there is one. Waiting orders are served first come, first served,
-whatever protocol the message comes by. An order whose client leaves takes nothing. When a queue is cleared, every
+An order claims one message, or waits until there is one (long poll). Waiting orders are served in order of arrival,
+for messages of every protocol. An order whose client disconnects claims nothing. When a queue is cleared, every
 order that waits for it gets 404."""
 
 from collections.abc import Callable, Sequence
@@ -40,11 +40,13 @@ from yirangmq.protocols.http.types import Headers, Response
 # -- routes of single messages -----------------------------------------------------------------------------------------
 
 SMALL_DRAFT = 100
-"""Bytes of a body and its type that are kept with what they mean: most say a priority and nothing else."""
+"""Bytes of a body and its type up to which the decoded priority is cached: most drafts contain only a priority."""
 Settle = Callable[[Transaction, str, Sequence[str]], Results]
 
 
 class Messages:
+    """Routes about a single message. Loop thread only."""
+
     def __init__(self, drafts: Drafts, orders: Orders, together: Together) -> None:
         self._drafts = drafts
         self._together = together
@@ -82,7 +84,7 @@ class Messages:
 
 
 def _rank(said: str | None, body: bytes) -> int:
-    """What the body of a draft asks for."""
+    """Return the rank that the body of a draft requests."""
     if media_of(said) == "text/plain":
         raise BadInput("must be an object", field="body")
     return rank_of(read_document(said, body, JSON_BODY))
@@ -122,7 +124,7 @@ MOST_QUEUES = 10_000
 
 
 class Order:
-    """A ``broker.waiting_consumers.Taker`` that claims one message and has then had enough."""
+    """Waiting order: a ``broker.waiting_consumers.Taker`` with a demand of one message."""
 
     __slots__ = ("_call", "_ordering", "_was_served", "queue", "serve")
 
@@ -157,13 +159,13 @@ class Order:
         self._call.house.desk.leave(self)
 
     def end(self) -> None:
-        """There is nothing to wait for any more."""
+        """Refuse the order: its queue was cleared or deleted."""
         self.leave()
         self._call.refuse(NotFound("the queue was cleared"))
 
 
 class Ordering:
-    """To be made once for each door."""
+    """Orders: the route that claims a message, and the long polls that wait. One instance per HTTP server."""
 
     def __init__(self, house: House, orders: Orders) -> None:
         self._house = house
@@ -178,11 +180,12 @@ class Ordering:
             Order(call, self).begin()
 
     def serve(self, queue: str) -> Serve:
-        """How orders of this queue are served; the same for all that wait, so that they are served together."""
+        """Return the function that serves orders of this queue. It is the same object for all of them, so that the
+        broker serves them in one batch."""
         found = self._serves.get(queue)
         if found is None:
             if len(self._serves) >= MOST_QUEUES:
-                self._serves.clear()  # those who wait keep theirs
+                self._serves.clear()  # waiting orders keep their reference
             found = self._serves[queue] = partial(self._claim, queue=queue)
         return found
 
@@ -190,7 +193,7 @@ class Ordering:
         return self._orders.claim(transaction, queue, count)
 
     def put_back(self, claimed: Message) -> None:
-        """Its client had left."""
+        """Return a claimed message to the queue, because the client of the order has disconnected."""
         self._house.desk.submit(lambda transaction: self._orders.unclaim(transaction, claimed), _ignore)
 
     def _hear(self, events: Sequence[Event]) -> None:
@@ -202,4 +205,4 @@ class Ordering:
 
 
 def _ignore(value: Any, error: QueueError | None) -> None:
-    """Where the store refused, the claim lapses by itself."""
+    """Ignore the outcome: if the store refused, the claim expires."""

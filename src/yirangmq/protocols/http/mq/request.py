@@ -1,15 +1,15 @@
 """Requests to the HTTP queue: content negotiation, lenient values, version ranges, answers, and namespaces.
 
 - A listing is a JSON array or one line for each item, as the header ``Accept`` prefers.
-- Values are read as leniently as the original server reads them: a text that is a number counts as a number.
-  ``BadInput`` names a value that cannot be read.
+- Values are parsed as leniently as the original server parses them: a string that is a number counts as a number.
+  ``BadInput`` names the field of a value that cannot be parsed.
 - ``Accept-Version`` is a range as npm writes them: ``^0.6.0``, ``0.6.x``, ``>=0.5 <1 || 2``, ``1.2 - 1.4``. No version
   satisfies a range that cannot be read.
 - Refusals by the queue's logic (404, 409) have an empty body; other errors are a JSON object.
 
 A namespace may be empty, begin with a dot, and have 255 characters, which a queue name may not. Most namespaces are
-queue names as they are. The others, and those that begin with ``_.``, become a queue name of ``_.`` and the
-namespace, or ``_.-`` and its SHA-256 where that is too long. In the second case a note in the store keeps the
+valid queue names and are used unchanged. The others, and those that begin with ``_.``, are mapped to ``_.`` and the
+namespace, or to ``_.-`` and its SHA-256 if that is too long. In the second case a note in the store keeps the
 namespace."""
 
 import re
@@ -40,7 +40,9 @@ LONGEST_ACCEPT = 2048
 
 @lru_cache(maxsize=256)
 def preferred(accept: str) -> str:
-    """The larger q wins, then what is named more exactly, then what is named first; an array where nothing is."""
+    """Return the media type of a listing by the header ``Accept``.
+
+    The larger q wins, then the more specific type, then the first one; the default is an array."""
     best, found = (0.0, -1, 0), ARRAY
     for place, item in enumerate(accept[:LONGEST_ACCEPT].split(",")):
         name, *parameters = (part.strip() for part in item.split(";"))
@@ -68,7 +70,7 @@ def _weight(parameters: list[str]) -> float:
 
 NUMBER = re.compile(r"\s*[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?\s*")
 PROTO = re.compile(rb'"__proto__"\s*:')
-"""Refused by the original, which guards its language's objects; no client sends it by accident."""
+"""Member that the original server refuses, to protect JavaScript objects; no client sends it by accident."""
 
 
 def read_json(body: bytes) -> Any:
@@ -81,7 +83,7 @@ def read_json(body: bytes) -> Any:
 
 
 def rank_of(document: object) -> int:
-    """From the body of a draft: ``{"priority": number | null}``."""
+    """Return the rank from the body of a draft: ``{"priority": number | null}``."""
     if not isinstance(document, dict):
         raise BadInput("must be an object", field="body")
     if "priority" not in document:
@@ -106,7 +108,7 @@ def a_number(given: object, field: str) -> float:
 
 
 def a_flag(given: object, field: str) -> bool:
-    known = {True: True, False: False, "true": True, "false": False}  # 1 and 0 are found here, too
+    known = {True: True, False: False, "true": True, "false": False}  # matches 1 and 0 too, which equal True and False
     if not isinstance(given, bool | int | float | str) or given not in known:
         raise BadInput("must be true or false", field=field)
     return known[given]
@@ -138,7 +140,7 @@ END: Version = (10**16, 0, 0)
 
 
 class Span(NamedTuple):
-    """From the first, up to but not including the second."""
+    """Half-open range of versions: ``low`` included, ``high`` excluded."""
 
     low: Version
     high: Version
@@ -153,7 +155,8 @@ def satisfies(version: Version, text: str) -> bool:
 
 
 def _all_hold(version: Version, text: str) -> bool:
-    """One part of a range: two ends, or comparators that must all hold. Nothing at all is any version."""
+    """Check one alternative of a range: a hyphen range, or comparators that must all hold. An empty one accepts every
+    version."""
     ends = HYPHEN.fullmatch(text)
     if ends is not None:
         return _covered(_numbers(ends[1])).low <= version < _covered(_numbers(ends[5])).high
@@ -180,13 +183,13 @@ def _holds(version: Version, operator: str, said: list[int]) -> bool:
         case "^":
             return span.low <= version < _caret_end(said)
         case "~" | "~>":
-            return span.low <= version < _next(said[:2])  # the next minor version, or major where none is said
+            return span.low <= version < _next(said[:2])  # up to the next minor version, or major if no minor is given
         case _:
             return span.low <= version < span.high
 
 
 def _numbers(text: str) -> list[int]:
-    """Those that are said, as far as the first that is not."""
+    """Return the leading numeric parts of a version, up to the first part that is missing or a wildcard."""
     partial = PARTIAL.fullmatch(text)
     said: list[int] = []
     for part in partial.groups() if partial is not None else ():
@@ -197,13 +200,13 @@ def _numbers(text: str) -> list[int]:
 
 
 def _covered(said: list[int]) -> Span:
-    """The versions that a version, or the beginning of one, stands for."""
+    """Return the range of versions that a full or partial version covers."""
     low = [*said, 0, 0, 0]
     return Span((low[0], low[1], low[2]), _next(said))
 
 
 def _next(said: list[int]) -> Version:
-    """The first version behind all those that begin so."""
+    """Return the first version after all versions that begin with these numbers."""
     if not said:
         return END
     bumped = [*said[:-1], said[-1] + 1, 0, 0]
@@ -211,7 +214,7 @@ def _next(said: list[int]) -> Version:
 
 
 def _caret_end(said: list[int]) -> Version:
-    """Up to the next change of the first number that is not 0."""
+    """Return the exclusive end of a caret range: the next change of the first number that is not 0."""
     for place, number in enumerate(said):
         if number:
             return _next(said[: place + 1])
@@ -221,7 +224,7 @@ def _caret_end(said: list[int]) -> Version:
 # -- answers and errors ------------------------------------------------------------------------------------------------
 
 VERSION = (0, 6, 2)
-"""Of the document's API, as its clients ask for it with Accept-Version."""
+"""Version of the documented API; clients request it with ``Accept-Version``."""
 COMMON: Headers = (("cache-control", "private, no-cache"), ("vary", "Origin"))
 TEXT = ("content-type", "text/plain; charset=utf-8")
 JSON = ("content-type", "application/json; charset=utf-8")
@@ -239,15 +242,15 @@ WORDS: dict[State, str] = {
     State.DONE: "completed",
     State.DROPPED: "abandoned",
 }
-"""The document's words for our states."""
+"""Names of the states in the documented API."""
 
 
 class WrongMedia(BadInput):
-    """A body of a type that this route does not read."""
+    """The media type of the body is not supported by this route (415)."""
 
 
 class WrongVersion(BadInput):
-    """The client asks for another version of the API."""
+    """The client requires a different version of the API."""
 
 
 def check_version(request: Request) -> None:
@@ -274,7 +277,7 @@ def refusal(error: QueueError, headers: Headers = COMMON) -> Response:
 
 
 def nowhere(method: str, path: str, allowed: tuple[str, ...]) -> Response:
-    """No such route. A method that is not for this path is no route either."""
+    """Return the 404 of an unknown route. A known path with an unsupported method is answered in the same way."""
     about = {"message": f"Route {method}:{path} not found", "error": "Not Found", "statusCode": 404}
     return Response(404, dumps(about), (*COMMON, JSON))
 
@@ -284,7 +287,7 @@ def priority(rank: int) -> str:
 
 
 def with_charset(media_type: str) -> str:
-    """What says JSON and no charset is in UTF-8."""
+    """Add ``charset=utf-8`` to a JSON type without a charset."""
     small = media_type.lower()
     return f"{media_type}; charset=utf-8" if "json" in small and "charset" not in small else media_type
 
@@ -299,12 +302,12 @@ READ = (JSON_BODY, "text/plain", "application/x-www-form-urlencoded")
 
 
 def media_of(said: str | None) -> str | None:
-    """Of a content type, what it is without its parameters."""
+    """Return a content type without its parameters, in lower case."""
     return None if said is None else said.partition(";")[0].strip().lower()
 
 
 def read_document(said: str | None, body: bytes, *kinds: str) -> Any:
-    """A body as JSON, if it says to be one of these types."""
+    """Parse a body as JSON; raise ``WrongMedia`` unless its content type is one of ``kinds``."""
     media = media_of(said)
     if media is None and not body:
         raise BadInput("is missing", field="body")
@@ -314,7 +317,9 @@ def read_document(said: str | None, body: bytes, *kinds: str) -> Any:
 
 
 class Call:
-    """``queue``: that of the namespace in the path. ``grant``: of the client; None: it may do everything."""
+    """Request to the HTTP queue, and its answer.
+
+    ``queue``: the queue of the namespace in the path. ``grant``: the client's grant; None if it may do everything."""
 
     __slots__ = ("exchange", "grant", "house", "namespace", "queue", "request")
 
@@ -342,15 +347,15 @@ class Call:
 
     @property
     def media(self) -> str | None:
-        """The type of the body without its parameters; None if none is said."""
+        """Content type of the body without its parameters; None if the header is missing."""
         return media_of(self.request.headers.get("content-type"))
 
     def document(self, *kinds: str) -> Any:
-        """The body as JSON, if it says to be one of these types."""
+        """Parse the body as JSON; raise ``WrongMedia`` unless its content type is one of ``kinds``."""
         return read_document(self.request.headers.get("content-type"), self.request.body, *kinds)
 
     def no_document(self) -> None:
-        """A body that nobody asked for is looked at and not used."""
+        """Validate an unexpected body, then ignore it."""
         if self.request.body and self.media is not None:
             if self.media not in READ:
                 raise WrongMedia(f"{self.media} is not read here", field="content-type")
@@ -360,7 +365,7 @@ class Call:
     # -- operations ----------------------------------------------------------------------------------------------------
 
     def submit(self, work: Callable[[Transaction], Answer], reply: Callable[[Answer], Response]) -> None:
-        """``work`` joins the next commit; ``reply`` makes the answer when that is on disk."""
+        """Run ``work`` in the next commit; ``reply`` builds the response when the commit is on disk."""
 
         def done(value: Any, error: QueueError | None) -> None:
             self.refuse(error) if error is not None else self.exchange.answer(reply(value))
@@ -371,7 +376,7 @@ class Call:
         self.refuse(error) if error is not None else self.exchange.answer(self.no_content())
 
     def method(self, name: str, given: Mapping[str, Any]) -> None:
-        """A method of ``admin.registry`` that leaves nothing to say."""
+        """Call a method of ``admin.registry`` whose result is not shown; the answer is 204."""
         self.house.methods.find(name)(self.house.desk, given, self.changed)
 
     def refuse(self, error: QueueError) -> None:
@@ -392,7 +397,7 @@ class Call:
         return Response(200, dumps(document), (*COMMON, JSON))
 
     def stream(self, media_type: str, stream: Stream) -> Response:
-        """A body in pieces, of which whoever asks for the head alone gets none."""
+        """Return a response with a streamed body; without the body for HEAD."""
         headers = (*COMMON, ("content-type", media_type))
         return Response(200, None, headers) if self.is_head else Response(200, b"", headers, stream)
 
@@ -406,13 +411,13 @@ LONGEST_SPACE = 200
 
 @lru_cache(maxsize=4096)
 def queue_of(namespace: str) -> str:
-    """The queue, or ``BadInput`` if this is no namespace."""
+    """Return the queue name of a namespace; raise ``BadInput`` if the namespace is not valid."""
     if not NAMESPACE.fullmatch(namespace):
         raise BadInput("must match ^[a-zA-Z0-9.\\-_]{0,255}$", field="namespace")
     if QUEUE.fullmatch(namespace) and not namespace.startswith(RESERVED):
         return namespace
     if len(namespace) <= LONGEST_SPACE - len(RESERVED):
-        return RESERVED + namespace  # it is empty, or begins with "." or "_.": none of these looks like a hash
+        return RESERVED + namespace  # empty, or begins with "." or "_.": cannot be mistaken for a hash
     return HASHED + sha256(namespace.encode()).hexdigest()
 
 
@@ -421,14 +426,14 @@ def is_hashed(queue: str) -> bool:
 
 
 def check_id(id: str) -> str:
-    """An id of a message may be any text of this form; whether there is such a message is another question."""
+    """Return a message id if its form is valid, otherwise raise ``BadInput``. The message need not exist."""
     if not NAMESPACE.fullmatch(id):
         raise BadInput("must match ^[a-zA-Z0-9.\\-_]{0,255}$", field="id")
     return id
 
 
 def namespace_of(transaction: Transaction, queue: str) -> str | None:
-    """Under what it is known here; None: under nothing, it was made by another door with a reserved name."""
+    """Return the namespace of a queue, or None if it has none: another protocol created it with a reserved name."""
     if not queue.startswith(RESERVED):
         return queue
     if is_hashed(queue):

@@ -1,1 +1,1 @@
-"""Native HTTP API, ``/v1``: a table of endpoints, each of which translates to one operation and back."""
+"""Native HTTP API, ``/v1``: a table of endpoints, each of which translates between HTTP and one operation."""

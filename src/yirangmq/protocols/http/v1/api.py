@@ -1,6 +1,6 @@
 """Native HTTP API: every endpoint in one table, routing with access checks, and its OpenAPI 3.1 document.
 
-The OpenAPI document is printed from the table of endpoints, so it cannot disagree with it. Names in a path are
+The OpenAPI document is generated from the table of endpoints, so it cannot disagree with it. Names in a path are
 compared as they were sent; values are decoded and checked when a request is handled. A standby refuses publishing
 and consuming before the body is read."""
 
@@ -27,9 +27,9 @@ from yirangmq.protocols.http.v1.sse import Events, TopicEvents
 
 JSON = "application/json"
 EVERYWHERE = ("bad_input", "too_large", "packed_body", "not_allowed", "timed_out", "unavailable", "internal_error")
-"""Any endpoint may answer with these: the request is malformed, the client may not, the server cannot."""
+"""Error codes of every endpoint: the request is malformed, the client is not allowed, the server cannot serve it."""
 BEFORE = {"414": "the path and the query are too long", "431": "the headers are too large"}
-"""What the protocol says of a request before it is known what it asks for."""
+"""Statuses and descriptions of requests that are refused before routing."""
 TAGS = {
     "messages": "publish, look, give up",
     "consuming": "take messages and say what became of them",
@@ -88,7 +88,9 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
 
 
 def operation_id(endpoint: Endpoint) -> str:
-    """``POST /v1/queues/{queue}/messages`` is ``postQueuesMessages``; with an id at its end it is about ``One``."""
+    """Return the operation id of an endpoint: ``POST /v1/queues/{queue}/messages`` is ``postQueuesMessages``.
+
+    If the path ends with a parameter, ``One`` is appended."""
     if endpoint.name:
         return endpoint.name
     parts = [part for part in endpoint.path.split("/")[2:] if not part.startswith("{")]
@@ -122,7 +124,7 @@ def _body(endpoint: Endpoint) -> dict[str, Any] | None:
 
 
 def object_of(fields: Sequence[Field]) -> Schema:
-    """The schema of a body of declared fields: these, and no others."""
+    """Return the schema of a body of declared fields; further members are not allowed."""
     needed = [field.name for field in fields if field.needed]
     schema: Schema = {
         "type": "object",
@@ -158,13 +160,15 @@ def _responses(endpoint: Endpoint) -> dict[str, Any]:
 # -- routing and access checks -----------------------------------------------------------------------------------------
 
 WORK = ("publish", "consume")
-"""Verbs that a standby refuses at once; what an administrator asks for is refused when it comes to change
+"""Verbs that a standby refuses before the body is read. Administration is refused later, when it would change
 something."""
 
 
 class Table:
-    """Names in a path are compared as they were sent, values are decoded and checked when a request is handled; an
-    empty value leads nowhere."""
+    """Routing table of the endpoints.
+
+    Names in a path are compared as they were sent; values are decoded and checked when a request is handled. A path
+    with an empty value is not found. Loop thread only."""
 
     def __init__(
         self,
@@ -208,7 +212,7 @@ def _not_allowed(method: str, known: str) -> Route:
 
 
 class Way:
-    """To one endpoint by one path, for any number of requests."""
+    """Endpoint bound to one path, for any number of requests. The checked values of the path are cached."""
 
     __slots__ = ("_endpoint", "_fields", "_guard", "_house", "_path", "_together", "_values")
 
@@ -230,7 +234,7 @@ class Way:
         self._path: dict[str, str] | None = None
 
     def admit(self, request: Request) -> None:
-        """Before the body is read."""
+        """Check access and the role of the server, before the body is read."""
         if self._guard is not let_all:
             path = self._path or self._checked()
             place = path.get("queue", path.get("topic")) if not self._endpoint.is_filtered else ANYWHERE
@@ -245,7 +249,7 @@ class Way:
         self._endpoint.act(Ask(self._house, self._endpoint, path, request, exchange, self._guard))
 
     def _checked(self) -> dict[str, str]:
-        """What stands in the path, by name."""
+        """Return the checked values of the path by name, and cache them."""
         pairs = zip(self._fields, self._values, strict=True)
         self._path = {one.name: one.kind.check(decoded(value), one.name) for one, value in pairs}
         return self._path
@@ -255,12 +259,14 @@ class Way:
 
 PREFIX = "/v1/"
 MAX_BODY = 16 * 1024 * 1024
-"""Bytes of a request that brings messages."""
+"""Default upper bound of the body of a request with messages, in bytes."""
 
 
 class Api:
-    """``find`` is what a router asks for every path that begins with ``PREFIX``. ``feed``: the server's, if it has one
-    that hears what happens; ``together``: the door's, where other APIs use it too."""
+    """Native HTTP API of one server: all endpoints with their state. Loop thread only.
+
+    ``find`` returns the route of a path that starts with ``PREFIX``. ``feed`` is the server's event stream; without
+    it the API creates one. ``together`` is the request coalescer of the HTTP listener, if other APIs share it."""
 
     def __init__(
         self,
@@ -306,23 +312,23 @@ class Api:
 
     @property
     def waiting(self) -> int:
-        """Leases that wait for a message."""
+        """Number of leases that wait for a message."""
         return self._leasing.waiting
 
     @property
     def following(self) -> int:
-        """Readers of events."""
+        """Number of open event streams."""
         return self._events.following + self._topic_events.following
 
     def stop(self) -> None:
-        """The server is going: who waits is told that there is nothing."""
+        """Answer long polls with no messages and end all streams: the server stops."""
         self._leasing.stop()
         self._events.stop()
         self._topic_events.stop()
         self._log.stop()
 
     def move(self) -> None:
-        """The work is another node's now: who waits for it here is told that there is nothing."""
+        """Answer long polls with no messages and end the streams of topics: another node is active now."""
         self._leasing.stop()
         self._topic_events.stop()
 

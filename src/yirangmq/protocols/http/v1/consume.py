@@ -1,10 +1,11 @@
-"""Endpoints for consumers: lease, at once or by long poll; ack, nack, extend and release.
+"""Endpoints for consumers: lease with or without long poll, ack, nack, extend and release.
 
-Leases and acks that arrive together are coalesced into one operation where no client can tell. A long poll whose client
-leaves takes nothing. Messages leased for a client that has left are released, and the attempt does not count.
+Leases and acks that arrive together are coalesced into one operation if no client can observe it. A long poll leases no
+messages after its client has disconnected. Messages leased for a client that has disconnected are released, and the
+attempt does not count.
 
-Settling takes many leases in a call. Everything that can be done is done, with a result for each lease; the status
-of the answer is that of the first error."""
+A call settles many leases. Each lease is settled if possible and has its own result; the status of the answer is that
+of the first error."""
 
 from collections.abc import Callable, Sequence
 from itertools import islice, repeat
@@ -46,14 +47,14 @@ from yirangmq.protocols.native.consumers import MOST_NAMES
 # -- lease -------------------------------------------------------------------------------------------------------------
 
 ANYBODY = "http"
-"""Who leased, where nobody said."""
+"""Default consumer name of a lease."""
 
 
 Taken = tuple[dict[str, Any], Sequence[Delivery]]
 
 
 class Taking(NamedTuple):
-    """One lease that does not wait."""
+    """Lease request without long poll: an item of a coalesced batch."""
 
     verbs: Verbs
     values: dict[str, Any]
@@ -71,7 +72,9 @@ class Taking(NamedTuple):
 
 
 class Leasing:
-    """Those who wait, so that a stopping server can tell them that there is nothing."""
+    """Lease endpoint, with request coalescing, and the set of open long polls. Loop thread only.
+
+    A stopping server answers the open long polls with no messages."""
 
     def __init__(self, together: Together) -> None:
         self._waiting: set[LongPoll] = set()
@@ -98,7 +101,10 @@ class Leasing:
             self._together.ask(ask, Taking(ask.house.desk.verbs, values, who, span), self._work, _hand_over)
 
     def _take_all(self, transaction: Transaction, queue: str, calls: Sequence[Taking]) -> list[Taken | QueueError]:
-        """For those who want one message each, alike but for that, all at one go; who came first gets the first."""
+        """Run the leases of a batch.
+
+        If each request wants one message and all have the same consumer and lease length, a single lease operation
+        serves them, in the order of arrival."""
         first = calls[0]
         if len(calls) > 1 and all(one.values["max"] == 1 and one[2:] == first[2:] for one in calls):
             found = first.verbs.lease(transaction, queue, len(calls), first.span, first.who)
@@ -114,7 +120,7 @@ class Leasing:
 
 
 class LongPoll:
-    """One lease that waits. Whoever leaves while waiting takes nothing."""
+    """Long poll: a lease that waits for messages. A client that disconnects while it waits leases none."""
 
     def __init__(self, ask: Ask, values: dict[str, Any], who: str, span: int | None, among: set["LongPoll"]) -> None:
         self._ask = ask
@@ -133,7 +139,7 @@ class LongPoll:
         self._end()
 
     def _end(self) -> bool:
-        """True if it was still waiting."""
+        """Stop waiting. Return True if the request was still waiting."""
         if self not in self._among:
             return False
         self._among.discard(self)
@@ -157,7 +163,7 @@ def _hand_over(ask: Ask, taken: Taken) -> None:
 
 
 def hand_over(ask: Ask, values: dict[str, Any], deliveries: Sequence[Delivery]) -> None:
-    """To the client; what nobody is there to take goes back, and the attempt does not count."""
+    """Answer with the leased messages. If the client has disconnected, release them; the attempt does not count."""
     if ask.exchange.is_gone:
         put_back(ask.house, deliveries)
     elif wants_events(ask.request):
@@ -178,7 +184,7 @@ def put_back(house: House, deliveries: Sequence[Delivery]) -> None:
 
 
 def lease_of(one: Delivery) -> dict[str, Any]:
-    """The lease as extension attributes of an event."""
+    """Return the lease as extension attributes of a CloudEvent."""
     return {"mqleaseid": one.lease_id, "mqattempt": one.attempt}
 
 
@@ -190,7 +196,7 @@ def _consumer(house: House, values: dict[str, Any]) -> str:
 
 
 def _ignore(value: Any, error: QueueError | None) -> None:
-    """Where the store refused, the leases lapse by themselves."""
+    """Ignore the outcome of a release. If the store refused it, the leases expire."""
 
 
 BODY = (
@@ -209,8 +215,9 @@ Settle = Callable[[Verbs, Transaction, Leases, dict[str, Any]], Results]
 
 
 def answer_results(ask: Ask, name: str, given: Sequence[str], results: Sequence[QueueError | None]) -> None:
-    """All that could be done is done. If anything could not, the answer says so also to whoever looks only at its
-    status: it is that of the first error."""
+    """Answer with a result for each item. If any item failed, the status of the answer is that of the first error.
+
+    So a client that checks only the status also detects the failure."""
     failed = [error for error in results if error is not None]
     if not failed:
         done = b",".join([b'{"%s":%s,"ok":true}' % (name.encode(), dumps(one)) for one in given])
@@ -238,12 +245,16 @@ def _settling(settle: Settle) -> Act:
 
 
 class Ack(NamedTuple):
+    """Ack request: an item of a coalesced batch."""
+
     leases: Leases
     consumer: str | None
 
 
 class Acking:
-    """Acks that come at the same time are done as one, as far as nobody can tell."""
+    """Ack endpoint with request coalescing: acks of one loop iteration run in one operation.
+
+    Every call gets the same answer as if it had run separately. Loop thread only."""
 
     def __init__(self, verbs: Verbs, together: Together) -> None:
         self._verbs = verbs
@@ -262,7 +273,7 @@ class Acking:
             try:
                 leases = Leases([lease for ack in acks for lease in ack.leases.texts], queue)
             except BadInput:
-                pass  # the same one in two calls, or too many
+                pass  # a lease occurs in two calls, or there are too many leases for one operation
             else:
                 results = iter(self._verbs.ack(transaction, leases, acks[0].consumer))
                 return [(ack.leases, list(islice(results, len(ack.leases.texts)))) for ack in acks]

@@ -1,10 +1,10 @@
 """Endpoint declarations, one request to an endpoint, and the declared fields that check its values.
 
-A value is checked by its declaration, and the OpenAPI document is printed from the same declaration. Each kind of value
-says how it is written in JSON, in a query and in a schema.
+A value is checked by its declaration, and the OpenAPI document is generated from the same declaration. Each kind of
+value defines its form in JSON, in a query and in a schema.
 
 A request is answered once: with a reply, or with the error that was raised. Its work joins the next commit, and its
-reply is made when that is on disk. ``Accept`` decides whether messages are returned as CloudEvents."""
+reply is sent when that is on disk. ``Accept`` decides whether messages are returned as CloudEvents."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ BATCH_TYPE = "application/cloudevents-batch+json"
 
 
 def wants_events(request: Request) -> bool:
-    """It asks for events in so many words; whoever takes anything gets our own form."""
+    """Return True if ``Accept`` names CloudEvents explicitly. ``*/*`` selects the native form."""
     return "application/cloudevents" in request.headers.get("accept", "")
 
 
@@ -43,8 +43,10 @@ MOST_TEXT = 10_000
 
 
 class Kind(NamedTuple):
-    """One kind of value. ``check`` returns it, or raises ``BadInput`` naming the field; ``parse`` turns the text of a
-    query into what JSON would have said."""
+    """Type of a value: schema, check, and parser of its text form.
+
+    ``check`` returns the value, or raises ``BadInput`` with the field. ``parse`` converts the text of a query to the
+    equivalent JSON value."""
 
     schema: Schema
     check: Callable[[object, str], Any]
@@ -52,7 +54,7 @@ class Kind(NamedTuple):
 
 
 class Field(NamedTuple):
-    """One value that an endpoint takes. ``key`` is what the verb behind it calls it."""
+    """Declared parameter of an endpoint. ``key`` is its name in the operation, if that differs from ``name``."""
 
     name: str
     kind: Kind
@@ -67,8 +69,7 @@ class Field(NamedTuple):
 
 
 def read(fields: Sequence[Field], given: object) -> dict[str, Any]:
-    """The checked values of a JSON object, by the keys of their verb; one that was not given and has no default is
-    left out."""
+    """Return the checked values of a JSON object by their keys. A missing value without a default is left out."""
     reader = Fields(given)
     values: dict[str, Any] = {}
     missing = object()
@@ -85,7 +86,7 @@ def read(fields: Sequence[Field], given: object) -> dict[str, Any]:
 
 
 def parsed(fields: Sequence[Field], texts: Mapping[str, str]) -> dict[str, object]:
-    """The texts of a query as the values that JSON would have said; names that are not known stay, to be refused."""
+    """Convert the texts of a query to JSON values. Unknown names are kept, so that ``read`` refuses them."""
     kinds = {field.name: field.kind for field in fields}
     return {name: kinds[name].parse(text, name) if name in kinds else text for name, text in texts.items()}
 
@@ -199,21 +200,24 @@ CURSOR = Field("cursor", text(), "where the page before this one ended; empty: b
 
 Answer = TypeVar("Answer")
 SMALL_BODY = 1024 * 1024
-"""Bytes of a request that carries no messages."""
+"""Upper bound of the body of a request without messages, in bytes."""
 LONGEST_QUERY = 16_384
 USUAL = {one.name: one for one in (QUEUE, TOPIC, SUBSCRIBER, ID)}
-"""Fields of a path by their name, unless an endpoint says otherwise."""
+"""Default fields of paths by name; ``Endpoint.path_kinds`` overrides them."""
 MOST_REMEMBERED = 1000
-"""Names of which a filter remembers whether they are shown: a stream of events asks again and again."""
+"""Capacity of the visibility cache of a filtered request, in names. An event stream checks the same names
+repeatedly."""
 
 
 class Ask:
-    """One request. It is answered once: by ``reply``, by ``respond``, or with the error that was raised."""
+    """Request to one endpoint. It is answered once: by ``reply``, by ``respond``, or with the raised error.
+
+    Loop thread only."""
 
     __slots__ = ("_guard", "endpoint", "exchange", "house", "path", "request")
 
     path: Mapping[str, str]
-    """What stands in the path, by name."""
+    """Checked values of the path, by name."""
 
     def __init__(
         self,
@@ -232,7 +236,7 @@ class Ask:
         self._guard = guard
 
     def sees(self) -> Callable[[str], bool]:
-        """For endpoints that are filtered: which queues or topics this client may hear of."""
+        """Return the predicate of the queues or topics that this client may see, for filtered endpoints."""
         grant = self._grant()
         if grant is None:
             return lambda name: True
@@ -240,12 +244,12 @@ class Ask:
         return lru_cache(MOST_REMEMBERED)(lambda name: bool(name) and grant.allows(verb, name))
 
     def sees_all(self) -> bool:
-        """Whether this client may look at the server as a whole."""
+        """Return True if this client may look at the whole server."""
         grant = self._grant()
         return grant is None or grant.allows(LOOK, None)
 
     def listing(self) -> dict[str, Any]:
-        """``values`` for a list of queues, which leaves out those that this client may not hear of."""
+        """Return ``values`` for a list of queues, with a filter of the queues that this client may see."""
         return self.values() if self.sees_all() else {**self.values(), "sees": self.sees()}
 
     def _grant(self) -> Grant | None:
@@ -261,7 +265,7 @@ class Ask:
         return read(self.endpoint.query, parsed(self.endpoint.query, _texts(self.request.query)))
 
     def document(self) -> object:
-        """The body as JSON; nothing at all is an empty object, where nothing is needed."""
+        """Return the body as JSON. An empty body is an empty object, unless the endpoint needs a body."""
         if not self.request.body:
             if self.endpoint.content is not None:
                 raise BadInput("is needed", field="body")
@@ -272,7 +276,7 @@ class Ask:
             raise BadInput(str(error), field="body") from None
 
     def values(self) -> dict[str, Any]:
-        """Path, query and body, checked, by the keys of the verb."""
+        """Return the checked values of path, query and body by their keys."""
         values: dict[str, Any] = {**self.path, **self.query()}
         if self.endpoint.body:
             values |= read(self.endpoint.body, self.document())
@@ -281,15 +285,15 @@ class Ask:
     # -- operations ----------------------------------------------------------------------------------------------------
 
     def submit(self, work: Callable[[Transaction], Answer], reply: Callable[[Answer], None]) -> None:
-        """``work`` joins the next commit; ``reply`` is called with its value when that is on disk."""
+        """Run ``work`` in the next commit; call ``reply`` with its value when that is on disk."""
         self.house.desk.submit(work, self.told(reply))
 
     def call(self, method: str, given: Mapping[str, Any], reply: Callable[[Any], None]) -> None:
-        """A method of ``admin.registry``, by name."""
+        """Call a named method of ``admin.registry``; ``reply`` gets its value."""
         self.house.methods.find(method)(self.house.desk, given, self.told(reply))
 
     def told(self, reply: Callable[[Answer], None]) -> Callable[[Answer, QueueError | None], None]:
-        """What to do when work is done elsewhere: ``reply`` with its value, or refuse with its error."""
+        """Return a ``done`` callback that calls ``reply`` with the value, or answers with the error."""
 
         def told(value: Answer, error: QueueError | None) -> None:
             if error is not None:
@@ -314,12 +318,12 @@ class Ask:
         self.exchange.answer(Response(status, dumps(document), rendering.JSON))
 
     def respond(self, body: bytes, headers: Headers = rendering.JSON, status: int = 200) -> None:
-        """A body that is written already."""
+        """Answer with an encoded body."""
         self.exchange.answer(Response(status, body, headers))
 
 
 def _texts(query: str) -> dict[str, str]:
-    """What stands behind the question mark; each name once."""
+    """Parse a query string. A name may occur only once."""
     if not query:
         return {}
     try:
@@ -336,16 +340,19 @@ def _texts(query: str) -> dict[str, str]:
 
 Act = Callable[[Ask], None]
 Guard = Callable[[Request, str, str | None], Grant | None]
-"""(request, verb, queue or topic or None) → the client's grant (None: it may do everything), or ``NotAllowed``."""
+"""(request, verb, queue or topic or None) → the client's grant, or None if it may do everything. Raises
+``NotAllowed``."""
 
 
 def let_all(request: Request, verb: str, queue: str | None) -> None:
-    """Everybody may do everything."""
+    """Allow every request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """A body that is no plain object of declared fields: by content type, its schema. ``needed``: there must be one."""
+    """Request body that is not a plain object of declared fields: its schema by content type.
+
+    ``needed``: the body must not be empty."""
 
     types: Mapping[str, Schema]
     about: str
@@ -354,11 +361,11 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One verb of the API. The OpenAPI document is printed from these, and from nothing else.
+    """Endpoint declaration. The OpenAPI document is generated from these declarations only.
 
-    ``verb`` is what a client must be allowed to do, by the table of ``core.access``: in the queue or topic of its path,
-    or in the server as a whole. Where ``is_filtered``, any queue will do, and the answer leaves out all others.
-    ``refusals`` are the codes of ``core.errors`` that it answers with beside those of every endpoint."""
+    ``verb`` is the verb of ``core.access`` that the client needs, in the queue or topic of the path, or on the whole
+    server. If ``is_filtered``, the verb in any queue suffices, and the answer has only the queues that the client may
+    see. ``refusals`` are codes of ``core.errors`` in its answers, beside those of every endpoint."""
 
     method: str
     path: str
@@ -368,7 +375,7 @@ class Endpoint:
     verb: str
     answer: Schema
     path_kinds: Sequence[Field] = ()
-    """The fields of its path that are not the usual ones of their name (``USUAL``)."""
+    """Fields of the path that differ from the default of their name (``USUAL``)."""
     query: Sequence[Field] = ()
     body: Sequence[Field] = ()
     content: Content | None = None
@@ -376,16 +383,16 @@ class Endpoint:
     refusals: Sequence[str] = ()
     max_body: int = SMALL_BODY
     media: str = "application/json"
-    """The type of the answer."""
+    """Content type of the answer."""
     more: Mapping[str, Any] = field(default_factory=dict)
-    """Further answers of the document: ``{"503": …}``, and further media types of the first."""
+    """Further answers in the document, by status (``{"503": …}``), and further content types of the 200 answer."""
     name: str = ""
-    """In the document, where that of its path is another's."""
+    """Operation id in the document, if the id derived from the path belongs to another endpoint."""
     is_filtered: bool = False
     joins: bool = False
-    """Requests to it are done together with others (``together``)."""
+    """Requests are coalesced (``Together``)."""
 
     def path_fields(self) -> tuple[Field, ...]:
-        """The values in its path, in order."""
+        """Return the fields of the path, in order."""
         known = USUAL | {one.name: one for one in self.path_kinds}
         return tuple(known[part[1:-1]] for part in self.path.split("/") if part.startswith("{"))

@@ -3,9 +3,9 @@
 They are below ``/v1/log`` and ``/v1/cursors``, for pipelines and other bulk readers. Sequences are those of the log; a
 range is (after, last]. Lookups that may wait for the disk run in the publisher's background thread.
 
-Record frames of a range are one long body. Four reader threads serve all clients; each stream reads ``READ_BYTES``
-at a time, one piece ahead of what its client takes. So the loop never waits for the disk, and at most two pieces of
-a stream are in memory."""
+Record frames of a range are one long body. Four reader threads serve all clients. Each stream reads ``READ_BYTES`` at
+a time, one read ahead of its client. So the loop never waits for the disk, and at most two reads of a stream are in
+memory."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -29,13 +29,15 @@ from yirangmq.topics.publisher import Publisher
 # -- stream of record frames -------------------------------------------------------------------------------------------
 
 READ_BYTES = 1 << 20
+"""Bytes per read of a stream."""
 PIECE_BYTES = 16 << 20
-"""Between two looks at which file comes next."""
+"""Bytes of a file range between two lookups of the next range."""
 THREADS = 4
+"""Reader threads of all streams together."""
 
 
 class Readers:
-    """The threads that read for all clients."""
+    """Pool of reader threads, shared by all streams."""
 
     def __init__(self, call: Call) -> None:
         self._aside = Aside(call, partial(ThreadPoolExecutor, THREADS, "frames"))
@@ -46,7 +48,10 @@ class Readers:
 
 
 class Frames:
-    """``exchange.Stream``. Used from the loop's thread; one read of it is under way at a time."""
+    """Body stream of the record frames of a range (``protocols.http.types.Stream``).
+
+    Read-ahead: while the client receives one block, a reader thread reads the next. Loop thread only, except for
+    ``_read``; a stream has at most one read in progress."""
 
     def __init__(self, log: Log, start: int, stop: int, readers: Readers) -> None:
         self._reader = log.reader()
@@ -58,14 +63,14 @@ class Frames:
         self._at = 0
         self._outlet: Outlet | None = None
         self._ahead: bytes | None = None
-        """What is read and not written yet; b"": the end."""
+        """Block that is read and not written yet; None: no block, b"": end of the range."""
         self._error: QueueError | None = None
         self._is_reading = False
         self._is_clogged = False
         self._is_gone = False
 
     def open(self, done: Done) -> None:
-        """``done`` when the first piece is there, or why there is none."""
+        """Read the first block; call ``done`` when it is available, or with the error."""
 
         def told(data: bytes | None, error: QueueError | None) -> None:
             self._is_reading = False
@@ -96,7 +101,7 @@ class Frames:
     # -- on the loop's thread -----------------------------------------------------------------------------------------
 
     def _go_on(self) -> None:
-        """Write what is there, read the next meanwhile."""
+        """Write the block that is available and start reading the next one."""
         outlet, data = self._outlet, self._ahead
         if outlet is None or self._is_clogged or (data is None and self._error is None):
             return
@@ -139,7 +144,7 @@ class Frames:
     # -- in a reader thread --------------------------------------------------------------------------------------------
 
     def _read(self) -> bytes:
-        """The next bytes; none at the end."""
+        """Return the next block, or b"" at the end of the range. Runs on a reader thread."""
         if self._pieces is None:
             self._pieces = iter(self._reader.pieces(self._start, self._stop, size=PIECE_BYTES))
         piece = self._piece
@@ -169,14 +174,16 @@ def topics_of(ask: Ask) -> Publisher:
 
 
 def log_of(ask: Ask, epoch: str = "") -> Log:
-    """Opened if nobody has; ``epoch``: refuse one of another."""
+    """Return the topic log, opened if necessary. Raise ``WrongEpoch`` if ``epoch`` is given and differs."""
     log = topics_of(ask).opened().feed.log
     check_epoch(log, epoch, "what you know")
     return log
 
 
 def check_start(log: Log, start: int) -> int:
-    """One past the end is allowed: what comes next."""
+    """Return ``start`` if the log can deliver from there. One past the end is allowed: the next record.
+
+    Raise ``Retired`` if retention has deleted the record."""
     if start > log.last + 1:
         raise BadInput(f"must be at most {log.last + 1}, one past the end of the log, not {start}", field="fromSeq")
     if start < log.first:
@@ -223,7 +230,7 @@ def list_places(ask: Ask) -> None:
 
 
 class LogRoutes:
-    """Those that stream; ``stop`` when the server does."""
+    """Endpoints of the log, including the stream of record frames. Call ``stop`` when the server stops."""
 
     def __init__(self) -> None:
         self._readers: Readers | None = None
@@ -260,7 +267,7 @@ class LogRoutes:
 
 
 def _span(log: Log, query: dict[str, Any]) -> tuple[int, int]:
-    """(after, last] as from start up to stop."""
+    """Convert (after, last] to [start, stop) and check it against the log."""
     after, last = query["after"], query.get("last", log.last)
     if last > log.last:
         raise BadInput(f"must be at most {log.last}, where the log ends, not {last}", field="last")
@@ -287,7 +294,9 @@ def show_cursor(ask: Ask) -> None:
 
 
 def put_cursor(ask: Ask) -> None:
-    """Everything up to the sequence is done with; the log keeps what comes after it. It may also go back."""
+    """Write the cursor of a durable subscriber. Records up to the sequence are confirmed; retention keeps later ones.
+
+    The cursor may also move back."""
     values = ask.values()
     name, sequence = values["name"], values["sequence"]
     log = log_of(ask, values.get("epoch", ""))

@@ -1,11 +1,11 @@
-"""Endpoints to look at messages and drop them, for dead letters, and for messages as record frames.
+"""Endpoints to read and drop messages, for dead letters, and for messages as record frames.
 
-They are below ``/v1/queues/{queue}``: ``messages``, ``search``, ``drop``, ``dead-letters`` and ``records``. Looking
+They are below ``/v1/queues/{queue}``: ``messages``, ``search``, ``drop``, ``dead-letters`` and ``records``. Reading
 does not lease. A dead-letter endpoint takes the name of the queue or that of its dead-letter queue.
 
-``records`` returns a page of messages as record frames, with payloads to the byte, for pipelines that read many. In
-a frame, the topic is the queue, the key is the message id, and the sequence is its number in the store. The headers
-are the message's state and the members of its envelope, all as text. The header ``X-MQ-Cursor`` continues after the
+``records`` returns a page of messages as record frames, with byte-exact payloads, for pipelines that read many. In a
+frame, the topic is the queue, the key is the message id, and the sequence is its number in the store. The headers are
+the message's state and the members of its envelope, all as text. The header ``X-MQ-Cursor`` has the cursor of the next
 page; it is empty at the end."""
 
 from collections.abc import Iterable
@@ -46,7 +46,7 @@ from yirangmq.wire.records import encode_batch
 
 
 def list_messages(ask: Ask) -> None:
-    """Without a filter the page is read in one commit, with one it is searched for beside the others' work."""
+    """Return a page of messages. Without a filter it is read in one commit; with one, a paged search runs."""
     values = ask.values()
     method = "search" if values["filter"] else "peek"
     if method == "peek":
@@ -161,7 +161,9 @@ def _moving(method: str) -> Act:
 
 
 def _check_choice(values: dict[str, Any]) -> None:
-    """A forgotten filter must not move everything."""
+    """Raise ``BadInput`` unless exactly one selection is given, so that a forgotten filter does not move everything.
+
+    The selections are ``all``, or filter and ids."""
     wants_all = values.pop("all")
     if wants_all and (values["filter"] or "ids" in values):
         raise BadInput("together with filter or ids; give one of them", field="all")
@@ -219,7 +221,7 @@ def _answer(ask: Ask, page: Any) -> None:
 
 
 def frames(found: Iterable[Look]) -> bytes:
-    """One after another, each with its message's number."""
+    """Return concatenated record frames; the sequence of a frame is the number of its message."""
     parts = []
     for look in found:
         record = NewRecord(look.message.queue, _payload(look), look.message.id, headers_of(look))
@@ -233,7 +235,7 @@ def _payload(look: Look) -> bytes:
 
 
 def headers_of(look: Look) -> dict[str, str]:
-    """Those with nothing to say are left out. A member that is no text is its JSON."""
+    """Return the headers of a record frame. Empty values are left out. A value that is not text becomes JSON."""
     told: dict[str, Any] = {name: value for name, value in look.card().items() if name not in ("messageId", "queue")}
     if look.envelope is not None:
         told["enqueuedAt"] = look.envelope.published_at

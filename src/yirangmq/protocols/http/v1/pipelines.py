@@ -1,7 +1,7 @@
 """Endpoints for pipelines: batches staged in parts and committed once, and the progress that pipelines report.
 
-A batch is staged task by task, then committed as a whole, and is stored once (``broker.sink_batches``). The Spark sink
-uses it, and so can any program that writes in batches: ``docs/http.md`` shows how.
+A batch is staged task by task, then committed as a whole, and is stored exactly once (``broker.sink_batches``). The
+Spark sink uses it, and so can any program that writes in batches (see ``docs/http.md``).
 
 Progress reports are kept in memory only, the last one of each pipeline, for the dashboard. After a restart each
 pipeline reports again within seconds. A running pipeline that is silent for ``SILENT_MS`` is shown as lost."""
@@ -39,11 +39,11 @@ MOST_PIECES = 1_000_000
 MOST_ROWS = 10**9
 LARGEST_CHECKSUM = 2**32 - 1
 TYPE = "application/vnd.yirangmq.records"
-"""Record frames, one after another (docs/log.md)."""
+"""Content type of concatenated record frames (docs/log.md)."""
 
 
 def _digits(least: int, most: int) -> Kind:
-    """A whole number as it stands in a path."""
+    """Return the kind of a whole number in a path: decimal digits only, at most 16."""
 
     def check(value: object, field: str) -> int:
         written = str(value)
@@ -86,11 +86,11 @@ PATH = (
                         lambda written, field: written), "which task's part it is", needed=True),
     Field("piece", _digits(0, MOST_PIECES), "its number within its stage", needed=True),
 )  # fmt: skip
-"""What stands in the paths of these endpoints."""
+"""Path fields of these endpoints."""
 
 
 class BatchRoutes:
-    """``batches`` is None where the server takes none."""
+    """Endpoints of batches. ``batches`` is None if the server takes no batches."""
 
     def __init__(self, batches: Batches | None) -> None:
         self._given = batches
@@ -168,10 +168,11 @@ def _shown_batch(entry: Entry) -> dict[str, Any]:
 
 LARGEST = 2**53
 SILENT_MS = 60_000
-"""A query that runs tells of itself at least every ten seconds; after this long it is lost."""
+"""Silence after which a running pipeline is shown as lost, in ms; it reports at least every 10 s."""
 FORGOTTEN_MS = 7 * 86_400_000
+"""Age after which a progress report is deleted, in ms: 7 days."""
 MOST = 1000
-"""Cards kept; the one that was silent longest makes room."""
+"""Upper bound of stored progress reports; the oldest report is evicted first."""
 NUMBER = whole(0, LARGEST)
 STATES = ("starting", "running", "done", "stopped", "failed")
 NAME = Field("id", Kind({"type": "string", "pattern": f"^{IDENTIFIER.pattern}$"}, check_id, lambda text, _: text),
@@ -213,9 +214,11 @@ SHOWN = thing(
 
 
 class PipelineRoutes:
+    """Endpoints of pipeline progress reports, and the latest reports in memory. Loop thread only."""
+
     def __init__(self) -> None:
         self._cards: dict[str, tuple[int, dict[str, Any]]] = {}
-        """By name: when it was heard of, and its card; in the order of hearing."""
+        """Latest progress reports by pipeline: (time received in ms, values), in the order of reception."""
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:

@@ -1,10 +1,11 @@
-"""Publish endpoint, ``POST /v1/queues/{queue}/messages``, and the forms in which a body brings messages.
+"""Publish endpoint, ``POST /v1/queues/{queue}/messages``, and the formats of its body.
 
-A body is one envelope, an array or lines of them, a bare payload, CloudEvents, or any bytes described by ``X-MQ-``
-headers. Content type and headers decide which. Errors name the message that is wrong, as ``messages[N]``.
+A body is one envelope, an array or lines of envelopes, a bare payload, CloudEvents, or any bytes described by ``X-MQ-``
+headers. Content type and headers select the format. Errors name the invalid message, as ``messages[N]``.
 
-One bad message refuses its whole call, and nothing of it is stored. Calls that arrive together are stored in one
-operation where no client can tell: if they fail together, or the queue has a quota, they are stored one by one."""
+An invalid message refuses its whole call, and no message of the call is stored. Calls that arrive together are
+coalesced into one operation if no client can observe it: if they fail together, or the queue has a quota, they are
+stored one by one."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -44,7 +45,7 @@ from yirangmq.protocols.http.v1.schemas import COUNT, TEXT, items, ref, thing
 
 LINES = ("application/x-ndjson", "application/ndjson", "application/jsonl")
 FORM = "application/x-www-form-urlencoded"
-"""What curl says of ``--data`` if it is told nothing else."""
+"""Content type that curl sends with ``--data`` by default."""
 TIME_MEMBERS = frozenset({"delaySec", "ttlSec"})
 _elements = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
@@ -62,12 +63,14 @@ HEADERS = (
     Field("X-MQ-Group-Id", SHORT, "messages of one group are handed out one at a time, in order", key="group"),
     Field("X-MQ-Target-Consumer-Id", CONSUMER_ID, "only this consumer may have it", key="target"),
 )
-"""With any of these, the body is the payload of one message, whatever its type."""
+"""With any of these headers, the body is the payload of one message, regardless of its content type."""
 _names = {field.name.lower(): field.name for field in HEADERS}
 
 
 class Intake(NamedTuple):
-    """What all messages of a request have in common. ``delay`` and ``ttl`` are seconds."""
+    """Parser of a request body to envelopes, with the values that all its messages share.
+
+    ``delay`` and ``ttl`` are in seconds."""
 
     queue: str
     now: int
@@ -76,7 +79,7 @@ class Intake(NamedTuple):
     ttl: float | None
 
     def envelopes(self, request: Request) -> list[Envelope]:
-        """Checked, in order; ``BadInput`` names what is wrong, and in which of them."""
+        """Return the checked envelopes in order. ``BadInput`` names the offending field and message."""
         headers = request.headers
         given = headers.get("content-type", "")
         base = given.partition(";")[0].strip().lower()
@@ -115,13 +118,14 @@ class Intake(NamedTuple):
         return made
 
     def _document(self, one: bytes, id: str) -> Envelope:
-        """An envelope, or a bare payload. Beside the members of an envelope ``delaySec`` and ``ttlSec`` may stand; they
-        are about publishing, and not kept."""
+        """Parse an envelope or a bare payload.
+
+        An envelope may also have ``delaySec`` and ``ttlSec``, which apply to the publish and are not stored."""
         parts = members_of(one)
         delay, ttl = self.delay, self.ttl
         if parts is not None and ("payload" in parts or "payloadBase64" in parts):
             if not TIME_MEMBERS.isdisjoint(parts):
-                parts.setdefault("messageId", dumps(id))  # they make an envelope of it, as its own members do
+                parts.setdefault("messageId", dumps(id))  # the time members mark an envelope, like its own members
             delay = _seconds(parts.pop("delaySec", None), "delaySec", delay) or 0
             ttl = _seconds(parts.pop("ttlSec", None), "ttlSec", ttl)
         return read_members(self.queue, one, parts, id, self.now, delay, ttl)
@@ -129,7 +133,7 @@ class Intake(NamedTuple):
     # -- any bytes ------------------------------------------------------------------------------------------------
 
     def _described(self, body: bytes, given: str, base: str, headers: Mapping[str, str]) -> Envelope:
-        """One message, its envelope told by headers."""
+        """Build one message from the body and the envelope members in the headers."""
         texts = {_names[name]: value for name, value in headers.items() if name in _names}
         values = read(HEADERS, parsed(HEADERS, texts))
         attributes = values.pop("attributes", None)
@@ -152,9 +156,9 @@ class Intake(NamedTuple):
 
 
 def elements(body: bytes) -> list[bytes]:
-    """The elements of a JSON array, each with its own text."""
+    """Return the elements of a JSON array, each as its original text."""
     try:
-        body.decode()  # raw elements are skipped over, not looked into
+        body.decode()  # the decoder does not check UTF-8 inside raw elements
         return [bytes(one) for one in _elements(body)]
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BadInput(f"must be a JSON array: {error}", field="body") from None
@@ -187,7 +191,9 @@ def _in_place(error: QueueError, number: int) -> QueueError:
 
 
 class Publishing:
-    """Calls that come at the same time are stored as one, as far as nobody can tell."""
+    """Publish endpoint with request coalescing: calls of one loop iteration are stored in one operation.
+
+    Every call gets the same answer as if it had been stored separately. Loop thread only."""
 
     def __init__(self, verbs: Verbs, together: Together) -> None:
         self._verbs = verbs
@@ -195,7 +201,7 @@ class Publishing:
         self._work = self._store_all
 
     def publish(self, ask: Ask) -> None:
-        """One bad message refuses all of its call, and nothing is stored."""
+        """Publish the messages of a call. An invalid message refuses the whole call; then none is stored."""
         house = ask.house
         house.check_room()
         times = ask.query() if ask.request.query else {}
@@ -207,14 +213,14 @@ class Publishing:
     ) -> Sequence[list[Stored] | QueueError]:
         if len(calls) > 1:
             self._verbs.gate.clear(transaction, queue, [one for call in calls for one in call])
-        if len(calls) > 1 and not transaction.policy(queue).quota.is_set:  # a quota may take some and refuse others
+        if len(calls) > 1 and not transaction.policy(queue).quota.is_set:  # a quota may accept only some calls
             try:
                 stored = iter(self._verbs.publish(transaction, queue, [one for call in calls for one in call]))
                 return [list(islice(stored, len(call))) for call in calls]
             except StoreError:
                 raise
             except QueueError:
-                pass  # of one of them
+                pass  # one of the calls failed: store each one separately
         return list(self._store_each(transaction, queue, calls))
 
     def _store_each(
@@ -237,7 +243,7 @@ class Publishing:
 
 
 def answer(ask: Ask, stored: list[Stored]) -> None:
-    """What became of each, in order."""
+    """Answer with a receipt for each message, in order."""
     if len(stored) == 1 and not stored[0].duplicate and not stored[0].refused:
         ask.respond(ONE_STORED % (dumps(ask.path["queue"]), dumps(stored[0].id)))
         return
@@ -276,7 +282,7 @@ EVENT = {
     "propertyNames": {"pattern": "^([a-z0-9]{1,20}|data_base64)$"},
     "additionalProperties": {"type": ["string", "boolean", "integer", "null"]},
 }
-"""Further members are extension attributes."""
+"""Schema of a CloudEvent. Further members are extension attributes."""
 BODY = Content(
     {
         "application/json": {

@@ -1,7 +1,7 @@
 """Endpoints of queues: counts and policies, pause, dispatch strategies and deliveries, admission checks.
 
 They are below ``/v1/queues``, with ``/v1/deliveries``, ``/v1/programs`` and ``/v1/processors``. Lists leave out
-queues that the client may not see. The check endpoint is a dry run: it says whether messages would be stored, and
+queues that the client may not see. The check endpoint is a dry run: it reports whether messages would be stored, and
 stores none."""
 
 from typing import Any
@@ -105,7 +105,7 @@ def check_policy(ask: Ask) -> None:
 
 
 def _policy(ask: Ask) -> object:
-    """Not null, which would mean the defaults: that is what DELETE is for."""
+    """Return the policy document of the body. Refuse null, which would restore the defaults as DELETE does."""
     document = ask.document()
     if document is None:
         raise BadInput("must be a policy, not null", field="body")

@@ -1,7 +1,7 @@
 """Rendering of the native HTTP API: status and shape of errors, records, deliveries and messages as JSON.
 
-The status of an error follows from its code, by one table. Messages and records are written straight to bytes: a
-payload that is JSON stands in them with its own text, any other as base64."""
+The status of an error follows from its code, by one table. Messages and records are encoded directly to bytes: a JSON
+payload is embedded with its original text, any other payload as base64."""
 
 import base64
 from collections.abc import Iterable, Sequence
@@ -55,7 +55,7 @@ STATUS_OF: dict[str, int] = {
     "wrong_epoch": 409,
     "missing_extra": 501,
 }
-"""From ``QueueError.code``; a test sees that every error has its line."""
+"""HTTP status by ``QueueError.code``; a test checks that every error is listed."""
 
 ERROR_SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -87,7 +87,9 @@ ERROR_SCHEMA: dict[str, Any] = {
 
 
 def document(error: QueueError) -> dict[str, Any]:
-    """``{"code", "message", "field"?, "retryAfterSec"?, "asked"?, "first"?}``, the field not repeated."""
+    """Return ``{"code", "message", "field"?, "retryAfterSec"?, "asked"?, "first"?}``.
+
+    The message does not repeat the field."""
     code, text, field = (told := failed(error)).code, told.text, told.field
     about: dict[str, Any] = {"code": code, "message": text}
     if field is not None:
@@ -107,7 +109,7 @@ def retry_after(error: QueueError) -> float | None:
 
 
 def refuse(error: QueueError, status: int | None = None, headers: Headers = ()) -> Response:
-    """``status``, where HTTP has one that says more than the code's."""
+    """Return the response for an error. ``status`` overrides the status of the error's code."""
     after = retry_after(error)
     if after is not None:
         headers += (("retry-after", str(max(1, round(after + 0.5)))),)
@@ -123,7 +125,7 @@ SECOND = 1_000_000_000
 
 
 def shown_record(record: Sequence[Any]) -> bytes:
-    """One record, its members in the order of ``core.topics.Record``."""
+    """Encode one record, whose members are in the order of ``core.topics.Record``, as JSON."""
     sequence, topic_sequence, at_ns, topic, key, headers, payload = record
     about = {
         "sequence": sequence,
@@ -145,12 +147,12 @@ def _payload(payload: bytes) -> bytes:
 
 
 def on_one_line(text: bytes) -> bytes:
-    """The same JSON: a line's end in it can only stand between values."""
+    """Return the same JSON on one line: a line break in it can only be between values."""
     return text.replace(b"\r", b" ").replace(b"\n", b" ")
 
 
 def iso_ns(at_ns: int) -> str:
-    """To the nanosecond."""
+    """Format a time in ns since 1970 as ISO 8601 with nanoseconds."""
     seconds, rest = divmod(at_ns, SECOND)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:09d}+00:00"
 
@@ -159,7 +161,7 @@ def iso_ns(at_ns: int) -> str:
 
 
 def delivery(one: Delivery, ahead: int) -> bytes:
-    """A message in a consumer's hands; the wall clock is ``ahead`` of store time."""
+    """Encode a leased message. The wall clock is ``ahead`` ms ahead of store time."""
     message = one.message
     lease = {
         "leaseId": one.lease_id,
@@ -171,25 +173,25 @@ def delivery(one: Delivery, ahead: int) -> bytes:
 
 
 def looks(page: Any) -> tuple[list[Look], str]:
-    """What a named method found, and the cursor of what follows."""
+    """Decode a page of a named method: its messages and the cursor of the next page."""
     parts, cursor = unpack(page)
     return [Look(*one) for one in parts], cursor
 
 
 def listing(queue: str, found: Iterable[Look], cursor: str) -> bytes:
-    """A page of messages."""
+    """Encode a page of messages."""
     messages = b",".join(map(shown, found))
     end = dumps(cursor or None)
     return b'{"queue":%s,"messages":[%s],"cursor":%s}' % (dumps(queue), messages, end)
 
 
 def shown(look: Look) -> bytes:
-    """Where a message stands, why it failed last, and what was sent."""
+    """Encode the state of a message, its latest failure and its envelope."""
     return _written(_card(look), look)
 
 
 def story(look: Look) -> bytes:
-    """The same, and what happened to it so far, as much as is remembered."""
+    """Like ``shown``, with the message's history as far as it is stored."""
     return _written({**_card(look), "history": _history(look)}, look)
 
 
@@ -212,7 +214,7 @@ def _card(look: Look) -> dict[str, Any]:
 
 
 def _history(look: Look) -> list[dict[str, Any]]:
-    """In order of time. A store remembers the first step, the latest failure and the latest change."""
+    """Return the history in order of time. The store keeps the first step, the latest failure and the latest change."""
     message, sent = look.message, look.envelope
     steps: list[dict[str, Any]] = []
     if sent is not None:

@@ -1,6 +1,6 @@
 """JSON Schemas of the answers of the native HTTP API: the ``components`` of its OpenAPI document.
 
-Tests check every answer against them. An object may get further members in later versions."""
+Tests validate every answer against them. An object may get further members in later versions."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -21,7 +21,7 @@ STATE: Schema = {"type": "string", "enum": [*(state.value for state in KEPT), "d
 
 
 def some(schema: Schema) -> Schema:
-    """That, or null."""
+    """Return the schema of a nullable value."""
     return {"anyOf": [schema, {"type": "null"}]}
 
 
@@ -30,12 +30,12 @@ def items(schema: Schema) -> Schema:
 
 
 def table(schema: Schema) -> Schema:
-    """An object with members of any name."""
+    """Return the schema of an object with members of any name."""
     return {"type": "object", "additionalProperties": schema}
 
 
 def thing(_optional: Sequence[str] = (), /, **members: Schema) -> Schema:
-    """An object with these members; further ones may come in later versions."""
+    """Return the schema of an object with these members; later versions may add further ones."""
     needed = [name for name in members if name not in _optional]
     return {"type": "object", "required": needed, "properties": members}
 
@@ -223,6 +223,6 @@ COMPONENTS: dict[str, Schema] = {
 
 
 def members_of(schema: Schema) -> dict[str, Any]:
-    """The properties of a component, for documents and tests."""
+    """Return the properties of a component, for documents and tests."""
     found: dict[str, Any] = schema["properties"]
     return found

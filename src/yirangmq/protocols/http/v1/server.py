@@ -1,8 +1,8 @@
 """Endpoints of the server: status, health, consumers, schedules, webhooks, alerts, bridges, failover pair.
 
-Each calls a method of ``admin.registry``. Lists leave out queues that the client may not see, and the texts of
-health reasons are shown only to clients that may look at the whole server. Where a server has no alerts, topics or
-pair, the endpoints of that part answer 404."""
+Each calls a method of ``admin.registry``. Lists leave out queues that the client may not see, and the texts of health
+reasons are shown only to clients that may look at the whole server. If the server has no alerts, no topics or no pair,
+the endpoints of that part answer 404."""
 
 from collections.abc import Callable
 from typing import Any
@@ -49,11 +49,12 @@ def status(ask: Ask) -> None:
 
 
 PUBLIC = ("server", "node", "role", "uptimeSec", "overdue", "queues", "cursor", "all")
-"""What ``status`` says of the server to a client that may not look at it as a whole."""
+"""Members of ``status`` for a client that may not look at the whole server."""
 
 
 def health(ask: Ask) -> None:
-    """Reasons may name queues: their texts are for clients that may look at the server as a whole."""
+    """Return the health report. Texts of reasons may name queues, so only clients that may look at the whole server
+    get them."""
     sees_all = ask.sees_all()
 
     def reply(found: dict[str, Any]) -> None:
@@ -126,7 +127,7 @@ def one_consumer(ask: Ask) -> None:
 
 
 def _shown(ask: Ask) -> Callable[[list[dict[str, Any]]], list[dict[str, Any]]]:
-    """Consumers of queues that the client may look at, and of their queues only these."""
+    """Return a filter of consumer rows: it keeps the queues that the client may see, and consumers with such queues."""
     if ask.sees_all():
         return lambda cards: cards
     sees = ask.sees()
@@ -139,7 +140,7 @@ def _shown(ask: Ask) -> Callable[[list[dict[str, Any]]], list[dict[str, Any]]]:
 
 
 def beat(ask: Ask) -> None:
-    """Members a newer consumer may add are passed over, as everywhere."""
+    """Record a heartbeat of a consumer. Unknown members, which a newer consumer may send, are ignored."""
     document = ask.document()
     if not isinstance(document, dict):
         raise BadInput(f"must be a JSON object, not {kind(document)}", field="body")
@@ -148,7 +149,7 @@ def beat(ask: Ask) -> None:
 
 
 def _whole(value: object) -> object:
-    """1.0 is a whole number in JSON."""
+    """Convert 1.0 to 1: both are the same whole number in JSON."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -160,12 +161,12 @@ def _wishing(wish: str) -> Callable[[Ask], None]:
 
 
 def _card(card: dict[str, Any]) -> dict[str, Any]:
-    """Instants as everywhere in this API."""
+    """Convert the times of a consumer row from ms to the ISO 8601 form of this API."""
     return card | {name: iso(min(card[name], LATEST)) for name in ("startedAt", "seenAt")}
 
 
 LATEST = 253_402_300_799_000
-"""The last second that ISO 8601 writes with four digits of year."""
+"""Latest time that ISO 8601 writes with a four-digit year, in ms since 1970."""
 SOME_QUEUE = Field("queue", QUEUE_NAME, "of this queue only")
 ONE = "/v1/consumers/{id}"
 HEALTH = thing(status=TEXT, reasons=items(thing(level=TEXT, code=TEXT, text=TEXT)))

@@ -1,13 +1,14 @@
-"""Server-Sent Events: what happens in queues, and records of topics, resumed where the reader left off.
+"""Server-Sent Events: streams of queue events and of topic records, with resume.
 
-The id of an event is the epoch and a number, and ``Last-Event-ID`` resumes after it. The server keeps nothing for a
-reader but that number. What happens within ``PAUSE_SECONDS`` is sent together. A reader that is interested in few
-events gets an id now and then, so that it can resume from there.
+The id of an event is the epoch and a number, and ``Last-Event-ID`` resumes after it. That number is the only state
+that the server keeps for a reader. Events within ``PAUSE_SECONDS`` are sent together. A reader whose filter matches few
+events gets an id from time to time, so that it can resume from there.
 
-- Queue events come from the recent events that the server keeps in memory. A reader that is slow or late gets what
-  is still known, and a ``gap`` with the number of lost events.
-- Topic records come from the log, however long the reader was away. Pages are read in the background thread when the
-  reader can take them. If the next record is no longer kept, the stream ends with an ``error`` event."""
+- Queue events come from the event buffer in memory. A reader that is slow or late gets the events that are still
+  buffered, and a ``gap`` event with the number of lost events.
+- Topic records come from the log, however long the reader was disconnected. Pages are read in the background thread
+  when the reader can receive them. If retention has deleted the next record, the stream ends with an ``error``
+  event."""
 
 from collections.abc import Callable, Collection
 from contextlib import closing
@@ -35,15 +36,18 @@ from yirangmq.topics.publisher import Publisher
 STREAM = "text/event-stream"
 HEADERS = (("content-type", STREAM), ("cache-control", "no-store"), ("x-accel-buffering", "no"))
 PAUSE_SECONDS = 0.05
-"""Between two pieces: what happens within it travels together, so that a busy server is not busy with telling."""
+"""Minimum time between two writes to one reader, in seconds. Events of that time are sent together, which bounds the
+cost of streams on a busy server."""
 RETRY_MS = 2_000
-"""After which a browser that lost us comes back."""
+"""Delay after which a browser reconnects, in ms."""
 MARK_EVERY = KEPT // 4
-"""Events passed over after which a reader is told where it stands, so that it can resume from there."""
+"""Skipped events after which a reader gets an id, so that it can resume from there."""
 
 
 class Events:
-    """``epoch`` tells the numbers of this server from those of the one before it."""
+    """Endpoints of queue events, and their open streams. Loop thread only.
+
+    ``epoch`` distinguishes the event numbers of this server run from those of earlier runs."""
 
     def __init__(self, feed: Feed, epoch: str) -> None:
         self._feed = feed
@@ -67,14 +71,16 @@ class Events:
         ask.exchange.answer(Response(200, b"", HEADERS, follower))
 
     def _number(self, given: str) -> int | None:
-        """None: it is not a number of ours, so what was missed is not known."""
+        """Return the event number of an id, or None if the id is of another epoch or invalid.
+
+        After None, the number of missed events is unknown."""
         epoch, _, number = given.partition("-")
         if epoch != self._epoch or not (number.isascii() and number.isdigit() and len(number) < 20):
             return None
         return int(number) if int(number) <= self._feed.last else None
 
     def stop(self) -> None:
-        """The server is going: readers are told, and come back to the next one."""
+        """End all streams with ``bye``: the server stops, and readers reconnect to the next one."""
         for one in list(self._following):
             one.bye()
 
@@ -89,7 +95,9 @@ class Events:
 
 
 class Following:
-    """``exchange.Stream``: one reader. ``seen`` is the last event it need not be told; None: that is not known."""
+    """Stream of queue events to one reader (``protocols.http.types.Stream``).
+
+    ``seen`` is the number of the last event that the reader has or does not need; None if it is unknown."""
 
     def __init__(
         self,
@@ -110,10 +118,10 @@ class Following:
         self._alarm: Any = None
         self._is_clogged = False
         self._told = 0
-        """The number that the reader knows."""
+        """Number of the latest id that was sent."""
         self.seen: int | None = 0
         self.sees: Callable[[str], bool] | None = None
-        """Which queues the reader may hear of; None: all, and what concerns no queue."""
+        """Predicate of the queues that the reader may see; None: all queues, and events without a queue."""
 
     # -- protocols.http.types.Stream -----------------------------------------------------------------------------------
 
@@ -153,7 +161,7 @@ class Following:
             self._tell()
 
     def _tell(self) -> None:
-        """All there is, in one piece; then a rest, and then again, until there is nothing."""
+        """Send all new events in one write, pause ``PAUSE_SECONDS``, and repeat until there are none."""
         if self._outlet is None or self.seen is None:
             return
         missed, steps = self._feed.steps(self.seen)
@@ -184,7 +192,7 @@ class Following:
             self._tell()
 
     def _gap(self, missed: int | None) -> bytes:
-        """So many events are not known any more; null: nobody can tell how many."""
+        """Return a ``gap`` event with the number of events that are no longer buffered; null if it is unknown."""
         return self._piece(None, {"missed": missed}, "gap")
 
     def _piece(self, number: int | None, about: dict[str, Any], name: str = "") -> bytes:
@@ -218,11 +226,11 @@ ANSWER = {"type": "string", "description": "events as docs/http.md has them"}
 PAGE_BYTES = 256 * 1024
 PAGE_LIMITS = PageLimits(records=1000, size=PAGE_BYTES, span=FOLLOW_SPAN)
 MARK_EVERY_SEQUENCES = 1000
-"""Sequences passed over after which a reader is told where it stands, so that it can resume from there."""
+"""Skipped sequences after which a reader gets an id, so that it can resume from there."""
 
 
 class TopicEvents:
-    """All who follow over HTTP."""
+    """Endpoints of topic records as events, and their open streams. Loop thread only."""
 
     def __init__(self) -> None:
         self._following: set[TopicFollowing] = set()
@@ -263,7 +271,7 @@ class TopicEvents:
         return len(self._following)
 
     def stop(self) -> None:
-        """The server is going: readers are told, and come back to the next one."""
+        """End all streams with ``bye``: the server stops, and readers reconnect to the next one."""
         for one in list(self._following):
             one.bye()
 
@@ -281,7 +289,9 @@ class TopicEvents:
 
 
 class TopicFollowing:
-    """``exchange.Stream``: one reader. ``seen``: everything up to there it has, or does not want."""
+    """Stream of topic records to one reader (``protocols.http.types.Stream``).
+
+    The reader has all records up to the sequence ``seen``, or its filter does not match them."""
 
     def __init__(self, ask: Ask, log: Log, filter: Filter, seen: int, among: set["TopicFollowing"]) -> None:
         self._topics = topics_of(ask)
@@ -318,7 +328,7 @@ class TopicFollowing:
     # -- delivery ------------------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """There may be something to read, and room for it."""
+        """Start reading the next page if there are new records and the reader can receive them."""
         is_busy = self._is_reading or self._is_clogged or self._alarm is not None
         if self._outlet is None or is_busy or self._log.last <= self.seen:
             return
@@ -350,7 +360,9 @@ class TopicFollowing:
         self.wake()
 
     def _end(self, outlet: Outlet, error: QueueError | None) -> None:
-        """What comes next cannot be sent: said, so that nobody thinks that nothing was published."""
+        """End the stream with an ``error`` event, because the next record cannot be sent.
+
+        Without it the reader would conclude that no records were published."""
         about: dict[str, Any] = {"code": "internal_error" if error is None else error.code, "message": str(error)}
         if isinstance(error, Retired):
             about |= {"asked": error.asked, "first": error.first}
@@ -367,7 +379,7 @@ class TopicFollowing:
 
 
 def _page(log: Log, filter: Filter, seen: int) -> RecordPage:
-    """The next page as events; blocks on the disk."""
+    """Read the next page as events. Blocks on the disk."""
     epoch = log.epoch.encode()
 
     def event(record: Record) -> bytes:
@@ -386,7 +398,7 @@ def _id(log: Log, sequence: int) -> bytes:
 
 
 def _number(given: str, log: Log) -> int:
-    """The sequence of an id of ours. One of another epoch is of another feed."""
+    """Return the sequence of an event id. Raise ``WrongEpoch`` for an id of another epoch."""
     epoch, _, number = given.rpartition("-")
     if not (number.isascii() and number.isdecimal() and len(number) <= 20 and int(number) <= MOST_SEQUENCE):
         raise BadInput(f"{given[:60]!r} is no id of an event of this stream", field="Last-Event-ID")

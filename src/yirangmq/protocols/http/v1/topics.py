@@ -1,6 +1,6 @@
 """Endpoints of topics: publishing records, topics and subscribers, and reading by range; below ``/v1/topics``.
 
-A body brings one record or many: a JSON object with a payload, an array or lines of them, a bare payload, record
+A body has one record or more: a JSON object with a payload, an array or lines of such objects, a bare payload, record
 frames, or any bytes. All records of a call are stored or none, and they are on disk when it is answered. The log
 assigns sequences and times; those in record frames are ignored."""
 
@@ -30,7 +30,7 @@ from yirangmq.wire.records import MOST_PART, RecordReader, check_record
 FRAMES = "application/vnd.yirangmq.records"
 BYTES = "application/octet-stream"
 TYPE_HEADER = "content-type"
-"""The header of a record whose payload is neither JSON nor plain bytes."""
+"""Record header with the content type of the body, if that is neither JSON nor plain bytes."""
 HEADERS = (
     Field("X-MQ-Key", text(MOST_PART), "the key of the one record that the body is the payload of"),
     Field("X-MQ-Headers", text(MOST_PART), "its headers: a JSON object of strings"),
@@ -40,7 +40,7 @@ _known = frozenset({"payload", "payloadBase64", "key", "headers"})
 
 
 def read_records(topic: str, request: Request) -> list[NewRecord]:
-    """Checked, in order; ``BadInput`` names what is wrong, and in which of them."""
+    """Return the checked records of a body in order. ``BadInput`` names the offending field and record."""
     headers, body = request.headers, request.body
     given = headers.get("content-type", "")
     base = given.partition(";")[0].strip().lower()
@@ -78,8 +78,9 @@ def _check_count(count: int) -> None:
 
 
 def _document(topic: str, one: bytes) -> NewRecord:
-    """An object with a payload is a record, whose payload is stored with the very bytes it has; anything else is a
-    bare payload."""
+    """Parse one JSON document. An object with a payload is a record; any other document is a bare payload.
+
+    The payload is stored with its original bytes."""
     try:
         parts = members(one)
         if parts is None or ("payload" not in parts and "payloadBase64" not in parts):
@@ -104,7 +105,7 @@ def _payload(parts: Mapping[str, bytes]) -> bytes:
 
 
 def _described(topic: str, body: bytes, given: str, base: str, headers: Mapping[str, str]) -> NewRecord:
-    """One record, told by headers; its payload is the body."""
+    """Build one record with the body as payload; key and headers come from the request headers."""
     told: dict[str, str] = {}
     if "x-mq-headers" in headers:
         told = _header_object(headers["x-mq-headers"])
@@ -124,7 +125,7 @@ def _header_object(given: str) -> dict[str, str]:
 
 
 def _frames(topic: str, body: bytes) -> list[NewRecord]:
-    """Their numbers and times are not kept: the log gives its own."""
+    """Parse record frames. Their sequences and times are ignored: the log assigns its own."""
     reader = RecordReader()
     found = [NewRecord(one.topic, one.payload, one.key, one.headers) for one in reader.feed(body)]
     if reader.held:
@@ -147,7 +148,7 @@ MILLISECOND = 1_000_000
 
 
 def publish(ask: Ask) -> None:
-    """All of them or none; they are on disk when this answers."""
+    """Publish all records of a call or none. They are on disk when the call is answered."""
     topics = topics_of(ask)
     ask.house.check_room()
     topic = ask.path["topic"]
@@ -210,7 +211,7 @@ def show_topic(ask: Ask) -> None:
 
 
 def read_page(ask: Ask) -> None:
-    """Records of one topic, from a sequence or a time on. ``next`` is where the next page begins."""
+    """Return a page of records of one topic, from a sequence or a time on. ``next`` is the start of the next page."""
     query = ask.query()
     topic, place = ask.path["topic"], place_of(query)
     log = log_of(ask)
@@ -227,7 +228,7 @@ def read_page(ask: Ask) -> None:
 
 
 def place_of(query: dict[str, Any]) -> dict[str, int]:
-    """Where to begin, as the named methods have it."""
+    """Return the start of a range as arguments of the named methods: ``start``, ``at_ns``, or none."""
     if "fromSeq" in query and "fromTime" in query:
         raise BadInput("stands beside fromSeq; give one of them", field="fromTime")
     if "fromTime" in query:
@@ -239,7 +240,7 @@ def place_of(query: dict[str, Any]) -> dict[str, int]:
 
 
 def _check_instant(value: object, field: str) -> int:
-    """Nanoseconds since 1970, of milliseconds or of a time as ISO 8601 has it; one without a zone is UTC."""
+    """Convert milliseconds since 1970 or an ISO 8601 time to ns since 1970. A time without a zone is UTC."""
     if isinstance(value, int):
         return whole(0, MOST_SEQUENCE // MILLISECOND).check(value, field) * MILLISECOND  # type: ignore[no-any-return]
     try:
