@@ -5,17 +5,17 @@ Tokens are looked up by their digest, so timing reveals nothing about them. A se
 client that can reach it.
 
 The rate limiter counts wrong tokens by address, for all protocols together. An address may show ``BURST`` wrong tokens
-at once and ``PER_SECOND`` more each second. Past that, every token that it shows waits up to ``LONGEST_SECONDS`` before
-it is examined, right or wrong, so that a quick answer reveals nothing. No client is locked out: a right token is
-accepted after the delay, and a pair of address and token that was right before is accepted at once. So an attacker
-behind the same NAT or proxy does not stop clients that work there.
+in a burst and ``PER_SECOND`` more per second. Past that, every token that it shows waits up to ``LONGEST_SECONDS``
+before it is examined, right or wrong, so that a quick answer reveals nothing. No client is locked out: a right token is
+accepted after the delay, and a pair of address and token that was right before is accepted without delay. So an
+attacker behind the same NAT or proxy does not stop clients that work there.
 
-Callers wait with a timer, never on the event loop, and hold one attempt a connection. So the limits of connections
-bound how many wait. IPv6 addresses count by their /64. Memory is bounded: past ``MOST`` addresses or pairs the oldest
-is forgotten.
+Callers wait with a timer, never on the event loop, and hold one attempt per connection. So the limits of connections
+bound the number of waiting callers. IPv6 addresses count by their /64. Memory is bounded: past ``MOST`` addresses or
+pairs the oldest is evicted.
 
-Refused clients are counted, reported as events, and logged. The same refusal of the same address is reported once in
-``QUIET_MS``, with how often it happened. Loop thread only."""
+Refused clients are counted, reported as events, and logged. The same refusal of the same address is reported at most
+once per ``QUIET_MS``, with the number of repetitions. Loop thread only."""
 
 import logging
 from collections import Counter, deque
@@ -43,14 +43,18 @@ if TYPE_CHECKING:
 # -- rate limiter for wrong tokens -------------------------------------------------------------------------------------
 
 BURST = 10.0
-"""Wrong tokens at once: a person who mistypes, a few programs with an old token."""
+"""Burst size of the token bucket: wrong tokens that are examined without delay. It covers a few
+typing mistakes of a user and a few programs with an old token."""
 PER_SECOND = 1.0
+"""Refill rate of the token bucket, in wrong tokens per second."""
 LONGEST_SECONDS = 5.0
-"""Shorter than the time-outs of clients and of ``frame_seconds``."""
+"""Upper bound of a delay, in seconds; shorter than the timeouts of clients and than ``frame_seconds``."""
 QUIET_SECONDS = 600.0
-"""Between two log lines about one address."""
+"""Minimum interval between two log lines about one address, in seconds."""
 MOST = 10_000
+"""Maximum number of entries of each table: networks, and pairs of host and digest."""
 HOST_BITS = 64
+"""Host part of an IPv6 address, in bits: an attacker usually owns a whole /64."""
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -59,38 +63,40 @@ log = logging.getLogger("yirangmq")
 
 
 class Attempts:
+    """Rate limiter for wrong tokens: a token bucket per network, shared by all protocols. Loop thread only."""
+
     def __init__(self, seconds: Callable[[], float], later: Later) -> None:
-        """``later`` calls back after some seconds."""
+        """``seconds``: a monotonic clock. ``later``: call a function after a number of seconds."""
         self._seconds = seconds
         self._later = later
         self._left: dict[str, tuple[float, float]] = {}
-        """By network: wrong tokens it may still show, and when that was so. Below 1 it is limited."""
+        """By network: remaining wrong tokens, and the instant of that count. Below 1 the network is limited."""
         self._right: dict[tuple[str, bytes], None] = {}
-        """Pairs of host and digest that were right, in order of their first time."""
+        """Pairs of host and digest that were right, in insertion order."""
         self._told: dict[str, float] = {}
-        """When each network was logged."""
+        """By network: the instant of its latest log line."""
         self.delayed = 0
-        """Attempts since the start that had to wait."""
+        """Number of delayed attempts since the start."""
 
     @property
     def is_quiet(self) -> bool:
-        """No address has shown a wrong token: nothing is delayed."""
+        """True if no address has shown a wrong token, so that nothing is delayed."""
         return not self._left
 
     def delay(self, host: str, digest: bytes) -> float:
-        """Seconds to wait before this token is looked at."""
+        """Return the seconds to wait before this token is examined."""
         if not self._left or (host, digest) in self._right:
             return 0.0
         left = self._left_of(network_of(host))
         return 0.0 if left >= 1 else min(LONGEST_SECONDS, (1 - left) / PER_SECOND)
 
     def wait(self, seconds: float, act: Callable[[], None]) -> Any:
-        """Call back when the delay is over. The result can be cancelled."""
+        """Call ``act`` after the delay. Return a timer handle that can be cancelled."""
         self.delayed += 1
         return self._later(seconds, act)
 
     def tried(self, host: str, digest: bytes, is_right: bool) -> None:
-        """A token was looked at."""
+        """Record the outcome of examining a token. A wrong one is charged to the network of ``host``."""
         pair = host, digest
         if pair in self._right:
             return
@@ -111,7 +117,7 @@ class Attempts:
 
 
 def _put(table: dict[K, V], key: K, value: V) -> None:
-    """As the latest one; the oldest goes if there are too many."""
+    """Insert or move to the end; evict the oldest entry if the table is full."""
     table.pop(key, None)
     if len(table) >= MOST:
         del table[next(iter(table))]
@@ -119,7 +125,7 @@ def _put(table: dict[K, V], key: K, value: V) -> None:
 
 
 def network_of(host: str) -> str:
-    """What one attacker has: an IPv4 address, or the /64 of an IPv6 address."""
+    """Return the network that one attacker controls: an IPv4 address, or the /64 of an IPv6 address."""
     try:
         address = ip_address(host)
     except ValueError:
@@ -135,14 +141,17 @@ def network_of(host: str) -> str:
 
 
 class Gate:
+    """Authentication: finds the grant of a client by its token or address. Loop thread only."""
+
     def __init__(self, grants: Iterable[Grant] = (), attempts: Attempts | None = None) -> None:
-        """``attempts``: the server's limiter of wrong tokens, the same for all its doors."""
+        """``attempts``: the server's rate limiter for wrong tokens, shared by all protocols."""
         found = tuple(grants)
         self.attempts = attempts
         self._by_token = {_digest(grant.token): grant for grant in found if grant.token}
         self._by_address = [grant for grant in found if not grant.token]
         self.is_open = not found
-        """Everybody who can reach it may do everything. An attribute, because every request asks."""
+        """True if no grants are configured: every client that can connect may do everything. An attribute, not a
+        property, because every request reads it."""
 
     @property
     def takes_tokens(self) -> bool:
@@ -150,17 +159,20 @@ class Gate:
 
     @property
     def trusts_addresses(self) -> bool:
-        """Some clients need no token, because of their address."""
+        """True if the address alone is enough for some clients."""
         return bool(self._by_address)
 
     @property
     def knows_addresses(self) -> bool:
-        """Programs are listed: whoever comes without a token may be none of them."""
+        """True if grants name programs, so that a client without a token may be an unknown program."""
         return any(grant.name for grant in (*self._by_token.values(), *self._by_address))
 
     def find(self, token: str, address: str) -> Grant | None:
-        """Found by its digest, so that the time it takes says nothing about the tokens there are. One whose address is
-        not its own is nobody. Counts as an attempt (``Attempts``), unless the address alone is enough."""
+        """Return the grant of a client, or None if there is none.
+
+        Tokens are looked up by digest, so that the duration reveals nothing about existing tokens. A token used from
+        an address outside its grant is not valid. The call counts as an attempt (``Attempts``), unless the address
+        alone is enough."""
         digest = _digest(token) if token else b""
         grant = self._by_token.get(digest)
         found = grant if grant is not None and is_from(grant, address) else None
@@ -171,29 +183,29 @@ class Gate:
         return found
 
     def look_up(self, token: str, address: str) -> Grant | None:
-        """The grant of a token, and no attempt is counted."""
+        """Return the grant of a token without counting an attempt."""
         grant = self._by_token.get(_digest(token)) if token else None
         return grant if grant is not None and is_from(grant, address) else None
 
     def delay(self, token: str, address: str) -> float:
-        """Seconds to wait before this token is looked at: too many wrong ones came from its address."""
+        """Return the seconds to wait before this token is examined; 0 unless its address sent too many wrong tokens."""
         if self.attempts is None or self.attempts.is_quiet or not token or address.startswith("unix"):
             return 0.0
         return self.attempts.delay(host_of(address), _digest(token))
 
     def wait(self, seconds: float, act: Callable[[], None]) -> None:
-        """Call back when such a delay is over."""
+        """Call ``act`` after a delay that ``delay`` returned."""
         if self.attempts is not None:
             self.attempts.wait(seconds, act)
 
     def tried(self, token: str, address: str, is_right: bool) -> None:
-        """A secret that was compared elsewhere."""
+        """Record the outcome for a secret that the caller compared itself."""
         if self.attempts is not None and token and not address.startswith("unix"):
             self.attempts.tried(host_of(address), _digest(token), is_right)
 
 
 class CertifiedPeer(str):
-    """The address of a client that showed a certificate which TLS verified; ``subject`` holds its attributes."""
+    """Address of a client with a certificate that TLS verified; ``subject`` holds the certificate's attributes."""
 
     __slots__ = ("subject",)
     subject: Attributes
@@ -205,7 +217,9 @@ class CertifiedPeer(str):
 
 
 def is_from(grant: Grant, address: str) -> bool:
-    """``address``: a host, or a host and a port; of a client with a certificate a ``CertifiedPeer``."""
+    """True if the address and the certificate of a client match the grant.
+
+    ``address``: a host, or a host and a port; a ``CertifiedPeer`` if the client has a certificate."""
     if grant.certificate and not (isinstance(address, CertifiedPeer) and grant.certificate <= address.subject):
         return False
     if not grant.addresses:
@@ -219,15 +233,16 @@ def is_from(grant: Grant, address: str) -> bool:
 
 
 def host_of(address: str) -> str:
-    """Of ``1.2.3.4:56``, ``[::1]:56`` or a host alone."""
+    """Return the host of ``1.2.3.4:56``, ``[::1]:56`` or a host without a port."""
     if address.startswith("["):
         return address[1:].partition("]")[0].partition("%")[0]
     return address.partition(":")[0] if address.count(":") == 1 else address.partition("%")[0]
 
 
 def check(grant: Grant | None, verb: str, name: str | None, field: str) -> None:
-    """``NotAllowed`` by the table of ``core.access``; the one place where every protocol asks. None: everything is
-    allowed."""
+    """Raise ``NotAllowed`` unless the grant allows the verb by the table of ``core.access``.
+
+    Every protocol authorises here. A grant of None allows everything."""
     if grant is not None and not grant.allows(verb, name):
         who = f"program {grant.name!r} may not" if grant.name else "this token does not allow to"
         where = "the server as a whole" if name is None else repr(name) if name else "any queue"
@@ -242,24 +257,30 @@ def _digest(token: str) -> bytes:
 # -- refused clients ---------------------------------------------------------------------------------------------------
 
 QUIET_MS = 10_000
-"""The same refusal of the same address is told once in so long, with how often it happened."""
+"""Minimum interval in ms between two reports of the same refusal of the same address."""
 MOST_KNOWN = 1_000
+"""Maximum number of refusals with a repetition counter; the table is cleared when it is full."""
 MOST_KEPT = 100
+"""Latest refusals that are kept for operators."""
 
 
 class Refusals:
-    """``tell`` takes the events. Used from the loop's thread."""
+    """Refused clients: counters, the latest refusals, and rate-limited reports. Loop thread only."""
 
     def __init__(self, clock: Clock, tell: Callable[[Sequence[Event]], None]) -> None:
+        """``tell`` receives the events."""
         self._clock = clock
         self._tell = tell
         self.counts: Counter[tuple[str, str]] = Counter()
-        """By door and reason, since the start."""
+        """Number of refusals by protocol and reason, since the start."""
         self._latest: deque[dict[str, Any]] = deque(maxlen=MOST_KEPT)
         self._told: dict[tuple[str, str, str, str], tuple[int, int]] = {}
-        """When each was told last, and how often it happened since."""
+        """By refusal: the instant of its latest report, and the number of repetitions since."""
 
     def add(self, door: str, address: str, error: QueueError, who: str = "") -> None:
+        """Count a refusal; report and log it unless the same refusal was reported within ``QUIET_MS``.
+
+        ``door``: the protocol. ``who``: the name of the program, if it is known."""
         why, host = reason_of(error), host_of(address)
         self.counts[door, why] += 1
         now = self._clock.now_ms()
@@ -290,13 +311,13 @@ class Refusals:
         self._tell([event])
 
     def document(self) -> dict[str, Any]:
-        """For operators."""
+        """Return counters and latest refusals as a JSON document for operators."""
         counts = [{"door": door, "reason": why, "count": n} for (door, why), n in sorted(self.counts.items())]
         return {"counts": counts, "latest": list(self._latest)}
 
 
 def reason_of(error: QueueError) -> str:
-    """``unknown``: nobody that is known; ``forbidden``: known, and not allowed this."""
+    """Return ``unknown`` for a client without a valid grant, ``forbidden`` if its grant is not sufficient."""
     return "unknown" if isinstance(error, Stranger) else "forbidden"
 
 
@@ -304,7 +325,7 @@ def reason_of(error: QueueError) -> str:
 
 
 class Introduction(NamedTuple):
-    """Who this server is: what a client of our own protocol is welcomed with."""
+    """Identity of the server, sent in the WELCOME frame of the native protocol."""
 
     server: str
     node: str
@@ -316,7 +337,7 @@ class Introduction(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class House:
-    """What every session of a door shares."""
+    """Server context: what all sessions of a protocol share."""
 
     desk: Desk
     clock: Clock
@@ -326,25 +347,27 @@ class House:
     token: str = ""
     disk: Disk | None = None
     consumers: set[str] = field(default_factory=set)
-    """The names under which anything was leased through this door."""
+    """Names of the consumers that leased messages through this protocol."""
     topics: "Publisher | None" = None
     feed: Feed | None = None
-    """The latest events, where the server keeps them."""
+    """The latest events, if the server keeps them."""
     batches: "Callable[[], Batches] | None" = None
     greet: Callable[[Introduction], Introduction] | None = None
-    """What a welcome says of this node's place in a pair."""
+    """Adds the role and the term of this node of a pair to the welcome."""
     gate: Gate = field(default_factory=Gate)
-    """Programs that may come, where only these may."""
+    """Authentication of programs; open if no grants are configured."""
     attempts: Attempts | None = None
-    """The limiter of wrong tokens, for the doors that have grants of their own."""
+    """The rate limiter for wrong tokens, for protocols that have separate grants."""
     refusing: Refusals | None = None
-    """Who was refused, with names and addresses, where somebody keeps that."""
+    """Refused clients with names and addresses, if they are recorded."""
 
     def check_room(self) -> None:
-        """Raises what a publisher is told while the disk is low, the store as large as it may be, or the work is being
-        handed over to another node."""
+        """Raise the error for a publisher if it cannot publish now.
+
+        This is so while the disk is low, while the store has its maximum size, and while the node hands its work over
+        to another node."""
         if not self.desk.duty.takes_in:
             raise self.desk.duty.refusal()
         full = None if self.disk is None else self.disk.refusal()
         if full is not None:
-            raise full.with_traceback(None)  # else each refusal would be kept in it
+            raise full.with_traceback(None)  # the error object is reused: its traceback would grow with each refusal

@@ -1,11 +1,12 @@
 """Inbox of plain etcd clients: a key that a client puts becomes a message in the commit that deletes the key.
 
 The message id contains a hash of sender, name and content. A producer that lost its answer puts the same key again, and
-the queue recognises the duplicate while it remembers the first. Other content under the same key is another message.
+the queue recognises the duplicate while the first message is in its dedup window. Different content under the same key
+is a different message.
 
 Up to ``MOST_AT_ONCE`` messages of one queue share a commit. If the queue refuses such a batch, its messages are
 tried one by one; a message that is refused alone is logged and stays in etcd. After errors of the store, a quota or
-a hook the batch is tried again in ``AGAIN_SECONDS``. Loop thread only."""
+a hook the batch is retried after ``AGAIN_SECONDS``. Loop thread only."""
 
 import re
 from collections import deque
@@ -22,29 +23,33 @@ from yirangmq.format.envelope import JSON_TYPE, NewMessage, build, is_plain_json
 from yirangmq.observe.logs import log, values
 
 MOST_AT_ONCE = 16
+"""Maximum number of messages of a batch, which is one commit."""
 MOST_BYTES = 400_000
+"""Maximum sum of the values of a batch, in bytes; a single larger value is a batch alone."""
 AGAIN_SECONDS = 2.0
+"""Delay before a failed batch is retried, in seconds."""
 _ODD = re.compile(r"[^A-Za-z0-9_-]")
 
 
 class KeysDoor:
-    """Used from the desk's thread. ``full``: why nothing may be published now."""
+    """Inbox of etcd clients: publishes the keys that they put, one batch at a time. Loop thread only."""
 
     def __init__(self, desk: Desk, clock: Clock, full: Callable[[], QueueError | None]) -> None:
+        """``full``: return the error while nothing may be published, otherwise None."""
         self._desk = desk
         self._clock = clock
         self._full = full
         self._waiting: deque[Put] = deque()
         self._is_busy = False
         self._alone = 0
-        """How many go one by one, because one of them could not be taken in."""
+        """Number of messages at the front of the queue to publish one by one, because the queue refused a batch."""
 
     def arrived(self, puts: list[Put]) -> None:
         self._waiting.extend(puts)
         self._next()
 
     def end(self) -> None:
-        """Somebody else leads, and finds them in etcd."""
+        """Drop the waiting keys: another node leads now, and finds them in etcd."""
         self._waiting.clear()
 
     def _next(self) -> None:
@@ -60,7 +65,7 @@ class KeysDoor:
         )
 
     def _batch(self) -> list[Put]:
-        """Of one queue, as many as go together."""
+        """Remove and return the next batch: keys of one queue within the limits, each key once."""
         first = self._waiting.popleft()
         batch, size = [first], len(first.value)
         most = 1 if self._alone else MOST_AT_ONCE

@@ -1,8 +1,8 @@
 """Feed protocol: codec of six public frames, topics as bits of a mask, and connections of subscribers.
 
 Subscribers connect over unix sockets and TCP. The protocol has no token, so it listens only where the settings say. The
-frames are little-endian, without length, version or checksum. The first four bytes name the frame and thereby its size;
-only a topic message carries a size of its own:
+frames are little-endian, without length, version or checksum. The first four bytes identify the frame and thereby its
+size; only a topic message has a size field:
 
     TOPI  32+n  0 magic  4 topic  8 global_seq  12 topic_seq  16 timestamp (u64, ns)  24 data_size  28 payload  +4 zeros
     SUBS  80    0 magic  4 client_id  8 topic_mask  12 last_seq  16 client_name[64]
@@ -11,9 +11,9 @@ only a topic message carries a size of its own:
     RECS  20    0 magic  4 result  8 start_seq  12 end_seq  16 total_messages
     RECC  16    0 magic  4 total_sent  8 timestamp (u64, ns)
 
-The codec is sans-IO; golden tests fix its bytes. ``docs/feed.md`` says what the server understands and answers.
-Stored records are rewritten as topic messages. Subscribers with equal masks compare equal, so their bytes are made
-once."""
+The codec is sans-IO; golden tests fix its bytes. ``docs/feed.md`` specifies the requests and the answers of the server.
+Stored records are rewritten as topic messages. Dialects with equal masks compare equal, so the bytes for their
+subscribers are encoded once."""
 
 import asyncio
 import struct
@@ -39,9 +39,11 @@ from yirangmq.wire import records as wire_records
 TOPI, SUBS, SUOK = 0x544F5049, 0x53554253, 0x53554F4B
 RECR, RECS, RECC = 0x52454352, 0x52454353, 0x52454343
 MOST = 2**32 - 1
+"""Largest sequence: the layout has 32 bits."""
 TRAILER = bytes(4)
-"""What the layout's own alignment leaves after a payload; a reader takes it, and finds zeros."""
+"""Padding after a payload, from the layout's alignment. Readers consume it; it is always zeros."""
 PAYLOAD_FROM = 28
+"""Offset of the payload in a topic message, in bytes."""
 _TOPI = struct.Struct("<IIIIQI")
 _SUBS = struct.Struct("<IIII64s")
 _FOUR = struct.Struct("<IIII")
@@ -59,7 +61,8 @@ class TopicMessage(NamedTuple):
 
 
 class Subscription(NamedTuple):
-    """``last_seq`` is whatever lay in the sender's memory: never to be used. Nor is the name's last byte."""
+    """SUBS frame. ``last_seq`` is uninitialised memory of the sender and must never be used; so is the last byte of the
+    name."""
 
     client_id: int
     topic_mask: int
@@ -68,7 +71,7 @@ class Subscription(NamedTuple):
 
 
 class SubscriptionOk(NamedTuple):
-    """``result``: 0, or 1 if it was refused."""
+    """SUOK frame. ``result``: 0, or 1 if the subscription was refused."""
 
     result: int
     approved_topics: int
@@ -112,7 +115,9 @@ def encode(message: Message) -> bytes:
 
 
 def topic_message(topic: int, global_seq: int, topic_seq: int, timestamp: int, payload: bytes | memoryview) -> bytes:
-    """Refused where a sequence has no room: the layout has 32 bits, and a number that began anew would be a lie."""
+    """Encode a TOPI frame.
+
+    Raise ``TooLarge`` if a sequence exceeds the layout's 32 bits: a number that wrapped around would be wrong."""
     if global_seq > MOST or topic_seq > MOST:
         raise TooLarge(f"sequence {global_seq} has no room in this layout, which ends at {MOST}", field="sequence")
     head = _TOPI.pack(TOPI, topic, global_seq, topic_seq, timestamp, len(payload))
@@ -120,14 +125,16 @@ def topic_message(topic: int, global_seq: int, topic_seq: int, timestamp: int, p
 
 
 class Scanner:
-    """Feed it any split of a stream, take whole messages out. Four bytes that begin no frame are passed over, as this
-    layout has it. ``largest``: bytes of a payload past which the stream is not followed."""
+    """Stream decoder, sans-IO: any split of the bytes in, whole messages out.
+
+    Four bytes that begin no frame are skipped, as this protocol specifies."""
 
     def __init__(self, largest: int) -> None:
+        """``largest``: maximum size of a payload, in bytes; a larger one raises ``TooLarge``."""
         self._largest = largest
         self._buffer = bytearray()
         self.passed = 0
-        """Bytes that belonged to no frame."""
+        """Skipped bytes, which belonged to no frame."""
 
     @property
     def held(self) -> int:
@@ -152,7 +159,8 @@ class Scanner:
             del self._buffer[:at]
 
     def _size(self, at: int) -> int | None:
-        """Of the frame that begins there; 0: none does; None: too little has come to say."""
+        """Return the size of the frame that starts at ``at``, in bytes; 0 if no frame starts there; None if more bytes
+        are needed to decide."""
         [magic] = _MAGIC.unpack_from(self._buffer, at)
         if magic != TOPI:
             return _SIZES.get(magic, 0)
@@ -189,7 +197,9 @@ def _decode(data: bytearray, at: int, size: int) -> Message:
 
 @dataclass(frozen=True)
 class Public:
-    """``topics``: those that have a bit. ``mask``: the ones that are sent."""
+    """Dialect of the feed protocol for topic delivery (``topics.ports``).
+
+    ``topics``: the topics that have a bit, in the order of their bits. ``mask``: the requested bits."""
 
     topics: tuple[str, ...]
     mask: int
@@ -220,7 +230,7 @@ class Public:
         at = 0
         while at < len(view):
             head = wire_records.read_head(view, at)
-            if head is None or not wire_records.is_sound(view, at, head):  # the layout has no checksum of its own
+            if head is None or not wire_records.is_sound(view, at, head):  # frames have no checksum
                 raise StoreDamaged("a record does not hold what was written")
             bit = bits[wire_records.topic_at(view, at, head)]
             begin = at + wire_records.HEAD + head.topic_size + head.key_size + head.headers_size
@@ -231,28 +241,31 @@ class Public:
 
 
 def refused(last: int) -> bytes:
-    """To one that cannot follow."""
+    """Encode the SUOK frame for a subscriber that is refused."""
     return encode(SubscriptionOk(1, 0, _fitting(last)))
 
 
 def not_kept(asked: int, first: int) -> bytes:
-    """To one that asks for what is no longer there: both numbers stand where start and end would."""
+    """Encode the RECS frame for records that are no longer stored; start is the requested sequence, end the first
+    stored one."""
     return encode(RecoveryResponse(1, _fitting(asked), _fitting(first), 0))
 
 
 def _fitting(number: int) -> int:
-    """A number that is only told, not counted on."""
+    """Cap a number that is informative only, so that it fits in 32 bits."""
     return min(number, MOST)
 
 
 # -- connections -------------------------------------------------------------------------------------------------------
 
 MOST_NONSENSE = 64 * 1024
-"""Bytes that belong to no frame; whoever sends more speaks something else."""
+"""Maximum number of skipped bytes of a connection; a client that sends more speaks a different protocol."""
 
 
 @dataclass(slots=True)
 class FeedDoor:
+    """Feed protocol server: its open connections, and the set of connections with unsent bytes. Loop thread only."""
+
     topics: Publisher
     limits: Limits
     connections: set["FeedConnection"] = field(default_factory=set)
@@ -274,7 +287,7 @@ class FeedDoor:
 
 
 class FeedConnection(asyncio.Protocol):
-    """One subscriber, and its ``topics.ports.Line``."""
+    """Connection of one subscriber; implements ``topics.ports.Line``. Loop thread only, except ``owed``."""
 
     def __init__(self, door: FeedDoor, trusted: bool) -> None:
         self._door = door
@@ -308,7 +321,7 @@ class FeedConnection(asyncio.Protocol):
         try:
             for message in self._scanner.feed(data):
                 self._handle(message)
-        except TooLarge:  # a topic message is none of a subscriber's frames
+        except TooLarge:  # subscribers send no topic messages, so the maximum payload is 0
             self.cut("frame")
         if self._scanner.passed > MOST_NONSENSE:
             self.cut("nonsense")
@@ -335,10 +348,10 @@ class FeedConnection(asyncio.Protocol):
             self._recover(message)
 
     def _subscribe(self, message: Subscription) -> None:
-        """``last_seq`` is not looked at: what it missed it asks for."""
+        """Start a subscription at the head. ``last_seq`` is ignored: the client requests missed records with RECR."""
         topics = self._door.topics
         if self._subscriber is not None:
-            return  # it follows already
+            return  # already subscribed
         dialect = Public(topics.settings.masked, message.topic_mask)
         wanted = Filter(masked(dialect.approved, dialect.topics), (), f"mask={dialect.approved}")
         self.peer = f"{self.peer} {message.client_id} {message.name}".rstrip()
@@ -356,8 +369,10 @@ class FeedConnection(asyncio.Protocol):
             self.fail(error)
 
     def _recover(self, message: RecoveryRequest) -> None:
-        """Answered while it is ONLINE, as this layout has it; otherwise a recovery is under way already. 0 is the
-        beginning, wherever that is now."""
+        """Start a catch-up.
+
+        As the protocol specifies, RECR is answered only in the state ONLINE; in other states a catch-up is already
+        running. A ``last_seq`` of 0 means the first stored record."""
         subscriber, topics = self._subscriber, self._door.topics
         if subscriber is None or subscriber.state is not ClientState.ONLINE:
             return
@@ -378,14 +393,14 @@ class FeedConnection(asyncio.Protocol):
         self._sender.lend(take, wake)
 
     def fail(self, error: QueueError) -> None:
-        """There are no words for why; one that has just come is told that it cannot follow."""
+        """Close the connection. The protocol has no error frame; a new subscriber gets a negative SUOK first."""
         if self._subscriber is None or self._subscriber.state is ClientState.CONNECTED:
             self.send(refused(0))
         self._door.count(error.code)
         self.shut()
 
     def shut(self) -> None:
-        """Send what is there, then close."""
+        """Flush, then close the connection."""
         self.flush()
         self._leave()
         if self._transport is not None:

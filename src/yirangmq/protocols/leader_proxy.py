@@ -1,13 +1,13 @@
-"""Proxy of a node that does not lead: passes connections on to the leader, byte for byte.
+"""Leader proxy: a follower relays client connections to the leader, byte for byte.
 
 While this node leads, a connection goes to its own protocol. Otherwise the node connects to the leader and relays both
 directions with backpressure. If no leader is found within ``PATIENCE_SECONDS``, the connection goes to this node's own
 protocol, which answers that it is not active.
 
-The leader takes relayed connections of all protocols at one address. Their first line is JSON; it names the
+The leader accepts relayed connections of all protocols at one address. Their first line is JSON; it names the
 protocol, and shows the secret from the leader's key in etcd. With TLS the leader's certificate is pinned by its
-SHA-256 in that key. A relayed connection ends with the lead of its target: the client connects again, and is relayed
-to the next leader."""
+SHA-256 in that key. A relayed connection is closed when its target loses the lead: the client reconnects and is
+relayed to the next leader."""
 
 import asyncio
 import contextlib
@@ -20,16 +20,23 @@ from typing import Any, NamedTuple, Protocol, cast
 from yirangmq.protocols.listen import Make, prepare_tcp, shown, sockets_of, tcp_server
 
 PATIENCE_SECONDS = 10.0
-"""How long a client waits for somebody to lead: a lease, and a moment more."""
+"""How long a client waits for a leader: the duration of a leader's lease, and a little more."""
 STEP_SECONDS = 0.1
+"""Poll interval while no leader is known or reachable, in seconds."""
 CONNECT_SECONDS = 2.0
+"""Timeout of a connection attempt to the leader, and of a TLS handshake of a relayed connection, in seconds."""
 FIRST_SECONDS = 10.0
+"""Timeout of the first line of a relayed connection, in seconds."""
 LONGEST_LINE = 1024
+"""Maximum length of the first line, in bytes."""
 MOST_HELD = 256 * 1024
+"""Bytes that are buffered for a client until the leader is connected; past them its reading pauses."""
 
 
 class Target(NamedTuple):
-    """Where the leader takes what is passed on; ``pin``: the SHA-256 of its certificate, "" without TLS."""
+    """Address at which the leader accepts relayed connections, and the secret for it.
+
+    ``pin``: the SHA-256 of the leader's certificate; "" without TLS."""
 
     host: str
     port: int
@@ -38,16 +45,20 @@ class Target(NamedTuple):
 
 
 class Lead(Protocol):
+    """Leadership as the proxy sees it."""
+
     @property
     def is_on(self) -> bool:
-        """We lead."""
+        """True while this node leads."""
 
     def target(self) -> Target | None:
-        """Somebody else does, and can be reached here."""
+        """Return the address of the leader if another node leads, otherwise None."""
 
 
 class Gate:
-    """Before every door of a node. ``guard`` each of them before they listen."""
+    """Leader proxy of a node, in front of all its protocols. Loop thread only.
+
+    Call ``guard`` for each protocol before it listens."""
 
     def __init__(self, lead: Lead, secret: str) -> None:
         self.lead = lead
@@ -61,12 +72,14 @@ class Gate:
         return lambda: make() if self.lead.is_on else Passage(self, name, make)
 
     async def listen(self, address: tuple[str, int], tls: ssl.SSLContext | None) -> str:
-        """Where other nodes pass on to us, as ``HOST:PORT``."""
+        """Listen for connections that other nodes relay. Return the bound address as ``HOST:PORT``."""
         self._server = await tcp_server(lambda: Intake(self), address, tls, CONNECT_SECONDS, "cluster_listen")
         return shown(next(iter(sockets_of(self._server))).getsockname())
 
     def opened(self, line: bytes) -> Make | None:
-        """The door that this first line asks for; None if it may not."""
+        """Return the protocol factory that this first line names.
+
+        None if the line or the secret is invalid, or if this node does not lead."""
         try:
             given = json.loads(line)
             is_right = hmac.compare_digest(str(given["secret"]).encode(), self._secret.encode())
@@ -75,7 +88,7 @@ class Gate:
             return None
 
     def changed(self) -> None:
-        """Somebody else leads, or nobody: what was passed on to the former one ends."""
+        """Close the connections that are relayed to a former leader. Called when the leader changes or is lost."""
         target = self.lead.target()
         for passage in [one for one in self.passages if one.target not in (None, target)]:
             passage.end()
@@ -89,7 +102,8 @@ class Gate:
 
 
 class Passage(asyncio.Protocol):
-    """One connection of a client, until it is known whose it is, and on."""
+    """Client connection that is buffered until a leader is found, then relayed to it or handed to this node's own
+    protocol."""
 
     def __init__(self, gate: Gate, name: str, make: Make) -> None:
         self._gate = gate
@@ -156,7 +170,8 @@ class Passage(asyncio.Protocol):
             hand_over(self._near, self._make(), bytes(self._held))
 
     async def _reach(self, target: Target) -> bool:
-        """Connected to the leader, which knows whom we want."""
+        """Connect to the leader and send the first line. Return False if the leader is not reachable or not the one
+        that etcd names."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
@@ -195,7 +210,7 @@ class Passage(asyncio.Protocol):
 
 
 class _Far(asyncio.Protocol):
-    """The leader's end of a passage."""
+    """The connection to the leader of a ``Passage``."""
 
     def __init__(self, passage: Passage) -> None:
         self._passage = passage
@@ -214,7 +229,7 @@ class _Far(asyncio.Protocol):
 
 
 class Intake(asyncio.Protocol):
-    """A connection that another node passes on to us; after its first line it is a door's."""
+    """Connection that another node relays to this one; after its first line it is handed to a protocol."""
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
@@ -246,7 +261,7 @@ class Intake(asyncio.Protocol):
 
 
 def hand_over(transport: asyncio.Transport, protocol: asyncio.BaseProtocol, held: bytes) -> None:
-    """This connection is that protocol's from now on, with what was read of it already."""
+    """Transfer a connection to another protocol, together with the bytes that were already read from it."""
     transport.set_protocol(protocol)
     protocol.connection_made(transport)
     if isinstance(protocol, asyncio.BufferedProtocol):
@@ -262,13 +277,13 @@ def hand_over(transport: asyncio.Transport, protocol: asyncio.BaseProtocol, held
 
 
 def _resume(transport: asyncio.Transport) -> None:
-    with contextlib.suppress(RuntimeError):  # it was not paused
+    with contextlib.suppress(RuntimeError):  # reading was not paused
         if not transport.is_closing() and not transport.is_reading():
             transport.resume_reading()
 
 
 def _unchecked() -> ssl.SSLContext:
-    """The certificate is compared with the one that the leader named in etcd, not with authorities."""
+    """Return a TLS context without verification: ``_is_pinned`` compares the certificate with the pin from etcd."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

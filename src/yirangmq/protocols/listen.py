@@ -1,7 +1,7 @@
 """Listening sockets of every protocol: unix sockets and TCP, their files, options and peer addresses.
 
 A unix socket has its mode before a client can connect. A socket file that a dead server left behind is replaced; one
-at which a process listens is refused as in use. Everything that may write the file may connect. Errors are
+at which a process listens is refused as in use. Every process that may write the file may connect. Errors are
 ``CannotListen`` or ``BadInput`` with the setting at fault. ``TlsServer`` aborts TLS handshakes when it closes."""
 
 import asyncio
@@ -22,7 +22,7 @@ from yirangmq.observe.port_in_use import CREDENTIALS, cannot_listen, in_use, who
 from yirangmq.protocols.context import CertifiedPeer
 
 UNIX_ROOM = 1024 * 1024
-"""Bytes that wait in a unix socket for its reader. (TCP finds its own size.)"""
+"""Send buffer of a unix socket, in bytes. (TCP tunes its buffers automatically.)"""
 TCP_OPTIONS = (
     (socket.IPPROTO_TCP, "TCP_NODELAY", 1),
     (socket.SOL_SOCKET, "SO_KEEPALIVE", 1),
@@ -30,30 +30,32 @@ TCP_OPTIONS = (
     (socket.IPPROTO_TCP, "TCP_KEEPINTVL", 15),
     (socket.IPPROTO_TCP, "TCP_KEEPCNT", 4),
 )
-"""Answers go out at once; a peer that vanished is noticed within two minutes. Systems lack some of them."""
+"""Socket options: answers are sent without delay (no Nagle), and keep-alive detects a vanished peer within two minutes.
+Some systems lack some of them."""
 LONGEST_UNIX_PATH = 107
-"""What the system has room for."""
+"""Maximum length of a socket path, in bytes: the size of ``sun_path`` in the kernel less the final NUL."""
 BACKLOG = 512
-"""Connections the system holds for us until we take them."""
+"""Length of the kernel's queue of connections that are not accepted yet."""
 
 Make = Callable[[], asyncio.BaseProtocol]
 Guard = Callable[[str, Make], Make]
-"""Stands before a door, which has this name: who comes may be sent elsewhere."""
+"""(name of a protocol, its factory) → a factory to use instead, such as that of the leader proxy."""
 
 
 class WayIn(NamedTuple):
-    """What stands between a client and a door."""
+    """Options of a listener: TLS, and the guard in front of the protocol."""
 
     tls: ssl.SSLContext | None
     guard: Guard
 
 
 def open_to_all(name: str, make: Make) -> Make:
+    """A ``Guard`` that changes nothing."""
     return make
 
 
 def peer_process(transport: asyncio.BaseTransport) -> str:
-    """Which process is at the other end of a unix socket, where the system tells."""
+    """Return the peer of a unix socket as ``unix:PID``, or ``unix`` if the system does not report the process."""
     try:
         raw = transport.get_extra_info("socket")
         pid, _, _ = CREDENTIALS.unpack(raw.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size))
@@ -63,13 +65,14 @@ def peer_process(transport: asyncio.BaseTransport) -> str:
 
 
 def give_room(transport: asyncio.BaseTransport) -> None:
-    """A unix socket that holds what one commit brings a consumer: it has something to read during the next one."""
+    """Enlarge the send buffer of a unix socket to hold the messages that one commit delivers to a consumer, so that the
+    consumer can read them during the next commit."""
     with contextlib.suppress(OSError, AttributeError):
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNIX_ROOM)
 
 
 def prepare_tcp(transport: asyncio.BaseTransport) -> str:
-    """Sets the options of a TCP connection; returns the peer's address, a ``CertifiedPeer`` if it showed a
+    """Set the options of a TCP connection. Return the peer's address, a ``CertifiedPeer`` if it showed a
     certificate."""
     raw = transport.get_extra_info("socket")
     for level, name, value in TCP_OPTIONS:
@@ -82,14 +85,13 @@ def prepare_tcp(transport: asyncio.BaseTransport) -> str:
 
 
 def local_host(transport: asyncio.BaseTransport) -> str:
-    """The address of this machine that a TCP client connected to; "" where the system does not tell."""
+    """Return the address of this machine that a TCP client connected to, or "" if it is not known."""
     name = transport.get_extra_info("sockname")
     return str(name[0]) if isinstance(name, tuple) else ""
 
 
 async def unix_server(make: Make, path: Path, mode: int, field: str = "socket") -> asyncio.AbstractServer:
-    """A unix socket; whoever may write the file may use it. A socket left behind by a dead server is replaced, one at
-    which somebody listens is not."""
+    """Listen on a unix socket. A stale socket file is replaced; one at which a process listens is an error."""
     if len(os.fsencode(path)) > LONGEST_UNIX_PATH:
         raise BadInput(f"{path} is longer than the {LONGEST_UNIX_PATH} bytes a socket path may have", field=field)
     who = who_listens(path)
@@ -106,19 +108,23 @@ async def unix_server(make: Make, path: Path, mode: int, field: str = "socket") 
 
 
 def _bind_unix(bound: socket.socket, path: Path, mode: int) -> None:
-    """The file has its mode before anybody can connect: nobody listens yet. On Linux it has it from the first moment,
-    because bind takes the mode of the socket itself. The umask is not touched: it belongs to all threads."""
-    with contextlib.suppress(OSError):  # elsewhere a socket has no mode
+    """Bind, and set the mode of the file before a client can connect: the socket does not listen yet.
+
+    On Linux the file has its mode from its creation, because bind applies the mode of the socket itself. The umask is
+    not changed: it is shared by all threads."""
+    with contextlib.suppress(OSError):  # on other systems a socket has no mode
         os.fchmod(bound.fileno(), mode)
     bound.bind(str(path))
-    if stat.S_IMODE(path.stat().st_mode) != mode:  # the umask took something away
+    if stat.S_IMODE(path.stat().st_mode) != mode:  # the umask removed bits
         path.chmod(mode)
 
 
 async def tcp_server(
     make: Make, address: tuple[str, int], tls: ssl.SSLContext | None, handshake_seconds: float, field: str = "tcp"
 ) -> asyncio.AbstractServer:
-    """``handshake_seconds``: how long a TLS handshake may take. Closing the server ends those under way."""
+    """Listen on TCP, with TLS if ``tls`` is given.
+
+    ``handshake_seconds``: timeout of a TLS handshake. Closing the server aborts handshakes in progress."""
     host, port = address
     loop = asyncio.get_running_loop()
     bound = None
@@ -148,7 +154,7 @@ def _tls_server(
 
 
 async def _bound_by_name(host: str, port: int) -> list[socket.socket]:
-    """Sockets at every address of this name, bound as the loop binds them."""
+    """Return sockets bound to every address of this host name, in the way the loop binds them."""
     server = await asyncio.get_running_loop().create_server(
         asyncio.Protocol, host, port, reuse_address=True, start_serving=False
     )
@@ -159,8 +165,7 @@ async def _bound_by_name(host: str, port: int) -> list[socket.socket]:
 
 
 def _bound(host: str, port: int) -> socket.socket | None:
-    """A socket at an address that is written in numbers: there is nothing to look up, and no threads are begun for it.
-    None: it is a name."""
+    """Return a socket bound to a numeric address, without a name lookup and its threads. None if ``host`` is a name."""
     try:
         version = ip_address(host).version
     except ValueError:
@@ -178,7 +183,7 @@ def _bound(host: str, port: int) -> socket.socket | None:
 
 
 def clear_socket(path: Path, field: str = "socket") -> None:
-    """Remove a socket; anything else in its place stays, and is an error."""
+    """Remove a socket file if it exists. Any other kind of file is kept and is an error."""
     with contextlib.suppress(FileNotFoundError):
         try:
             if not stat.S_ISSOCK(path.lstat().st_mode):
@@ -195,7 +200,7 @@ def sockets_of(server: asyncio.AbstractServer) -> Any:
 
 
 def shown(name: tuple[Any, ...]) -> str:
-    """The address of a TCP socket as people write it."""
+    """Format the address of a TCP socket as ``HOST:PORT``, an IPv6 address in brackets."""
     host, port = name[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
@@ -203,16 +208,16 @@ def shown(name: tuple[Any, ...]) -> str:
 # -- TLS ---------------------------------------------------------------------------------------------------------------
 
 RETRY_SECONDS = 1.0
-"""Pause of accepting after a failure, as when no file descriptor is left (EMFILE) or no memory."""
+"""Pause in seconds before accepting is retried after a failure such as EMFILE (no file descriptor left) or ENOMEM."""
 
 
 class TlsServer(asyncio.AbstractServer):
     """A TCP server with TLS that can abort the handshakes under way when it closes.
 
-    asyncio's own servers hand a connection over only after its handshake, and their ``close`` leaves a handshake under
-    way open. This server accepts connections itself and keeps the socket of each handshake until it ends. ``sockets``
+    asyncio's servers report a connection only after its handshake, and their ``close`` leaves handshakes in progress
+    open. This server accepts connections itself and keeps the socket of each handshake until it ends. ``sockets``
     are bound already; the server listens from ``begin`` to ``close``. A handshake takes at most
-    ``handshake_seconds``."""
+    ``handshake_seconds``. Loop thread only."""
 
     def __init__(
         self,
@@ -228,10 +233,10 @@ class TlsServer(asyncio.AbstractServer):
         self._loop = asyncio.get_running_loop()
         self._is_closed = False
         self._under_way: dict[asyncio.Task[None], socket.socket] = {}
-        """Handshakes under way, each with its socket."""
+        """Handshakes in progress, each with its socket."""
 
     def begin(self, backlog: int) -> None:
-        """``backlog``: connections that the kernel queues; at most so many are accepted in one call."""
+        """Start listening. ``backlog``: length of the kernel's queue, and maximum of connections accepted per call."""
         for listening in self.sockets:
             listening.setblocking(False)
             listening.listen(backlog)
@@ -258,12 +263,12 @@ class TlsServer(asyncio.AbstractServer):
             task.add_done_callback(self._under_way.pop)
 
     async def _shake_hands(self, raw: socket.socket) -> None:
-        with contextlib.suppress(OSError):  # ssl.SSLError is an OSError; the loop has closed the connection
+        with contextlib.suppress(OSError):  # includes ssl.SSLError; the loop has already closed the connection
             transport, _ = await self._loop.connect_accepted_socket(
                 self._make, raw, ssl=self._context, ssl_handshake_timeout=self._handshake_seconds
             )
             if self._is_closed and transport is not None:
-                transport.abort()  # its last handshake bytes had arrived before close()
+                transport.abort()  # the last handshake bytes had arrived before close()
 
     # -- asyncio.AbstractServer -----------------------------------------------------------------------------------
 
@@ -279,7 +284,7 @@ class TlsServer(asyncio.AbstractServer):
                 raw.shutdown(socket.SHUT_RDWR)
 
     async def wait_closed(self) -> None:
-        """Until every handshake has ended."""
+        """Wait until every handshake has ended."""
         if self._under_way:
             await asyncio.wait(self._under_way)
 

@@ -1,12 +1,12 @@
-"""Sending side of one connection: one write a loop iteration; the socket lent to a catch-up worker.
+"""Sending side of one connection: one write per loop iteration, and detaching the socket for a catch-up worker.
 
-A catch-up worker writes to the socket itself, through a duplicate of its descriptor, with ``sendfile`` where possible.
-It gets the socket only when nothing is left in the transport, and gives it back where a frame ends. So bytes of the
-loop and of the worker never mix. Whatever the loop sends meanwhile is queued; the worker writes it between frames. Over
-TLS the worker hands its bytes to the loop, one part at a time.
+A catch-up worker writes to the socket directly, through a duplicate of its descriptor, with ``sendfile`` where
+possible. The socket is detached for it only when the transport's buffer is empty, and attached again at the end of a
+frame. So bytes of the loop and of the worker never mix. Bytes that the loop sends meanwhile are deferred in a queue;
+the worker writes them between frames. Over TLS the worker passes its bytes to the loop, one part at a time.
 
-A client for which more than ``client_memory`` bytes wait is cut. Loop thread only, except for taking the queued
-bytes. The last class is a native connection as a feed of topics sees it (``topics.ports.Line``)."""
+If more than ``client_memory`` bytes are unsent, the client is disconnected. Loop thread only, except for flushing the
+deferred bytes. The last class adapts a native connection to topic delivery (``topics.ports.Line``)."""
 
 import asyncio
 import errno
@@ -24,17 +24,22 @@ from yirangmq.topics.publisher import Publisher
 # -- sender ------------------------------------------------------------------------------------------------------------
 
 RELAYED = 256 * 1024
-"""Bytes handed to the loop at once where a worker cannot write to the socket itself."""
+"""Maximum size in bytes of a part that is passed to the loop, or read from a file, if ``sendfile`` is not possible."""
 NO_SENDFILE = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)
+"""Errors of ``sendfile`` that mean it is not supported for these descriptors."""
 
 
 class Sender:
-    """``dirty``: something waits to be flushed. ``give_up``: too much waits for a client that does not read. Used from
-    the loop's thread, but for ``owed``."""
+    """Send buffer of one connection, and detaching of its socket. Loop thread only, except ``owed``.
+
+    While the socket is detached (``is_lent``), the loop writes nothing to the transport."""
 
     def __init__(
         self, write_buffer: int, client_memory: int, dirty: Callable[[], None], give_up: Callable[[str], None]
     ) -> None:
+        """``write_buffer``: high-water mark of the transport, in bytes. ``client_memory``: upper bound of unsent bytes.
+        ``dirty``: called when there are bytes to flush. ``give_up``: called with the reason to close the connection of
+        a client that does not read."""
         self._write_buffer = write_buffer
         self._client_memory = client_memory
         self._dirty = dirty
@@ -56,19 +61,19 @@ class Sender:
         self._set_limits()
 
     def end(self) -> None:
-        """The connection is lost."""
+        """Release the transport: the connection is lost."""
         self._transport = None
         self._take = None
         self.drop()
 
     def drop(self) -> None:
-        """What waits is not sent."""
+        """Discard unsent bytes."""
         self._out, self._out_size = [], 0
         self._owed.clear()
 
     @property
     def waiting(self) -> int:
-        """Bytes that wait for the client, here and in the transport."""
+        """Number of unsent bytes, here and in the transport."""
         held = 0 if self._transport is None else self._transport.get_write_buffer_size()
         return self._out_size + self._owed_size - self._owed_taken + held
 
@@ -109,7 +114,7 @@ class Sender:
         if transport.get_write_buffer_size() > self._client_memory:
             self._give_up("slow")
         elif self._take is not None:
-            self._lend_if_empty()  # a write that went out at once is followed by no other word
+            self._lend_if_empty()  # if the write completed immediately, resume_writing is not called
 
     def paused(self) -> None:
         self._is_paused = True
@@ -123,19 +128,22 @@ class Sender:
     # -- lending the socket --------------------------------------------------------------------------------------------
 
     def lend(self, take: Take, wake: Callable[[], None]) -> None:
-        """Call ``take`` once everything sent is out; never, if the connection is lost before."""
+        """Detach the socket: call ``take`` with an outlet once the send buffers are empty.
+
+        ``take`` is never called if the connection is lost before. ``wake`` is called when an outlet without a
+        descriptor can take more bytes."""
         self.flush()
         transport = self._transport
         if transport is None or transport.is_closing():
             return
         self._take, self._wake = take, wake
         if not self._is_veiled:
-            transport.set_write_buffer_limits(high=0)  # we are told when it is empty
+            transport.set_write_buffer_limits(high=0)  # resume_writing is called when the buffer is empty
         self._lend_if_empty()
 
     @property
     def _is_veiled(self) -> bool:
-        """What is written is not what goes over the socket: TLS."""
+        """True if the connection uses TLS, so that plain bytes must not be written to the socket."""
         return self._transport is not None and self._transport.get_extra_info("ssl_object") is not None
 
     def _lend_if_empty(self) -> None:
@@ -161,7 +169,7 @@ class Sender:
         return SocketOutlet(transport.get_extra_info("socket").fileno())
 
     def _pass_on(self, data: bytes) -> None:
-        """From a relay, on the loop's thread."""
+        """Write a part from the relay to the transport. Loop thread only."""
         transport = self._transport
         if transport is not None and not transport.is_closing():
             transport.write(data)
@@ -169,7 +177,9 @@ class Sender:
                 self._relay.free()
 
     def owed(self) -> bytes:
-        """What was to be sent while this is lent; by the one who has it, on any thread."""
+        """Remove and return the deferred bytes: those sent while the socket is detached.
+
+        May be called on any thread, by the holder of the outlet."""
         parts = []
         with suppress(IndexError):
             while True:
@@ -179,6 +189,7 @@ class Sender:
         return data
 
     def give_back(self) -> None:
+        """Attach the socket again, and send the deferred bytes."""
         self._is_lent = False
         self._relay = None
         if self._transport is None or self._transport.is_closing():
@@ -194,7 +205,9 @@ class Sender:
 
 
 class SocketOutlet:
-    """A descriptor of its own for somebody else's socket. Nobody else can close it or get its number."""
+    """Outlet that writes to a duplicate of a socket's descriptor.
+
+    The duplicate stays valid when the transport closes its descriptor, so its number cannot be reused meanwhile."""
 
     def __init__(self, socket: int) -> None:
         self._fd = os.dup(socket)
@@ -224,7 +237,7 @@ class SocketOutlet:
 
 
 class Relay:
-    """From a worker to the loop, which writes; one part at a time, so that no more than one waits there."""
+    """Outlet for TLS: passes bytes from a worker thread to the loop, at most one part in flight."""
 
     def __init__(self, call: Callable[..., Any], pass_on: Callable[[bytes], None], wake: Callable[[], None]) -> None:
         self._call = call
@@ -242,7 +255,7 @@ class Relay:
         part = bytes(data[:RELAYED])
         try:
             self._call(partial(self._pass_on, part))
-        except RuntimeError:  # the loop has ended
+        except RuntimeError:  # the loop is closed
             raise ConnectionResetError from None
         return len(part)
 
@@ -253,23 +266,23 @@ class Relay:
         return self.send(memoryview(data)) if data else 0
 
     def free(self) -> None:
-        """The part is out, or nearly: the next one may come."""
+        """Accept the next part: the transport can take more bytes. Loop thread only."""
         self._is_free = True
         self._wake()
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """No resource to close."""
 
 
 def _nothing() -> None:
-    """Until somebody waits."""
+    """Do nothing; the ``wake`` callback until ``lend`` sets one."""
 
 
 # -- native connection as a feed sees it -------------------------------------------------------------------------------
 
 
 class Client(Protocol):
-    """What it needs of the connection."""
+    """The part of a connection that ``SessionLine`` needs."""
 
     peer: str
 
@@ -279,6 +292,8 @@ class Client(Protocol):
 
 
 class SessionLine:
+    """Native connection as topic delivery sees it; implements ``topics.ports.Line``."""
+
     def __init__(self, sender: Sender, client: Client, topics: Publisher | None) -> None:
         self._sender = sender
         self._client = client

@@ -1,11 +1,11 @@
 """Socket server on asyncio for the native protocol and STOMP: connections, backpressure, client limits.
 
-It serves unix sockets and TCP at once. All answers of a commit leave with one write per connection, by a flush after
-the commit. Reading pauses while a session has too many unanswered requests or its client does not read, and resumes at
-half the limit. A client that is silent for ``idle_seconds``, or in the middle of a frame for ``frame_seconds``, is
-closed.
+It serves unix sockets and TCP. All answers of a commit leave with one write per connection, by a flush after the
+commit. Reading pauses while a session has too many unanswered requests or its client does not read, and resumes at
+half the limit. The connection of a client is closed if the client is silent for ``idle_seconds``, or in the middle of a
+frame for ``frame_seconds``.
 
-A session reads into a buffer shared by all connections, or into its own for a large frame. Loop thread only."""
+A session reads into a buffer shared by all connections, or into a separate one for a large frame. Loop thread only."""
 
 import asyncio
 import ssl
@@ -22,25 +22,26 @@ from yirangmq.protocols.stream_sender import Sender, SessionLine
 from yirangmq.wire.frames import Kind
 
 BUFFER = 256 * 1024
-"""Bytes read at once. One buffer serves all connections: what was read is used before anybody else reads."""
+"""Size of the read buffer, in bytes. All connections share one buffer: its content is consumed before the next read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one client may cost."""
+    """Limits of one client, and of the number of clients."""
 
     connections: int = 1000
     idle_seconds: float = 600
     frame_seconds: float = 30
     write_buffer: int = 1024 * 1024
-    """Bytes waiting for a client that does not read; past them nothing is pushed to it or read from it."""
+    """High-water mark of unsent bytes of a client; above it nothing is pushed to the client or read from it."""
     client_memory: int = 64 * 1024 * 1024
-    """Bytes waiting for a client that are never exceeded: it is closed before."""
+    """Upper bound of unsent bytes of a client; its connection is closed before they exceed it."""
     pending: int = 256
+    """Maximum number of unanswered requests of a session."""
 
 
 class Speaker(Protocol):
-    """A session of whatever protocol is spoken at a door, as its connection needs it."""
+    """Protocol session as its connection sees it."""
 
     closed: bool
     frames: int
@@ -59,12 +60,14 @@ class Speaker(Protocol):
     def held(self) -> int: ...
 
     def room(self) -> memoryview | None:
-        """Where the next bytes are to be put; None: anywhere. Then ``filled`` says how many, or they are received."""
+        """Return the buffer for the next bytes, or None to read into the shared buffer.
+
+        ``filled`` reports bytes in the returned buffer; ``receive`` passes bytes of the shared one."""
 
     def filled(self, count: int) -> None: ...
 
     def receive(self, data: bytes | memoryview) -> None:
-        """The memory is used again when this returns."""
+        """Process bytes. The memory of ``data`` is reused after the call."""
 
     def unclog(self) -> None: ...
 
@@ -73,7 +76,7 @@ class Speaker(Protocol):
     def stop(self) -> None: ...
 
     def move(self, why: QueueError) -> None:
-        """The work is another node's now."""
+        """End the session because another node is active now."""
 
     def say_bye(self) -> None: ...
 
@@ -83,7 +86,7 @@ class Speaker(Protocol):
 
 
 def _native(connection: "Connection") -> Speaker:
-    """Our own protocol, loaded for the first who speaks it."""
+    """Create a session of the native protocol, whose modules are imported for the first connection."""
     from yirangmq.protocols.native.session import Session
 
     house = connection.door.house
@@ -99,8 +102,10 @@ def _native_refusal(error: QueueError) -> bytes:
 
 @dataclass(slots=True)
 class Door:
-    """Every open connection, and those with something to send. ``speak`` makes the session of a new connection,
-    ``refusal`` the bytes for one that is not let in."""
+    """Socket server of one protocol: its open connections, and the sets of those to flush or to resume.
+
+    ``speak`` creates the session of a new connection; ``refusal`` encodes the error for a connection over the limit.
+    Loop thread only."""
 
     house: House
     limits: Limits
@@ -109,23 +114,26 @@ class Door:
     connections: set["Connection"] = field(default_factory=set)
     dirty: set["Connection"] = field(default_factory=set)
     resting: set["Connection"] = field(default_factory=set)
-    """Those that are not read from until some of what they asked for is done. Not all of it is answered: nothing may be
-    sent to them when it is."""
+    """Connections whose reading is paused until some of their requests are done. Some requests have no answer, so a
+    write to the connection cannot be the signal to check it."""
     is_planned: bool = False
-    """It will be flushed when this turn of the loop is over, though no commit is made in it."""
+    """A flush is scheduled for the end of this loop iteration, without a commit."""
     buffer: memoryview = field(default_factory=lambda: memoryview(mmap(-1, BUFFER)))
-    """Mapped, so that it takes no more memory than somebody has filled. A view, because asyncio's TLS takes slices of
-    it: those of a bytearray would be copies."""
+    """Shared read buffer. Mapped, so that only pages that were filled take memory. A view, because asyncio's TLS slices
+    it: slices of a bytearray would be copies."""
     accepted: int = 0
-    """Connections since the start."""
+    """Connections accepted since the start."""
     closed_for: dict[str, int] = field(default_factory=dict)
-    """Clients that were refused or sent away since the start, by reason."""
+    """Refused or disconnected clients since the start, by reason."""
 
     def __post_init__(self) -> None:
         self.house.desk.after_commit.append(self.flush)
 
     def flush(self) -> None:
-        """After a commit: one write per connection, each by itself, so that a dead one takes no other with it."""
+        """Send the buffered bytes of all connections, one write per connection; runs after each commit.
+
+        Paused connections are checked for resuming. The connections are independent: a dead one does not affect the
+        others."""
         self.is_planned = False
         if self.dirty:
             dirty, self.dirty = self.dirty, set()
@@ -139,7 +147,7 @@ class Door:
         self.closed_for[reason] = self.closed_for.get(reason, 0) + 1
 
     def look_around(self, now: float) -> None:
-        """Send away who has been silent for too long; to be called about once a second."""
+        """Disconnect clients that have been silent for too long. Called about once per second."""
         for connection in list(self.connections):
             connection.check(now)
 
@@ -149,7 +157,7 @@ class Door:
 
 
 class Connection(asyncio.BufferedProtocol):
-    """Bytes between one socket and its session."""
+    """Connection between one socket and its session: reads, backpressure and timeouts."""
 
     def __init__(self, door: Door, trusted: bool) -> None:
         self.door = door
@@ -169,7 +177,7 @@ class Connection(asyncio.BufferedProtocol):
     # -- asyncio --------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but its type
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's transport has the interface, not the type
         self._loop = asyncio.get_running_loop()
         self._since = self._heard_at = self._loop.time()
         limits = self.door.limits
@@ -227,7 +235,7 @@ class Connection(asyncio.BufferedProtocol):
         self.sender.end()
 
     def pause_writing(self) -> None:
-        """It does not read what it asked for: nothing more is kept for it until it does."""
+        """Backpressure: the client does not read. Stop reading requests and pushing messages until it does."""
         self.sender.paused()
         self._session.is_clogged = True
         self.read_or_not()
@@ -247,7 +255,7 @@ class Connection(asyncio.BufferedProtocol):
             self._loop.call_soon(door.flush)
 
     def read_or_not(self) -> None:
-        """Read on exactly when the session can take more; first what it has not looked at yet."""
+        """Pause or resume reading. Before reading resumes, the session processes bytes that it has buffered."""
         transport, session = self._transport, self._session
         if transport is None or transport.is_closing() or self._stopping:
             return
@@ -264,11 +272,11 @@ class Connection(asyncio.BufferedProtocol):
                 transport.resume_reading()
 
     def refuse(self, error: QueueError) -> None:
-        """Say why, and close."""
+        """Send the error, then close."""
         self._session.refuse(error)
 
     def cut(self, reason: str) -> None:
-        """At once: too much waits for a client that does not read, or it is gone by itself, without a reason."""
+        """Abort the connection and discard unsent bytes. ``reason`` is counted; "" if the client has disconnected."""
         if reason:
             self.door.count(reason)
         self.sender.drop()
@@ -277,13 +285,13 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def shut(self) -> None:
-        """Send what is there, then close."""
+        """Flush, then close."""
         self.sender.flush()
         if self._transport is not None:
             self._transport.close()
 
     def stop(self) -> None:
-        """The server is going: take nothing more, answer what waits."""
+        """Begin the drain at server shutdown: read no more requests, answer those in flight."""
         self._stopping = True
         if self._transport is not None and self._reading and not self._transport.is_closing():
             self._reading = False
@@ -302,7 +310,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def check(self, now: float) -> None:
-        """Silent for too long, or in the middle of a frame for too long."""
+        """Refuse the session if a frame or the silence of the client exceeds its timeout."""
         limits, session = self.door.limits, self._session
         began = self._frame_began if session.is_greeted else self._since
         if began and self._reading and now - began > limits.frame_seconds:

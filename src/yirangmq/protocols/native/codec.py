@@ -1,7 +1,7 @@
 """Codec of the native protocol: published messages to envelopes, stored messages and deliveries to frame bodies.
 
 Pure functions without socket or session. Deliveries are built as plain tuples, which encode to the same bytes as the
-declared structs and take a third of the time to make."""
+declared structs and take a third of the time to build."""
 
 from collections.abc import Sequence
 from itertools import repeat
@@ -20,11 +20,11 @@ from yirangmq.wire import messages
 _DELIVERED = [itemgetter(Envelope._fields.index(name)) for name in ("published_at", "header", "payload", "is_json")]
 _id_of, _is_duplicate, _why_not = (itemgetter(Stored._fields.index(name)) for name in ("id", "duplicate", "refused"))
 MESSAGE_BYTES = 160
-"""What a message mostly needs in a frame beside payload and header."""
+"""Typical size of a message in a frame without payload and header, in bytes."""
 
 
 def envelopes(queue: str, messages: Sequence[messages.Outgoing], ids: Ids, now: int) -> list[Envelope]:
-    """Messages to be published, checked; those that bring no id are given one."""
+    """Validate messages to be published and build their envelopes. A message without an id gets a new one."""
     given = [new.id for new in messages]
     if not all(given):
         fresh = iter(ids.new(given.count("")))
@@ -51,7 +51,7 @@ def _envelope(queue: str, new: messages.Outgoing, id: str, now: int) -> Envelope
 
 
 def _check_json(payload: bytes) -> None:
-    """By the rule for the payload of an envelope: well formed, and its numbers may be of any size."""
+    """Check a payload by the rule for JSON payloads of envelopes: well formed, with numbers of any size."""
     if members(b'{"payload":%s}' % payload) != {"payload": payload.strip()}:
         raise BadInput("malformed JSON: more than one document", field="payload")
 
@@ -71,8 +71,9 @@ def stored(receipts: Sequence[Stored]) -> messages.Stored:
 
 
 def incoming(deliveries: Sequence[Delivery], ahead: int) -> list[messages.Incoming]:
-    """Tuples, which look like ``Incoming`` once they are bytes and are made in a third of the time. The wall clock, on
-    which the end of a lease is told, is ``ahead`` of store time."""
+    """Build the messages of a DELIVER frame as tuples, which encode to the same bytes as ``Incoming``.
+
+    The end of a lease is converted from store time to the wall clock, which is ``ahead`` ms ahead."""
     if isinstance(deliveries, RunDeliveries):
         return _in_runs(deliveries, ahead)
     found = [
@@ -83,14 +84,14 @@ def incoming(deliveries: Sequence[Delivery], ahead: int) -> list[messages.Incomi
 
 
 def size_of(body: messages.Deliver) -> int:
-    """About how many bytes it will be."""
+    """Return the approximate size of the encoded body, in bytes."""
     messages = cast("list[tuple[Any, ...]]", body.messages)
     headers, payloads = map(itemgetter(5), messages), map(itemgetter(6), messages)
     return sum(map(len, headers)) + sum(map(len, payloads)) + MESSAGE_BYTES * (len(messages) + 1)
 
 
 def _in_runs(deliveries: RunDeliveries, ahead: int) -> list[messages.Incoming]:
-    """The same without a card of each."""
+    """Like ``incoming``, from whole runs: messages of a run share one card, so no card is built per message."""
     leases = deliveries.leases
     found: list[tuple[Any, ...]] = []
     for (card, _), envelopes in deliveries.runs:

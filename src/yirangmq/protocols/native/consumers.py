@@ -1,8 +1,8 @@
 """Consumer side of one native session: leases, waiting leases, subscriptions with a credit window, settling.
 
-Sans-IO. A waiting lease gets an empty answer when its time is over or the server stops. Settled messages free their
-credit at once, so the commit that settles them also delivers the next ones. Nothing is pushed to a client that does
-not read."""
+Sans-IO. A waiting lease gets an empty answer when its wait times out or the server stops. Settled messages free their
+credit before their commit, so the commit that settles them also delivers the next ones. No messages are pushed to a
+client that does not read."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -24,16 +24,17 @@ from yirangmq.wire import messages as calls
 from yirangmq.wire.frames import Kind
 
 MOST_SUBSCRIPTIONS = 64
+"""Upper bound of subscriptions per client."""
 MOST_WAITING = 256
-"""Leases of one client that wait for messages at the same time."""
+"""Upper bound of leases of one client that wait for messages at the same time."""
 MOST_NAMES = 10_000
-"""Names of consumers remembered until the server stops."""
+"""Upper bound of consumer names remembered until the server stops."""
 LEASE_WEIGHT = 4
-"""Of a lease among requests not yet answered: its answer may be so much larger than that to a publish."""
+"""Weight of a lease among pending requests: its answer may be 4 times as large as that to a publish (weight 1)."""
 
 
 class Client(Protocol):
-    """The session this belongs to."""
+    """Session as its consumer side sees it."""
 
     client: str
     closed: bool
@@ -46,7 +47,7 @@ class Client(Protocol):
     def allow(self, verb: str, name: str) -> None: ...
 
     def allow_leases(self, transaction: Transaction, leases: Leases) -> None:
-        """Raises ``NotAllowed``, unless each is of a queue that it may take from."""
+        """Raise ``NotAllowed`` unless the client may consume from the queue of each lease."""
 
     def submit(
         self, request: int, work: Callable[[Any], Any], reply: Callable[[Any], None], weight: int = 1
@@ -54,7 +55,9 @@ class Client(Protocol):
 
 
 class Consuming:
-    """``known`` gathers the names under which anything was leased."""
+    """Consumer side of a session: leases, long polls, subscriptions with a credit window, and settling.
+
+    ``known`` collects the consumer names used in leases and subscriptions. Loop thread only."""
 
     def __init__(self, client: Client, desk: Desk, clock: Clock, known: set[str]) -> None:
         self._client = client
@@ -74,18 +77,18 @@ class Consuming:
         return {"waiting": len(self._waiting), "subscriptions": subscriptions}
 
     def wake(self) -> None:
-        """The client reads again."""
+        """Resume pushing: the client reads again."""
         for subscription in self._subscriptions.values():
             self._desk.hungry(subscription.queue)
 
     def stop(self) -> None:
-        """Who waits is told that there is nothing, and nothing more is pushed."""
+        """Answer all waiting leases with no messages, and stop pushing."""
         for request, waiting in list(self._waiting.items()):
             self._give_up(request, waiting)
         self.end()
 
     def move(self, why: QueueError) -> None:
-        """The work is another node's now: who waits here is told so."""
+        """Answer all waiting leases and subscriptions with the error: another node is active now."""
         failed = calls.failed(why)
         waiting = [*self._waiting, *self._subscriptions]
         self.end()
@@ -93,7 +96,7 @@ class Consuming:
             self._client.answer(Kind.ERROR, request, failed)
 
     def end(self) -> None:
-        """Nothing is waited for any more."""
+        """Cancel all subscriptions and waiting leases without an answer."""
         for subscription in self._subscriptions.values():
             self._desk.leave(subscription)
         for waiting in self._waiting.values():
@@ -170,7 +173,7 @@ class Consuming:
         self._subscriptions[request] = subscription
 
     def _on_store_time(self, held: Mapping[str, int]) -> Mapping[str, int]:
-        """The ends of leases, as they were told on the wall clock."""
+        """Convert ends of leases from the wall clock, on which clients get them, to store time."""
         ahead = self._clock.ahead_ms()
         return {lease: until - ahead for lease, until in held.items()} if ahead else held
 
@@ -208,7 +211,8 @@ class Consuming:
         )
 
     def _settle(self, request: int, texts: list[str], verb: Callable[[Any, Leases], Results]) -> None:
-        """Their credit is free at once, so that the commit that settles them hands out the next ones too."""
+        """Settle leases. Their credit is freed before the commit, so that this commit also delivers the next
+        messages."""
         known = (subscription.ledger.span_of(texts) for subscription in self._subscriptions.values())
         leases = Leases(texts, span=next(filter(None, known), None))
         self._client.submit(
@@ -251,7 +255,7 @@ class Consuming:
         return who
 
     def _policy_text(self, rules: QueuePolicy) -> str:
-        """As JSON. The policy of a queue is the same object until it is changed, so its text is made once."""
+        """Return a policy as JSON. A policy is the same object until it changes, so the latest text is cached."""
         if self._latest[0] is not rules:
             self._latest = rules, dumps(show_policy(rules)).decode()
         return self._latest[1]

@@ -1,8 +1,8 @@
 """Session of one native client, sans-IO: frames in, answers out, and the request between them.
 
-A request is answered when it is on disk. Answers come in any order, and each names its request. Requests carry weights
-by the size of their answers; reading pauses while the unanswered weight reaches ``most_pending`` or the client does not
-read.
+A request is answered when it is on disk. Answers come in any order, and each names its request. Requests have weights
+by the size of their answers. Backpressure: reading pauses while the unanswered weight reaches ``most_pending`` or the
+client does not read.
 
 The first frame must be HELLO with a token, unless the client is trusted. A frame that cannot be read, or that the
 client is not allowed to send, is answered with its error, and the connection is closed."""
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Asker(Protocol):
-    """The session it came from."""
+    """Session as its requests see it."""
 
     pending: int
 
@@ -42,8 +42,10 @@ class Asker(Protocol):
 
 
 class Asked:
-    """``work`` is for the desk's next commit, ``reply`` for what came of it. It is pending from here on until it is
-    ``done``. (A task of the desk, ``broker.commit_jobs.Task``: one value for each request instead of three.)"""
+    """Request of a session: a job of the group committer (``broker.commit_jobs.Task``).
+
+    ``work`` runs in the next commit; ``reply`` gets its value when that is on disk. The weight counts as pending from
+    construction until ``done``. The class is the job itself, so that a request costs one object instead of three."""
 
     __slots__ = ("_asker", "_reply", "_request", "_weight", "error", "requests", "value", "work")
 
@@ -74,7 +76,7 @@ class Asked:
 
 
 def elsewhere(transaction: Transaction) -> NoReturn:
-    """Work that is not the desk's."""
+    """Placeholder for ``work`` of requests that do not run in the committer; never called."""
     raise AssertionError
 
 
@@ -82,16 +84,18 @@ def elsewhere(transaction: Transaction) -> NoReturn:
 
 MOST_PENDING = 256
 LARGEST_GREETING = 8192
-"""Bytes of the first frame of somebody who has not shown the token yet."""
+"""Upper bound of the first frame of a client that has not sent its token yet, in bytes."""
 NOT_OURS = "this is not the token of this server"
 NO_TOKEN = "this server wants one; show it behind the address: ?token=TOKEN"
 CALL_WEIGHT = 16
-"""Of a call among requests not yet answered: its answer may be so much larger than that to a publish."""
+"""Weight of a call among pending requests: its answer may be 16 times as large as that to a publish (weight 1)."""
 
 
 class Session:
-    """``send`` takes bytes to the client; ``close`` ends the connection once they are sent. ``line``: for records of
-    topics, where the connection can carry them."""
+    """Session of one client of the native protocol, sans-IO. Loop thread only.
+
+    ``send`` passes bytes to the client; ``close`` closes the connection after they are sent. ``line`` is the
+    connection for records of topics, or None if it cannot carry them."""
 
     def __init__(
         self,
@@ -105,13 +109,14 @@ class Session:
         self._house = house
         self._peer = peer
         self.grant: Grant | None = None
-        """What it may do, if it is one of the programs; None: everything."""
+        """Grant of the client's program, or None if the client may do everything."""
         self._desk = house.desk
         self._send = send
         self._close = close
         self.is_greeted = trusted or not (house.token or not house.gate.is_open)
+        """The client may send requests: it has sent its token, or needs none."""
         self._was_delayed = False
-        """It may ask for things: it has shown its token, or needs none."""
+        """The HELLO is delayed because of earlier wrong tokens, or was; a second HELLO is refused."""
         self._reader = FrameReader(house.welcome.max_frame if self.is_greeted else LARGEST_GREETING)
         self.consuming: Consuming = Consuming(self, house.desk, house.clock, house.consumers)
         self.following: Following = Following(self, house.topics, line)
@@ -119,29 +124,30 @@ class Session:
         self.closed = False
         self.frames = 0
         self.pending = 0
-        """The weight of requests taken in and not yet answered; reading stops when there are too many."""
+        """Weight of the received requests that are not answered yet; reading pauses at ``most_pending``."""
         self.most_pending = MOST_PENDING
         self.is_clogged = False
-        """It does not read what it was sent: nothing is pushed to it, and nothing more is read from it."""
+        """The client does not read: no messages are pushed to it and no bytes are read from it."""
 
     # -- bytes in -------------------------------------------------------------------------------------------------
 
     def room(self) -> memoryview | None:
-        """Where the next bytes from the client are to be put; None: anywhere."""
+        """Return the buffer for the next bytes, or None if the caller may use any buffer."""
         return self._reader.room()
 
     def filled(self, count: int) -> None:
-        """So many were put there."""
+        """Process ``count`` bytes that were read into the buffer of ``room``."""
         if not self.closed:
             self._take(self._reader.filled(count))
 
     def receive(self, data: bytes | memoryview) -> None:
-        """Bytes from the client. (While its connection is being closed, TLS may bring more.)"""
+        """Process bytes from the client. TLS may deliver more while the connection is being closed; these are
+        ignored."""
         if not self.closed:
             self._take(self._reader.feed(data))
 
     def _take(self, frames: Generator[Frame, None, None]) -> None:
-        """A broken stream is answered once and closed."""
+        """Handle frames until the session is full or closed. A malformed stream is answered once and closed."""
         try:
             for frame in frames:
                 self.frames += 1
@@ -153,7 +159,7 @@ class Session:
                 self._count(error)
             self.refuse(error)
         finally:
-            frames.close()  # what was not looked at stays in the reader
+            frames.close()  # unprocessed bytes stay in the reader
 
     @property
     def is_full(self) -> bool:
@@ -161,16 +167,16 @@ class Session:
 
     @property
     def held(self) -> int:
-        """Bytes taken in and not yet understood."""
+        """Bytes received that are not a whole frame yet."""
         return self._reader.held
 
     @property
     def is_waiting(self) -> bool:
-        """It has asked for messages, or for anything else, and may well be silent."""
+        """The client waits for messages, records or answers, so its silence is expected."""
         return self.consuming.is_waiting or self.following.is_waiting or self.pending > 0
 
     def refuse(self, error: QueueError, request: int = 0) -> None:
-        """Say why, and close."""
+        """Send the error and close the connection."""
         self.answer(Kind.ERROR, request, messages.failed(error))
         self.end()
         self._close()
@@ -198,11 +204,14 @@ class Session:
             self._house.refusing.add("socket", self._peer(), error, "" if self.grant is None else self.grant.name)
 
     def allow(self, verb: str, name: str) -> None:
-        """``NotAllowed``, unless it may do this there."""
+        """Raise ``NotAllowed`` unless the client may exercise the verb in this queue."""
         context.check(self.grant, verb, name, "queue")
 
     def allow_leases(self, transaction: Transaction, leases: Leases) -> None:
-        """A program settles what it may take, wherever it has the number of a lease from."""
+        """Raise ``NotAllowed`` unless the client may consume from the queues of all these leases.
+
+        A program may settle the leases of any consumer in the queues that it may consume from. Knowing a lease id of
+        another queue does not suffice."""
         if self.grant is None:
             return
         for message in transaction.by_seq([seq for seq, _ in leases.keys]):
@@ -214,30 +223,30 @@ class Session:
                     raise
 
     def stop(self) -> None:
-        """The server is going: who waits is told that there is nothing, and nothing more is pushed."""
+        """Answer waiting leases with no messages and stop pushing: the server stops."""
         self.consuming.stop()
 
     def move(self, why: QueueError) -> None:
-        """The work is another node's now; this one can still be looked at."""
+        """Fail waiting leases and subscriptions with ``why``: another node is active now. Other requests still work."""
         self.consuming.move(why)
 
     def say_bye(self) -> None:
-        """The last frame of a server that stops: everything asked for is answered."""
+        """Send BYE, the last frame of a stopping server, after all requests are answered."""
         self.answer(Kind.BYE, 0, messages.Empty())
 
     def end(self) -> None:
-        """The client is gone: it waits for nothing any more."""
+        """Close the session: cancel waiting leases and subscriptions; later bytes are ignored."""
         self.closed = True
         self.consuming.end()
         self.following.end()
 
     def unclog(self) -> None:
-        """It reads again."""
+        """End the backpressure: the client reads again."""
         self.is_clogged = False
         self.consuming.wake()
 
     def describe(self) -> dict[str, Any]:
-        """For an operator."""
+        """Return the facts of the session that operators see."""
         about = {"client": self.client, "pending": self.pending, "clogged": self.is_clogged}
         return about | self.consuming.describe() | self.following.describe()
 
@@ -257,7 +266,7 @@ class Session:
     def answering(
         self, request: int, reply: Callable[[Any], None], weight: int
     ) -> Callable[[Any, QueueError | None], None]:
-        """The same for work that somebody else does: to be called when it is done."""
+        """Return the ``done`` callback of a pending request whose work does not run in the committer."""
         return Asked(self, request, elsewhere, reply, weight).done
 
     def check_room(self) -> None:
@@ -280,7 +289,7 @@ class Session:
         self.answer(Kind.WELCOME, request, messages.Welcome(*(welcome if greet is None else greet(welcome))))
 
     def _hello_late(self, request: int, body: messages.Hello) -> None:
-        """Too many wrong tokens came from its address: its HELLO had to wait."""
+        """Handle a HELLO that was delayed, because too many wrong tokens came from its address."""
         if self.closed:
             return
         try:
@@ -290,7 +299,7 @@ class Session:
             self.refuse(error, request)
 
     def _identify(self, token: str) -> None:
-        """``Stranger``, unless it is the server's token, or a program's."""
+        """Raise ``Stranger`` unless the token is the server's or that of a program, whose grant is then set."""
         gate, peer = self._house.gate, self._peer()
         if self._house.token and _same(token, self._house.token):
             gate.tried(token, peer, is_right=True)
@@ -372,7 +381,7 @@ _WORK = frozenset(
         Kind.CONFIRM,
     }
 )
-"""What a standby refuses at once; a call is refused when it comes to change something."""
+"""Frames that a standby refuses on arrival. A CALL is refused later, when it would change something."""
 
 
 FRAMES: dict[int, str] = {
@@ -394,12 +403,12 @@ FRAMES: dict[int, str] = {
     Kind.PING: GREET,
     Kind.BYE: GREET,
 }
-"""The verb of every frame in the table of ``core.access``. That of a CALL is its method's (``method_verbs``); a CANCEL
-ends what the same connection has begun."""
+"""Verb of every frame in the table of ``core.access``. A CALL is checked by its method (``verb_of``). A CANCEL ends a
+subscription of the same connection, so it needs no more than GREET."""
 OF_TOPICS = frozenset({Kind.TOPIC_PUBLISH, Kind.TOPIC_SUBSCRIBE, Kind.RECOVERY_REQUEST, Kind.CONFIRM, Kind.UNSUBSCRIBE})
-"""Frames that concern the log of all topics: they need their verb on the whole server."""
+"""Frames of the topic log, which all topics share: their verb is needed on the whole server."""
 
 
 def _same(given: str, wanted: str) -> bool:
-    """Compared in constant time."""
+    """Compare in constant time."""
     return hmac.compare_digest(given.encode(), wanted.encode())

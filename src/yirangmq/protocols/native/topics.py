@@ -1,7 +1,7 @@
 """Topic side of one native session: publish, subscribe, recover and confirm; records in the native format.
 
-Frames become calls of the publisher, as ``protocols.native.consumers`` does for queues. Stored records are sent byte
-for byte as they are in the log; all other frames are encoded by ``wire.messages``."""
+Frames become calls of the publisher, like those of queues in ``protocols.native.consumers``. Stored records are sent
+byte for byte as they are in the log; all other frames are encoded by ``wire.messages``."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -29,7 +29,7 @@ LONGEST_EPOCH = 64
 
 
 class Answering(Protocol):
-    """What it needs of the session."""
+    """Session as its topic side sees it."""
 
     def answer(self, kind: Kind, request: int, body: Any) -> None: ...
 
@@ -38,11 +38,13 @@ class Answering(Protocol):
     ) -> Callable[[Any, QueueError | None], None]: ...
 
     def check_room(self) -> None:
-        """Raises what a publisher is told while the disk is low."""
+        """Raise the error for publishers if the disk is low or the store is full."""
 
 
 class Following:
-    """``topics`` is None where the server has none; ``line``: where no records can be sent."""
+    """Topic side of a session: publish, subscribe, recover, confirm. Loop thread only.
+
+    ``topics`` is None if the server has no topics. ``line`` is None if the connection cannot carry records."""
 
     def __init__(self, session: Answering, topics: Publisher | None, line: "Line | None") -> None:
         self._session = session
@@ -139,13 +141,15 @@ class Following:
 
 
 def _said(value: object) -> None:
-    """The subscriber was told by the feed itself."""
+    """Ignore the value: the publisher has sent the answer to the subscriber itself."""
 
 
 # -- native format -----------------------------------------------------------------------------------------------------
 
 
 class Native:
+    """Native dialect of topic delivery (``topics.ports.Dialect``)."""
+
     sends_stored = True
     needs_count = False
 

@@ -1,13 +1,13 @@
 """STOMP codec: frames to envelopes and records and back, heart-beats, and destinations.
 
-Payloads are not parsed, except one whose type says JSON. STOMP's priority is 0 to 9, larger first; the store's is 0
+Payloads are not parsed, except one with a JSON content type. STOMP's priority is 0 to 9, larger first; the store's is 0
 first. So 9 is stored as 0, and 0 as 9.
 
-Heart-beats follow the intervals that both sides agreed on. The server sends twice in each interval, and gives a client
-up after ``PATIENCE`` intervals of silence. Timers are handed in.
+Heart-beats follow the intervals that both sides agreed on. The server sends twice in each interval. It disconnects a
+client after ``PATIENCE`` intervals of silence. The caller passes the function that sets timers.
 
 Destinations are ``/queue/x``, ``/topic/x`` and ``/temp-queue/x``; a bare ``x`` is a queue. A temporary queue belongs
-to its connection, whose session name is part of the queue's name."""
+to its connection, and the name of the session is part of the queue's name."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -30,7 +30,7 @@ from yirangmq.wire.stomp import V10, V12, escape
 
 HIGHEST = 9
 USUAL = 4
-"""The priority of a message that has none, as JMS has it."""
+"""Priority of a message without one, as in JMS."""
 LATEST_MS = 2**53
 DELAY, GROUP, KEY = "AMQ_SCHEDULED_DELAY", "JMSXGroupID", "_AMQ_DUPL_ID"
 SCHEDULES = ("AMQ_SCHEDULED_CRON", "AMQ_SCHEDULED_PERIOD", "AMQ_SCHEDULED_REPEAT")
@@ -40,23 +40,23 @@ NOT_KEPT = frozenset(
         *("message-id", "timestamp", "subscription", "ack", "redelivered", "JMSXDeliveryCount", "receipt-id"),
     }
 )
-"""Headers of SEND that are about sending, or that are ours to say of a message."""
+"""Headers of SEND that are not stored: they control sending, or the server writes them into each MESSAGE."""
 KNOWN = {"type": "type", GROUP: "groupId", KEY: "deduplicationKey", "content-type": "contentType"}
-"""Headers that are members of an envelope; all others are attributes."""
+"""Headers that become members of an envelope; all others become attributes."""
 
 
 # -- SEND frames -------------------------------------------------------------------------------------------------------
 
 
 class Header(NamedTuple):
-    """What the headers of a SEND say of its envelope."""
+    """Envelope header of a SEND: its JSON text, and the columns that are derived from it."""
 
     text: str
     facts: Facts
 
 
 def envelope(queue: str, id: str, headers: Mapping[str, str], body: bytes, now: int) -> Envelope:
-    """A SEND to a queue, checked."""
+    """Build and check the envelope of a SEND to a queue."""
     kept = tuple(one for one in headers.items() if one[0] not in NOT_KEPT)
     is_json = False
     if "content-type" in headers:
@@ -73,7 +73,7 @@ NOTHING = Header("", Facts())
 
 @lru_cache(maxsize=1024)
 def _header(kept: tuple[tuple[str, str], ...], is_json: bool) -> Header:
-    """Programs send the same headers again and again, so this is remembered."""
+    """Build the envelope header. Cached, because programs repeat the same headers."""
     header: dict[str, Any] = {}
     attributes: dict[str, Any] = {}
     for name, value in kept:
@@ -120,7 +120,9 @@ def _refuse_schedules(headers: Mapping[str, str]) -> None:
 
 
 def record(topic: str, headers: Mapping[str, str], body: bytes) -> NewRecord:
-    """A SEND to a topic. Records have no priority and no end of their own; those headers are kept as they are."""
+    """Build the record of a SEND to a topic.
+
+    A record has no priority and no expiry, so those headers are stored unchanged."""
     if DELAY in headers:
         raise BadInput("is for queues: a record of a topic is there at once", field=DELAY)
     _refuse_schedules(headers)
@@ -132,12 +134,12 @@ def record(topic: str, headers: Mapping[str, str], body: bytes) -> NewRecord:
 
 
 class Address(NamedTuple):
-    """What every frame of a subscription begins with."""
+    """First header lines of every MESSAGE of a subscription."""
 
     version: str
     subscription: str | None
     has_ack: bool
-    """The client is to say what became of it."""
+    """True if the client acknowledges messages."""
 
     def head(self, destination: str, id: str, ack: str) -> str:
         lines = f"MESSAGE\ndestination:{destination}\nmessage-id:{id}\n"
@@ -147,7 +149,7 @@ class Address(NamedTuple):
 
 
 def message(address: Address, destination: str, delivery: Delivery) -> bytes:
-    """A MESSAGE frame; ``destination`` is escaped already."""
+    """Encode a delivery as a MESSAGE frame. ``destination`` is already escaped."""
     card, sent, _ = delivery
     head = address.head(destination, sent[1], f"{card[0]}-{card[7]}")
     if card[7] > 1:
@@ -159,7 +161,7 @@ def message(address: Address, destination: str, delivery: Delivery) -> bytes:
 
 
 def record_message(address: Address, id: str, found: Record) -> bytes:
-    """The same of a record of a topic."""
+    """Encode a topic record as a MESSAGE frame."""
     head = address.head(escape(f"/topic/{found.topic}", address.version), id, id)
     lines = [f"timestamp:{found.at_ns // 1_000_000}\n"]
     told = {"expires": "0", "priority": str(USUAL), **found.headers}
@@ -173,7 +175,7 @@ def record_message(address: Address, id: str, found: Record) -> bytes:
 
 @lru_cache(maxsize=4096)
 def _told(header: str, is_json: bool, rank: int, version: str) -> str:
-    """The lines of what was sent along, whichever door it came by."""
+    """Encode the header lines of a stored message, published over any protocol."""
     known: dict[str, Any] = loads(header.encode()) if header else {}
     attributes = known.get("attributes") or {}
     priority = USUAL if rank == RANK_LAST else max(0, HIGHEST - rank)
@@ -193,21 +195,21 @@ def _text(value: Any) -> str:
 
 def _line(name: str, value: str, version: str) -> str:
     if not name or (version == V10 and ":" in name):
-        return ""  # nobody could read it
+        return ""  # no client could parse it
     return f"{escape(name, version)}:{escape(value, version)}\n"
 
 
 # -- heart-beats -------------------------------------------------------------------------------------------------------
 
 LEAST_MS = 500
-"""What we promise to send, and ask for, at most so often."""
+"""Shortest heart-beat interval that the server offers, and that it requests, in ms."""
 MOST_MS = 86_400_000
 PATIENCE = 2
-"""Intervals without a sound after which a client is gone: packets may be late."""
+"""Silent intervals after which a client counts as lost; more than one, because packets may be late."""
 
 
 def read(text: str | None) -> tuple[int, int]:
-    """What a client can send, and what it wants, in milliseconds; 0 is not at all."""
+    """Parse the heart-beat header of a client: its intervals of sending and of receiving, in ms; 0 is never."""
     if text is None:
         return 0, 0
     sends, comma, wants = text.partition(",")
@@ -220,14 +222,17 @@ def read(text: str | None) -> tuple[int, int]:
 
 
 def shown(asked: tuple[int, int]) -> str:
-    """What we can send, and want: only of a client that speaks of it."""
+    """Format the server's heart-beat header. A direction that the client sets to 0 is 0 here too."""
     sends, wants = asked
     return f"{LEAST_MS if wants else 0},{LEAST_MS if sends else 0}"
 
 
 class Beats:
-    """``has_sent`` and ``has_heard`` are set by whoever sends and hears. ``later`` calls back after some seconds.
-    ``lost`` says whether the client was given up; if not, it is listened for on."""
+    """Heart-beat timers of one session.
+
+    The session sets ``has_sent`` and ``has_heard`` when it sends and receives. ``later`` calls a function after a delay
+    in seconds. ``lost`` is called with the silent time in ms, and returns whether it ended the session; if not, the
+    timer continues."""
 
     def __init__(
         self,
@@ -254,7 +259,9 @@ class Beats:
             self._later(self.hears_ms / 1000, self._listen)
 
     def _send(self) -> None:
-        """Twice in each interval, so that never a whole one passes."""
+        """Send a heart-beat if nothing was sent since the last call.
+
+        Runs twice in each interval, so that no whole interval passes in silence."""
         if self._is_over:
             return
         if not self.has_sent:
@@ -278,7 +285,7 @@ class Beats:
 
 FIELD = "destination"
 TEMPORARY = "stomp-temp."
-"""How the name of a queue begins that goes with its connection."""
+"""Prefix of the names of temporary queues; they are deleted with their connection."""
 WILD = re.compile(r"[*>]")
 
 
@@ -289,9 +296,11 @@ class Kind(Enum):
 
 
 class Destination(NamedTuple):
+    """Parsed destination header."""
+
     kind: Kind
     name: str
-    """Of a topic it may hold ``*`` and ``>``, where it is subscribed to."""
+    """In a SUBSCRIBE to a topic, it may contain the wildcards ``*`` and ``>``."""
 
 
 @lru_cache(maxsize=1024)
@@ -301,26 +310,28 @@ def parse(text: str | None) -> Destination:
     for kind in Kind:
         if text.startswith(kind.value):
             return Destination(kind, text[len(kind.value) :])
-    if text and "/" not in text:  # as ActiveMQ has it
+    if text and "/" not in text:  # as in ActiveMQ
         return Destination(Kind.QUEUE, text)
     raise BadInput(f"{text[:60]!r} must begin with /queue/, /topic/ or /temp-queue/", field=FIELD)
 
 
 @lru_cache(maxsize=1024)
 def checked(name: str) -> str:
-    """The name of a queue or topic of ours."""
+    """Check and return the name of a queue or topic."""
     if "," in name:
         raise BadInput("names several: send a frame to each", field=FIELD)
     return validation.check_queue(name, FIELD)
 
 
 def temporary(session: str, name: str) -> str:
-    """The queue that stands for a temporary one of this session."""
+    """Return the name of the queue that stores a temporary queue of this session."""
     return checked(f"{TEMPORARY}{session}.{name}")
 
 
 def topic_filter(name: str) -> Filter:
-    """``*`` is one level, ``>`` all that follow, as ActiveMQ has it; ``a.>`` is also ``a``."""
+    """Convert an ActiveMQ pattern to a topic filter.
+
+    ``*`` matches one level, ``>`` all levels that follow. ``a.>`` matches ``a`` too."""
     if not WILD.search(name):
         return make_filter([checked(name)])
     head, levels, rest = name.partition(">")

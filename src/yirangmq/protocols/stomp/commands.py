@@ -1,13 +1,13 @@
 """STOMP commands: what each client frame does, access control, and STOMP clients in the consumer registry.
 
-A command that is refused raises; the session sends the error and closes. Options of SUBSCRIBE that would change what is
-delivered and are not implemented, such as selectors, are refused instead of ignored.
+A command that is refused raises; the session sends the error and closes. SUBSCRIBE options that would change what is
+delivered and are not implemented, such as selectors, are refused, not ignored.
 
 The token is the header ``passcode``, or ``login`` without one; tokens, programs, scopes and queues are those of HTTP. A
 server without tokens is open to every client that can reach it.
 
-From its first subscription on, a client reports to the consumer registry every ``TELL_SECONDS``, and obeys pause,
-resume and drain. Drain cannot be taken back: nothing more is pushed, and the client disconnects when it wants."""
+From its first subscription on, the session reports the client to the consumer registry every ``TELL_SECONDS``, and
+obeys pause, resume and drain. Drain is final: nothing more is pushed until the client disconnects."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 
 class Access:
+    """Access control of STOMP clients: tokens, and the delay after wrong tokens."""
+
     def __init__(self, grants: Iterable[Grant] = (), attempts: Attempts | None = None) -> None:
         self._gate = context.Gate(grants, attempts)
 
@@ -45,15 +47,17 @@ class Access:
         return self._gate.is_open
 
     def delay(self, login: str, passcode: str, address: str) -> float:
-        """Seconds to wait before they are looked at."""
+        """Return the delay in seconds before these credentials may be checked."""
         return self._gate.delay(passcode or login, address)
 
     def wait(self, seconds: float, act: Callable[[], None]) -> None:
         self._gate.wait(seconds, act)
 
     def grant(self, login: str, passcode: str, address: str = "") -> Grant | None:
-        """None: everything is allowed. One secret is looked at, the same as in ``delay``: a client that knows a token
-        could guess others with the second one, and would never be delayed."""
+        """Return the grant of these credentials, or None if the server has no tokens and allows everything.
+
+        Only one secret is checked, the same as in ``delay``. Otherwise a client with one valid token could guess others
+        in the second header without a delay."""
         if self._gate.is_open:
             return None
         found = self._gate.find(passcode or login, address)
@@ -75,8 +79,8 @@ COMMANDS: dict[str, str] = {
     "ABORT": GREET,
     "DISCONNECT": GREET,
 }
-"""The verb of every command in the table of ``core.access``. UNSUBSCRIBE ends what the same connection has begun; what
-a transaction holds was checked frame by frame."""
+"""Verb of each command in the access table of ``core.access``. UNSUBSCRIBE only ends subscriptions of the same
+connection; the frames of a transaction were checked one by one."""
 
 
 def check(grant: Grant | None, command: str, name: str) -> None:
@@ -89,7 +93,7 @@ TELL_SECONDS = 2.0
 
 
 def begin_presence(session: "StompSession") -> None:
-    """It has subscribed for the first time: from now on the roster hears of it."""
+    """Start to report a session to the consumer registry, at its first subscription."""
     session.started_at = session.house.clock.now_ms()
     _tell(session)
 
@@ -124,13 +128,13 @@ def _beat(session: "StompSession", state: str) -> None:
     }
     try:
         beat = session.house.methods.find("consumer_beat")
-    except QueueError:  # a server that keeps no roster
+    except QueueError:  # this server has no consumer registry
         return
     beat(session.house.desk, card, lambda wish, error: _follow_wish(session, wish or ""))
 
 
 def _follow_wish(session: "StompSession", wish: str) -> None:
-    """Pause and drain: nothing more is pushed. Drain cannot be taken back, and its client goes when it wants."""
+    """Apply an operator's request. Pause and drain stop pushing; after drain, resume has no effect."""
     if wish == "drain":
         session.wish = str(ConsumerState.DRAINING)
         session.is_paused = True
@@ -162,7 +166,7 @@ REFUSED = {
     "activemq.noLocal": "is not known here: subscribe to what others send to",
     "no-local": "is not known here: subscribe to what others send to",
 }
-"""Headers of SUBSCRIBE that would change what is delivered; to pass over them would be to lie."""
+"""SUBSCRIBE headers that would change what is delivered. They are refused, because a client relies on them."""
 DURABLE_NAMES = ("activemq.subscriptionName", "durable-subscription-name")
 NACKED = Cause(Reason.HANDLER_ERROR, "nacked over STOMP")
 
@@ -296,7 +300,7 @@ _NOTHING = codec.topic_filter("none")
 
 
 def _follow(session: "StompSession", name: str, destination: Destination, terms: Terms, headers: Headers) -> None:
-    from yirangmq.protocols.stomp.topic_subscriptions import Following  # loaded for the first one who follows
+    from yirangmq.protocols.stomp.topic_subscriptions import Following  # loaded for the first topic subscription
 
     topics = topics_of(session)
     check(session.grant, "SUBSCRIBE", destination.name)

@@ -1,8 +1,8 @@
 """Queue subscriptions of one STOMP client, sans-IO: prefetch, ack modes, and the leases of its connection.
 
-STOMP has no leases, so the connection stands for them. Leases are extended every ``EXTEND_SECONDS`` while the client is
-connected. When it is gone, each message goes back to its old place in line. If the server is killed, the leases expire
-after ``LEASE_MS``.
+STOMP has no leases, so the connection keeps them alive: they are extended every ``EXTEND_SECONDS`` while the client is
+connected. When the connection is lost, each message returns to its old place in the queue. If the server is killed, the
+leases expire after ``LEASE_MS``.
 
 Messages in ack mode ``auto`` are acked once they are sent and the client reads. Those acks join the next commit, or
 wait up to ``GATHER_SECONDS`` for one that all clients share."""
@@ -22,30 +22,33 @@ from yirangmq.protocols.stomp.codec import Address, message
 from yirangmq.wire.stomp import V12
 
 CONSUMERS = "stomp:"
-"""How the names of all STOMP clients begin."""
+"""Prefix of the consumer names of all STOMP clients."""
 LEASE_MS = 60_000
-"""How long a message stays away from others if the server is killed and nobody starts it again."""
+"""Length of a lease in ms, and so the delay of redelivery to other consumers if the server is killed and not
+restarted."""
 EXTEND_SECONDS = 20.0
 GATHER_SECONDS = 0.02
-"""What needs no ack is done with in the next commit, or so much later if there is none, that of all clients in one: on
-a disk that takes its time, a commit for each message that was sent would be as many again as those that were taken
-in."""
+"""Longest wait of automatic acks for a commit, in seconds. They join any earlier commit; else the acks of all clients
+share one. On a slow disk, one commit per sent message would double the number of commits."""
 MOST_GATHERED = 200
 PREFETCH = 1000
-"""Unacknowledged messages of a subscription that does not say, as ActiveMQ has it."""
+"""Default prefetch of a subscription: unacknowledged messages, as in ActiveMQ."""
 MOST_PREFETCH = MOST_PER_CALL
 
 
 class AckMode(StrEnum):
+    """STOMP ack mode of a subscription."""
+
     AUTO = "auto"
     CLIENT = "client"
-    """An ack is for all before it, too."""
+    """An ack is cumulative: it covers all earlier messages of the subscription."""
     EACH = "client-individual"
 
 
 class QueueTaker:
-    """A subscription to a queue, and the ledger of its ``window``. ``held``: leases, oldest first, by what an ack calls
-    them; in mode ``auto`` none is."""
+    """Queue subscription of a STOMP client, and the lease ledger of its credit window (``window``).
+
+    ``held``: unacknowledged leases, oldest first, by the id that an ack names. It is empty in mode ``auto``."""
 
     def __init__(
         self,
@@ -70,10 +73,10 @@ class QueueTaker:
         return len(self.held)
 
     def drop_lapsed(self) -> None:
-        """Leases are extended while the client is connected, so what it holds counts until it is settled."""
+        """Do nothing: leases are extended while the client is connected, so they count until they are settled."""
 
     def taken(self, id: str) -> dict[str, str]:
-        """The leases that an ack of this message means, taken out; none: it is not held."""
+        """Remove and return the leases that an ack of this message covers; none if the message is not held."""
         if id not in self.held:
             return {}
         if self.mode is not AckMode.CLIENT:
@@ -87,14 +90,16 @@ class QueueTaker:
 
 
 class Taken(NamedTuple):
-    """What an ack or a nack is about."""
+    """Leases that an ack or a nack covers, and their subscription."""
 
     taker: QueueTaker
     leases: dict[str, str]
 
 
 class Gathering:
-    """Clients that were sent what needs no ack, and is not yet done with."""
+    """Batches the automatic acks of all clients that were sent messages in mode ``auto``.
+
+    The acks join the next commit, or share one after ``GATHER_SECONDS``."""
 
     def __init__(self, later: Callable[[float, Callable[[], None]], Any]) -> None:
         self._later = later
@@ -108,7 +113,7 @@ class Gathering:
         self._waiting[holdings] = None
 
     def join(self) -> None:
-        """There is a commit anyway."""
+        """Submit the waiting acks. Runs as a hook before each commit, so that they share it."""
         waiting, self._waiting = self._waiting, {}
         for holdings in waiting:
             holdings.confirm_sent()
@@ -119,8 +124,10 @@ class Gathering:
 
 
 class Holdings:
-    """Everything one client holds. ``settling``: acked, and not yet on disk; ``sent``: needs no ack, and is not yet
-    known to have gone out."""
+    """Queue subscriptions and leases of one STOMP client.
+
+    ``settling``: leases that are acked, but not yet on disk. ``_sent``: leases of mode ``auto`` that are sent, but not
+    yet acked. Loop thread only."""
 
     def __init__(
         self,
@@ -182,14 +189,14 @@ class Holdings:
         return True
 
     def _is_waited_for(self, deliveries: Sequence[Delivery]) -> bool:
-        """The next of a group, or of a limited number, comes when these are done with."""
+        """True if an ack of these deliveries may release the next message: of a group, or under a concurrency limit."""
         limit = self._desk.verbs.defaults.concurrency_in(deliveries[0].rules)
         if deliveries[0].rules.is_ordered:
             return True
         return limit is not None or any(sent.group for _, sent, _ in deliveries)
 
     def confirm_sent(self) -> None:
-        """What needs no ack is done with, once it is on its way and the client reads."""
+        """Ack the sent messages of mode ``auto``, if the client reads."""
         if self.has_room():
             self._confirm()
 
@@ -205,12 +212,13 @@ class Holdings:
     def _confirmed(self, leases: list[str], value: object, error: QueueError | None) -> None:
         if error is None:
             self.settling.difference_update(leases)
-        elif self._is_open():  # they are tried again with the next ones
+        elif self._is_open():  # retried with the next ones
             self._sent += leases
 
     def taken(self, id: str, subscription: str | None) -> Taken | None:
-        """What an ack means; None: nothing of that name is held. Its credit is free at once, so that the commit that
-        settles it hands out the next ones too."""
+        """Return the leases that an ack covers, or None if none are held under this id.
+
+        Their credit is free immediately, so the commit that settles them also leases the next messages."""
         for name, taker in self.takers.items():
             leases = taker.taken(id) if subscription in (None, name) else {}
             if leases:
@@ -220,7 +228,7 @@ class Holdings:
         return None
 
     def untake(self, taken: Taken) -> None:
-        """It was not settled after all."""
+        """Take leases back that were not settled after all."""
         self.settling.difference_update(taken.leases.values())
         if taken.taker in self.takers.values():
             taken.taker.held = taken.leases | taken.taker.held
@@ -228,7 +236,7 @@ class Holdings:
             self._put_back([*taken.leases.values()])
 
     def wake(self) -> None:
-        """The client reads again, or has just been let on."""
+        """Resume pushing: the client reads again, or was resumed by an operator."""
         self.confirm_sent()
         for taker in self.takers.values():
             self._desk.hungry(taker.window.queue)
@@ -249,7 +257,7 @@ class Holdings:
         self._desk.later(EXTEND_SECONDS, self._extend)
 
     def end(self, *, is_read: bool = False) -> None:
-        """The client is gone: whatever it holds stands where it stood. ``is_read``: it has read what it was sent."""
+        """Release all leases in place: the client is gone. ``is_read``: it has read everything sent to it."""
         if is_read:
             self._confirm()
         for taker in self.takers.values():
@@ -271,4 +279,4 @@ def _batches(leases: list[str]) -> list[list[str]]:
 
 
 def _ignore(value: object, error: QueueError | None) -> None:
-    """What cannot be extended or put back was settled meanwhile, or lapses by itself."""
+    """Ignore the error: a lease that cannot be extended or released was settled meanwhile, or expires."""

@@ -1,8 +1,8 @@
 """Session of one STOMP client, sans-IO: frames in, receipts and messages out; the context that sessions share.
 
 All frames of one read are one job of the group committer, so one commit. A receipt is sent when that commit is on
-disk. An error is sent once, after the answers to everything before it, and then the connection is closed, as STOMP
-wants it. What each frame does is in ``protocols.stomp.commands``."""
+disk. As STOMP requires, an error is sent once, after the answers to all earlier frames, and then the connection is
+closed. The commands are in ``protocols.stomp.commands``."""
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
     from yirangmq.protocols.stomp.topic_subscriptions import Following
 
 LARGEST_GREETING = 8192
-"""Bytes of the body of somebody who has not shown a token yet; there should be none."""
+"""Maximum body size in bytes before a client has authenticated. CONNECT should have no body."""
 NO_MORE: Mapping[str, str] = MappingProxyType({})
 MOST_IDS = 64
-"""Made at once, while a read goes on."""
+"""Maximum number of message ids that are generated together while one read is processed."""
 
 
 @dataclass(slots=True)
 class Parlour:
-    """What all STOMP clients of a server share."""
+    """Context that all STOMP sessions of a server share."""
 
     house: House
     access: Access
@@ -46,9 +46,9 @@ class Parlour:
     gathering: Gathering = field(init=False)
     numbers: Iterator[int] = field(default_factory=lambda: count(1))
     frames: Counter[str] = field(default_factory=Counter)
-    """By command, since the start: those that came, and MESSAGE."""
+    """Number of frames by command since the start: received ones, and MESSAGE."""
     errors: Counter[str] = field(default_factory=Counter)
-    """ERROR frames, by the code of the error."""
+    """Number of ERROR frames by error code."""
 
     def __post_init__(self) -> None:
         self.gathering = Gathering(self.house.desk.later)
@@ -56,7 +56,9 @@ class Parlour:
 
 
 class StompSession:
-    """``send`` takes bytes to the client; ``close`` ends the connection once they are sent."""
+    """Session of one STOMP client. Loop thread only.
+
+    ``send`` sends bytes to the client; ``close`` ends the connection once they are sent."""
 
     def __init__(
         self, parlour: Parlour, send: Callable[[bytes], None], close: Callable[[], None], peer: Callable[[], str]
@@ -69,20 +71,20 @@ class StompSession:
         self._reader = StompReader(LARGEST_GREETING)
         self.number = next(parlour.numbers)
         self.name = parlour.house.ids.new(1)[0][-12:]
-        """Its own, and nobody else's, ever."""
+        """Unique name of the session; it is never reused."""
         self.version = V10
         self.client = ""
         self.grant: Grant | None = None
         self.is_greeted = False
         self.was_delayed = False
-        """Too many wrong tokens came from its address: its CONNECT waits, or has waited."""
+        """True if its CONNECT was delayed, after too many wrong tokens from its address."""
         self.closed = False
         self.frames = 0
         self.pending = 0
         self.most_pending = 256
         self.is_clogged = False
         self.is_paused = False
-        """An operator wishes that nothing is pushed to it."""
+        """True if an operator has paused pushing to this client."""
         self.errand = Errand()
         self.records: list[tuple[NewRecord, Receipt]] = []
         self.holdings = Holdings(self.house.desk, parlour.gathering, self.push, self.has_room, lambda: not self.closed)
@@ -90,16 +92,16 @@ class StompSession:
         self.transactions = Transactions(4 * self.house.welcome.max_frame)
         self.temporary: set[str] = set()
         self.settled: Counter[str] = Counter()
-        """Acked and nacked, of queues."""
+        """Number of acked and of nacked messages of queues."""
         self.roster_name = ""
         self.started_at = 0
-        """Its first subscription; 0: it has none, and no card on the roster."""
+        """Time of the first subscription in ms; 0 if there is none, and so no entry in the consumer registry."""
         self.wish = ""
         self._beats: Beats | None = None
         self._fresh: deque[str] = deque()
         self._ids_at_once = 1
         self._last: Callable[[], None] | None = None
-        """What is said before the end; None: it is not near."""
+        """Function that sends the last frame before the connection is closed; None while the session continues."""
         self._refused: Errand | None = None
 
     # -- bytes in -----------------------------------------------------------------------------------------------------
@@ -108,7 +110,7 @@ class StompSession:
         return None
 
     def filled(self, count: int) -> None:
-        """There is no room that could be."""
+        """Do nothing: ``room`` never returns a buffer."""
 
     def receive(self, data: bytes | memoryview) -> None:
         if self._beats is not None:
@@ -125,7 +127,7 @@ class StompSession:
         except QueueError as error:
             self.fail(error)
         finally:
-            frames.close()  # what was not looked at stays in the reader
+            frames.close()  # the remaining bytes stay in the reader
             self._fresh.clear()
             self._ids_at_once = 1
             self._submit()
@@ -157,7 +159,7 @@ class StompSession:
 
     @property
     def is_waiting(self) -> bool:
-        """A STOMP client may be silent for as long as it likes, unless it promised to beat."""
+        """True if the idle timeout does not apply: after CONNECT, only heart-beats limit the silence of a client."""
         return self.is_greeted
 
     def greeted(self, version: str, asked: tuple[int, int]) -> None:
@@ -167,7 +169,7 @@ class StompSession:
         self._beats = Beats(asked, self.house.desk.later, lambda: self._send(BEAT), self._lost)
 
     def delay_greeting(self, seconds: float, greet: Callable[[], None]) -> None:
-        """Look at its CONNECT later. A frame that comes before is one too many, as any before CONNECTED."""
+        """Process CONNECT after a delay. Until then any other frame is an error, as always before CONNECTED."""
 
         def late() -> None:
             if self.closed or self._last is not None:
@@ -181,13 +183,13 @@ class StompSession:
         self.parlour.access.wait(seconds, late)
 
     def _lost(self, silent_ms: int) -> bool:
-        if self.is_full:  # it is we who do not listen
+        if self.is_full:  # the server has paused reading from this client
             return False
         self.fail(Unavailable(f"nothing was heard for {silent_ms} ms, against what heart-beat says"))
         return True
 
     def fresh_id(self) -> str:
-        """Of a new message; more are made at once while many come."""
+        """Return the id of a new message. Ids are generated in growing batches during one read."""
         if not self._fresh:
             self._fresh.extend(self.house.ids.new(self._ids_at_once))
             self._ids_at_once = min(2 * self._ids_at_once, MOST_IDS)
@@ -196,7 +198,7 @@ class StompSession:
     # -- commits -------------------------------------------------------------------------------------------------------
 
     def _submit(self) -> None:
-        """Everything that one read wants of the store, at once."""
+        """Submit all steps of one read as one job of the group committer."""
         self._publish_records()
         errand, self.errand = self.errand, Errand()
         if errand.steps or (errand.receipts and self.pending):
@@ -207,7 +209,7 @@ class StompSession:
         self._end_if_done()
 
     def _perform(self, errand: Errand, transaction: Transaction) -> Outcome:
-        """Nothing after what was refused; the same errand may be tried again."""
+        """Run a job in the transaction. After a refused job, no later job runs; the same job may be retried."""
         if self._refused not in (None, errand):
             return Outcome([])
         outcome = errand.perform(self.house.desk.verbs, transaction, self.house.clock.now_ms())
@@ -217,14 +219,14 @@ class StompSession:
     def _done(self, errand: Errand, outcome: Outcome | None, error: QueueError | None) -> None:
         self.pending -= errand.weight
         if error is not None:
-            outcome = None  # a commit that the store refused: nothing of it happened
+            outcome = None  # the store refused the commit, so no step was done
         if outcome is not None:
             self._receipt(*outcome.receipts)
             if outcome.error is None:
                 self.holdings.settling.difference_update(errand.leases)
             error = outcome.error
         if error is not None:
-            self._last = None  # whatever was to be said later: this came first
+            self._last = None  # this error precedes the last frame that was set
             self.fail(error, None if outcome is None else outcome.refused)
         self._end_if_done()
 
@@ -234,11 +236,11 @@ class StompSession:
             self.publish([record for record, _ in records], [one for _, one in records if one is not None])
 
     def publish(self, records: list[NewRecord], receipts: list[str]) -> None:
-        """Records of topics, in one commit of the log."""
+        """Publish records to topics, in one commit of the log."""
         self.waiting(receipts, lambda done: commands.topics_of(self).publish(records, lambda _, error: done(error)))
 
     def waiting(self, receipts: list[str], begin: Callable[[Callable[[QueueError | None], None]], None]) -> None:
-        """Something that is done elsewhere; its receipts when it is."""
+        """Run an operation outside of the group committer. ``receipts`` are sent when it succeeds."""
         self.pending += 1
 
         def done(error: QueueError | None) -> None:
@@ -278,7 +280,7 @@ class StompSession:
         return not (self.is_clogged or self.is_paused or self._last is not None)
 
     def unclog(self) -> None:
-        """It reads again."""
+        """End backpressure: the client reads again."""
         self.is_clogged = False
         self.wake()
 
@@ -290,7 +292,7 @@ class StompSession:
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def fail(self, error: QueueError, receipt: Receipt = None, **more: str) -> None:
-        """Say why, and close, as soon as everything that came before is answered."""
+        """Send an ERROR frame and close the connection, once all earlier frames are answered."""
         if self.closed or self._last is not None:
             return
         self.parlour.errors[error.code] += 1
@@ -302,7 +304,7 @@ class StompSession:
         self._end_if_done()
 
     def leave(self) -> None:
-        """The client says goodbye: closed when everything is answered."""
+        """Close the connection once all earlier frames are answered: the client sent DISCONNECT."""
         if self._last is None:
             self._last = lambda: None
 
@@ -318,20 +320,22 @@ class StompSession:
         self.fail(error)
 
     def stop(self) -> None:
-        """The server is going: nothing more is pushed, and what the client holds goes back in line."""
+        """Stop pushing, and release the client's leases in place: the server stops."""
         self.transactions.forget()
         self.holdings.end(is_read=not self.is_clogged)
         self._end_followings()
 
     def move(self, why: QueueError) -> None:
-        """Such clients know no second answer than to come again, to the next address of their list."""
+        """End the session because another node is active now.
+
+        STOMP has no redirect: the client reconnects to the next address of its list."""
         self.fail(why)
 
     def say_bye(self) -> None:
         self.fail(Unavailable("the server is stopping; connect again later, or to another node"))
 
     def end(self) -> None:
-        """The client is gone: it waits for nothing any more."""
+        """End the session: the connection is closed. Release leases, and delete temporary queues."""
         if self.closed:
             return
         self.closed = True
@@ -351,13 +355,13 @@ class StompSession:
         self.followings.clear()
 
     def describe(self) -> dict[str, Any]:
-        """For an operator."""
+        """Return the document of this client for operators."""
         about = {"client": self.client, "pending": self.pending, "clogged": self.is_clogged, "waiting": 0}
         return {**about, "protocol": f"stomp {self.version}", "subscriptions": commands.subscriptions(self)}
 
 
 def refusal(error: QueueError, version: str = V10, more: Mapping[str, str] = NO_MORE) -> bytes:
-    """An ERROR frame: what is wrong in one line, and what it means."""
+    """Encode an ERROR frame: the error in one line, and the consequence in the body."""
     headers = {"message": f"{error.code}: {error}"[:1000], "content-type": "text/plain", **more}
     text = f"{error}\nNothing from this frame on was done, and the connection is closed.\n"
     return encode(version, "ERROR", headers, text.encode())
@@ -368,4 +372,4 @@ def _delete(queue: str, transaction: Transaction) -> None:
 
 
 def _ignore(value: object, error: QueueError | None) -> None:
-    """A temporary queue that could not be deleted is deleted when the server starts again."""
+    """Ignore the error: a temporary queue that could not be deleted is deleted at the next server start."""

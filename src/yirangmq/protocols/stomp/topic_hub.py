@@ -1,6 +1,6 @@
-"""Fan-out of topics to STOMP subscriptions, and the terms of a subscription.
+"""Fan-out of topics to STOMP subscriptions, and the options of a subscription.
 
-The records of a commit are decoded once, when the first subscription wants them. A durable name is followed by one
+The records of a commit are decoded once, when the first subscription needs them. A durable name belongs to one
 connection, the latest. ``protocols.stomp.topic_subscriptions`` is loaded for the first subscription."""
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Terms(NamedTuple):
-    """``name``: of a durable subscriber, "" for others."""
+    """Options of a topic subscription. ``name``: durable name, or "" if it is not durable."""
 
     filter: Filter
     mode: AckMode
@@ -28,7 +28,7 @@ class Terms(NamedTuple):
 
 
 class Client(NamedTuple):
-    """What it needs of the session. ``fail``: tell the client why, and close."""
+    """Functions of the session that a topic subscription calls. ``fail`` sends the error, and closes the connection."""
 
     send: Callable[[bytes], None]
     has_room: Callable[[], bool]
@@ -36,7 +36,7 @@ class Client(NamedTuple):
 
 
 class Hub:
-    """All who follow topics over STOMP."""
+    """Fan-out of commits to all topic subscriptions over STOMP. Loop thread only."""
 
     def __init__(self, topics: Publisher | None) -> None:
         self.topics = topics
@@ -45,7 +45,7 @@ class Hub:
             topics.hearers.append(self._hear)
 
     def add(self, following: "Following") -> None:
-        """A durable name is in one place: the latest."""
+        """Add a subscription. An earlier one with the same durable name is replaced."""
         name = following.terms.name
         for other in list(self._followings):
             if name and other.terms.name == name:

@@ -1,11 +1,11 @@
 """Topic subscription of one STOMP client: live records, catch-up from the log, acks, durable cursors.
 
-Sans-IO. The server keeps a sequence for each subscription, and the numbers of the records that are not acked. A
+Sans-IO. The server keeps a sequence for each subscription, and the sequences of the records that are not acked. A
 subscription that is at the head and has credit gets the records of a commit directly. Otherwise it reads pages of the
 log in the background thread when the client can take them.
 
-A nack counts as an ack, because the record stays in the log. A durable subscriber's cursor is what is confirmed
-without gaps; it is written again every ``FRESH_NS``, so that the log keeps its records."""
+A nack counts as an ack, because the record stays in the log. The cursor of a durable subscriber is the last sequence
+that is confirmed without gaps. It is written again every ``FRESH_NS``, so that the log keeps its records."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
@@ -25,16 +25,19 @@ from yirangmq.wire.records import decode, read_head
 PAGE_RECORDS = 256
 PAGE_BYTES = 512 * 1024
 FRESH_NS = 600 * 10**9
-"""How often a durable subscriber that has nothing to confirm says that it is there."""
+"""Interval in ns at which the cursor of a durable subscriber is written again if nothing is confirmed."""
 Told = Callable[[QueueError | None], None]
 
 
 def _ignore(error: QueueError | None) -> None:
-    """It is put again with the next one."""
+    """Ignore the error: the next write contains this position."""
 
 
 class Following:
-    """One subscription. ``seen``: everything up to there is sent, or not wanted."""
+    """Topic subscription of a STOMP client. Loop thread only.
+
+    ``seen``: every record up to this sequence is sent, or does not match the filter. ``_out``: sequences that are sent
+    and not acked, in order."""
 
     def __init__(self, topics: Publisher, terms: Terms, client: Client) -> None:
         parts = topics.opened()
@@ -58,7 +61,9 @@ class Following:
     # -- sending ------------------------------------------------------------------------------------------------------
 
     def hear(self, live: Live, records: "Lazy") -> None:
-        """A commit: sent as it is by one who has everything before it, and room; else it is read when there is."""
+        """Send the records of a commit directly if all earlier ones are sent and credit suffices.
+
+        Otherwise read the log when the client can take records."""
         appended = live.appended
         if self._is_over or self._is_reading or appended.last <= self.seen:
             return
@@ -72,7 +77,7 @@ class Following:
             self.wake()
 
     def wake(self) -> None:
-        """There may be something to read, and room for it."""
+        """Read the next page of the log, if there are records and credit, and no read is running."""
         room = min(self._room(), PAGE_RECORDS)
         if self._is_over or self._is_reading or room <= 0 or self._log.last <= self.seen:
             return
@@ -106,20 +111,20 @@ class Following:
     # -- acks and cursor -----------------------------------------------------------------------------------------------
 
     def begin(self, done: Told) -> None:
-        """``done`` when a durable subscriber is written down; at once for others."""
+        """Start the subscription. ``done`` is called when the cursor of a durable one is written, else immediately."""
         if self.terms.name:
             self._put(done)
         else:
             done(None)
 
     def holds(self, id: str) -> bool:
-        """It was sent here, and is not settled."""
+        """True if the record with this message id was sent over this subscription, and is not acked."""
         epoch, _, number = id.rpartition("-")
         is_number = number.isascii() and number.isdecimal() and len(number) < 20
         return is_number and epoch == self._log.epoch and int(number) in self._out
 
     def settle(self, id: str, done: Told) -> None:
-        """An ack or a nack of what it holds; for a record that is the same: it stays in the log."""
+        """Ack or nack a record that ``holds`` accepts. Both are the same: the record stays in the log."""
         sequence = int(id.rpartition("-")[2])
         if self.terms.mode is AckMode.CLIENT:
             del self._out[: bisect_right(self._out, sequence)]
@@ -143,7 +148,9 @@ class Following:
         self._ledger.put(cursor, done)
 
     def look(self) -> None:
-        """Now and then: a durable subscriber holds the log while it is there, also if nothing comes."""
+        """Write the cursor again if it is older than ``FRESH_NS``. Called periodically.
+
+        So a connected durable subscriber keeps its records in the log, also if no records are published."""
         if self.terms.name and self._now_ns() - self._told_ns > FRESH_NS:
             self._put(_ignore)
 
@@ -153,17 +160,17 @@ class Following:
         self._is_over = True
 
     def replace(self) -> None:
-        """Its name follows elsewhere."""
+        """End the subscription with an error: another connection subscribes with its durable name."""
         self.end()
         self._client.fail(Replaced(f"{self.terms.name!r} follows over another connection now"))
 
     def forget(self, done: Told) -> None:
-        """A durable subscriber that does not want to come back."""
+        """Delete the durable subscriber's cursor."""
         self._ledger.drop(self.terms.name, lambda was_there, error: done(error))
 
 
 class Lazy:
-    """The records of a commit, read when the first one wants them."""
+    """Records of a commit, decoded at the first call of ``get``."""
 
     def __init__(self, live: Live) -> None:
         self._live = live

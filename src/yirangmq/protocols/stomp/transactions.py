@@ -1,11 +1,11 @@
 """STOMP jobs and transactions: the steps of one read in one commit; frames between BEGIN and COMMIT.
 
 A job has its steps in the order of their frames. The first step that is refused ends it: the steps before it are done
-and confirmed, those after it are not, and the client is told so. Adjacent sends to one queue, and adjacent acks, are
-one step.
+and confirmed, those after it are not done, and the client gets an error. Adjacent sends to one queue, and adjacent
+acks, are one step.
 
-A transaction gathers sends and acks, and does nothing before COMMIT. It is about queues or about topics, never both:
-they are in two stores, and no commit spans both."""
+A transaction collects sends and acks, and does nothing before COMMIT. It contains queues or topics, never both: they
+are in two stores, and no commit spans both."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ BYTES_PER_WEIGHT = 64 * 1024
 
 
 class Outcome(NamedTuple):
-    """``receipts`` of what was done; ``refused`` is the receipt of the one that was not, if it asked for one."""
+    """Result of a job. ``receipts``: of the frames that were done. ``refused``: receipt of the frame that failed."""
 
     receipts: list[str]
     error: QueueError | None = None
@@ -38,14 +38,14 @@ class Outcome(NamedTuple):
 
 @dataclass(slots=True)
 class Send:
-    """Messages to one queue, each with a receipt or none."""
+    """Step: publish messages to one queue, each with a receipt or None."""
 
     queue: str
     envelopes: list[Envelope]
     receipts: list[Receipt]
 
     def perform(self, verbs: Verbs, transaction: Transaction, now: int) -> tuple[int, QueueError | None]:
-        """How many frames were done, and why not the next one."""
+        """Return the number of frames done, and the error of the next one, if any."""
         try:
             verbs.publish(transaction, self.queue, self.envelopes)
         except StoreError:
@@ -57,7 +57,7 @@ class Send:
         return len(self.receipts), None
 
     def _one_by_one(self, verbs: Verbs, transaction: Transaction) -> tuple[int, QueueError | None]:
-        """What is wrong with one is no fault of those before it."""
+        """Publish the messages singly, so that those before the first invalid one are done."""
         for done, envelope in enumerate(self.envelopes):
             try:
                 verbs.publish(transaction, self.queue, [envelope])
@@ -70,7 +70,7 @@ class Send:
 
 @dataclass(slots=True)
 class Settle:
-    """Leases to ack, or to nack for a cause: for each frame how many of them are its own."""
+    """Step: ack leases, or nack them with a cause. ``counts``: number of leases of each frame."""
 
     cause: transitions.Cause | None
     leases: list[str]
@@ -95,6 +95,8 @@ class Settle:
 
 @dataclass(slots=True)
 class Commit:
+    """Step: commit a client's transaction."""
+
     bundle: Bundle
     receipts: list[Receipt]
 
@@ -110,21 +112,21 @@ class Commit:
 
 @dataclass(slots=True)
 class Errand:
-    """Gathered while a read is looked at; then handed to the desk."""
+    """Job of one read. Its steps are collected while the frames are processed; then it is submitted as a whole."""
 
     steps: list[Send | Settle | Commit] = field(default_factory=list)
     receipts: list[str] = field(default_factory=list)
-    """Of frames that want nothing of the store: they are confirmed after what came before them."""
+    """Receipts of frames that need no step. They are sent after those of the steps."""
     size: int = 0
 
     @property
     def weight(self) -> int:
-        """Among what is not yet answered."""
+        """Return the weight of this job in the limit of unanswered requests: 1, and 1 per ``BYTES_PER_WEIGHT``."""
         return 1 + self.size // BYTES_PER_WEIGHT
 
     @property
     def leases(self) -> list[str]:
-        """All that it settles."""
+        """Return all leases that this job settles."""
         found: list[str] = []
         for step in self.steps:
             if isinstance(step, Settle):
@@ -168,7 +170,7 @@ class Errand:
         return Outcome([*receipts, *self.receipts])
 
     def _clear(self, verbs: Verbs, transaction: Transaction) -> None:
-        """What processors want looked at outside of the transaction is known before the first step is done."""
+        """Find the messages that processors must check outside of the transaction, before the first step runs."""
         for step in self.steps:
             if isinstance(step, Send):
                 verbs.gate.clear(transaction, step.queue, step.envelopes)
@@ -184,6 +186,8 @@ MOST_OPEN = 64
 
 @dataclass(slots=True)
 class Open:
+    """Open transaction of a client: collected sends and settles, or records."""
+
     bundle: Bundle = field(default_factory=Bundle)
     records: list[NewRecord] = field(default_factory=list)
     taken: list[Taken] = field(default_factory=list)
@@ -191,7 +195,7 @@ class Open:
 
 
 class Transactions:
-    """``most_bytes``: of the payloads of all that are open."""
+    """Open transactions of one client. ``most_bytes``: upper bound of all their payloads together."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most = most_bytes
@@ -210,7 +214,7 @@ class Transactions:
         return self._open[name]
 
     def take(self, name: str) -> Open:
-        """It is committed or aborted now."""
+        """Remove and return a transaction, to commit or abort it."""
         found = self.find(name)
         del self._open[name]
         return found
