@@ -16,7 +16,8 @@ _TRUTH = {"1": True, "0": False}
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """One of them. ``path`` for a unix socket, ``host`` and ``port`` for the others; the token is never shown."""
+    """One server address. A unix socket has a ``path``, the others ``host`` and ``port``. ``str`` and ``repr`` omit
+    the token."""
 
     scheme: str
     path: str = ""
@@ -26,7 +27,7 @@ class Address:
     tls: bool = False
     ca: str = ""
     cert: str = ""
-    """PEM file with the client's own certificate, if the server asks for one; ``key`` holds its private key."""
+    """PEM file with the client certificate, if the server requires one; ``key`` holds its private key."""
     key: str = ""
 
     @property
@@ -44,8 +45,10 @@ class Address:
 
 
 class TlsFiles(NamedTuple):
-    """PEM files of a client: the authority that signed the server's certificate, and the client's own certificate with
-    its key. Empty: the system's authorities; no certificate."""
+    """PEM files of a TLS client: the authority that signed the server's certificate, and the client certificate with
+    its key.
+
+    Empty ``ca``: the system's authorities. Empty ``cert``: no client certificate."""
 
     ca: str = ""
     cert: str = ""
@@ -53,8 +56,9 @@ class TlsFiles(NamedTuple):
 
 
 def read_addresses(text: str, token: str = "", files: TlsFiles = TlsFiles()) -> tuple[Address, ...]:  # noqa: B008
-    """All addresses of a comma list; ``token`` and ``files`` are for those that name none of their own.
-    ``tcp://a:1,b:2``: one without a scheme has that of the one before it."""
+    """Parse a comma list of addresses. ``token`` and ``files`` apply to addresses that do not set them.
+
+    In ``tcp://a:1,b:2`` an address without a scheme takes the scheme of the one before it."""
     found: list[Address] = []
     for part in text.split(","):
         part = part.strip()
@@ -76,7 +80,9 @@ def _with_files(address: Address, files: TlsFiles) -> Address:
 
 
 def named(text: str, like: Address) -> Address | None:
-    """An address that a server names, to be reached as the server itself is; None if it is of no use to us."""
+    """Parse an address that a server at ``like`` names, to be reached with the same token and TLS files.
+
+    Return None if it is malformed, a unix socket, or differs from ``like`` in its use of TLS."""
     try:
         found = _read(text, like.token)
     except BadInput:
@@ -132,5 +138,5 @@ def _refuse(left: dict[str, str]) -> None:
 
 
 def _without_options(text: str) -> str:
-    """A token does not belong in an error message."""
+    """Strip the options, because a token must not appear in an error text."""
     return text.partition("?")[0]

@@ -15,7 +15,7 @@ from yirangmq.wire.messages import error_of, unpack
 
 MOST_PER_CALL = 10_000
 Results = list[QueueError | None]
-"""For each message None, or why not."""
+"""Result of a batch operation: for each message None on success, else the error."""
 
 
 class Caller(Protocol):
@@ -23,7 +23,7 @@ class Caller(Protocol):
 
 
 async def peek(client: Caller, queue: str, limit: int = 10, *, state: str = "ready") -> list[Look]:
-    """See the first messages of a state without taking them."""
+    """Return the first messages of a state without leasing them."""
     validation.check_queue(queue)
     validation.check_count(limit, "limit", most=MOST_PER_CALL)
     found: list[Look] = []
@@ -36,7 +36,8 @@ async def peek(client: Caller, queue: str, limit: int = 10, *, state: str = "rea
 
 
 async def walk(client: Caller, queue: str, state: str, batch: int = 500) -> AsyncGenerator[Look, None]:
-    """Every message of a state, a page at a time: memory stays flat, changes meanwhile are allowed."""
+    """Iterate over every message of a state, one page at a time, so that memory use is constant. Changes during the
+    walk are allowed."""
     cursor = ""
     while True:
         page, cursor = await _page(client, queue, state, batch, cursor)
@@ -52,14 +53,14 @@ async def _page(client: Caller, queue: str, state: str, limit: int, cursor: str)
 
 
 async def show(client: Caller, queue: str, id: str) -> Look:
-    """One message, wherever it stands."""
+    """Return one message, in any state."""
     validation.check_queue(queue)
     [parts], _ = unpack(await client.call("show", queue=queue, id=validation.check_id(id)))
     return Look(*parts)
 
 
 async def queues(client: Caller, prefix: str = "") -> list[str]:
-    """The names of all queues, or of those that begin so, in order. Where there are many, a page at a time."""
+    """Return the names of all queues, or of those with a prefix, in order. A long list is fetched in pages."""
     if not prefix:
         try:
             return [*await client.call("queues")]
@@ -78,22 +79,22 @@ async def counts(client: Caller, queue: str) -> Counts:
 
 
 async def policy(client: Caller, queue: str) -> dict[str, Any]:
-    """The policy in force, every member spelled out."""
+    """Return the policy in force, with every member filled in."""
     return dict(await client.call("policy", queue=queue))
 
 
 async def check_policy(client: Caller, queue: str, document: object) -> dict[str, Any]:
-    """Read a policy document without setting it; its full form, or an error naming the field."""
+    """Check a policy document without setting it. Return its full form, or raise an error that names the field."""
     return dict(await client.call("check_policy", queue=queue, document=document))
 
 
 async def set_policy(client: Caller, queue: str, document: object) -> dict[str, Any]:
-    """Check a policy document and put it in force; None goes back to the defaults."""
+    """Check a policy document and put it in force. None restores the defaults."""
     return dict(await client.call("set_policy", queue=queue, document=document))
 
 
 async def try_out(client: Caller, queue: str, messages: Sequence[object]) -> dict[str, Any]:
-    """What the queue's processor would say of these messages; nothing is stored."""
+    """Return the verdict of the queue's processor on these messages. This is a dry run: nothing is stored."""
     sent = [_described(message) for message in messages]
     return dict(await client.call("processor_check", queue=queue, messages=sent))
 
@@ -109,33 +110,35 @@ def _described(message: object) -> dict[str, Any]:
 
 
 async def pause(client: Caller, queue: str) -> bool:
-    """Hand nothing out until ``resume``, also after a restart; publishing goes on. False: it was paused already."""
+    """Stop leasing messages until ``resume``, also after a restart. Publishing continues. Return False if the queue
+    was paused already."""
     return bool(await client.call("queue_pause", queue=queue))
 
 
 async def resume(client: Caller, queue: str) -> bool:
-    """Those who wait are served at once. False: it was not paused."""
+    """Resume leasing; waiting consumers are served immediately. Return False if the queue was not paused."""
     return bool(await client.call("queue_resume", queue=queue))
 
 
 async def dispatch(client: Caller, queue: str) -> dict[str, Any]:
-    """By which strategy its messages are given out, and to whom."""
+    """Return the queue's dispatch strategy and its members."""
     return dict(await client.call("dispatch", queue=queue))
 
 
 async def set_dispatch(client: Caller, queue: str, members: Mapping[str, Any]) -> dict[str, Any]:
-    """Put members of the policy's ``dispatch`` in force, such as ``{"strategy": "round_robin"}``; nothing that is under
-    way is touched. ``{"strategy": "none"}`` takes all of it away."""
+    """Change members of the policy's ``dispatch``, such as ``{"strategy": "round_robin"}``. Messages in flight are
+    not affected. ``{"strategy": "none"}`` removes the dispatch."""
     return dict(await client.call("dispatch_set", queue=queue, members=dict(members)))
 
 
 async def register(client: Caller, queue: str, consumer: str) -> bool:
-    """One of the queue's consumers from now on, also while it is away. False: it was already."""
+    """Register a consumer with the queue's dispatch. It stays a member while it is disconnected. Return False if it
+    was registered already."""
     return bool(await client.call("dispatch_register", queue=queue, consumer=consumer))
 
 
 async def deregister(client: Caller, queue: str, consumer: str) -> bool:
-    """No longer one of them. False: it was not registered."""
+    """Remove a consumer from the queue's dispatch. Return False if it was not registered."""
     return bool(await client.call("dispatch_deregister", queue=queue, consumer=consumer))
 
 
@@ -148,19 +151,20 @@ async def deliveries(
     status: str | None = None,
     limit: int = 100,
 ) -> list[dict[str, Any]]:
-    """The latest deliveries of queues with a ``dispatch``, the newest first, as far as the server remembers."""
+    """Return the latest deliveries of queues with a ``dispatch``, newest first, as far as the server's history
+    reaches."""
     wanted = {"queue": queue, "id": id, "consumer": consumer, "status": status}
     given = {name: value for name, value in wanted.items() if value is not None}
     return [*await client.call("deliveries", limit=limit, **given)]
 
 
 async def schedules(client: Caller, queue: str | None = None) -> list[dict[str, Any]]:
-    """The schedules of all queues, or of one, each with the time at which it fires next."""
+    """Return the schedules of all queues, or of one, each with its next firing time."""
     return [*await client.call("schedules", **({} if queue is None else {"queue": queue}))]
 
 
 async def drop(client: Caller, queue: str, ids: Sequence[str]) -> Results:
-    """Give messages up, in any state; for each None, or why not."""
+    """Drop messages in any state. Return for each None, or the error."""
     validation.check_queue(queue)
     validation.check_many(ids, "ids")
     if not ids:
@@ -170,7 +174,7 @@ async def drop(client: Caller, queue: str, ids: Sequence[str]) -> Results:
 
 
 async def sweep(client: Caller) -> int:
-    """Do what time brings, now and completely; how many messages changed."""
+    """Run the server's sweep (expiry, delays, timeouts) completely. Return how many messages changed."""
     return int(await client.call("sweep"))
 
 
@@ -179,15 +183,16 @@ async def delete_queue(client: Caller, queue: str) -> None:
 
 
 async def consumer_beat(client: Caller, values: Mapping[str, Any]) -> str:
-    """A consumer tells of itself, once a second; what an operator wishes of it, "" if nothing."""
+    """Send a consumer's heartbeat, once per second. Return the operator's request, or "" if there is none."""
     return str(await client.call("consumer_beat", **values))
 
 
 async def consumer_list(client: Caller) -> list[dict[str, Any]]:
-    """Every consumer that told of itself within the last hour."""
+    """Return every consumer that sent a heartbeat within the last hour."""
     return [*await client.call("consumer_list")]
 
 
 async def consumer_wish(client: Caller, id: str, wish: str) -> dict[str, Any]:
-    """Ask a consumer to ``pause``, ``resume`` or ``drain``; it follows within a second. Its card."""
+    """Request that a consumer does ``pause``, ``resume`` or ``drain``; it obeys within a second. Return its registry
+    entry."""
     return dict(await client.call("consumer_wish", id=id, wish=wish))

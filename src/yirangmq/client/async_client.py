@@ -1,7 +1,8 @@
-"""Asyncio client: every queue operation, as coroutines over one reconnecting connection.
+"""Asyncio client: every queue operation as a coroutine over one reconnecting connection.
 
 ``client.sync_client`` runs the same coroutines over blocking sockets. Operations, arguments and results are those of
-``broker.queues``. An operation connects if need be, and returns when its effect is on the server's disk."""
+``broker.queues``. An operation connects if the client is not connected. It returns when its effect is durable on the
+server."""
 
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -25,11 +26,14 @@ from yirangmq.wire.frames import Kind
 from yirangmq.wire.messages import Outgoing
 
 LONGEST_POLL = 30.0
-"""Seconds a waiting lease is left with the server before it is asked anew, so that a silent loss is noticed."""
+"""Upper bound of one waiting lease request, in seconds. The client repeats the request after that, so that a
+silently lost connection is noticed."""
 
 
 class AsyncClient:
-    """The queues of a server. ``await`` it or use ``async with`` to connect now; a verb connects if need be."""
+    """Asyncio client for the queues of a server.
+
+    ``await`` it or use ``async with`` to connect immediately; otherwise the first operation connects."""
 
     def __init__(self, courier: Courier, ids: Ids, consumer: str) -> None:
         self._courier = courier
@@ -38,12 +42,14 @@ class AsyncClient:
         self._senders: set[AsyncSender] = set()
         self.consumer = consumer
         self.topics = AsyncTopics(courier, self)
-        """Publish to topics, and follow them."""
+        """Publish to topics and subscribe to them."""
 
     # -- the connection -----------------------------------------------------------------------------------------------
 
     async def connect(self) -> "AsyncClient":
-        """Now rather than at the first verb. ``Unreachable`` if nobody answers, ``NotAllowed`` for a wrong token."""
+        """Connect now instead of at the first operation.
+
+        Raises ``Unreachable`` if no server answers, ``NotAllowed`` for a wrong token."""
         await self._courier.line()
         return self
 
@@ -59,8 +65,8 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """Wait for what was sent, give back what was pushed and not taken, and hang up."""
-        async with AsyncExitStack() as each:  # whatever becomes of the others, the last one first
+        """Wait for pending replies, release messages that were pushed and not consumed, and disconnect."""
+        async with AsyncExitStack() as each:  # close all even if one of them raises, in reverse order
             each.push_async_callback(self._courier.close)
             ends = [
                 self.topics.close,
@@ -71,7 +77,7 @@ class AsyncClient:
                 each.push_async_callback(end)
 
     async def ping(self) -> float:
-        """Seconds until the server answers."""
+        """Return the round-trip time to the server, in seconds."""
         began = time.perf_counter()
         await self._ask(Kind.PING, messages.Empty(), Kind.PONG)
         return time.perf_counter() - began
@@ -81,7 +87,7 @@ class AsyncClient:
         return self._courier.welcome.durability
 
     async def call(self, method: str, /, **values: Any) -> Any:
-        """Any method of the server by name; plain values in and out. After a lost answer it is asked again."""
+        """Call any method of the server by name, with plain values. The call is repeated if its reply is lost."""
         result: messages.Result = await self._ask(Kind.CALL, messages.Call(method, values), Kind.RESULT)
         return result.value
 
@@ -92,7 +98,7 @@ class AsyncClient:
     # -- producing ------------------------------------------------------------------------------------------------
 
     async def publish(self, queue: str, message: object) -> Stored:
-        """Put one message in: any JSON value, bytes, or a ``NewMessage``. Returns when it is on disk."""
+        """Publish one message: any JSON value, bytes, or a ``NewMessage``. Returns when it is durable."""
         validation.check_queue(queue)
         made = [producer.outgoing(queue, message, self._ids.new(1)[0])]
         errand = Errand(Kind.PUBLISH, messages.Publish(queue, made))
@@ -100,10 +106,11 @@ class AsyncClient:
         return producer.receipts(made, errand.value(Kind.STORED), errand.resent)[0]
 
     async def publish_many(self, queue: str, messages: Iterable[object]) -> list[Stored]:
-        """Put any number in, in this order, a frame of them at a time with several frames on their way.
+        """Publish any number of messages in order, in frames, with several frames in flight.
 
-        A list is checked as a whole before the first is sent; any other iterable is read as it goes. If the server
-        refuses a frame, nothing after it is sent; the error's ``receipts`` tell what was stored."""
+        A list is validated as a whole before the first frame is sent; any other iterable is consumed while sending.
+        If the server refuses a frame, no later frame is sent. The error's ``receipts`` say which messages were
+        stored."""
         validation.check_queue(queue)
         validation.check_many(messages, "messages")
         made = producer.all_outgoing(queue, messages, self._ids)
@@ -112,15 +119,17 @@ class AsyncClient:
     async def publish_text(
         self, queue: str, texts: Iterable[bytes], *, delay: float = 0, ttl: float | None = None
     ) -> list[Stored]:
-        """Put JSON documents in: envelopes as they are, anything else wrapped as a payload."""
+        """Publish JSON documents. Envelopes are published as they are; any other document is wrapped as a payload."""
         validation.check_queue(queue)
         batch = list(texts)
         given = zip(batch, self._ids.new(len(batch)), strict=True)
         return await self._publish(queue, [producer.outgoing_text(queue, text, id, delay, ttl) for text, id in given])
 
     def sender(self, queue: str, window: int = 64, *, told: Callable[[Stored], object] | None = None) -> AsyncSender:
-        """Publish one by one without waiting for each: at most ``window`` are unanswered at a time. ``told`` is called
-        with the receipt of each, in order, when its answer is looked at: by the next call that sends or settles."""
+        """Return a pipelined sender: it publishes message by message without waiting for each reply.
+
+        At most ``window`` messages are unanswered at a time. ``told`` is a callback that receives the receipt of
+        each stored message, in order. The next call that sends or settles runs it, in the caller's thread."""
         validation.check_queue(queue)
         validation.check_count(window, "window", most=MOST_PER_CALL)
         sender = AsyncSender(self._courier, self._ids, queue, window, told, self._senders.discard)
@@ -143,8 +152,9 @@ class AsyncClient:
         lease_seconds: float | None = None,
         consumer: str | None = None,
     ) -> list[Delivery]:
-        """Take up to ``limit`` messages for a while; wait up to ``wait`` seconds for the first one. Large messages
-        may come in smaller numbers than asked for."""
+        """Lease up to ``limit`` messages; wait up to ``wait`` seconds for the first one.
+
+        Large messages may come in smaller batches than ``limit``."""
         validation.check_queue(queue)
         validation.check_count(limit, "limit", most=MOST_PER_CALL)
         who, span = self._who(consumer), _span(lease_seconds, "leaseSeconds", least=0.001)
@@ -166,8 +176,10 @@ class AsyncClient:
         consumer: str | None = None,
         idle: float | None = None,
     ) -> AsyncSubscription:
-        """Have messages pushed, at most ``credit`` unsettled at a time. Iterate over it, and settle what you get with
-        the verbs here or with its own ``ack_nowait``; it ends when nothing came for ``idle`` seconds."""
+        """Subscribe to a queue: the server pushes messages while fewer than ``credit`` of them are unsettled.
+
+        Iterate over the subscription. Settle messages with the operations of this client or with the subscription's
+        ``ack_nowait``. The iteration ends when no message arrived for ``idle`` seconds."""
         validation.check_queue(queue)
         validation.check_count(credit, "credit", most=MOST_PER_CALL)
         patience = None if idle is None else validation.check_milliseconds(idle, "idle") / 1000
@@ -182,11 +194,12 @@ class AsyncClient:
         return self.consumer if consumer is None else validation.check_consumer(consumer)
 
     async def ack(self, leases: str | Sequence[str], *, consumer: str | None = None) -> None:
-        """It worked. Raises the first error, after all the others were acknowledged."""
+        """Acknowledge leases. Raises the first error, after all other leases were acknowledged."""
         _raise_first(await self.ack_many(_several(leases), consumer=consumer))
 
     async def ack_many(self, leases: Sequence[str], *, consumer: str | None = None) -> Results:
-        """Acknowledge many with one commit; for each None, or why not. Repeating an ack that succeeded succeeds."""
+        """Acknowledge many leases with one commit. Return for each None, or the error. Repeating a successful ack
+        succeeds."""
         return await self._settle(Kind.ACK, messages.Settle(_checked(leases), consumer))
 
     async def nack(
@@ -198,7 +211,7 @@ class AsyncClient:
         delay: float | None = None,
         consumer: str | None = None,
     ) -> None:
-        """It did not work. Raises the first error, after all the others were given back."""
+        """Report failed messages. Raises the first error, after all other leases were nacked."""
         _raise_first(await self.nack_many(_several(leases), reason, text, delay=delay, consumer=consumer))
 
     async def nack_many(
@@ -210,24 +223,27 @@ class AsyncClient:
         delay: float | None = None,
         consumer: str | None = None,
     ) -> Results:
-        """Give many back with one commit: retried after the policy's backoff (or ``delay`` seconds), or dead."""
+        """Report many failed messages with one commit.
+
+        Each is retried after the policy's backoff (or ``delay`` seconds), or becomes a dead letter."""
         body = messages.Nack(
             _checked(leases), check_reason(reason).value, validation.check_text(text), _span(delay, "delay"), consumer
         )
         return await self._settle(Kind.NACK, body)
 
     async def release(self, leases: str | Sequence[str], *, consumer: str | None = None) -> None:
-        """Give back what was never worked on. Raises the first error, after all the others were given back."""
+        """Release messages that were not processed. Raises the first error, after all other leases were released."""
         _raise_first(await self.release_many(_several(leases), consumer=consumer))
 
     async def release_many(self, leases: Sequence[str], *, consumer: str | None = None) -> Results:
-        """Give many back with one commit: at once in line again, and the attempt does not count."""
+        """Release many leases with one commit. The messages are ready again immediately, and the attempt does not
+        count."""
         return await self._settle(Kind.RELEASE, messages.Settle(_checked(leases), consumer))
 
     async def extend(
         self, leases: str | Sequence[str], seconds: float | None = None, *, consumer: str | None = None
     ) -> None:
-        """Keep it longer: the lease ends ``seconds`` from now (the queue's visibility time-out if not said)."""
+        """Extend leases: they end ``seconds`` from now (default: the queue's visibility timeout)."""
         _raise_first(await self.extend_many(_several(leases), seconds, consumer=consumer))
 
     async def extend_many(
@@ -242,7 +258,7 @@ class AsyncClient:
         errand = await self._courier.see_through(Errand(kind, body), self._courier.terms.timeout)
         settled: messages.Settled = errand.value(Kind.SETTLED)
         results: Results = [None] * len(body.leases)
-        if kind is not Kind.RELEASE or not errand.resent:  # what a release given twice finds is the first one's work
+        if kind is not Kind.RELEASE or not errand.resent:  # after a resend the errors may stem from the first send
             for n, (code, text) in settled.errors.items():
                 results[n] = messages.error_of(code, text)
         for subscription in self._subscriptions:

@@ -1,7 +1,7 @@
 """Asyncio transport: a connection shared by any number of tasks, and how connections are opened.
 
-What tasks ask for in one iteration of the loop leaves with one write. Reading pauses while a topic subscription has
-too much that was not taken. A connection belongs to one loop and one process."""
+Requests that tasks make in one iteration of the event loop leave with one write. Backpressure: reading pauses while
+a topic subscription holds too many unread bytes. A connection belongs to one event loop and one process."""
 
 import asyncio
 import contextlib
@@ -17,11 +17,11 @@ from yirangmq.wire import messages
 from yirangmq.wire.frames import Kind
 
 GOODBYE = 1.0
-"""Seconds to wait for a connection to be closed in order."""
+"""Upper bound of the wait for an orderly close, in seconds."""
 
 
 class LoopLine(asyncio.BufferedProtocol):
-    """``client.connection.Line`` as an asyncio protocol."""
+    """``client.transport.Line`` as an asyncio protocol. Event loop thread only."""
 
     def __init__(self) -> None:
         self.process = os.getpid()
@@ -32,12 +32,12 @@ class LoopLine(asyncio.BufferedProtocol):
         self._may_write = asyncio.Event()
         self._over = asyncio.Event()
         self._is_held = False
-        """Nothing is read until some of the feed is taken."""
+        """Reading is paused until the subscription takes records from the feed."""
 
     # -- asyncio ----------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but its type
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's transport has the interface but not the type
         channel = transport.get_extra_info("socket")
         if channel is not None:
             prepare(channel)
@@ -120,7 +120,7 @@ class LoopLine(asyncio.BufferedProtocol):
         self._talk.forget(slot)
 
     def glance(self) -> None:
-        """The loop hears whatever comes."""
+        """No-op: the event loop processes received data."""
 
     async def listen(self, one: News, seconds: float) -> bool:
         return await self._await(one, seconds)
@@ -158,7 +158,7 @@ class LoopLine(asyncio.BufferedProtocol):
             self._transport.write(data[0] if len(data) == 1 else b"".join(data))
 
     async def _await(self, one: News, seconds: float) -> bool:
-        """Until it has news; False when the time is over."""
+        """Wait until ``one`` has data. Return False after ``seconds``."""
         if not one.has_news:
             self._check()
             waiter = self._loop.create_future()
@@ -177,7 +177,7 @@ class LoopLine(asyncio.BufferedProtocol):
             raise self._lost(self._talk.trouble)
 
     def _end(self, trouble: Exception) -> None:
-        """It is over, for the first reason given; everybody who waits is told."""
+        """Mark the connection as lost and wake every waiter. The first reason given is kept."""
         for one in self._talk.end(trouble):
             _wake(one)
         self._may_write.set()
@@ -193,7 +193,7 @@ class LoopLine(asyncio.BufferedProtocol):
 
 
 class LoopWires:
-    """``client.connection.Wires`` for one event loop."""
+    """``client.transport.Wires`` for one event loop."""
 
     def turn(self) -> asyncio.Lock:
         return asyncio.Lock()

@@ -1,8 +1,9 @@
-"""Blocking transport: a connection shared by any number of threads, without a thread of its own.
+"""Blocking transport: a connection shared by any number of threads, without a reader thread.
 
-A thread that waits for an answer while no other reads becomes the reader, and gives the others theirs. One lock guards
-what was read, another the writes; no thread holds the first while it waits for the network. While there is no room to
-send, the sender reads, because a server that waits for its client to read reads nothing itself.
+A thread that waits for a reply while no other thread reads becomes the reader, and delivers the replies of the other
+threads. One lock guards received data, another the writes. No thread holds the first while it waits for the network.
+While the send buffer is full, the sender reads, because a server that waits for its client to read does not read
+itself.
 
 A single request that is usually answered within ``AWAKE_SECONDS`` is polled for (adaptive spin) before the thread
 blocks, if there is another processor for the server."""
@@ -34,19 +35,20 @@ if TYPE_CHECKING:
 
 SEALED = 256 * 1024
 ROOM_SECONDS = 0.05
-"""How long to wait for room to send before looking again whether there is something to read."""
+"""Wait for free space in the send buffer, in seconds, before the sender checks again for data to read."""
 PLAIN_SECONDS = 5.0
-"""A read lasts so long at most. Where there is more time than that it simply reads, without asking first whether there
-is something: one call of the system instead of two."""
+"""Receive timeout of the socket, in seconds. A wait longer than this reads directly, without a ``poll`` before it:
+one system call instead of two."""
 LAST_READ = 1.0
-"""Seconds within which a reader that was told of the end has let go of the socket."""
+"""Time in seconds that ``close`` waits for the reading thread to leave the socket."""
 AWAKE_SECONDS = 0.0005
-"""An answer that usually takes no longer, as a disk and two ways do, is looked out for."""
+"""Upper bound of the spin, in seconds: about one disk write and two network trips. Only replies that usually arrive
+within it are polled for."""
 Answer = TypeVar("Answer")
 
 
 def run(coroutine: Coroutine[Any, Any, Answer]) -> Answer:
-    """A coroutine whose every wait blocks instead, to its end."""
+    """Run a coroutine to its end. Each of its waits must block the thread instead of suspending."""
     try:
         coroutine.send(None)
     except StopIteration as stop:
@@ -57,8 +59,10 @@ def run(coroutine: Coroutine[Any, Any, Answer]) -> Answer:
 
 
 class BlockingLine:
-    """``client.transport.Line`` on a socket. One lock for what was read (``_heard``), one for writing; nobody holds
-    the first while the network is slow."""
+    """``client.transport.Line`` on a socket, shared by any number of threads.
+
+    ``_heard`` guards received data, ``_sending`` guards writes. No thread holds ``_heard`` while it waits for the
+    network."""
 
     def __init__(self, channel: socket.socket, timeout: float, tls: "Tls | None", stay_awake: bool) -> None:
         self.process = os.getpid()
@@ -109,10 +113,11 @@ class BlockingLine:
         self._talk.feed = feed
 
     def taken(self) -> None:
-        """Nobody reads before somebody waits."""
+        """No-op: a thread reads only while it waits."""
 
     def _send(self, data: bytes | bytearray) -> None:
-        """Whole frames. What stops them in the middle spoils the stream."""
+        """Send whole frames. An interruption in the middle of a frame ends the connection, because the byte stream
+        is broken."""
         sent = -1
         try:
             if self._tls is not None:
@@ -135,7 +140,8 @@ class BlockingLine:
             return 0
 
     def _send_rest(self, left: memoryview) -> None:
-        """Read while there is no room to write: a server that waits for us to read reads nothing itself."""
+        """Send the rest, and read while the send buffer is full: a server that waits for this client to read does
+        not read itself."""
         until = time.monotonic() + self._timeout
         room = select.poll()
         room.register(self._file, select.POLLOUT)
@@ -175,7 +181,8 @@ class BlockingLine:
         return self._await(one, seconds)
 
     def _await(self, one: News, seconds: float) -> bool:
-        """Until it has news; False when the time is over. Reads for all while nobody else does."""
+        """Wait until ``one`` has data. Return False after ``seconds``. The thread reads for all threads if no other
+        one reads."""
         vigil = self._vigil if self._talk.is_single else None
         began = time.monotonic()
         until = began + seconds
@@ -200,7 +207,7 @@ class BlockingLine:
         return True
 
     def _read(self, seconds: float, awake_until: float = 0.0) -> None:
-        """Called with the lock held; it is free while the network is waited for."""
+        """Read once. The caller holds ``_heard``; it is released while the thread waits for the network."""
         self._reading = True
         self._heard.release()
         size, trouble = -1, None
@@ -217,7 +224,7 @@ class BlockingLine:
             pass
         except OSError as error:
             trouble = error
-        except BaseException as error:  # of a signal's handler, perhaps with what was read in its hands
+        except BaseException as error:  # raised by a signal handler; bytes already received may be lost
             trouble = InterruptedError(f"{type(error).__name__} while reading")
             self._lost(trouble)
             raise
@@ -232,7 +239,7 @@ class BlockingLine:
             self._talk.end(trouble or ConnectionError("the server closed the connection"))
 
     def _look_out(self, vigil: Vigil, until: float) -> int:
-        """How many bytes came by then; -1: none yet."""
+        """Poll the socket until the time ``until`` (adaptive spin). Return the number of bytes received, or -1."""
         receive, room = self._channel.recv_into, self._sealed or self._talk.room()
         now = time.monotonic()
         while now < until:
@@ -260,17 +267,17 @@ class BlockingLine:
             self._talk.end(error)
 
     def _pay(self) -> None:
-        """Send what arriving frames made us say, outside of the lock."""
+        """Flush replies queued by the frame reader. The caller must not hold ``_heard``."""
         with self._sending:
             owed, self._owed = self._owed, b""
             if owed:
                 self._send(owed)
 
-    # -- the end ----------------------------------------------------------------------------------------------------
+    # -- closing ----------------------------------------------------------------------------------------------------
 
     def _lost(self, trouble: Exception) -> Lost:
-        """It is over, for the first reason given. Whoever reads or writes at this moment is woken by the shutdown; the
-        file is closed when nobody holds it any more."""
+        """Mark the connection as lost; the first reason given is kept. The shutdown wakes threads that read or
+        write. The file descriptor is closed when no thread uses it any more."""
         self._talk.end(trouble)
         why = self._talk.trouble or trouble
         with contextlib.suppress(OSError):
@@ -281,7 +288,7 @@ class BlockingLine:
 
     async def close(self) -> None:
         if self.process != os.getpid():
-            self._channel.close()  # our copy of the parent's connection, which goes on
+            self._channel.close()  # the parent keeps its own copy of the connection
             return
         if self.is_alive:
             with contextlib.suppress(Lost):
@@ -297,8 +304,10 @@ class BlockingLine:
 
 
 class BlockingWires:
-    """``client.transport.Wires`` for threads. ``stay_awake``: who waits for one answer that usually comes at once
-    looks out for it instead of sleeping, where there is another processor for the server."""
+    """``client.transport.Wires`` for threads.
+
+    ``stay_awake``: a thread that waits for a single reply that usually arrives soon polls for it before it blocks
+    (adaptive spin). This needs a second processor, for the server."""
 
     def __init__(self, stay_awake: bool = True) -> None:
         self._stay_awake = stay_awake and processors() > 1
@@ -337,7 +346,7 @@ class BlockingWires:
 
 
 class Turn:
-    """A lock in the clothes of an asynchronous one."""
+    """A thread lock with the interface of an asyncio lock."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,7 +1,7 @@
 """Entry points of the client: ``connect`` for the blocking client, ``connect_async`` for asyncio.
 
-Both read the addresses, check the options and put the parts together. The blocking client connects at once; the
-other connects when it is awaited or first used."""
+Both parse the addresses, check the options and assemble the client. The blocking client connects immediately; the
+asyncio client connects when it is awaited or first used."""
 
 import random
 
@@ -15,11 +15,11 @@ from yirangmq.core import validation
 from yirangmq.core.ports import Ids
 
 TIMEOUT = 30.0
-"""Seconds to wait for a connection, for an answer, and for room to send."""
+"""Timeout in seconds for a connection, for a reply, and for free space in the socket's send buffer."""
 RETRIES = 8
-"""Tries after the first: with the pauses between them, about seven seconds for a server to come back."""
+"""Number of retries. With the backoff between them a server has about 7 s to come back."""
 FAILOVER_RETRIES = 50
-"""The same with more than one address: about fifty seconds, for a node to take the place of another."""
+"""Number of retries with more than one address: about 50 s, for another node to take over."""
 
 
 def connect(

@@ -1,12 +1,12 @@
 """Reconnecting connection, pending requests, and a pipeline of requests in order.
 
-A request connects if need be, greets, is sent and awaited. After a loss the client connects again, to the next address
-if there is one, and sends the request again, a bounded number of times. ``Unreachable`` means that the last request may
-or may not have been done; ids given by the client keep a repeated publish from being stored twice.
+A request connects if need be, is sent and awaited. After a loss the client reconnects, to the next address if there
+is one, and sends the request again, a bounded number of times. ``Unreachable`` means that the last request may or
+may not have been executed. Ids assigned by the client keep a repeated publish from being stored twice.
 
-A standby is left for the active node that it names; a node with a lower term than one seen before is skipped. With
-several addresses, or a limit on silence, a silent server is pinged and then left. A TLS mismatch is recognised and
-raised at once, because no retry can mend it.
+The client leaves a standby for the active node that the standby names. It skips a node with a lower term than one
+seen before. With several addresses, or a limit on silence, it pings a silent server and then leaves it. It detects a
+TLS mismatch and raises it immediately, because no retry can repair it.
 
 The pipeline keeps several requests unanswered and preserves their order: after a loss all unanswered ones are sent
 again before the next. Everything is written as coroutines over the ports of ``client.transport``."""
@@ -32,7 +32,7 @@ from yirangmq.wire.frames import Kind
 
 
 class Errand:
-    """One request until it is answered, on as many connections as that takes."""
+    """Pending request: one request until its reply, over as many connections as needed."""
 
     __slots__ = ("body", "kind", "line", "losses", "reply", "sent", "slot")
 
@@ -57,8 +57,10 @@ class Errand:
             raise
 
     async def answer(self, seconds: float, quiet: float) -> Reply:
-        """Within ``seconds``, but for a call, which may take long; a server that is silent for ``quiet`` is asked
-        whether it is there."""
+        """Wait for the reply, up to ``seconds``.
+
+        A server that is silent for ``quiet`` seconds is pinged. A CALL may take longer than ``seconds`` as long as
+        the server answers pings."""
         slot, line = self.slot, self.line
         if slot is None or line is None:
             raise Lost("not sent yet")
@@ -71,7 +73,7 @@ class Errand:
             seconds = quiet
         reply = await line.answer(slot, seconds)
         if reply.kind == Kind.ERROR and isinstance(error := reply.error(), Unavailable):
-            raise Lost(str(error)) from error  # nothing was done, and asking later may help
+            raise Lost(str(error)) from error  # the request was not executed, so a retry may succeed
         return reply
 
     async def _hear(self, line: Line, slot: Slot, seconds: float, quiet: float) -> None:
@@ -80,35 +82,40 @@ class Errand:
             await line.answer(await line.ask(Kind.PING, messages.Empty()), quiet)
 
     def value(self, wanted: Kind) -> Any:
-        """Its answer of this kind, or the error that came instead."""
+        """Return the reply's value if it is of the kind ``wanted``. Raise the error that the server sent instead."""
         if self.reply is None:
             raise QueueError("not answered yet")
         return self.reply.wanted(wanted)
 
     @property
     def resent(self) -> bool:
-        """An earlier sending may have been heard although its answer was not."""
+        """True if an earlier send may have reached the server although its reply was lost."""
         return self.sent > 1
 
 
 # -- connection --------------------------------------------------------------------------------------------------------
 
 BACKOFF = Backoff(first=0.05, limit=2.0, jitter=0.5)
-"""Seconds between two attempts to reach the server."""
+"""Backoff between two attempts to reach the server, in seconds."""
 FAILOVER_BACKOFF = replace(BACKOFF, limit=1.0)
-"""The same with several addresses: the node that takes over is found within five seconds."""
+"""Backoff with several addresses, in seconds: the node that takes over is found within 5 s."""
 QUIET_SECONDS = 3.0
-"""With another address to go to: how long a server may be silent before it is asked whether it is there, and how long
-it may take to say so. A node that is frozen, or whose cable is cut, is left after twice that."""
+"""Silence, in seconds, after which the client pings the server if there is another address; also the timeout of that
+ping. A frozen node, or one with a cut cable, is left after twice that."""
 MOST_ADDRESSES = 16
 SILENT_PARTS = 4
-"""With ``Terms.silence``: a quarter of it may pass before the server is pinged, a quarter before the ping is answered,
-and the rest is for connecting again."""
+"""Parts of ``Terms.silence``: one quarter passes before the server is pinged and one before the ping times out. The
+rest is for reconnecting."""
 PROBE_SECONDS = 3.0
-"""How long the test whether a port speaks TLS may take."""
+"""Timeout of the test whether a port speaks TLS, in seconds."""
 
 
 class Courier:
+    """Reconnecting connection to a server, or to a group of servers given by several addresses.
+
+    ``_line`` is the open connection, or None. ``_dialing`` lets one caller at a time connect; the others wait for
+    it."""
+
     def __init__(self, wires: Wires, terms: Terms, chance: Callable[[], float]) -> None:
         self.terms = terms
         self._wires = wires
@@ -119,18 +126,18 @@ class Courier:
         self._dialing = wires.turn()
         self._closed = False
         self._term = 0
-        """The highest of a pair: a node with a lower one was cut off, and does not know yet."""
+        """Highest term of a pair seen so far. A node with a lower term was cut off and does not know yet."""
         self.welcome = messages.Welcome("", "", "", 0)
         self._addresses = list(terms.addresses)
-        """Those given, and those that a standby named."""
+        """The configured addresses, and those that a standby named."""
 
     def own(self, retries: int) -> "Courier":
-        """Another one to the same server, with a connection of its own."""
+        """Return another instance for the same server, with a separate connection."""
         return Courier(self._wires, replace(self.terms, retries=retries), self._chance)
 
     @property
     def quiet(self) -> float:
-        """How long a server may be silent before it is asked whether it is there, and then say nothing."""
+        """Silence, in seconds, after which the server is pinged; also the timeout of that ping."""
         if len(self._addresses) > 1:
             return min(self.terms.timeout, QUIET_SECONDS)
         silence = self.terms.silence
@@ -138,24 +145,25 @@ class Courier:
 
     @property
     def _is_watchful(self) -> bool:
-        """A silent server is pinged, and left."""
+        """True if a silent server is pinged and then left."""
         return len(self._addresses) > 1 or self.terms.silence is not None
 
     def attention(self, seconds: float) -> float:
-        """How long one who listens for what comes unasked does so before it asks; ``seconds`` where there is nowhere
-        else to go."""
+        """Return how long, in seconds, a listener waits for pushed data before it pings the server: ``seconds`` if a
+        silent server is not left."""
         return min(self.quiet, seconds) if self._is_watchful else seconds
 
     async def sleep(self, seconds: float) -> None:
         await self._wires.sleep(seconds)
 
     def around(self, seconds: float) -> float:
-        """So long, more or less by half as chance has it."""
+        """Return ``seconds`` with ±50 % jitter."""
         return seconds * (0.5 + self._chance())
 
     async def see_through(self, errand: Errand, seconds: float) -> Errand:
-        """One request to its answer. Nearly always there is a connection and it holds, so that comes first and by the
-        shortest way."""
+        """Execute one request until its reply.
+
+        The fast path comes first: nearly always there is a connection and it holds."""
         line = self._alive()
         if line is not None:
             try:
@@ -176,7 +184,7 @@ class Courier:
         return line if line is not None and line.is_alive and line.process == os.getpid() else None
 
     async def line(self) -> Line:
-        """The connection in use; a new one if that is gone."""
+        """Return the open connection. Connect first if there is none, or it is lost."""
         line = self._alive()
         if line is not None:
             return line
@@ -199,14 +207,14 @@ class Courier:
             await line.close()
 
     async def hang_up(self, *, onward: bool = False) -> None:
-        """The next request is on another connection; ``onward``: to the next address."""
+        """Close the connection, so that the next request opens another one; ``onward``: to the next address."""
         line, self._line = self._line, None
         self._next = (self._next + onward) % len(self._addresses)
         if line is not None:
             await line.close()
 
     async def pause(self, tries: int, why: Exception) -> None:
-        """Before the next try; ``Unreachable`` when there have been enough."""
+        """Wait before the next try. Raise ``Unreachable`` if there were enough tries."""
         cause = why.__cause__
         is_left_again = tries > 1 and isinstance(cause, TimeoutError) and self.terms.silence is not None
         if tries > self.terms.retries or (is_left_again and len(self._addresses) == 1):
@@ -219,7 +227,8 @@ class Courier:
             await self._wires.sleep(self.seconds(tries - 1))
 
     async def _leave(self, standby: NotActive | None) -> None:
-        """Another node of the pair does the work, or this one says nothing: on to the one it names, or to the next."""
+        """Close the connection because the node is a standby or silent. Continue with an address that the standby
+        names, else with the next one."""
         line, self._line = self._line, None
         if line is not None:
             await line.close()
@@ -237,7 +246,7 @@ class Courier:
                 return
 
     def seconds(self, tries: int) -> float:
-        """How long to wait before the next try."""
+        """Return the backoff before the next try, in seconds."""
         backoff = BACKOFF if len(self._addresses) == 1 else FAILOVER_BACKOFF
         return backoff.delay(tries, self._chance())
 
@@ -245,7 +254,7 @@ class Courier:
         return ", ".join(map(str, self.terms.addresses))
 
     async def _connect(self) -> Line:
-        """Each address in turn, beginning with the one that worked last; then all of them again after a pause."""
+        """Try each address in turn, starting with the last one that worked, then all of them again after a backoff."""
         problems: dict[Address, Exception] = {}
         silence = self.terms.silence
         until = None if silence is None else time.monotonic() + silence * (1 if len(self._addresses) > 1 else 0.5)
@@ -271,8 +280,9 @@ class Courier:
         raise Unreachable(f"{said} (tried {tries + 1} times)")
 
     async def _tls_failure(self, address: Address, error: Exception) -> TlsFailed | None:
-        """The error if the two sides disagree on TLS, which no retry can mend; else None. A TLS server closes a
-        connection in clear text without an answer; one handshake then tells why."""
+        """Return the error if client and server disagree on TLS, which no retry can repair; else None.
+
+        A TLS server closes a clear-text connection without a reply. One TLS handshake then shows the cause."""
         if address.scheme != "tcp":
             return None
         cause = error.__cause__ if isinstance(error, Lost) else error
@@ -292,8 +302,9 @@ class Courier:
         return speaks_tls(address)
 
     async def _answers(self, address: Address) -> bool:
-        """Whether the server says anything to a client at this address, be it a refusal. With TLS 1.3 a server refuses
-        a certificate after the handshake, and may close without an alert."""
+        """Return True if the server at this address sends any reply to HELLO, even a refusal.
+
+        With TLS 1.3 a server rejects a certificate after the handshake, and may close without an alert."""
         try:
             line = await self._wires.dial(address, min(self.quiet, PROBE_SECONDS), self.terms.timeout)
             try:
@@ -306,7 +317,7 @@ class Courier:
         return True
 
     async def _greet(self, address: Address, seconds: float) -> Line:
-        """``seconds`` for each step: the connection, and the server's answer to HELLO."""
+        """Open a connection and exchange HELLO and WELCOME. ``seconds`` applies to each of the two steps."""
         line = await self._wires.dial(address, seconds, self.terms.timeout)
         try:
             slot = await line.ask(Kind.HELLO, messages.Hello(self.terms.name, address.token))
@@ -315,7 +326,7 @@ class Courier:
             await line.close()
             cause = error.__cause__
             if isinstance(error, Lost) and isinstance(cause, QueueError) and not isinstance(cause, Unavailable):
-                raise cause from None  # it did answer: not to be understood is not to be unreachable
+                raise cause from None  # the server did reply, so it is not unreachable
             raise
         self._term = max(self._term, self.welcome.term)
         is_standby = self.welcome.role == "STANDBY" or self.welcome.term < self._term
@@ -327,10 +338,10 @@ class Courier:
 
 
 class Pipeline:
-    """Errands in order, several on their way at once; each ends up with its answer, or the pipeline is unreachable."""
+    """Requests in order, with several in flight. Each ends with its reply, or the pipeline raises ``Unreachable``."""
 
     def __init__(self, courier: Courier, window: int, patience: float | None = None, *, glances: bool = False) -> None:
-        """``glances``: answers that have come are heard before something is sent, also where nobody waits for them."""
+        """``glances``: process replies that have arrived before each send, also if no caller waits for them."""
         self._courier = courier
         self._window = window
         self._seconds = courier.terms.timeout if patience is None else patience
@@ -342,8 +353,8 @@ class Pipeline:
         return bool(self._out)
 
     async def put(self, errand: Errand) -> None:
-        """Send it; if the window is full, only when the oldest one was answered, and never past one that has to be sent
-        again."""
+        """Send a request. If the window is full, wait for the oldest reply first. A request never overtakes one that
+        must be sent again."""
         line = await self._line()
         self.collect()
         while len(self._out) >= self._window or self._is_turned_away():
@@ -353,13 +364,13 @@ class Pipeline:
         try:
             await self._send_all(line)
         except Lost:
-            pass  # whoever waits for its answer sends it again
+            pass  # ``settle_first`` sends it again
         except BaseException:
             self.give_up(errand)
             raise
 
     def give_up(self, errand: Errand) -> None:
-        """Nobody waits for it any more."""
+        """Abandon a request: its reply is no longer awaited."""
         if errand in self._out:
             self._out.remove(errand)
 
@@ -375,23 +386,23 @@ class Pipeline:
             await self.settle_first()
 
     def collect(self) -> None:
-        """Those answered so far are done with, without waiting."""
+        """Remove the oldest requests as far as their replies have arrived, without waiting."""
         while self._out and (slot := self._out[0].slot) is not None and slot.reply is not None:
             if slot.is_turned_away:
                 return
             self._out.popleft().reply = slot.reply
 
     def _is_turned_away(self) -> bool:
-        """The oldest one; as long as it is, those behind it wait."""
+        """True if the oldest request was refused as unavailable. The requests after it wait while it is retried."""
         slot = self._out[0].slot if self._out else None
         return slot is not None and slot.is_turned_away
 
     async def resume(self, line: Line) -> None:
-        """Send what is unanswered on this connection, if it was sent on another."""
+        """Send all unanswered requests on this connection unless they were sent on it already."""
         await self._send_all(line)
 
     async def settle_first(self) -> None:
-        """Wait for the answer to the oldest one."""
+        """Wait for the reply to the oldest request."""
         first = self._out[0]
         while True:
             try:
@@ -404,12 +415,13 @@ class Pipeline:
                 first.losses += 1
                 await self._courier.pause(first.losses, lost)
             except BaseException:
-                first.slot = None  # its answer is nobody's now; with the same ids it can be asked again
+                first.slot = None  # the reply has no reader now; the same ids make a resend safe
                 raise
         self._out.popleft()
 
     async def _send_all(self, line: Line) -> None:
-        """The newest; after a loss also all before it that are unanswered, so that their order stays."""
+        """Send the newest request. After a loss, send all unanswered ones before it as well, so that the order is
+        kept."""
         for errand in self._out:
             if errand.line is not line or errand.slot is None:
                 await errand.send(line)

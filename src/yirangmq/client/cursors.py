@@ -21,18 +21,20 @@ from yirangmq.wire.frames import Kind
 
 
 class Place(NamedTuple):
-    """Everything up to ``sequence`` of this epoch is done with."""
+    """Position: everything up to ``sequence`` of this epoch is processed."""
 
     epoch: str
     sequence: int
 
 
 class CursorFile:
+    """File that holds one cursor as JSON. It is replaced atomically."""
+
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path).absolute()
 
     def read(self) -> Place | None:
-        """None: it has never been written."""
+        """Return the position, or None if the file has never been written."""
         try:
             document = loads(self._path.read_bytes())
             epoch, sequence = document["epoch"], document["sequence"]
@@ -47,50 +49,52 @@ class CursorFile:
             raise StoreDamaged(f"{self._path} holds no cursor: {error}") from None
 
     def write(self, place: Place) -> None:
-        """It is on disk when this returns."""
+        """Write the position. It is durable when this returns."""
         try:
             replace_file(self._path, dumps(place._asdict()) + b"\n", OWNER)
         except OSError as error:
             raise StoreError(f"{self._path} cannot be written: {error.strerror or error}") from None
 
 
-# -- where a cursor is kept --------------------------------------------------------------------------------------------
+# -- cursor storage ----------------------------------------------------------------------------------------------------
 
 FILE_SECONDS = 0.2
-"""Between two writes of the file, while records come."""
+"""Minimum interval between two writes of the cursor file, in seconds, while records arrive."""
 
 
 class Keeping(Protocol):
-    """``sequence``: everything up to it is done with."""
+    """Port for storing a cursor. ``sequence``: everything up to it is processed."""
 
     needs_line: bool
-    """Without a connection it cannot be kept."""
+    """True if storing the cursor requires a connection."""
 
     async def keep(self, line: Line, epoch: str, sequence: int) -> None:
-        """Soon; without waiting."""
+        """Store the cursor soon, without waiting."""
 
     async def flush(self, line: Line | None, epoch: str, sequence: int, seconds: float) -> None:
-        """Now."""
+        """Store the cursor now, durably."""
 
     def forget(self, *, anew: bool = False) -> None:
-        """The connection is gone; nothing is on its way any more. ``anew``: it is another feed."""
+        """Note that the connection is lost, so no confirmation is in flight. ``anew``: the epoch changed."""
 
 
 class Nowhere:
+    """Cursor that is not stored: a new subscription starts where its options say."""
+
     needs_line = False
 
     async def keep(self, line: Line, epoch: str, sequence: int) -> None:
-        """Whoever comes again begins where it is told to."""
+        """No-op."""
 
     async def flush(self, line: Line | None, epoch: str, sequence: int, seconds: float) -> None:
-        """There is nothing to wait for."""
+        """No-op."""
 
     def forget(self, *, anew: bool = False) -> None:
-        """It does not depend on connections."""
+        """No-op."""
 
 
 class AtServer:
-    """Under the subscriber's name."""
+    """Cursor that the server stores under the subscriber's name."""
 
     needs_line = True
 
@@ -98,7 +102,7 @@ class AtServer:
         self._slot: Slot | None = None
         self._told = 0
         self.confirmed = 0
-        """On the server's disk."""
+        """Sequence that is durable on the server."""
 
     async def keep(self, line: Line, epoch: str, sequence: int) -> None:
         slot = self._slot
@@ -125,6 +129,8 @@ class AtServer:
 
 
 class InFile:
+    """Cursor in a local file. It does not depend on a connection."""
+
     needs_line = False
 
     def __init__(self, file: CursorFile, clock: "Seconds | None" = None) -> None:
@@ -146,7 +152,7 @@ class InFile:
             self._written, self._at = place, self._seconds()
 
     def forget(self, *, anew: bool = False) -> None:
-        """It does not depend on connections."""
+        """No-op."""
 
 
 class Seconds(Protocol):

@@ -1,11 +1,11 @@
-"""Producing messages: frames from what a program publishes, a pipelined sender, and batches of frames.
+"""Producing messages: building PUBLISH frames, a pipelined sender, and batches of frames.
 
-Messages are checked here by the rules of the server before they are sent. Each gets its id here, so sending it a second
-time cannot store it twice.
+Messages are checked here by the rules of the server before they are sent. Each gets its id here, so sending it a
+second time cannot store it twice.
 
-The sender publishes one message at a time without waiting for the answer to the one before. It outlives its
+The sender publishes one message at a time without waiting for the reply to the one before. It outlives its
 connections: unanswered messages are sent again with the same ids, in the same order. A batch keeps several frames in
-flight, collects their receipts in order, and stops at the first refusal. Coroutines; the frames are sans-IO."""
+flight, collects their receipts in order, and stops at the first refusal. Coroutines; building frames is sans-IO."""
 
 import os
 from collections import deque
@@ -32,13 +32,13 @@ from yirangmq.wire.messages import Outgoing
 
 FRAME_MESSAGES = 128
 FRAME_BYTES = 256 * 1024
-"""A frame is full when it has as much of either: past this frames get later, not cheaper."""
+"""Limits of one frame: it is full when it reaches either. Larger frames arrive later and are not cheaper."""
 MESSAGE_BYTES = 200
-"""What a message needs at most in a frame beside payload and header."""
+"""Upper bound of a message's size in a frame besides payload and header, in bytes."""
 
 
 def outgoing(queue: str, message: object, id: str) -> Outgoing:
-    """Any JSON value, bytes, or a ``NewMessage``."""
+    """Convert any JSON value, bytes, or a ``NewMessage`` into a message of a PUBLISH frame."""
     if type(message) is bytes:
         return Outgoing(message, False, "", id)
     if isinstance(message, NewMessage):
@@ -52,7 +52,7 @@ def outgoing(queue: str, message: object, id: str) -> Outgoing:
 
 
 def all_outgoing(queue: str, messages: Iterable[object], ids: Ids) -> Iterator[Outgoing]:
-    """Each with an id of its own; the messages are read a frame at a time."""
+    """Convert messages and assign an id to each. The iterable is read in batches of one frame."""
     source = iter(messages)
     while batch := list(islice(source, FRAME_MESSAGES)):
         for message, id in zip(batch, ids.new(len(batch)), strict=True):
@@ -60,23 +60,26 @@ def all_outgoing(queue: str, messages: Iterable[object], ids: Ids) -> Iterator[O
 
 
 def is_to_check(messages: Iterable[object]) -> bool:
-    """Something in this list may be wrong. (Bytes cannot be, and an iterator cannot be read twice.)"""
+    """Return True if a message in this list may be invalid. Bytes are always valid, and an iterator cannot be read
+    twice."""
     return isinstance(messages, list | tuple) and not all(type(message) is bytes for message in messages)
 
 
 def outgoing_text(queue: str, text: bytes, id: str, delay: float, ttl: float | None) -> Outgoing:
-    """A JSON document: an envelope as it is, anything else wrapped as a payload."""
+    """Convert a JSON document: an envelope as it is, any other document wrapped as a payload."""
     return _from_envelope(read(queue, text, id, 0, delay=delay, ttl=ttl))
 
 
 def _from_envelope(made: Envelope) -> Outgoing:
-    """Published at time 0, so that its instants are durations: time is the server's."""
+    """The envelope was built for time 0, so its instants are durations. The server adds its own clock."""
     return Outgoing(made.payload, made.is_json, made.header, made.id, made.available_at, made.expires_at)
 
 
 def in_frames(queue: str, made: Iterable[Outgoing], max_frame: int) -> Iterator[messages.Publish]:
-    """A frame takes what makes it full, large as that may be, so that a small batch with a large message is one; but
-    none is larger than the server takes, if it can be helped."""
+    """Divide messages into PUBLISH frames.
+
+    The message that fills a frame still belongs to it, regardless of its size, so a small batch with one large
+    message is a single frame. A frame exceeds ``max_frame`` only if one message alone does."""
     batch: list[Outgoing] = []
     size = 0
     for one in made:
@@ -91,8 +94,10 @@ def in_frames(queue: str, made: Iterable[Outgoing], max_frame: int) -> Iterator[
 
 
 def receipts(sent: Sequence[Outgoing], stored: messages.Stored, resent: bool) -> list[Stored]:
-    """What became of each message of a frame. One that is there already because an earlier sending of this very frame
-    arrived is no duplicate. (A server does not tell its numbers of messages: ``seq`` is 0.)"""
+    """Return the receipt of each message of a frame.
+
+    If the frame was ``resent``, a message that an earlier send stored is not reported as a duplicate. The server
+    does not send message numbers, so ``seq`` is 0."""
     made = [new_stored((0, id, False, "")) for id in stored.ids]
     for n in stored.duplicates:
         if not (resent and stored.ids[n] == sent[n].id):
@@ -105,11 +110,12 @@ def receipts(sent: Sequence[Outgoing], stored: messages.Stored, resent: bool) ->
 # -- sender ------------------------------------------------------------------------------------------------------------
 
 MOST_BYTES = 8 * 1024 * 1024
-"""Of payloads on their way, but for a single message that is larger."""
+"""Upper bound of unanswered payloads, in bytes. A single larger message is sent alone."""
 
 
 class AsyncSender:
-    """``async with client.sender(queue) as sender``; leaving waits until everything is on disk."""
+    """Pipelined sender: ``async with client.sender(queue) as sender``. Leaving the block waits until every message
+    is durable."""
 
     def __init__(
         self,
@@ -131,15 +137,16 @@ class AsyncSender:
         self._bytes = 0
         self._turn = courier.turn()
         self._receipts: deque[Stored] = deque()
-        """Not told yet."""
+        """Receipts not yet passed to the callback."""
         self._is_telling = False
         self._refused: dict[str, QueueError] = {}
         self._is_closed = False
 
     async def send(self, message: object) -> str:
-        """Any JSON value, bytes, or a ``NewMessage``; its id. It is on disk when ``settle`` returned. If messages sent
-        before were refused, that is raised instead, with their ids in the error's ``refused``, and this one is not
-        sent."""
+        """Send one message: any JSON value, bytes, or a ``NewMessage``. Return its id.
+
+        The message is durable when ``settle`` has returned. If earlier messages were refused, that error is raised
+        instead, with their ids in its ``refused``. This message is not sent then."""
         made = outgoing(self._queue, message, self._ids.new(1)[0])
         body, size = messages.Publish(self._queue, [made]), len(made.payload) + len(made.header)
         errand = Errand(Kind.PUBLISH, body)
@@ -159,7 +166,7 @@ class AsyncSender:
         return made.id
 
     async def _see_off(self, errand: Errand) -> None:
-        """The connection may have been lost at this moment: it leaves on the next one."""
+        """Resend on the next connection if the connection was lost during the send."""
         try:
             while errand.slot is None and errand.reply is None:
                 await self._pipeline.settle_first()
@@ -170,8 +177,8 @@ class AsyncSender:
             raise
 
     async def settle(self) -> None:
-        """Wait until everything sent so far is on disk. Raises the first refusal of those that are not, with all of
-        them in its ``refused``."""
+        """Wait until every message sent so far is durable. Raises the first refusal, with all refusals in its
+        ``refused``."""
         async with self._turn:
             await self._pipeline.finish()
             self._collect()
@@ -179,7 +186,7 @@ class AsyncSender:
         self._raise_refused()
 
     async def close(self) -> None:
-        """The same; then nothing more can be sent."""
+        """Settle, then refuse further messages."""
         self._is_closed = True
         self._left(self)
         if self._process == os.getpid():
@@ -193,7 +200,7 @@ class AsyncSender:
             raise problem
 
     def _collect(self) -> None:
-        """Look through the answers that have come so far."""
+        """Process the replies that have arrived."""
         self._pipeline.collect()
         while self._out and self._out[0][0].reply is not None:
             errand, body, size = self._out.popleft()
@@ -206,7 +213,7 @@ class AsyncSender:
             self._receipts.clear()
 
     def _tell(self) -> None:
-        """Nobody else waits for it, and whoever is told may send."""
+        """Pass receipts to the callback, without holding the lock: the callback may send messages."""
         if self._told is None or self._is_telling:
             return
         self._is_telling = True
@@ -222,7 +229,8 @@ class AsyncSender:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """What went wrong inside stays what went wrong; somebody who interrupts does not wait."""
+        """Close the sender. An error inside the block is kept, and refusals are not raised over it. An interrupt
+        does not wait."""
         if error is None:
             await self.close()
         elif isinstance(error, Exception):
@@ -236,7 +244,7 @@ class AsyncSender:
 # -- batches of frames -------------------------------------------------------------------------------------------------
 
 FRAMES_ON_THEIR_WAY = 8
-"""Frames that may be unanswered: enough to keep the server busy, little to send again."""
+"""Upper bound of unanswered frames: enough to keep the server busy, few to send again."""
 
 
 Body = TypeVar("Body", bound=msgspec.Struct)
@@ -244,7 +252,9 @@ Receipt = TypeVar("Receipt")
 
 
 class Shipment(Generic[Body, Receipt]):
-    """Frames of one kind. ``read``: the receipts of one, of its answer; ``count``: how many there would be."""
+    """Batch of frames of one kind, with several in flight.
+
+    ``read`` returns a frame's receipts from its reply; ``count`` returns how many receipts the frame would have."""
 
     def __init__(
         self,
@@ -262,7 +272,7 @@ class Shipment(Generic[Body, Receipt]):
         self._problem: QueueError | None = None
 
     async def send(self, frames: Iterable[Body]) -> list[Receipt]:
-        """All of them, or the first problem, which carries the receipts of what was sent."""
+        """Send all frames and return their receipts. Stop at the first error and raise it, with the receipts so far."""
         try:
             for body in frames:
                 await self._put(body)
@@ -291,7 +301,8 @@ class Shipment(Generic[Body, Receipt]):
             self._problem = self._problem or error
 
     def _collect(self, *, everything: bool = False) -> None:
-        """Receipts of the frames answered so far; at the end also that there are none for the others."""
+        """Collect the receipts of the answered frames. With ``everything``, unanswered frames get None for each
+        receipt."""
         while self._out and (everything or self._out[0][0].reply is not None):
             errand, body = self._out.popleft()
             if errand.reply is None:

@@ -1,10 +1,10 @@
-"""Session of one connection, sans-IO: request numbers, frames out, answers in; inbox of a topic subscription.
+"""Session of one connection, sans-IO: request numbers, outgoing frames, replies; inbox of a topic subscription.
 
-Bytes go in and out; a transport moves them. A request that is no longer awaited is forgotten; messages that a forgotten
-lease brings are released as soon as they come. A frame that cannot be read ends the connection with ``Lost``.
+A transport moves the bytes. A request that is no longer awaited is abandoned. Messages that an abandoned lease
+request brings are released as soon as they arrive. An unreadable frame ends the connection with ``Lost``.
 
 The inbox holds records and the frames about them in order of arrival. The session fills it, and a subscription
-empties it, perhaps in another thread. Above ``PLENTY`` bytes no more should be read."""
+empties it, perhaps in another thread. Backpressure: above ``PLENTY`` bytes the transport should stop reading."""
 
 from collections import deque
 from collections.abc import Callable
@@ -24,15 +24,20 @@ from yirangmq.wire.records import KIND, read_body
 
 RECORD = KIND
 SAID = frozenset({Kind.TOPIC_SUBSCRIBED, Kind.RECOVERY_RESPONSE, Kind.RECOVERY_COMPLETE, Kind.PROGRESS})
-"""Kinds that say something about the records around them."""
+"""Kinds of frames that describe the records before or after them."""
 PLENTY = 4 << 20
-"""Bytes that wait to be taken, past which no more should be read."""
+"""High-water mark of the inbox, in bytes. Above it the transport should stop reading."""
 
 Part = list[TopicRecord] | Any
-"""Records in a row, or what was said between them."""
+"""Consecutive records, or one frame about them."""
 
 
 class Feed:
+    """Inbox of a topic subscription: records and frames about them, one entry per read.
+
+    The session adds entries; the subscription takes them, perhaps in another thread. ``wake`` belongs to the
+    transport."""
+
     __slots__ = ("_parts", "_row", "inbox", "is_over", "size", "wake")
 
     def __init__(self) -> None:
@@ -69,7 +74,8 @@ class Feed:
         self._parts.append(said)
 
     def put(self, size: int) -> bool:
-        """So many bytes were read; what they brought can be taken now. False: nothing, and nobody need look."""
+        """Publish the parts of one read of ``size`` bytes to the subscription. Return False if a waiter need not
+        wake."""
         if not self._parts:
             return self.is_over
         parts, self._parts, self._row = self._parts, [], None
@@ -80,7 +86,7 @@ class Feed:
     # -- emptied by the subscription -----------------------------------------------------------------------------------
 
     def take(self) -> list[Part]:
-        """All that came with one read; nothing if there is none."""
+        """Return all parts of one read; an empty list if there is none."""
         try:
             parts, size = self.inbox.popleft()
         except IndexError:
@@ -89,7 +95,7 @@ class Feed:
         return parts
 
     def clear(self) -> None:
-        """What came over a connection that is gone."""
+        """Discard the data of a lost connection."""
         self.inbox.clear()
         self._parts, self._row, self.size = [], None, 0
 
@@ -97,25 +103,26 @@ class Feed:
 # -- session -----------------------------------------------------------------------------------------------------------
 
 LARGEST_ANSWER = 2 * MAX_BODY
-"""Bytes of one frame from the server: any single message fits, a stream of rubbish does not fill the memory."""
+"""Upper bound of a frame from the server, in bytes. Any single message fits; a corrupt stream cannot fill the
+memory."""
 LAST_NUMBER = 2**32 - 1
 
 
 class Lost(Exception):
-    """This connection is of no use any more; what it left unanswered may be asked again on another one."""
+    """The connection is lost. Unanswered requests may be sent again on another connection."""
 
     is_unsent = False
-    """Nothing of the request left us, so that nobody can have heard it."""
+    """True if no byte of the request was sent, so that the server cannot have received it."""
 
 
 class Reply(NamedTuple):
-    """What a frame said."""
+    """Kind and value of a reply frame."""
 
     kind: int
     value: Any
 
     def wanted(self, kind: Kind) -> Any:
-        """Its value if it is of this kind, or the error that came in its place."""
+        """Return the value if the reply is of this kind. Raise the error that the server sent instead."""
         if self.kind == kind:
             return self.value
         if self.kind == Kind.ERROR:
@@ -131,7 +138,7 @@ new_reply = cast("Callable[[tuple[int, Any]], Reply]", partial(tuple.__new__, Re
 
 
 class Slot:
-    """One request on its way. ``reply`` is there once it has come; ``wake`` belongs to the face."""
+    """One request in flight. ``reply`` is set when it has arrived; ``wake`` belongs to the transport."""
 
     __slots__ = ("kind", "number", "reply", "wake")
 
@@ -147,13 +154,15 @@ class Slot:
 
     @property
     def is_turned_away(self) -> bool:
-        """Nothing was done, and asking later or elsewhere may help."""
+        """True if the server refused the request without executing it, so that a retry, perhaps elsewhere, may
+        succeed."""
         reply = self.reply
         return reply is not None and reply.kind == Kind.ERROR and isinstance(reply.error(), Unavailable)
 
 
 class Stream:
-    """What was pushed to one subscription and not taken yet. It outlives its connections; ``wake`` is the face's."""
+    """Inbox of a queue subscription: frames that were pushed and not taken yet. It outlives its connections;
+    ``wake`` belongs to the transport."""
 
     __slots__ = ("error", "inbox", "is_over", "wake")
 
@@ -172,7 +181,7 @@ News = Slot | Stream | Feed
 
 
 class Conversation:
-    """One connection's worth of questions and answers."""
+    """Sans-IO session of one connection: requests in flight, subscriptions, and the frame decoder."""
 
     def __init__(self) -> None:
         self._intake = Intake(LARGEST_ANSWER)
@@ -182,37 +191,37 @@ class Conversation:
         self._orphans: set[int] = set()
         self._number = 0
         self.room = self._intake.room
-        """Where bytes from the server are to be put, before ``receive`` is told how many."""
+        """Returns the buffer for bytes from the server; ``receive`` then takes their number."""
         self.max_frame = LARGEST_ANSWER
-        """The largest body the server takes; it says so in its welcome."""
+        """Upper bound of a frame's body that the server accepts, in bytes, as given in its WELCOME frame."""
         self.trouble: Exception | None = None
-        """Why nothing more will come, once that is so."""
+        """The reason of the loss, or None while the connection is usable."""
         self.feed: Feed | None = None
-        """Where records of topics go, on a connection that follows a feed."""
+        """Destination of topic records, on a connection with a topic subscription."""
 
     @property
     def is_single(self) -> bool:
-        """Only one answer is waited for, and nothing else."""
+        """True if exactly one request is in flight and there is no subscription."""
         return len(self._slots) == 1 and not self._streams
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
     def ask(self, kind: Kind, body: msgspec.Struct) -> tuple[Slot, bytearray]:
-        """A request and its bytes, which are good until the next one is made."""
+        """Return a new request and its bytes. The bytes are valid until the next frame is built."""
         slot = Slot(kind, self._next_number())
         data = self._frame(kind, slot.number, body)
         self._slots[slot.number] = slot
         return slot, data
 
     def subscribe(self, stream: Stream, body: messages.Subscribe) -> tuple[int, bytearray]:
-        """The number of the subscription, and its bytes."""
+        """Return the number of a new queue subscription and its bytes, valid until the next frame is built."""
         number = self._next_number()
         data = self._frame(Kind.SUBSCRIBE, number, body)
         self._streams[number] = stream
         return number, data
 
     def forget(self, slot: Slot) -> None:
-        """Nobody waits for it any more. Messages it would have brought go back as soon as they come."""
+        """Abandon a request. Messages that its reply brings are released as soon as they arrive."""
         if self._slots.pop(slot.number, None) is not None and slot.kind is Kind.LEASE:
             self._orphans.add(slot.number)
 
@@ -236,11 +245,12 @@ class Conversation:
             raise TooLarge(f"a frame of {size} bytes, the server takes {self.max_frame}", field="payload")
         return self._out
 
-    # -- answers -------------------------------------------------------------------------------------------------------
+    # -- replies -------------------------------------------------------------------------------------------------------
 
     def receive(self, count: int) -> tuple[list[News], bytes]:
-        """So many bytes came from the server: who has news now, and bytes to send in return. ``Lost`` if they make no
-        sense, or say that there will be no more."""
+        """Process ``count`` received bytes. Return the objects that have new data, and bytes to send to the server.
+
+        Raises ``Lost`` if the bytes are malformed or the server ends the connection."""
         news: list[News] = []
         back = b""
         feed = self.feed
@@ -273,14 +283,15 @@ class Conversation:
         return news, back
 
     def end(self, trouble: Exception) -> list[News]:
-        """Nothing more will come: everybody who waits. (Who asks why finds the first reason given.)"""
+        """Mark the connection as lost and return every object that a caller may wait for. The first reason given is
+        kept."""
         if self.trouble is None:
             self.trouble = trouble
         others: tuple[News, ...] = () if self.feed is None else (self.feed,)
         return [*self._slots.values(), *self._streams.values(), *others]
 
     def cancelled(self, number: int) -> Stream | None:
-        """The server pushes nothing more for this subscription."""
+        """Remove a subscription for which the server pushes nothing more."""
         return self._streams.pop(number, None)
 
     def _give_back(self, number: int, reply: Reply) -> bytes:
@@ -293,7 +304,7 @@ def _pushed(stream: Stream, reply: Reply) -> Stream:
     if reply.kind == Kind.ERROR:
         error = reply.error()
         if isinstance(error, NotActive):
-            raise error  # of no use as a whole: the work is done elsewhere
+            raise error  # the whole connection is useless: another node is active
         stream.error, stream.is_over = error, True
     else:
         stream.inbox.append(reply.wanted(Kind.DELIVER))

@@ -1,8 +1,8 @@
 """Queue subscription: messages pushed within a credit window, and pipelined acks.
 
 It outlives its connections. After a loss it subscribes again and names the leases that it still holds, so the credit
-counts over all connections; then it repeats the unanswered acks. Closing releases what was pushed and not taken.
-Coroutines, which ``client.sync_client`` also runs over blocking sockets."""
+counts over all connections; then it repeats the unanswered acks. Closing releases messages that were pushed and not
+consumed. Coroutines, which ``client.sync_client`` also runs over blocking sockets."""
 
 import time
 from collections import deque
@@ -22,12 +22,14 @@ from yirangmq.wire.frames import Kind
 
 ACKS_ON_THEIR_WAY = 16
 LISTEN_SECONDS = 20.0
-"""After this long without a message the server is asked whether it is still there."""
+"""Interval without data, in seconds, after which the server is pinged."""
 FOREVER = 10.0 * 366 * 86400
 
 
 class AsyncSubscription:
-    """``async for delivery in subscription``; ends when closed, or when nothing came for ``idle`` seconds."""
+    """Queue subscription: ``async for delivery in subscription``.
+
+    The iteration ends when the subscription is closed, or when no message arrived for ``idle`` seconds."""
 
     def __init__(
         self,
@@ -43,7 +45,7 @@ class AsyncSubscription:
         self._stream = Stream()
         self._line: Line | None = None
         self._heard_at = 0.0
-        """When the server last said something."""
+        """Monotonic time of the last data from the server."""
         self._number = 0
         self._policy = ""
         self._held: dict[str, int] = {}
@@ -52,7 +54,7 @@ class AsyncSubscription:
         self._refusal: QueueError | None = None
         self._taking, self._settling = courier.turn(), courier.turn()
         self.ready: deque[Delivery] = deque()
-        """Read from the line and not handed out yet."""
+        """Received, but not yet returned to the program."""
 
     # -- messages ------------------------------------------------------------------------------------------------------
 
@@ -66,7 +68,8 @@ class AsyncSubscription:
         return delivery
 
     async def next(self, wait: float | None = None) -> Delivery | None:
-        """The next message; None if none came within ``wait`` seconds (``idle`` if not said), or it is over."""
+        """Return the next message. Return None if none arrived within ``wait`` seconds (default: ``idle``), or after
+        the end."""
         while True:
             try:
                 return self.ready.popleft()
@@ -77,12 +80,13 @@ class AsyncSubscription:
             self.ready.extend(batch)
 
     async def batches(self) -> AsyncGenerator[list[Delivery], None]:
-        """Messages as they come, all of one frame together: the quickest way to take and settle many."""
+        """Iterate over the messages in batches, one per frame: the fastest way to consume and settle many."""
         while batch := await self.next_batch():
             yield batch
 
     async def next_batch(self, wait: float | None = None) -> list[Delivery]:
-        """The messages of the next frame; none if none came within ``wait`` seconds, or it is over."""
+        """Return the messages of the next frame; an empty list if none arrived within ``wait`` seconds, or after the
+        end."""
         if not self.ready:
             return await self._fetch(wait)
         batch = [*self.ready]
@@ -116,7 +120,7 @@ class AsyncSubscription:
         held = self._held
         for one in pushed.messages:
             held[one.lease] = one.until
-        if len(held) > self._terms.credit:  # the oldest have lapsed, or there would not be so many
+        if len(held) > self._terms.credit:  # more leases than credit: the oldest have expired
             for lease in sorted(held, key=held.__getitem__)[: len(held) - self._terms.credit]:
                 held.pop(lease, None)
         return [new_delivery((one, batch)) for one in pushed.messages]
@@ -134,7 +138,8 @@ class AsyncSubscription:
         self._heard_at = time.monotonic()
 
     async def _subscribe(self, line: Line) -> None:
-        """Say what is still held; then say again which of it was acked, so that it counts no longer."""
+        """Subscribe with the leases still held. Then resend the unanswered acks, so that these leases no longer
+        count against the credit."""
         async with self._settling:
             self._confirm()
             terms = self._terms
@@ -147,8 +152,8 @@ class AsyncSubscription:
     # -- acks ----------------------------------------------------------------------------------------------------------
 
     async def ack_nowait(self, deliveries: Leased | Sequence[Leased]) -> None:
-        """It worked: say so at once, and go on without waiting for the answer. A refusal is raised by one of the next
-        calls, at the latest by ``settle`` or on leaving the ``with``."""
+        """Send an ack without waiting for its reply. A refusal is raised by a later call, at the latest by
+        ``settle`` or on leaving the ``async with`` block."""
         leases = lease_ids(deliveries)
         if not leases:
             return
@@ -159,13 +164,13 @@ class AsyncSubscription:
             self._raise_refusal()
 
     async def settle(self) -> None:
-        """Wait until every ack so far is on disk."""
+        """Wait until every ack so far is durable."""
         async with self._settling:
             await self._acks.finish()
             self._raise_refusal()
 
     def _confirm(self) -> None:
-        """Look through the answers to acks that have come so far."""
+        """Process the replies to acks that have arrived."""
         self._acks.collect()
         while self._unconfirmed and self._unconfirmed[0][0].reply is not None:
             errand, leases = self._unconfirmed.popleft()
@@ -184,20 +189,20 @@ class AsyncSubscription:
             raise refusal
 
     def settled(self, leases: Iterable[str]) -> None:
-        """These are no longer held, whoever settled them."""
+        """Forget leases that were settled, here or through the client."""
         for lease in leases:
             self._held.pop(lease, None)
 
     def extended(self, body: messages.Extend) -> None:
-        """These are held longer."""
+        """Move the end of extended leases."""
         span = body.span_ms
         if span is None:
             span = round(loads(self._policy.encode())["visibilityTimeoutSec"] * 1000) if self._policy else 0
         for lease in body.leases:
             if lease in self._held:
-                self._held[lease] += span  # at the latest: the server's clock and ours may differ
+                self._held[lease] += span  # upper bound: the clocks of server and client may differ
 
-    # -- the end ----------------------------------------------------------------------------------------------------
+    # -- closing ----------------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> "AsyncSubscription":
         return self
@@ -208,14 +213,14 @@ class AsyncSubscription:
         await self.close()
 
     async def close(self) -> None:
-        """Stop the pushing, give back at once what was pushed and not taken, and wait for the acks."""
+        """Stop the server's pushing, release messages that were pushed and not consumed, and wait for the acks."""
         self._left(self)
         over, self._stream.is_over = self._stream.is_over, True
         try:
             if not over:
                 await self._cancel()
         except Lost:
-            pass  # nothing is pushed any more; leases lapse by themselves
+            pass  # nothing is pushed any more, and the leases expire
         finally:
             self.ready.clear()
             await self.settle()
@@ -226,7 +231,7 @@ class AsyncSubscription:
             return
         await self._say(line, Kind.CANCEL, messages.Cancel(self._number))
         line.cancelled(self._number)
-        async with self._taking:  # whoever waited for messages has seen by now that it is over
+        async with self._taking:  # a concurrent ``next`` has returned by now
             unread = [*self.ready]
             while self._stream.inbox:
                 unread += self._read(self._stream.inbox.popleft())

@@ -1,8 +1,8 @@
-"""Blocking client of queues and topics, made from the coroutines of the asyncio client.
+"""Blocking client of queues and topics, derived from the coroutines of the asyncio client.
 
-No operation is written here. One line each turns a coroutine into a blocking method with its arguments and
-docstring, and runs it to its end over blocking sockets. Safe to share between threads, except that a topic
-subscription is for one thread at a time."""
+The module contains no operation. One line per operation turns a coroutine into a blocking method with its arguments
+and docstring, and runs it to its end over blocking sockets. Thread-safe, except that a topic subscription is for one
+thread at a time."""
 
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from functools import wraps
@@ -19,7 +19,7 @@ from yirangmq.client.values import Delivery, TopicRecord
 from yirangmq.core.ports import Stored
 from yirangmq.core.topics import ClientState
 
-# -- from coroutines to methods ----------------------------------------------------------------------------------------
+# -- blocking methods from coroutines ----------------------------------------------------------------------------------
 
 Given = ParamSpec("Given")
 Answer = TypeVar("Answer")
@@ -28,7 +28,7 @@ Core_co = TypeVar("Core_co", covariant=True)
 
 
 class Face(Protocol[Core_co]):
-    """Something that blocks on the coroutines of its core."""
+    """A blocking facade: it runs the coroutines of the asyncio object in ``_core``."""
 
     @property
     def _core(self) -> Core_co: ...
@@ -75,7 +75,7 @@ def _opening(
 
 
 class Topics:
-    """The topics of a server. Safe to share between threads; what a method returned is on disk."""
+    """Topics of a server. Thread-safe. The effect of an operation is durable when it returns."""
 
     def __init__(self, core: AsyncTopics) -> None:
         self._core = core
@@ -93,8 +93,10 @@ class Topics:
 
 
 class TopicSubscription:
-    """``for record in subscription``; ends when closed, or when nothing came for its ``idle`` seconds. For one thread;
-    another may close it."""
+    """Blocking topic subscription: ``for record in subscription``.
+
+    The iteration ends when the subscription is closed, or when no record arrived for ``idle`` seconds. For one
+    thread; another thread may close it."""
 
     def __init__(self, core: AsyncTopicSubscription) -> None:
         self._core = core
@@ -155,7 +157,8 @@ class TopicSubscription:
 
 
 class Client:
-    """The queues of a server. Safe to share between threads; what a method returned is on disk."""
+    """Blocking client for the queues of a server. Thread-safe. The effect of an operation is durable when it
+    returns."""
 
     def __init__(self, core: AsyncClient) -> None:
         self._core = core
@@ -206,7 +209,7 @@ class Client:
 
     @property
     def topics(self) -> Topics:
-        """Publish to topics, and follow them."""
+        """Publish to topics and subscribe to them."""
         return Topics(self._core.topics)
 
     def sender(self, queue: str, window: int = 64, *, told: Callable[[Stored], object] | None = None) -> "Sender":
@@ -238,7 +241,9 @@ class Client:
 
 
 class Subscription:
-    """``for delivery in subscription``; ends when closed, or when nothing came for its ``idle`` seconds."""
+    """Blocking queue subscription: ``for delivery in subscription``.
+
+    The iteration ends when the subscription is closed, or when no message arrived for ``idle`` seconds."""
 
     def __init__(self, core: AsyncSubscription) -> None:
         self._core = core
@@ -273,7 +278,8 @@ class Subscription:
 
 
 class Sender:
-    """``with client.sender(queue) as sender``; leaving waits until everything is on disk."""
+    """Blocking pipelined sender: ``with client.sender(queue) as sender``. Leaving the block waits until every
+    message is durable."""
 
     def __init__(self, core: AsyncSender) -> None:
         self._core = core

@@ -1,7 +1,7 @@
-"""TLS of the client: contexts, an engine over memory buffers, and which handshake errors are permanent.
+"""TLS of the client: contexts, an engine over memory buffers, and the classification of permanent handshake errors.
 
-The engine encrypts and decrypts bytes without a socket. Two threads may do so at once, which an ``ssl.SSLSocket``
-does not promise."""
+The engine encrypts and decrypts bytes without a socket. One thread may encrypt while another decrypts, which an
+``ssl.SSLSocket`` does not guarantee."""
 
 import socket
 import ssl
@@ -16,7 +16,7 @@ PIECE = 256 * 1024
 PLAIN_REASONS = frozenset(
     {"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL", "PACKET_LENGTH_TOO_LONG"}
 )
-"""What OpenSSL reports when the bytes of the other side are no TLS records."""
+"""OpenSSL's reasons for bytes that are not TLS records."""
 CERTIFICATE_REASONS = (
     "CERTIFICATE_REQUIRED",
     "ALERT_UNKNOWN_CA",
@@ -31,8 +31,9 @@ CERTIFICATE_REASONS = (
 
 
 def tls_context(address: Address) -> ssl.SSLContext:
-    """The system's authorities, or the one in the address's ``ca`` file; the host's name is always checked. Raises
-    ``BadInput`` for files that cannot be used."""
+    """Return a context that trusts the system's authorities, or the one in the address's ``ca`` file.
+
+    The host name is always checked. Raises ``BadInput`` for files that cannot be used."""
     try:
         context = ssl.create_default_context(cafile=address.ca or None)
     except (OSError, ssl.SSLError) as error:
@@ -46,7 +47,8 @@ def tls_context(address: Address) -> ssl.SSLContext:
 
 
 def unverified_context() -> ssl.SSLContext:
-    """For one purpose: to learn whether a port speaks TLS at all. Nothing is sent over such a connection."""
+    """Return a context without verification, only to test whether a port speaks TLS. No data is sent over such a
+    connection."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -54,7 +56,8 @@ def unverified_context() -> ssl.SSLContext:
 
 
 def permanent_failure(address: Address, error: BaseException | None) -> TlsFailed | None:
-    """The error for a failed handshake that no retry can mend; None for one that may pass, as a lost connection."""
+    """Return the error for a failed handshake that no retry can repair. Return None for a transient failure, such as
+    a lost connection."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return TlsFailed(
             f"{address}: the server's certificate does not verify: {error.verify_message}; name the authority that "
@@ -73,7 +76,7 @@ def permanent_failure(address: Address, error: BaseException | None) -> TlsFaile
 
 
 def refused_certificate(address: Address) -> TlsFailed:
-    """The error for a client whose certificate the server does not accept."""
+    """Return the error for a client certificate that the server does not accept."""
     return TlsFailed(
         f"{address}: the server refused the client's certificate; give one that its tls_client_ca signed, with --cert "
         "FILE and --key FILE"
@@ -81,11 +84,13 @@ def refused_certificate(address: Address) -> TlsFailed:
 
 
 def speaks_tls(address: Address) -> TlsFailed:
-    """The error for a client that spoke in clear text to a TLS port."""
+    """Return the error for a clear-text connection to a TLS port."""
     return TlsFailed(f"{address}: TLS is spoken at this port; use tls://{address.host_and_port}")
 
 
 class Tls:
+    """TLS engine over memory buffers, without a socket. A lock makes it safe to encrypt and decrypt in two threads."""
+
     def __init__(self, address: Address) -> None:
         self._sealed_in = ssl.MemoryBIO()
         self._sealed_out = ssl.MemoryBIO()
@@ -100,7 +105,7 @@ class Tls:
                 self._ssl.do_handshake()
             except ssl.SSLWantReadError:
                 wants_more = True
-            finally:  # an alert goes out even when the other side's certificate is refused
+            finally:  # send the alert also if the server's certificate is refused
                 channel.sendall(self._sealed_out.read())
             if not wants_more:
                 return
@@ -117,7 +122,7 @@ class Tls:
             return self._sealed_out.read()
 
     def open(self, data: memoryview) -> bytes:
-        """What the sealed bytes say, as far as whole records go."""
+        """Decrypt the bytes, as far as they hold complete TLS records."""
         clear: list[bytes] = []
         with self._lock:
             self._sealed_in.write(data)
@@ -125,5 +130,5 @@ class Tls:
                 while piece := self._ssl.read(PIECE):
                     clear.append(piece)
             except (ssl.SSLWantReadError, ssl.SSLZeroReturnError):
-                pass  # no whole record left, or the other side says good-bye: the socket will say so too
+                pass  # no complete record left, or close_notify: the socket's end follows
         return b"".join(clear)

@@ -1,11 +1,11 @@
 """Connection of a topic subscription: subscribe, reconnect, resume; detection of duplicate and missing records.
 
 The tracker is sans-IO and follows ``docs/topics.md``, "Is anything missing?". Without a filter, sequences have no
-holes. With a filter it compares the number of records with the counts that the server sends. When something is missing,
-it takes no record until everything after the last certain sequence is sent again.
+holes. With a filter it compares the number of records with the counts that the server sends. When something is
+missing, it accepts no record until everything after the last certain sequence is sent again.
 
-After a loss the connection comes again every ``reconnect`` seconds, ±50 % jitter, as long as a record is awaited. A
-place that was asked for ``MOST_FAULTS`` times in vain raises the error. Coroutines; one connection at a time."""
+After a loss the connection is retried every ``reconnect`` seconds, ±50 % jitter, as long as a record is awaited. If
+the same position fails more than ``MOST_FAULTS`` times, the error is raised. Coroutines; one connection at a time."""
 
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -35,38 +35,44 @@ from yirangmq.wire.frames import Kind
 # -- duplicates and missing records ------------------------------------------------------------------------------------
 
 MOST_REMEMBERED = 1_000_000
-"""Sequences since the last count that agreed; past them a wrong count can only be told."""
+"""Upper bound of the sequences remembered since the last matching count. Beyond it the tracker can report a wrong
+count but cannot repair it."""
 
 
 class Tracker:
-    """``is_all``: no filter, so that sequences have no holes. ``tell`` hears what a program should know of."""
+    """Detects duplicate and missing records of one topic subscription.
+
+    ``is_all``: there is no filter, so sequences have no holes. ``tell`` receives the events for the program."""
 
     def __init__(self, *, is_all: bool, tell: Callable[[Event], None]) -> None:
         self._is_all = is_all
         self._tell = tell
         self.epoch = ""
         self.last = 0
-        """The latest record handed on, or the place before the first."""
+        """Sequence of the latest record passed on, or the position before the first one."""
         self.reached = 0
-        """Everything wanted up to here has come."""
+        """All matching records up to this sequence have arrived."""
         self.feed_last = 0
-        """Of the feed, as far as it was told."""
+        """Last sequence of the log, as last reported by the server."""
         self.needed: int | None = None
-        """Something is missing: everything after this sequence must be sent again. Until then nothing is taken."""
+        """If not None, records are missing: the server must send everything after this sequence again. Until then no
+        record is accepted."""
         self.duplicates = 0
         self.lost: list[tuple[int, int]] = []
-        """Told gaps, each once."""
+        """Gaps that the server reported, each once."""
         self._count = 0
         self._span_last = 0
-        """Since the latest beginning: how many records came, each once, and the last of them."""
+        """Since the latest start of a count: the number of records that arrived (``_count``), each once, and the
+        last of them."""
         self._topics: dict[str, tuple[int, int]] = {}
         self._checked = 0
-        """Where a count last agreed; ``_since``: what was handed on after it, None where that was too much."""
+        """Sequence of the last matching count. ``_since`` holds the sequences passed on after it, or None if there
+        were too many."""
         self._since: set[int] | None = set()
 
     @property
     def go_on_after(self) -> int:
-        """Where a new connection has to begin: everything wanted up to there has come for certain."""
+        """Sequence after which a new connection must start. All matching records up to it have arrived for certain."""
         if self.needed is not None:
             return self.needed
         return self.reached if self._is_all or self._since is None else self._checked
@@ -74,7 +80,7 @@ class Tracker:
     # -- frames about records ------------------------------------------------------------------------------------------
 
     def subscribed(self, about: messages.TopicSubscribed) -> bool:
-        """True: this is another feed than the one before."""
+        """Process TOPIC_SUBSCRIBED. Return True if the epoch differs from the one before."""
         before, self.epoch = self.epoch, about.epoch
         self.feed_last = about.last
         if before != self.epoch:
@@ -82,9 +88,9 @@ class Tracker:
             self.lost.clear()
             if before:
                 self._tell(NewEpoch(before, self.epoch))
-        elif about.next - 1 > self.reached:  # somebody confirmed more under this name
+        elif about.next - 1 > self.reached:  # another process confirmed more under this name
             self._begin_anew(about.next - 1)
-        elif about.next - 1 > self.go_on_after:  # of what lies between them nobody knows whether it came
+        elif about.next - 1 > self.go_on_after:  # it is unknown whether the records between them arrived
             self.needed = self.go_on_after
         self._begin_count(about.next, about.gaps)
         return bool(before) and before != self.epoch
@@ -105,7 +111,7 @@ class Tracker:
         self._topics.clear()
 
     def _begin_count(self, start: int, gaps: Iterable[tuple[int, int]]) -> None:
-        """What follows begins there."""
+        """Start a count at sequence ``start``, and record the gaps."""
         self._count, self._span_last = 0, start - 1
         for first, last in gaps:
             if (first, last) not in self.lost:
@@ -113,8 +119,8 @@ class Tracker:
                 self._tell(LostRecords(first, last))
         if self.needed is not None:
             if start <= self.needed + 1:
-                self.needed = None  # here it comes again
-        elif start > self.last:  # else some of it comes again, and is known by what was handed on
+                self.needed = None  # the missing records are sent again
+        elif start > self.last:  # else records are repeated and recognised by ``_since``
             self._agree(start - 1)
 
     def _compare(self, sequence: int, sent: int) -> None:
@@ -127,7 +133,8 @@ class Tracker:
             self._miss(f"{sent} records were sent, {self._count} have come")
 
     def _agree(self, sequence: int) -> None:
-        """Everything wanted up to there is here. (What follows it may be here as well, and come again.)"""
+        """Note that all matching records up to ``sequence`` have arrived. Later records may be present as well, and
+        arrive again."""
         self._checked = max(sequence, self._checked)
         if self._checked >= self.last:
             self._since = set()
@@ -135,7 +142,10 @@ class Tracker:
             self._since = {one for one in self._since if one > self._checked}
 
     def _miss(self, why: str) -> None:
-        """Without a filter the first missing one follows the last; with one it lies somewhere after the last count."""
+        """Report missing records and request them again.
+
+        Without a filter the first missing record follows the last one; with a filter it is somewhere after the last
+        matching count."""
         is_known = not self._is_all and self._since is not None
         self.needed = self._checked if is_known else self.last
         self._tell(Missing(self.needed, why))
@@ -143,8 +153,10 @@ class Tracker:
     # -- records ------------------------------------------------------------------------------------------------------
 
     def take(self, records: Sequence[TopicRecord]) -> Sequence[TopicRecord]:
-        """Those to be handed on, each once, in order: but for one that came for the first time when it was asked for
-        again, after others had been handed on."""
+        """Return the new records, each once.
+
+        They are in order, except a record that arrives for the first time on a resend, after later ones were passed
+        on."""
         if self.needed is not None:
             return ()
         if self._is_all:
@@ -175,7 +187,7 @@ class Tracker:
         return True
 
     def _is_late(self, record: TopicRecord) -> bool:
-        """It comes again, or for the first time although later ones were here before it."""
+        """Handle a record before the last one: a duplicate (False), or its first arrival after later records (True)."""
         sequence = record.sequence
         if self._is_all or self._since is None or sequence <= self._checked or sequence in self._since:
             self.duplicates += 1
@@ -194,7 +206,7 @@ class Tracker:
                 self._since = None
 
     def _follows(self, record: TopicRecord) -> bool:
-        """Nothing is missing between it and the one before it, but what was told to be lost."""
+        """Return True if no record is missing between this one and the one before it, other than reported gaps."""
         if self._is_all:
             return record.sequence == self.last + 1 or self._is_lost(self.last + 1, record.sequence - 1)
         known = self._topics.get(record.topic)
@@ -205,7 +217,7 @@ class Tracker:
         )
 
     def _is_lost(self, first: int, last: int) -> bool:
-        """Every one of them was told to be."""
+        """Return True if every sequence of the range is in a reported gap."""
         for low, high in sorted(self.lost):
             if low <= first <= high:
                 first = high + 1
@@ -215,18 +227,18 @@ class Tracker:
 # -- connection --------------------------------------------------------------------------------------------------------
 
 LISTEN_SECONDS = 10.0
-"""After this long without a word the server is asked whether it is still there."""
+"""Interval without data, in seconds, after which the server is pinged."""
 NAP_SECONDS = 0.1
-"""How often one who waits to connect again looks whether it is still wanted."""
+"""Interval in seconds at which a pending reconnect checks whether it is still needed."""
 MOST_FAULTS = 3
-"""Times that the same place of the feed may be asked for again in vain."""
+"""Upper bound of failed resend requests for the same position."""
 Confirming = Literal["after", "before", "manual"]
 Hear = Callable[[Event], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What is followed, where it begins, and how."""
+    """Options of a topic subscription: filter, start position, confirmation and timing."""
 
     topics: tuple[str, ...]
     mask: int
@@ -247,7 +259,10 @@ class Terms:
 
 
 class Way:
-    """``feed`` is filled, ``tracker`` knows how far it is."""
+    """Reconnecting connection of a topic subscription.
+
+    The transport fills ``feed``; ``tracker`` holds the position. After a loss, ``come_again`` reconnects and resumes
+    there."""
 
     def __init__(self, courier: Courier, terms: Terms, keeping: Keeping, hear: Hear) -> None:
         self._courier = courier
@@ -256,9 +271,9 @@ class Way:
         self._hear = hear
         self._line: Line | None = None
         self._heard_at = 0.0
-        """When the server last said something."""
+        """Monotonic time of the last data from the server."""
         self._is_asked = False
-        """What is missing was asked for again, and has not begun to come."""
+        """True while a resend was requested and has not started."""
         self._faults, self._fault_at = 0, -1
         self.feed = Feed()
         self.tracker = Tracker(is_all=terms.is_all, tell=hear)
@@ -267,17 +282,18 @@ class Way:
 
     @property
     def line(self) -> Line | None:
-        """None: it is gone, or was never there."""
+        """The open connection, or None if there is none or it is lost."""
         return self._line if self._line is not None and self._line.is_alive else None
 
     # -- connect and subscribe -----------------------------------------------------------------------------------------
 
     async def connected(self) -> Line:
-        """One that has broken since tells why to whoever uses it."""
+        """Return the connection; connect and subscribe first if there is none. A lost connection raises its error on
+        use."""
         return self._line if self._line is not None else await self._begin()
 
     async def listen(self, seconds: float) -> None:
-        """Until something came, or for so long."""
+        """Wait until data arrives, up to ``seconds``."""
         line = await self.connected()
         needed = None if self._is_asked else self.tracker.needed
         if needed is not None and not await self._ask_again(line, needed):
@@ -292,7 +308,7 @@ class Way:
         self._heard_at = time.monotonic()
 
     async def _begin(self) -> Line:
-        """Connect, and say what is wanted: to each address in turn, where some of them do not serve."""
+        """Connect and subscribe. Try each address in turn if some of them are not active."""
         for _ in self._courier.terms.addresses[1:]:
             try:
                 return await self._begin_here()
@@ -333,7 +349,7 @@ class Way:
             (await line.answer(slot, self._courier.terms.timeout)).wanted(Kind.TOPIC_SUBSCRIBED)
         except WrongEpoch:
             raise
-        except (Unavailable, StoreError) as error:  # asking later may help
+        except (Unavailable, StoreError) as error:  # a retry may succeed
             raise Lost(str(error)) from error
 
     def _whom(self) -> dict[str, Any]:
@@ -342,8 +358,10 @@ class Way:
         return {**about, "progress_ms": round(terms.progress * 1000)}
 
     def _wanted(self) -> messages.TopicSubscribe:
-        """The first time as the program said; later where it was. (A name goes on where it confirmed, which is before
-        that: what comes again is dropped.)"""
+        """Build the subscription request: the first one from the program's options, later ones from the current
+        position.
+
+        A named subscription resumes at its confirmed position, which is earlier; repeated records are dropped."""
         terms, tracker = self._terms, self.tracker
         if tracker.epoch and terms.name:
             return messages.TopicSubscribe(epoch=tracker.epoch, **self._whom())
@@ -355,8 +373,8 @@ class Way:
         )
 
     async def _ask_again(self, line: Line, after: int) -> bool:
-        """Something is missing: everything after that is to come again. False: the server is sending something from
-        before already, and must be asked later."""
+        """Request all records after sequence ``after`` again. Return False if the server is already in a recovery;
+        the request must be repeated later."""
         if self.state is ClientState.RECOVERING:
             return False
         slot = await line.ask(Kind.RECOVERY_REQUEST, messages.RecoveryRequest(after, self.tracker.epoch))
@@ -371,7 +389,7 @@ class Way:
     # -- state ---------------------------------------------------------------------------------------------------------
 
     def hear(self, said: Any) -> bool:
-        """One word about the records; True: they are of another feed from now on."""
+        """Process one frame about the records. Return True if the following records belong to another epoch."""
         tracker, is_new = self.tracker, False
         if isinstance(said, messages.TopicSubscribed):
             is_new = tracker.subscribed(said)
@@ -400,7 +418,8 @@ class Way:
     # -- losses -----------------------------------------------------------------------------------------------------
 
     async def come_again(self, error: Lost | Unreachable, until: float) -> None:
-        """After a while, and again and again; what no coming again would mend is raised."""
+        """Reconnect after a pause, repeatedly until the time ``until``. Errors that a reconnect cannot repair are
+        raised."""
         await self._give_up_or_not(error)
         while await self._nap(self._courier.around(self._terms.reconnect), until):
             try:
@@ -415,7 +434,7 @@ class Way:
         if isinstance(why, Replaced):
             self.is_over = True
             raise why
-        if not self.tracker.epoch:  # it has never been there
+        if not self.tracker.epoch:  # the first connection never succeeded
             raise why
         if not isinstance(why, Unavailable):
             self._count_fault(self.tracker.last, why)
@@ -427,7 +446,7 @@ class Way:
             raise why
 
     async def _nap(self, seconds: float, until: float) -> bool:
-        """False: nobody wants it any more, or not so long."""
+        """Sleep. Return False if the subscription is closed or ``until`` has passed."""
         end = time.monotonic() + seconds
         while not self.is_over and (now := time.monotonic()) < until:
             if now >= end:
@@ -441,10 +460,10 @@ class Way:
         await self._courier.hang_up(onward=onward)
         self._become(ClientState.OFFLINE, why)
 
-    # -- the end ----------------------------------------------------------------------------------------------------
+    # -- closing ----------------------------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """Whoever waits for a record looks up as soon as the server says anything."""
+        """Close the subscription. A PING makes the server send data, which wakes a waiting reader."""
         self.is_over = self.feed.is_over = True
         line = self.line
         if line is not None:

@@ -1,8 +1,8 @@
-"""Topic subscription: records in order and once, confirmed after they are done with, before, or by hand.
+"""Topic subscription: records in order, each once; confirmed after processing, before it, or by the program.
 
-It has a connection of its own, and outlives it: after a loss it resumes after the last record that the program got
-(``client.topic_connection``). Asking for the next record means being done with those before it. Coroutines, which
-``client.sync_client`` also runs over blocking sockets."""
+It has a separate connection, and outlives it: after a loss it resumes after the last record that the program
+received (``client.topic_connection``). A request for the next record marks the earlier ones as processed.
+Coroutines, which ``client.sync_client`` also runs over blocking sockets."""
 
 import contextlib
 import inspect
@@ -24,8 +24,10 @@ FOREVER = 10.0 * 366 * 86400
 
 
 class AsyncTopicSubscription:
-    """``async for record in subscription``; ends when closed, or when nothing came for ``idle`` seconds. Whoever asks
-    for the next record is done with the ones before it."""
+    """Topic subscription: ``async for record in subscription``.
+
+    The iteration ends when the subscription is closed, or when no record arrived for ``idle`` seconds. A request for
+    the next record marks the ones before it as processed."""
 
     def __init__(
         self,
@@ -48,7 +50,7 @@ class AsyncTopicSubscription:
         self._is_kept = not isinstance(keeping, Nowhere)
         self._handed = self._done = 0
         self.ready: deque[TopicRecord] = deque()
-        """Read from the line and not handed out yet."""
+        """Received, but not yet returned to the program."""
 
     # -- status --------------------------------------------------------------------------------------------------------
 
@@ -59,27 +61,27 @@ class AsyncTopicSubscription:
 
     @property
     def epoch(self) -> str:
-        """That of the feed; empty before it was heard."""
+        """Epoch of the log of topics; empty before the first connection."""
         return self._tracker.epoch
 
     @property
     def sequence(self) -> int:
-        """Of the last record that was handed out; 0: none was."""
+        """Sequence of the last record returned to the program; 0 before the first."""
         return self._handed
 
     @property
     def lag(self) -> int:
-        """Sequences of the feed that have not come yet, as far as it was told."""
+        """Sequences of the log that have not arrived, as far as the server has reported."""
         return max(0, self._tracker.feed_last - self._tracker.reached)
 
     @property
     def duplicates(self) -> int:
-        """Records that came again and were dropped."""
+        """Number of records that arrived again and were dropped."""
         return self._tracker.duplicates
 
     @property
     def lost(self) -> list[tuple[int, int]]:
-        """Gaps that the server told of: records that the log has lost."""
+        """Gaps that the server reported: ranges of records that the log has lost."""
         return [*self._tracker.lost]
 
     # -- records -------------------------------------------------------------------------------------------------------
@@ -94,7 +96,8 @@ class AsyncTopicSubscription:
         return record
 
     async def next(self, wait: float | None = None) -> TopicRecord | None:
-        """The next record; None if none came within ``wait`` seconds (``idle`` if not said), or it is over."""
+        """Return the next record. Return None if none arrived within ``wait`` seconds (default: ``idle``), or after
+        the end."""
         if self._is_kept and self.ready and self._terms.confirm == "after":
             self._done = max(self._done, self._handed)
             await self._keep()
@@ -108,7 +111,7 @@ class AsyncTopicSubscription:
         return record
 
     def next_now(self) -> TopicRecord | None:
-        """The same, if it is here and nothing has to be confirmed."""
+        """Return the next record if it has arrived and nothing has to be confirmed, else None."""
         if self._is_kept or not self.ready:
             return None
         record = self.ready.popleft()
@@ -116,12 +119,13 @@ class AsyncTopicSubscription:
         return record
 
     async def batches(self) -> AsyncGenerator[list[TopicRecord], None]:
-        """Records as they come, all of one read together: the quickest way to take many."""
+        """Iterate over the records in batches, one per read: the fastest way to consume many."""
         while batch := await self.next_batch():
             yield batch
 
     async def next_batch(self, wait: float | None = None) -> list[TopicRecord]:
-        """All records that are here; none if none came within ``wait`` seconds, or it is over."""
+        """Return all records that have arrived; an empty list if none arrived within ``wait`` seconds, or after the
+        end."""
         batch = [*self.ready] if self.ready else await self._fetch(wait)
         self.ready.clear()
         if batch:
@@ -129,8 +133,9 @@ class AsyncTopicSubscription:
         return batch
 
     async def run(self, callback: Callable[[TopicRecord], Any]) -> None:
-        """Call this with each record, until the subscription is over. What it returns is awaited if it can be; the
-        record is confirmed after that, and not if it raises."""
+        """Call ``callback`` with each record until the subscription ends. An awaitable result is awaited.
+
+        The record is confirmed after that; it is not confirmed if the callback raises."""
         while (record := await self.next()) is not None:
             result = callback(record)
             if inspect.isawaitable(result):
@@ -139,7 +144,8 @@ class AsyncTopicSubscription:
                 self._done = max(self._done, record.sequence)
 
     async def _hand(self, sequence: int) -> None:
-        """To the program. Where it is to be confirmed before, that is on disk first."""
+        """Note a record that is returned to the program. With ``confirm="before"`` its confirmation is durable
+        first."""
         self._handed = sequence
         if self._terms.confirm != "before" or not self._is_kept:
             return
@@ -147,14 +153,14 @@ class AsyncTopicSubscription:
         await self._keep_now(FOREVER)
 
     async def _keep(self) -> None:
-        """Say how far it is done, if there is somebody to say it to; whoever asks for more sees to a loss."""
+        """Confirm the position if there is a connection. A loss is handled by the next fetch."""
         line = self._way.line
         if line is not None:
             with contextlib.suppress(Lost):
                 await self._keeping.keep(line, self._tracker.epoch, self._done)
 
     async def _keep_now(self, until: float) -> None:
-        """Over as many connections as it takes."""
+        """Confirm the position durably, over as many connections as needed."""
         while not self._way.is_over:
             try:
                 line = await self._way.connected() if self._keeping.needs_line else None
@@ -169,7 +175,7 @@ class AsyncTopicSubscription:
     async def _fetch(self, wait: float | None) -> list[TopicRecord]:
         async with self._taking:
             if self._terms.confirm != "manual":
-                self._done = max(self._done, self._handed)  # whoever asks for more is done with what it has
+                self._done = max(self._done, self._handed)  # a request for more marks the earlier records as processed
                 await self._keep()
             until = time.monotonic() + (self._terms.idle if wait is None else wait)
             while True:
@@ -184,7 +190,7 @@ class AsyncTopicSubscription:
                     await self._way.come_again(error, until)
 
     def _taken(self) -> list[TopicRecord]:
-        """What came with one read, as far as it is new; and what was said of it is heard."""
+        """Return the new records of one read, and process the frames about them."""
         found: list[TopicRecord] = []
         for part in self._way.feed.take():
             if type(part) is list:
@@ -193,22 +199,22 @@ class AsyncTopicSubscription:
                 self._handed = self._done = self._tracker.last
                 self._keeping.forget(anew=True)
         if not found and not self.ready and self._terms.confirm != "manual":
-            self._done = max(self._done, self._tracker.reached)  # nothing up to there was for us
+            self._done = max(self._done, self._tracker.reached)  # no unprocessed record up to there matches the filter
         return found
 
     # -- confirmation --------------------------------------------------------------------------------------------------
 
     async def confirm(self, sequence: int | None = None) -> None:
-        """Everything up to this sequence is done with, or everything that was handed out; it is kept when this
-        returns. For whoever takes the records."""
+        """Mark everything up to ``sequence`` as processed (default: every record returned so far).
+
+        The position is durable when this returns. Call it from the thread or task that consumes the records."""
         self._done = max(self._done, self._handed if sequence is None else sequence)
         await self._keep_now(time.monotonic() + self._seconds)
 
     # -- connect and close ---------------------------------------------------------------------------------------------
 
     async def connect(self) -> None:
-        """Now rather than when the first record is asked for, as often as the client tries; raises what keeps it
-        from that."""
+        """Connect now instead of at the first record, with the client's retries. Raises the error of the last try."""
         async with self._taking:
             tries = 1
             while not await self._came(is_last=tries > self._retries):
@@ -235,7 +241,8 @@ class AsyncTopicSubscription:
         await self.close()
 
     async def close(self) -> None:
-        """Confirm what is done, and hang up. What was handed out last is done if somebody asked for more after it."""
+        """Confirm the position and disconnect. The last record returned counts as processed only if another one was
+        requested after it."""
         self._left(self)
         await self._way.stop()
         async with self._taking:
@@ -244,6 +251,6 @@ class AsyncTopicSubscription:
                 if self._tracker.epoch:
                     await self._keeping.flush(self._way.line, self._tracker.epoch, self._done, self._seconds)
             except Lost:
-                pass  # what was not confirmed comes again
+                pass  # unconfirmed records are sent again next time
             finally:
                 await self._way.close()

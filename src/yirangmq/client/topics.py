@@ -28,15 +28,15 @@ from yirangmq.wire.records import check_record
 
 FRAME_RECORDS = 256
 FRAME_BYTES = 256 * 1024
-"""A frame is full when it has as much of either."""
+"""Limits of one frame: it is full when it reaches either."""
 RECORD_BYTES = 64
-"""What a record needs at most in a frame beside its parts."""
+"""Upper bound of a record's size in a frame besides its parts, in bytes."""
 
 
 def new_record(
     topic: str, payload: object, key: str | None = None, headers: Mapping[str, str] | None = None
 ) -> NewRecord:
-    """Bytes as they are; any other payload as JSON."""
+    """Build a record. Bytes are used as they are; any other payload is encoded as JSON."""
     if not isinstance(payload, bytes):
         payload = _bytes(payload)
     record = NewRecord(topic, payload, key, NO_HEADERS if headers is None else headers)
@@ -54,7 +54,7 @@ def _bytes(payload: object) -> bytes:
 
 
 def each_new(records: Iterable[Any]) -> Iterator[NewRecord]:
-    """Of ``NewRecord`` or tuples with its members: topic, payload, key, headers."""
+    """Convert ``NewRecord`` values or tuples with its members: topic, payload, key, headers."""
     for number, one in enumerate(records):
         if not isinstance(one, tuple | list) or not 2 <= len(one) <= 4:
             raise BadInput("must be (topic, payload), and may have a key and headers", field=f"records[{number}]")
@@ -62,7 +62,7 @@ def each_new(records: Iterable[Any]) -> Iterator[NewRecord]:
 
 
 def in_frames(records: Iterable[NewRecord], max_frame: int) -> Iterator[messages.TopicPublish]:
-    """None is larger than the server takes, if it can be helped."""
+    """Divide records into TOPIC_PUBLISH frames. A frame exceeds ``max_frame`` only if one record alone does."""
     batch: list[messages.TopicRecord] = []
     size = 0
     for topic, payload, key, headers in records:
@@ -81,7 +81,8 @@ def _size(headers: Mapping[str, str]) -> int:
 
 
 def receipts(sent: messages.TopicPublish, stored: messages.TopicStored, *, resent: bool) -> list[Receipt]:
-    """Of each record of a frame: the log numbers them in a row, each topic in one of its own."""
+    """Return the receipt of each record of a frame. The log numbers the records consecutively, and each topic does
+    as well."""
     left = dict(stored.topics)
     made: list[Receipt] = []
     sequence = stored.last
@@ -98,11 +99,11 @@ def receipts(sent: messages.TopicPublish, stored: messages.TopicStored, *, resen
 
 SECOND_NS = 1_000_000_000
 RECONNECT = 3.0
-"""Seconds before a subscription that lost its connection tries to come again, more or less by half."""
+"""Interval between reconnects of a topic subscription, in seconds, ±50 % jitter."""
 
 
 class Page(NamedTuple):
-    """Records by range. ``next`` is where the next page begins; ``first`` and ``last`` are what the log holds."""
+    """Records of a range. ``next`` is the start of the next page; ``first`` and ``last`` are the log's bounds."""
 
     epoch: str
     first: int
@@ -112,7 +113,7 @@ class Page(NamedTuple):
 
 
 class AsyncTopics:
-    """The topics of a server."""
+    """Topics of a server, for asyncio."""
 
     def __init__(self, courier: Courier, caller: Caller) -> None:
         self._courier = courier
@@ -124,15 +125,18 @@ class AsyncTopics:
     async def publish(
         self, topic: str, payload: object, *, key: str | None = None, headers: Mapping[str, str] | None = None
     ) -> Receipt:
-        """One record: bytes as they are, any other payload as JSON. It is on disk when this returns."""
+        """Publish one record. Bytes are sent as they are, any other payload as JSON. The record is durable when this
+        returns."""
         body = messages.TopicPublish([messages.TopicRecord(*_plain(new_record(topic, payload, key, headers)))])
         errand = await self._courier.see_through(Errand(Kind.TOPIC_PUBLISH, body), self._courier.terms.timeout)
         return _receipts(body, errand)[0]
 
     async def publish_many(self, records: Iterable[NewRecord | tuple[Any, ...]]) -> list[Receipt]:
-        """Each ``(topic, payload)``, with a key and headers if need be; several frames are on their way at once, and
-        each is stored whole or not at all. If the server refuses one, nothing after it is sent; the error's
-        ``receipts`` tell what was stored."""
+        """Publish records, each ``(topic, payload)`` with an optional key and headers, in frames with several in
+        flight.
+
+        Each frame is stored whole or not at all. If the server refuses a frame, no later frame is sent. The error's
+        ``receipts`` say which records were stored."""
         made: Iterable[NewRecord] = each_new(records)
         if isinstance(records, list | tuple):
             made = list(made)
@@ -161,14 +165,14 @@ class AsyncTopics:
         on_event: Callable[[Event], None] | None = None,
         progress: float = 1.0,
     ) -> AsyncTopicSubscription:
-        """Follow topics by names, patterns or a mask; all of them if none is named.
+        """Subscribe to topics by names, patterns or a mask; to all topics if none is given.
 
-        It begins with what is published from now on (``start="new"``), with the first that is kept
-        (``"beginning"``), at a ``sequence`` or at a ``time``. With a ``name`` it is durable: the server keeps how far
-        it has come, and it goes on there, unless ``resume`` is false. With a ``cursor_file`` it keeps that itself.
-        ``confirm``: ``"after"`` a record is done with, ``"before"`` it is handed out, or ``"manual"``.
-        ``new_epoch``: what to do where the feed began anew, ``"raise"`` or ``"follow"`` from its beginning.
-        ``on_event`` hears of states, gaps and epochs; ``reconnect`` and ``idle`` are seconds."""
+        The subscription starts with new records (``start="new"``), with the first retained record (``"beginning"``),
+        at a ``sequence`` or at a ``time``. With a ``name`` it is durable: the server stores its position, and it
+        resumes there unless ``resume`` is false. With a ``cursor_file`` the client stores the position in that file.
+        ``confirm``: ``"after"`` a record is processed, ``"before"`` it is returned, or ``"manual"``. ``new_epoch``
+        is the reaction to a new epoch: ``"raise"``, or ``"follow"`` the new log from its beginning. ``on_event``
+        receives state changes, gaps and epochs. ``reconnect`` and ``idle`` are in seconds."""
         where = _where(start, sequence, time)
         file = None if cursor_file is None else CursorFile(cursor_file)
         if file is not None and name:
@@ -206,11 +210,11 @@ class AsyncTopics:
     # -- reading and administration ------------------------------------------------------------------------------------
 
     async def list(self) -> dict[str, Any]:
-        """The state of the feed, its epoch, its first and last sequence, its gaps, and ``topics``: a row for each."""
+        """Return the log's state, epoch, first and last sequence and gaps, and ``topics``, a row for each topic."""
         return dict(await self._caller.call("topics"))
 
     async def show(self, topic: str) -> dict[str, Any]:
-        """One topic's row."""
+        """Return the row of one topic."""
         check_topic(topic)
         for row in (await self.list())["topics"]:
             if row["topic"] == topic:
@@ -225,7 +229,8 @@ class AsyncTopics:
         time: datetime | float | None = None,
         limit: int = 100,
     ) -> Page:
-        """Records by range, without following: from a sequence, from a time, or from the first that is kept."""
+        """Read records of a range without a subscription: from a sequence, from a time, or from the first retained
+        record."""
         wanted = [topics] if isinstance(topics, str) else [*topics]
         make_filter(wanted)
         given: dict[str, Any] = {"topics": wanted, "limit": limit}
@@ -238,27 +243,30 @@ class AsyncTopics:
         return Page(page["epoch"], page["first"], page["last"], page["next"], records)
 
     async def subscribers(self) -> Sequence[dict[str, Any]]:
-        """Everybody who follows, and every durable subscriber that does not: state, sequence, lag …"""
+        """Return a row for each connected subscriber, and for each durable one that is not connected: state,
+        sequence, lag …"""
         return [dict(row) for row in await self._caller.call("topic_subscribers")]
 
     async def drop_subscriber(self, name: str) -> None:
-        """Forget a durable subscriber that is not connected; the log is held back by it no longer."""
+        """Delete a durable subscriber that is not connected. Its position no longer holds back retention."""
         await self._caller.call("topic_cursor_drop", name=check_subscriber(name))
 
     async def trim(self, before: int, *, dry_run: bool = False) -> dict[str, Any]:
-        """Give up every record before this sequence, as far as whole segments go; or say what would go."""
+        """Delete all records before this sequence, in whole segments. ``dry_run`` only returns what would be
+        deleted."""
         return dict(await self._caller.call("topic_trim", before=before, dry_run=dry_run))
 
     async def tune(
         self, *, recovery_workers: int | None = None, buffer_bytes: int | None = None, lag_limit: int | None = None
     ) -> dict[str, int]:
-        """Change numbers of the running server until it stops; those in force. Nothing given: only look."""
+        """Change limits of the running server until it stops. Return the values in force. Without arguments nothing
+        changes."""
         given = {"recovery_workers": recovery_workers, "buffer_bytes": buffer_bytes, "lag_limit": lag_limit}
         changed = {name: value for name, value in given.items() if value is not None}
         return dict(await self._caller.call("topic_tune", **changed))
 
     async def close(self) -> None:
-        """All subscriptions."""
+        """Close all subscriptions."""
         for subscription in [*self._subscriptions]:
             await subscription.close()
 
@@ -284,7 +292,7 @@ def _where(start: str, sequence: int | None, time: datetime | float | None) -> t
 
 
 def _nanoseconds(time: datetime | float) -> int:
-    """Since 1970. (A datetime without a zone is of this machine's.)"""
+    """Return nanoseconds since 1970. A datetime without a time zone is in this machine's."""
     seconds: Any = time.timestamp() if isinstance(time, datetime) else time
     if type(seconds) not in (int, float) or not 0 <= seconds * SECOND_NS <= MOST_SEQUENCE:
         raise BadInput(f"must be a datetime or seconds since 1970, not {time!r}", field="time")
@@ -298,4 +306,4 @@ def _one_of(value: Any, field: str, *allowed: str) -> Any:
 
 
 def _nobody(event: Event) -> None:
-    """Who wants to know sets ``on_event``."""
+    """Default of ``on_event``: ignore the event."""

@@ -1,7 +1,7 @@
-"""Transport ports of the client: a connection, how connections are opened, how long to try; socket options.
+"""Transport ports of the client: one connection, how connections are opened, and the retry options; socket options.
 
-``client.asyncio_transport`` and ``client.blocking_transport`` implement the ports. Socket options make small frames
-leave at once, detect a dead peer, and give a unix socket room for all requests in flight."""
+``client.asyncio_transport`` and ``client.blocking_transport`` implement the ports. The socket options disable
+Nagle's algorithm, detect a dead peer, and enlarge a unix socket's send buffer so that all requests in flight fit."""
 
 import contextlib
 import socket
@@ -20,70 +20,72 @@ from yirangmq.wire.frames import Kind
 
 
 class Line(Protocol):
-    """One connection. Every method raises ``Lost`` when it is gone."""
+    """One open connection to a server. Every method raises ``Lost`` after the connection is lost."""
 
     process: int
-    """The process that opened it: a child must not speak on its parent's connection."""
+    """Id of the process that opened the connection. A forked child must not use its parent's connection."""
 
     @property
     def is_alive(self) -> bool: ...
 
     def greeted(self, welcome: messages.Welcome) -> None:
-        """The server has said what it takes."""
+        """Apply the limits of the server's WELCOME frame."""
 
     async def ask(self, kind: Kind, body: msgspec.Struct) -> Slot:
-        """Send a request; ``answer`` waits for what comes back."""
+        """Send a request. ``answer`` waits for its reply."""
 
     async def answer(self, slot: Slot, seconds: float) -> Reply:
-        """A server that does not answer in time is lost."""
+        """Wait for the reply. If the server does not reply within ``seconds``, the connection is lost."""
 
     def forget(self, slot: Slot) -> None:
-        """Nobody waits for it any more."""
+        """Abandon a request: its reply is no longer awaited."""
 
     async def subscribe(self, stream: Stream, body: messages.Subscribe) -> int: ...
 
     def cancelled(self, number: int) -> None: ...
 
     def follow(self, feed: Feed) -> None:
-        """From now on records of topics go there."""
+        """Deliver topic records into ``feed`` from now on."""
 
     def taken(self) -> None:
-        """Some of the feed was taken: there is room for more."""
+        """Report that records were removed from the feed, so that reading may continue."""
 
     def glance(self) -> None:
-        """Hear what has come, without waiting; also that it is gone."""
+        """Process received data without waiting, and detect a lost connection."""
 
     async def listen(self, one: News, seconds: float) -> bool:
-        """Wait until there is something for it; False if there was nothing in all this time."""
+        """Wait until ``one`` has data. Return False after ``seconds`` without any."""
 
     async def close(self) -> None: ...
 
 
 class Wires(Protocol):
-    """What a face brings: connections, sleep, and a turn-taking among callers."""
+    """Port that opens connections; it also provides sleep and mutual exclusion in the style of its concurrency
+    model."""
 
     def turn(self) -> AbstractAsyncContextManager[Any]: ...
 
     async def dial(self, address: Address, seconds: float, patience: float) -> Line:
-        """``OSError`` if there is nobody within ``seconds``; ``patience``: how long there may be no room to send."""
+        """Open a connection. Raises ``OSError`` if that fails within ``seconds``. ``patience`` is the longest time,
+        in seconds, that a send may be blocked."""
 
     async def speaks_tls(self, address: Address, seconds: float) -> bool:
-        """Whether a TLS handshake succeeds at this port; no certificate is verified and nothing is sent."""
+        """Return True if a TLS handshake succeeds at this port. No certificate is verified and no data is sent."""
 
     async def sleep(self, seconds: float) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """How a client behaves: whom it calls, by which name, and how long it tries."""
+    """Options of a client: its addresses, its name, its timeout and its retries."""
 
     addresses: tuple[Address, ...]
     name: str
     timeout: float
     retries: int
     silence: float | None = None
-    """Seconds after which the client gives up on a server that says nothing at all, counted over all its tries; None:
-    ``retries`` alone decide. Commands have it, so that each of them ends."""
+    """Seconds after which the client stops retrying if the server sends nothing at all, counted over all its tries.
+    None: only ``retries`` limits them. Commands set it, so that each of them ends."""
 
 
 # -- socket options ----------------------------------------------------------------------------------------------------
@@ -91,11 +93,12 @@ class Terms:
 IDLE_SECONDS = 15
 PROBE_SECONDS = 5
 PROBES = 3
-"""A server that vanished without a word is noticed after half a minute of silence."""
+"""TCP keep-alive detects a vanished server after 30 s of silence: 15 s idle, then 3 probes at intervals of 5 s."""
 
 ROOM = 1024 * 1024
-"""Bytes a unix socket holds for a server that is busy with its commit: all of them join the next one. With the system's
-200 KB a third as many do, and publishing many is a quarter slower. (TCP finds its own size.)"""
+"""Send buffer of a unix socket, in bytes. While the server is busy with a commit, requests gather there and join the
+next commit. With the system's default of 200 KB only a third as many fit, and publishing many messages is a quarter
+slower. TCP tunes its own buffer."""
 
 
 def prepare(channel: socket.socket) -> None:

@@ -17,7 +17,7 @@ from yirangmq.wire.messages import Incoming
 
 
 class Batch(NamedTuple):
-    """What the deliveries of one frame share. ``policy`` is JSON text."""
+    """Data shared by the deliveries of one frame. ``policy`` is JSON text."""
 
     queue: str
     consumer: str
@@ -25,7 +25,7 @@ class Batch(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """One message in a consumer's hands. ``lease_id`` is what ack, nack and extend want."""
+    """One leased message. ``ack``, ``nack`` and ``extend`` take its ``lease_id``."""
 
     incoming: Incoming
     batch: Batch
@@ -53,7 +53,7 @@ class Delivery(NamedTuple):
 
     @property
     def lease_until(self) -> float:
-        """Seconds since 1970, by the server's clock."""
+        """End of the lease in seconds since 1970, by the server's clock."""
         return self.incoming.until / 1000
 
     @property
@@ -62,7 +62,7 @@ class Delivery(NamedTuple):
 
     @property
     def envelope(self) -> Envelope:
-        """What the producer sent, as far as it is told to consumers."""
+        """The producer's envelope, as far as the server sends it to consumers."""
         one, at = self.incoming, self.incoming.published_at
         return Envelope(self.queue, one.id, RANK_LAST, at, at, 0, None, one.header, one.payload, one.is_json)
 
@@ -77,11 +77,11 @@ class Delivery(NamedTuple):
         return document
 
     def value(self) -> Any:
-        """The payload decoded from JSON, or its bytes if it is not JSON."""
+        """Return the payload decoded from JSON, or its bytes if it is not JSON."""
         return payload_value(self.envelope)
 
     def as_json(self) -> bytes:
-        """Envelope, lease and policy in one document, as the command line prints it."""
+        """Return envelope, lease and policy as one JSON document, in the format that the command line prints."""
         lease = {
             "leaseId": self.lease_id,
             "leaseUntil": iso(self.incoming.until),
@@ -99,13 +99,13 @@ new_delivery = cast("Callable[[tuple[Incoming, Batch]], Delivery]", partial(tupl
 
 
 class TopicRecord(Record):
-    """One record: ``sequence`` in the log, ``topic_sequence`` in its topic, ``at_ns`` since 1970, ``topic``, ``key``,
-    ``headers`` and ``payload``, its bytes exactly as published."""
+    """One record of a topic: ``sequence`` in the log, ``topic_sequence`` in its topic, ``at_ns`` since 1970,
+    ``topic``, ``key``, ``headers`` and ``payload``, its bytes exactly as published."""
 
     __slots__ = ()
 
     def value(self) -> Any:
-        """The payload decoded from JSON, or its bytes if it is not JSON."""
+        """Return the payload decoded from JSON, or its bytes if it is not JSON."""
         try:
             return loads(self.payload)
         except BadInput:
@@ -116,8 +116,8 @@ new_topic_record = cast("Callable[[tuple[Any, ...]], TopicRecord]", partial(tupl
 
 
 class Receipt(NamedTuple):
-    """The record is on disk under these numbers. ``resent``: the answer to an earlier sending was lost, so that it may
-    stand in the log twice."""
+    """Receipt of a published record, which is durable on the server. ``resent``: the reply to an earlier send was
+    lost, so the log may hold the record twice."""
 
     epoch: str
     sequence: int
@@ -127,7 +127,7 @@ class Receipt(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """A subscription is in another state. ``why``: of one that is OFFLINE."""
+    """Event: the subscription changed its state. ``why`` gives the reason if the new state is OFFLINE."""
 
     before: ClientState
     after: ClientState
@@ -135,21 +135,23 @@ class Moved(NamedTuple):
 
 
 class NewEpoch(NamedTuple):
-    """The feed began anew: no sequence of ``before`` means anything in ``after``."""
+    """Event: the log of topics started again with a new epoch. Sequences of the epoch ``before`` have no meaning in
+    ``after``."""
 
     before: str
     after: str
 
 
 class LostRecords(NamedTuple):
-    """Records that the log has lost, first to last: told once, and not to be had any more."""
+    """Event: the log has lost the records ``first`` to ``last``. Each gap is reported once; its records cannot be
+    recovered."""
 
     first: int
     last: int
 
 
 class Missing(NamedTuple):
-    """Something did not arrive after ``after``; it is asked for again."""
+    """Event: records after sequence ``after`` did not arrive. The client requests them again."""
 
     after: int
     why: str
