@@ -1,21 +1,19 @@
-"""Consumer as a program uses it, its heartbeat, and a single run from first lease to last ack.
+"""Public consumer class, its heartbeat, and a single run from first lease to last ack.
 
     consumer = Consumer("sqlite:queue.db", concurrency=4)
-
     @consumer.handler("mail")
     def send(delivery): ...
-
     consumer.run()
 
-The handler decides the outcome: returning acks the message, ``Retry`` and ``Reject`` do as they say, and any other
-error nacks it.
+The handler decides the outcome: returning acks the message, ``Retry`` and ``Reject`` do as their names say, and any
+other error nacks it.
 
-Heartbeat: extends the leases in hand, gives up on handlers that exceed their timeout, reports the consumer to the
-broker and receives the operator's request. It has a thread of its own, so that no handler can block it. If the process
-dies, the heartbeat stops and the leases expire.
+Heartbeat: extends the leases in hand, cuts off handlers that exceed their timeout, reports the consumer to the
+broker and receives the operator's request. It runs in a separate thread, so that no handler can block it. If the
+process dies, the heartbeat stops and the leases expire.
 
-Run: starts the parts, waits for events, drains, ends. Everything that may end a run arrives in a single inbox: signals,
-the program, the operator, a fatal error."""
+Run: starts the parts, waits for events, drains, ends. Everything that may end a run arrives in a single inbox:
+signals, calls by the program, the operator's request, a fatal error."""
 
 import os
 import signal
@@ -43,11 +41,13 @@ from yirangmq.core.errors import BadInput
 
 REPORT_SECONDS = 1.0
 AGAIN = 10
-"""An extension that failed is tried again after a tenth of the lease, but not more than a second later."""
+"""Divisor of the retry interval: a failed extension is retried after a tenth of the lease, at most 1 s later."""
 
 
 class Heartbeat:
-    """``report`` is called once a second; ``hurried`` is set when something wants to be looked at before its time."""
+    """Heartbeat thread: extends leases, cuts off overdue handlers, and reports.
+
+    ``report`` runs once per second. Setting ``hurried`` wakes the thread before its planned time."""
 
     def __init__(self, kit: Kit, hurried: threading.Event, report: Callable[[], None]) -> None:
         self._queues, self._holdings, self._settler, self._tally = kit.queues, kit.holdings, kit.settler, kit.tally
@@ -63,7 +63,7 @@ class Heartbeat:
         self._thread.start()
 
     def report_soon(self) -> None:
-        """There is news worth telling before the second is over."""
+        """Report now instead of at the end of the second."""
         self._report_at = 0.0
         self._hurried.set()
 
@@ -90,7 +90,7 @@ class Heartbeat:
             self._settler.settle([Ending(holding, self._poison.judge(taken.queue, taken.id, outcome))])
 
     def _extend(self, now: float) -> None:
-        """All that are due in one call, if their leases are of one length."""
+        """Extend all due leases, with one call per lease length."""
         due = self._holdings.due(now)
         for span in {holding.span for holding in due}:
             self._extend_by(span, [holding for holding in due if holding.span == span], now)
@@ -122,14 +122,16 @@ class Heartbeat:
 # -- run ---------------------------------------------------------------------------------------------------------------
 
 LAST_WORDS_SECONDS = 5.0
-"""For the last results after everything else has ended."""
+"""Upper bound, in seconds, of the wait for the last results after all other parts have ended."""
 LOOK_SECONDS = 0.02
 NO_PATIENCE = 0.2
-"""The same when a second signal asks to end at once."""
+"""Upper bound of that wait, in seconds, after a second signal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
+    """Options of one run of a consumer."""
+
     name: str
     lease_seconds: float | None
     drain_seconds: float
@@ -139,7 +141,7 @@ class Settings:
 
 
 class Stop(Exception):
-    """A reason to drain: ``signal`` is its number, 0 for none. The second signal ends the run at once."""
+    """Reason to drain. ``signal`` is the signal's number, or 0. A second signal ends the run immediately."""
 
     def __init__(self, signal: int = 0) -> None:
         super().__init__(f"signal {signal}" if signal else "asked to stop")
@@ -147,7 +149,7 @@ class Stop(Exception):
 
 
 class Interrupted(Exception):
-    """A second signal came: nothing more was waited for."""
+    """A second signal arrived, so the run ended without waiting."""
 
     def __init__(self, signal: int) -> None:
         super().__init__(f"stopped at once by signal {signal}")
@@ -155,6 +157,8 @@ class Interrupted(Exception):
 
 
 class Shift:
+    """One run of a consumer: owns the worker pools, heartbeat and settler, from first lease to last ack."""
+
     def __init__(self, queues: Queues, routes: Sequence[Route], settings: Settings, inbox: Any) -> None:
         self._settings = settings
         self._inbox: SimpleQueue[BaseException | None] = inbox
@@ -184,7 +188,7 @@ class Shift:
         self.gate.listen(self._wake)
 
     def run(self) -> Summary:
-        """Until drained; raises what made going on senseless, after draining."""
+        """Run until drained. A fatal error is raised after draining."""
         queues = ", ".join(station.route.queue for station in self._stations)
         log.info("consumer %s is at work on %s", self._settings.name, queues)
         self._settler.start()
@@ -205,7 +209,7 @@ class Shift:
     def _wake(self) -> None:
         self._inbox.put(None)
 
-    # -- while it runs --------------------------------------------------------------------------------------------
+    # -- event loop -----------------------------------------------------------------------------------------------
 
     def _until_stopped(self) -> BaseException | None:
         while True:
@@ -214,7 +218,9 @@ class Shift:
                 return event
 
     def _is_finished(self) -> bool:
-        """Nothing is in hand, and no more will be taken, or there is no more and ``until_empty`` was asked for."""
+        """Return True if no lease is held and no more will be fetched.
+
+        With ``until_empty`` also if every queue was empty after the last message was settled."""
         if self._holdings:
             return False
         if not any(station.is_fetching for station in self._stations):
@@ -225,7 +231,7 @@ class Shift:
         return all(station.empty_at == total for station in self._stations)
 
     def _report(self) -> None:
-        """Tell of ourselves, do as wished. Where nobody listens, work goes on."""
+        """Send the heartbeat and obey the operator's request. If the broker does not answer, work continues."""
         for station in self._stations:
             station.relieve()
         try:
@@ -255,10 +261,11 @@ class Shift:
             "stuck": sum(station.stuck for station in self._stations),
         }
 
-    # -- the end --------------------------------------------------------------------------------------------------
+    # -- drain and close ------------------------------------------------------------------------------------------
 
     def _drain(self, *, first_signal: bool) -> None:
-        """Take no more, give back what was not begun, finish what was, as far as the time allows."""
+        """Stop fetching, release messages not yet in a handler, and finish those in a handler, within
+        ``drain_seconds``."""
         if self.gate.move(ConsumerState.DRAINING):
             log.info("draining: %d messages in hand", len(self._holdings))
         deadline = time.monotonic() + self._settings.drain_seconds
@@ -291,7 +298,7 @@ class Shift:
                 station.route.cancel(now)
 
     def _wait_cancelled(self, deadline: float) -> None:
-        """Programs that were asked to end get some time for it."""
+        """Give programs that were sent a stop signal some time to end."""
         asked = [station for station in self._stations if station.route.cancel is not None]
         while any(station.busy for station in asked) and time.monotonic() < deadline:
             time.sleep(LOOK_SECONDS)
@@ -320,14 +327,17 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Consumer:
-    """Works on one or more queues until it is told to stop. ``source`` is an address such as ``sqlite:queue.db``, or
-    queues already open (embedded or connected), which stay open.
+    """Processes messages of one or more queues until it is stopped.
 
-    ``concurrency``: messages of each queue worked on at the same time, each in its own thread. ``timeout``: seconds
-    after which a handler is not waited for. ``lease_seconds``: length of the leases, extended while the work goes on
-    (default: each queue's policy). ``drain_seconds``: how long a stop waits for the work in hand. ``poison_after``: a
-    message that fails so many times in a row with the same error is dead (0: as the policy says). ``name``: who we
-    are to an operator and in the dead letters; give one if there are two in a process."""
+    ``source`` is an address such as ``sqlite:queue.db``, or queues that are open already (embedded or connected);
+    those stay open.
+
+    ``concurrency``: messages of each queue processed at the same time, each in a separate thread. ``timeout``:
+    seconds after which the consumer no longer waits for a handler. ``lease_seconds``: length of the leases, extended
+    while the handler runs (default: each queue's policy). ``drain_seconds``: how long a stop waits for messages in
+    progress. ``poison_after``: a message that fails this many times in a row with the same error becomes a dead
+    letter (0: only the policy decides). ``name``: the consumer's name for operators and in dead letters; set it if a
+    process has two consumers."""
 
     def __init__(
         self,
@@ -354,7 +364,7 @@ class Consumer:
         self._inbox: SimpleQueue[BaseException | None] = SimpleQueue()
         self._shift: Shift | None = None
 
-    # -- what to do -----------------------------------------------------------------------------------------------
+    # -- handlers -------------------------------------------------------------------------------------------------
 
     def handler(
         self,
@@ -365,8 +375,10 @@ class Consumer:
         prefetch: int = 0,
         schema: Mapping[str, Any] | Validator | None = None,
     ) -> Callable[[Function], Function]:
-        """Decorates the function that works on a queue. ``schema`` is a JSON Schema for the payload, or a function
-        that is given its value and raises if it is not fit; what is not fit goes to the dead letters."""
+        """Decorator that registers the handler of a queue.
+
+        ``schema`` is a JSON Schema for the payload, or a function that receives the payload's value and raises an
+        error if it is invalid. Invalid messages become dead letters."""
 
         def register(function: Function) -> Function:
             self.add(
@@ -384,7 +396,7 @@ class Consumer:
         return register
 
     def add(self, route: Route) -> None:
-        """What ``handler`` does, with everything spelled out."""
+        """Register a route; ``handler`` is the short form."""
         if route.queue in self._routes:
             raise BadInput(f"{route.queue!r} has a handler already", field="queue")
         self._routes[route.queue] = route
@@ -392,9 +404,10 @@ class Consumer:
     # -- running --------------------------------------------------------------------------------------------------
 
     def run(self, *, until_empty: bool = False, limit: int | None = None) -> Summary:
-        """Work until stopped: by ``stop``, an operator, SIGTERM or SIGINT (if this is the main thread). Each of them
-        drains; a second signal ends at once. ``until_empty`` ends when nothing is ready and nothing in work,
-        ``limit`` after so many messages."""
+        """Run until stopped: by ``stop``, an operator, SIGTERM or SIGINT (signals only in the main thread).
+
+        Each of them drains; a second signal ends the run immediately. With ``until_empty`` the run ends when no
+        message is ready and none is in progress, with ``limit`` after that number of messages."""
         if not self._routes:
             raise BadInput("no queue has a handler", field="handler")
         if self._shift is not None:
@@ -422,12 +435,12 @@ class Consumer:
                 self._inbox = SimpleQueue()
 
     def stop(self) -> None:
-        """Drain and end, from another thread or from a handler; returns at once. Before ``run`` it ends that run as
-        soon as it begins."""
+        """Drain and end, called from another thread or from a handler. Returns immediately. A stop before ``run``
+        ends that run as soon as it starts."""
         self._inbox.put(Stop())
 
     def pause(self) -> None:
-        """Take nothing more for now; what is in work goes on."""
+        """Stop fetching messages; messages in progress continue."""
         if self._shift is not None:
             self._shift.gate.follow("pause")
 
@@ -437,7 +450,7 @@ class Consumer:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """SIGTERM and SIGINT stop this consumer while it runs in the main thread."""
+        """Make SIGTERM and SIGINT stop this consumer while it runs in the main thread."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -466,6 +479,7 @@ def _opened(source: "Queues | str") -> Iterator[Queues]:
 
 
 def _front_door(address: str) -> Queues:
-    """The package's own way in, asked for by name: this floor knows neither stores nor sockets."""
+    """Open the queues through the package's public function, imported by name: this layer must not depend on stores
+    or sockets."""
     front = import_module("yirangmq")
     return cast("Queues", getattr(front, "connect", front.open)(address))

@@ -1,7 +1,7 @@
 """Delivery as a handler receives it, the errors ``Retry`` and ``Reject``, and the outcome of a handler.
 
-The delivery is the leased message and whether the lease is still in force. An outcome is a value for each way in which
-a handler can end. Its ``kind`` repeats when the fault repeats, for the detection of poison messages."""
+The delivery is the leased message and whether the lease is still in force. An outcome is a value for each way in
+which a handler can end. Its ``kind`` is equal for equal faults; poison detection compares it."""
 
 import inspect
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from yirangmq.format.envelope import as_json
 
 
 class Delivery:
-    """What a handler is handed: the message, and whether it is still its own."""
+    """Argument of a handler: the leased message, and whether its lease is still valid."""
 
     __slots__ = ("_header", "_holding", "_taken", "_value")
 
@@ -35,7 +35,7 @@ class Delivery:
 
     @property
     def attempt(self) -> int:
-        """1 for the first delivery; more, and somebody may have worked on it before."""
+        """Number of the delivery, from 1. Above 1 another consumer may have processed the message before."""
         return self._taken.attempt
 
     @property
@@ -60,18 +60,19 @@ class Delivery:
 
     @property
     def lost(self) -> bool:
-        """The lease is lost: another consumer may have the message by now, and what this handler says no longer
-        counts. A long handler looks at it now and then."""
+        """True if the lease is lost: another consumer may have the message, and this handler's result no longer
+        counts. A long handler should check it now and then."""
         return self._holding.lost
 
     def value(self) -> Any:
-        """The payload decoded from JSON, or its bytes if it is not JSON."""
+        """Return the payload decoded from JSON, or its bytes if it is not JSON."""
         if self._value is None:
             self._value = (self._taken.value(),)
         return self._value[0]
 
     def envelope_json(self) -> bytes:
-        """The envelope as JSON text, the payload's own text inside it; a payload that is not JSON as Base64."""
+        """Return the envelope as JSON text with the payload's JSON text inside; a payload that is not JSON is in
+        Base64."""
         return as_json(self._taken.envelope)
 
 
@@ -79,9 +80,10 @@ class Delivery:
 
 
 class Retry(Exception):
-    """Raise or return it from a handler: not now, again in ``after`` seconds (None: as the queue's policy says).
+    """Raise or return it from a handler to retry the message in ``after`` seconds (None: as the queue's policy
+    says).
 
-    It counts as an attempt: past the policy's limit the message goes to the dead letters."""
+    It counts as an attempt. Past the policy's limit the message becomes a dead letter."""
 
     def __init__(self, after: float | None = None, reason: str = "") -> None:
         super().__init__(reason or "the handler asked for another try")
@@ -89,15 +91,16 @@ class Retry(Exception):
 
 
 class Reject(Exception):
-    """Raise or return it from a handler: this will never work, straight to the dead letters."""
+    """Raise or return it from a handler if the message can never succeed: it becomes a dead letter immediately."""
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason or "the handler rejected it")
 
 
 class Outcome(NamedTuple):
-    """``reason`` is None when it worked. ``kind`` is what went wrong in a word that repeats when the fault repeats;
-    "" where a failure was asked for."""
+    """Outcome of a handler. ``reason`` is None on success.
+
+    ``kind`` is a word for the fault, equal for equal faults. It is "" if the handler requested the failure."""
 
     reason: Reason | None = None
     text: str = ""
@@ -109,7 +112,7 @@ DONE = Outcome()
 
 
 def of_value(value: Any) -> Outcome:
-    """What a handler returned; one of ours may return the outcome itself."""
+    """Return the outcome for a handler's return value. Internal handlers may return an ``Outcome`` directly."""
     if isinstance(value, Outcome):
         return value
     if isinstance(value, Retry | Reject):
@@ -122,7 +125,7 @@ def of_value(value: Any) -> Outcome:
 
 
 def of_error(error: BaseException) -> Outcome:
-    """What a handler raised."""
+    """Return the outcome for an error that a handler raised."""
     text = _said(error)
     if isinstance(error, Retry):
         return Outcome(Reason.HANDLER_ERROR, text, error.after)
@@ -135,7 +138,7 @@ def of_error(error: BaseException) -> Outcome:
 def _said(error: BaseException) -> str:
     try:
         return str(error)[:MAX_MESSAGE]
-    except Exception:  # somebody else's __str__
+    except Exception:  # a foreign __str__ may raise
         return "an error that cannot be printed"
 
 

@@ -1,8 +1,8 @@
 """Lease table of a consumer, and the queue interface that a consumer needs.
 
-The table holds every lease from the moment it is taken until its end is durable at the broker. It says when to extend a
-lease, when a handler is overdue, and whether a handler's result still counts. Leases are extended each time a third of
-them has passed, so that two extensions may fail. Times are seconds of a monotonic clock. Thread-safe.
+The table holds every lease from the moment it is taken until its end is durable at the broker. It determines when to
+extend a lease, when a handler is overdue, and whether a handler's result still counts. Leases are extended each time
+a third of them has passed, so that two extensions may fail. Times are seconds of a monotonic clock. Thread-safe.
 
 The interface is a part of ``broker.queues``, embedded or over a connection."""
 
@@ -17,11 +17,11 @@ from yirangmq.core.message import Envelope
 # -- queue interface ---------------------------------------------------------------------------------------------------
 
 Results = list[QueueError | None]
-"""For each lease None, or why not."""
+"""Result of a batch operation: for each lease None on success, else the error."""
 
 
 class Taken(Protocol):
-    """One leased message, as ``lease`` returns it."""
+    """One leased message, as returned by ``lease``."""
 
     @property
     def id(self) -> str: ...
@@ -51,7 +51,7 @@ class Taken(Protocol):
 
 
 class Queues(Protocol):
-    """Each method may be called from any thread."""
+    """Queue operations that a consumer needs. Each may be called from any thread."""
 
     @property
     def consumer(self) -> str: ...
@@ -84,21 +84,24 @@ class Queues(Protocol):
 # -- lease table -------------------------------------------------------------------------------------------------------
 
 PARTS = 3
-"""A lease is extended each time a third of it has passed, so that two extensions may fail."""
+"""Divisor of the lease: it is extended each time a third has passed, so that two extensions may fail."""
 SHORTEST_BEAT = 0.005
-"""Seconds; a lease so short that it wants more than that is not worth having."""
+"""Minimum interval between extensions of a lease, in seconds. A lease that needs a shorter one is too short to be
+useful."""
 
 
 class Stage(Enum):
+    """Stage of a lease in the consumer."""
+
     WAITING = "waiting"
     """Leased, not yet in a handler."""
     WORKING = "working"
     OVER = "over"
-    """Decided: its end is on the way to the broker. What its handler says from now on is not heard."""
+    """The outcome is decided and being sent to the broker. Later results of the handler are ignored."""
 
 
 class Holding:
-    """One lease. Changed by ``Holdings`` only."""
+    """One lease of the consumer. Only ``Holdings`` changes it."""
 
     __slots__ = ("beat_at", "deadline", "good_until", "lost", "span", "stage", "taken", "was_cut")
 
@@ -118,13 +121,15 @@ class Holding:
 
     @property
     def is_forsaken(self) -> bool:
-        """What its handler says is not heard any more."""
+        """True if the handler's result is ignored."""
         return self.lost or self.was_cut
 
 
 class Holdings:
-    """Safe to share between threads. ``hurry`` is called when something wants to be looked at before the time
-    planned for it; ``emptied`` when the last lease has left."""
+    """Lease table of one run. Thread-safe.
+
+    ``hurry`` is called when an entry needs attention before the time returned by ``plan``; ``emptied`` when the last
+    lease is removed."""
 
     def __init__(self, hurry: Callable[[], None], emptied: Callable[[], None]) -> None:
         self._hurry = hurry
@@ -132,7 +137,7 @@ class Holdings:
         self._guard = threading.Lock()
         self._held: dict[str, Holding] = {}
         self._planned = 0.0
-        """When the heartbeat looks next."""
+        """Time of the heartbeat's next check."""
 
     def __len__(self) -> int:
         return len(self._held)
@@ -147,7 +152,7 @@ class Holdings:
         return made
 
     def start(self, holding: Holding, deadline: float | None) -> bool:
-        """It goes into a handler now; False if it is not ours any more."""
+        """Mark a lease as entering a handler. Return False if it was decided or lost meanwhile."""
         with self._guard:
             if holding.stage is not Stage.WAITING or holding.lost:
                 return False
@@ -159,7 +164,7 @@ class Holdings:
         return True
 
     def finish(self, holding: Holding) -> bool:
-        """Its handler has ended; False if what it says no longer counts."""
+        """Note that the handler has ended. Return False if its result no longer counts."""
         with self._guard:
             if holding.stage is not Stage.WORKING or holding.lost:
                 return False
@@ -167,7 +172,7 @@ class Holdings:
             return True
 
     def drop(self, holdings: Iterable[Holding]) -> None:
-        """Settled or lost: nothing more is to be said about them."""
+        """Remove settled or lost leases."""
         with self._guard:
             for holding in holdings:
                 self._held.pop(holding.lease, None)
@@ -176,7 +181,7 @@ class Holdings:
             self._emptied()
 
     def withdraw(self, queue: str) -> list[Holding]:
-        """Those of a queue that no handler has seen; they can be released now."""
+        """Take back the leases of a queue that no handler has received, so that they can be released."""
         with self._guard:
             found = [one for one in self._held.values() if one.stage is Stage.WAITING and one.taken.queue == queue]
             for holding in found:
@@ -184,7 +189,7 @@ class Holdings:
             return found
 
     def cut(self, now: float | None = None) -> list[Holding]:
-        """Those in a handler for too long at ``now``, or all of them (None). Their handlers are not heard any more."""
+        """Cut off handlers that are overdue at ``now``, or all of them (None). Their results are ignored."""
         with self._guard:
             found = [one for one in self._held.values() if one.stage is Stage.WORKING and _is_overdue(one, now)]
             for holding in found:
@@ -198,7 +203,8 @@ class Holdings:
     # -- heartbeat ------------------------------------------------------------------------------------------------
 
     def due(self, now: float) -> list[Holding]:
-        """Leases to extend: if one wants it now, also those that would want it soon, so that one call serves all."""
+        """Return the leases to extend. If one is due, those that are due soon are included, so that one call extends
+        all."""
         with self._guard:
             live = [one for one in self._held.values() if one.stage is not Stage.OVER]
         if not any(one.beat_at <= now for one in live):
@@ -206,7 +212,7 @@ class Holdings:
         return [one for one in live if one.beat_at <= now + one.span / PARTS / 2]
 
     def plan(self, latest: float) -> float:
-        """When something here wants to be looked at next, at the latest then."""
+        """Return the time of the next extension or deadline, at most ``latest``."""
         with self._guard:
             live = [one for one in self._held.values() if one.stage is not Stage.OVER]
             beats = [one.beat_at for one in live]
@@ -221,13 +227,14 @@ class Holdings:
                 holding.beat_at = asked_at + max(holding.span / PARTS, SHORTEST_BEAT)
 
     def put_off(self, holdings: Iterable[Holding], until: float) -> None:
-        """They could not be extended; try again then."""
+        """Schedule a retry of a failed extension."""
         with self._guard:
             for holding in holdings:
                 holding.beat_at = until
 
     def lose(self, holding: Holding) -> bool:
-        """The broker says that the lease is over. False if it was settled meanwhile, and that is why."""
+        """Mark a lease as lost, as reported by the broker. Return False if the consumer itself has settled it
+        meanwhile."""
         with self._guard:
             if holding.stage is Stage.OVER:
                 return False

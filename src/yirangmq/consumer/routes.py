@@ -1,9 +1,9 @@
 """Routes (queue, handler, concurrency, timeout), and validation of messages before their handler.
 
-A message is valid if its envelope is readable and its payload fits two schemas. These are the consumer's own, if given,
-and that of its type in the queue's policy, if any. The broker validates by the policy at publishing; messages that are
-older than the schema are caught here. Without the package for JSON Schema, schemas of policies are skipped with a
-warning."""
+A message is valid if its envelope is readable and its payload fits two schemas. These are the consumer's, if given,
+and that of its type in the queue's policy, if any. The broker validates by the policy at publishing; messages that
+are older than the schema are caught here. Without the package for JSON Schema, schemas of policies are skipped with
+a warning."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -20,22 +20,22 @@ from yirangmq.format.json_schema import chosen_schema, compiled, first_complaint
 # -- validation --------------------------------------------------------------------------------------------------------
 
 Validator = Callable[[Any], Any]
-"""Given the payload's value; raises if it is not fit."""
+"""Function that receives the payload's value and raises an error if it is invalid."""
 MOST_COMPILED = 100
 
 
 class Validation:
-    """For one queue. Used by several threads; compiling a schema twice does no harm."""
+    """Validation of one queue's messages. Thread-safe: compiling a schema twice does no harm."""
 
     def __init__(self, own: Mapping[str, Any] | bool | Validator | None = None, *, decode: bool = True) -> None:
-        """``decode=False``: the handler wants bytes only, so that a payload no schema asks for is not looked into."""
+        """``decode=False``: the handler needs bytes only, so a payload without a schema is not decoded."""
         self._function = own if callable(own) else None
         self._schema = None if own is None or callable(own) else compiled(own, "schema", BadInput)
         self._decode = decode or own is not None
         self._by_text: dict[bytes, Any] = {}
 
     def complaint(self, delivery: Delivery, schemas: Mapping[str, Mapping[str, Any]]) -> str:
-        """Why it is not fit, naming the field; "" if it is. ``schemas`` are those of the policy."""
+        """Return the problem, naming the field, or "" if the message is valid. ``schemas`` are those of the policy."""
         try:
             header = delivery.header
             schema = chosen_schema(schemas, header) if schemas else None
@@ -72,7 +72,8 @@ def _objection(function: Validator, value: Any) -> str:
 
 
 def _if_possible(schema: Any) -> Any:
-    """None where the package for schemas is not installed: the broker has checked it once."""
+    """Return the compiled schema. Return None if the JSON Schema package is not installed: the broker has checked
+    the message once."""
     try:
         return compiled(schema, "schema", BadInput)
     except MissingExtra as error:
@@ -86,13 +87,15 @@ def _if_possible(schema: Any) -> Any:
 
 Handle = Callable[[Delivery], Any]
 MOST_CONCURRENT = 1_000
-"""Threads of one queue; past this they only wait for each other."""
+"""Upper bound of the handler threads of one queue. More threads would only wait for each other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """``timeout`` is in seconds; ``prefetch`` messages are leased beyond those in work, for handlers so quick that
-    fetching would hold them up."""
+    """Binding of a queue to its handler.
+
+    ``timeout`` is in seconds. ``prefetch`` messages are leased beyond those in progress, for handlers so fast that
+    fetching would limit them."""
 
     queue: str
     handle: Handle
@@ -101,7 +104,7 @@ class Route:
     prefetch: int = 0
     validation: Validation = field(default_factory=Validation)
     cancel: Callable[[bool], None] | None = None
-    """Ends what is running, asking for it or, if True, making it; None where that cannot be done."""
+    """Stops the running handlers: requests it, or forces it if the argument is True. None if they cannot be stopped."""
 
     def __post_init__(self) -> None:
         names.check_queue(self.queue)

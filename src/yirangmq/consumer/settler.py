@@ -1,10 +1,10 @@
 """Settler (outcomes to the broker, in batches), and the consumer's logger, counters and supervised threads.
 
-While a settling call is in flight, further outcomes gather and form the next call. Thus a commit serves many outcomes,
-and a single outcome does not wait. There is a call per kind of outcome. A call that fails is retried for as long as its
-leases are valid; after that its results are counted as lost.
+While a settling call is in flight, further outcomes gather and form the next call. Thus a commit serves many
+outcomes, and a single outcome does not wait. There is one call per kind of outcome. A failed call is retried while
+its leases are valid; after that its results are counted as lost.
 
-Log lines about a message carry its queue, id, attempt and trace id as fields. Every message that was taken ends in
+Log lines about a message carry its queue, id, attempt and trace id as fields. Every leased message is counted in
 exactly one counter. An error that escapes a supervised thread ends the run."""
 
 import logging
@@ -25,7 +25,7 @@ log = logging.getLogger("yirangmq.consumer")
 
 
 def about(taken: Taken) -> dict[str, dict[str, Any]]:
-    """Named values for ``extra``: which message it is, and the trace it belongs to."""
+    """Return the values for ``extra`` of a log line: the message and its trace."""
     named: dict[str, Any] = {"queue": taken.queue, "messageId": taken.id, "attempt": taken.attempt}
     try:
         trace = taken.header.get("traceId")
@@ -41,8 +41,10 @@ def about(taken: Taken) -> dict[str, dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """``failed``: given back or dead because the work failed, took too long or did not fit; ``lost``: another consumer
-    may have it, because the lease was lost; ``released``: never worked on, back in line."""
+    """Counts of a run, by outcome.
+
+    ``failed``: nacked because the handler failed, timed out or the message was invalid. ``lost``: the lease was
+    lost, so another consumer may have the message. ``released``: not processed, ready again."""
 
     done: int = 0
     retried: int = 0
@@ -57,7 +59,7 @@ class Summary:
 
 
 class Tally:
-    """Counted from several threads."""
+    """Counters of a run. Thread-safe."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -76,11 +78,11 @@ class Tally:
 # -- supervised threads ------------------------------------------------------------------------------------------------
 
 Fail = Callable[[BaseException], None]
-"""Called with an error that makes going on senseless."""
+"""Callback for a fatal error, which ends the run."""
 
 
 def thread(work: Callable[[], None], name: str, fail: Fail) -> threading.Thread:
-    """Not yet started. It does not keep the process from ending."""
+    """Create a supervised daemon thread, not yet started. An error that escapes ``work`` is passed to ``fail``."""
 
     def run() -> None:
         try:
@@ -94,17 +96,19 @@ def thread(work: Callable[[], None], name: str, fail: Fail) -> threading.Thread:
 # -- settler -----------------------------------------------------------------------------------------------------------
 
 BACKOFF = Backoff(first=0.05, limit=1.0)
-"""Seconds between two attempts while the server cannot be reached."""
+"""Backoff between two attempts while the server cannot be reached, in seconds."""
 
 
 class Ending(NamedTuple):
-    """``outcome`` None: it was never worked on, give it back untouched."""
+    """The end of a lease. ``outcome`` is None if the message was not processed and is released."""
 
     holding: Holding
     outcome: Outcome | None
 
 
 class Settler:
+    """Thread that sends outcomes to the broker in batches."""
+
     def __init__(self, queues: Queues, holdings: Holdings, tally: Tally, fail: Fail) -> None:
         self._queues = queues
         self._holdings = holdings
@@ -119,7 +123,7 @@ class Settler:
         self._thread.start()
 
     def settle(self, endings: Sequence[Ending]) -> None:
-        """Take note; returns at once."""
+        """Queue outcomes for the settler's thread. Does not block."""
         with self._news:
             self._waiting.extend(endings)
             self._news.notify()
@@ -133,7 +137,7 @@ class Settler:
         return len(self._waiting)
 
     def close(self, seconds: float) -> None:
-        """Send what is there; what could not be sent by then stays leased until its time is over."""
+        """Send the queued outcomes, for up to ``seconds``. Leases that are not settled by then expire."""
         with self._news:
             self._closed = True
             self._news.notify()
@@ -156,7 +160,7 @@ class Settler:
                     self._waiting = failed + self._waiting
 
     def _still_good(self, endings: list[Ending]) -> list[Ending]:
-        """Those worth another try; the leases of the others are over, and the broker has them back."""
+        """Return those worth a retry. The leases of the others have expired, so the broker has the messages back."""
         now = time.monotonic()
         over = [ending for ending in endings if ending.holding.good_until <= now]
         if over:
@@ -166,7 +170,7 @@ class Settler:
         return [ending for ending in endings if ending.holding.good_until > now]
 
     def _send(self, batch: Sequence[Ending]) -> list[Ending]:
-        """One call for each way to end; those whose call failed."""
+        """Send one call per outcome. Return the entries for which the call failed."""
         groups: dict[Outcome | None, list[Ending]] = {}
         for ending in batch:
             groups.setdefault(ending.outcome, []).append(ending)

@@ -25,15 +25,15 @@ from yirangmq.core.message import MAX_MESSAGE, Reason
 
 CHUNK = 65_536
 TAIL = 1_500
-"""Bytes of stderr that go with a failed message."""
+"""Upper bound of the stderr text stored with a failed message, in bytes."""
 STDERR = 2
 LOOK_SECONDS = 0.5
 QUICK_LOOK_SECONDS = 0.02
-"""How often to look where the system cannot tell us that a process has ended."""
+"""Polling interval in seconds if the system has no pidfd to report a process's end."""
 
 
 class Ended(NamedTuple):
-    """``code`` is negative for a signal; ``stopped``: it was we who ended it."""
+    """Result of a process. ``code`` is negative for a signal. ``stopped``: the consumer stopped the process."""
 
     code: int
     tail: bytes
@@ -41,7 +41,7 @@ class Ended(NamedTuple):
 
 
 class Child:
-    """Started at once. ``wait`` is for one thread, ``stop`` for any."""
+    """One running program; the constructor starts it. ``wait`` is for one thread, ``stop`` for any thread."""
 
     def __init__(self, argv: Sequence[str], environment: Mapping[str, str], stdin: bytes) -> None:
         self._stdin = memoryview(stdin)
@@ -53,13 +53,14 @@ class Child:
         )
 
     def stop(self, *, kill: bool = False) -> None:
-        """Ask it to end, or make it; ``wait`` makes it if asking does not help."""
+        """Send SIGTERM, or SIGKILL if ``kill``. If SIGTERM does not help, ``wait`` sends SIGKILL later."""
         self._is_stopped = True
         self._stop_at = time.monotonic()
         self._signal(signal.SIGKILL if kill else signal.SIGTERM)
 
     def wait(self, timeout: float | None, grace: float) -> Ended:
-        """Until it has ended. After ``timeout`` seconds it is asked to end, ``grace`` seconds later it is made to."""
+        """Wait for the end of the process. After ``timeout`` seconds it gets SIGTERM, ``grace`` seconds later
+        SIGKILL."""
         deadline = float("inf") if timeout is None else time.monotonic() + timeout
         with ExitStack() as stack, selectors.DefaultSelector() as selector:
             look = self._watch(selector, stack)
@@ -69,7 +70,7 @@ class Child:
         return Ended(self._process.returncode, self._tail, self._is_stopped)
 
     def _patience(self, deadline: float, grace: float) -> float:
-        """Stop it if it is time; how many seconds until the next thing has to be done."""
+        """Stop the process if its time is over. Return the seconds until the next action."""
         now = time.monotonic()
         if now >= deadline and not self._is_stopped:
             self.stop()
@@ -79,7 +80,7 @@ class Child:
         return max(0.0, (self._stop_at + grace if self._is_stopped else deadline) - now)
 
     def _watch(self, selector: selectors.BaseSelector, stack: ExitStack) -> float:
-        """Everything worth waking up for; how often to look besides."""
+        """Register the streams and the process with the selector. Return the polling interval in seconds."""
         for stream, event in (
             (self._process.stdin, selectors.EVENT_WRITE),
             (self._process.stderr, selectors.EVENT_READ),
@@ -105,7 +106,7 @@ class Child:
                 selector.unregister(self._process.stderr)
 
     def _feed(self) -> bool:
-        """Some more of what it is to read; True when it has everything, or wants no more."""
+        """Write more of stdin. Return True if everything is written, or the program has closed it."""
         assert self._process.stdin is not None
         try:
             if self._stdin:
@@ -117,7 +118,7 @@ class Child:
         return not self._stdin
 
     def _listen(self) -> bool:
-        """What it has said on stderr goes to ours, and its end is kept; True when no more will come."""
+        """Copy the program's stderr to ours and keep its tail. Return True at the end of the stream."""
         assert self._process.stderr is not None
         try:
             while data := os.read(self._process.stderr.fileno(), CHUNK):
@@ -146,13 +147,14 @@ MEANING: dict[int, str] = {
     EXIT_REJECT: "it will never work: rejected, to the dead letters at once",
     EXIT_RETRY: "not now: again after a while, and not counted as a fault of the message",
 }
-"""Every other code, and every signal: it failed, again as the queue's policy says."""
+"""Any other exit code, and any signal, is a failure: it is retried as the queue's policy says."""
 GRACE_SECONDS = 5.0
-"""Between asking a program to end and making it."""
+"""Time between SIGTERM and SIGKILL, in seconds."""
 
 
 class Program:
-    """``Route.handle`` for a program. ``raw``: stdin is the payload's bytes, not the envelope as one line of JSON."""
+    """Handler that runs a program: for ``Route.handle``. ``raw``: stdin is the payload's bytes instead of the
+    envelope as one line of JSON."""
 
     def __init__(
         self,
@@ -163,7 +165,7 @@ class Program:
         grace: float = GRACE_SECONDS,
         retry_after: float | None = None,
     ) -> None:
-        """Times in seconds. One of these serves one run of a consumer: what was cancelled stays so."""
+        """Times are in seconds. An instance serves one run of a consumer: after ``cancel`` it starts no program."""
         if timeout is not None:
             validation.check_milliseconds(timeout, "timeout", least=0.001)
         if retry_after is not None:
@@ -192,7 +194,7 @@ class Program:
                 self._running.discard(child)
 
     def cancel(self, now: bool) -> None:
-        """End every program that runs: ask it, or make it end ``now``. None is started any more."""
+        """Stop every running program, with SIGTERM or, if ``now``, SIGKILL. No program is started after that."""
         with self._guard:
             self._cancelled = True
             for child in self._running:
@@ -216,12 +218,14 @@ class Program:
 
 
 def envelope_line(delivery: Delivery) -> bytes:
-    """The envelope as one line. A line break in JSON text can only stand between its parts, so a space will do."""
+    """Return the envelope as one line. In JSON text a line break occurs only between tokens, so a space can replace
+    it."""
     return delivery.envelope_json().replace(b"\r", b" ").replace(b"\n", b" ") + b"\n"
 
 
 def variables(delivery: Delivery) -> dict[str, str]:
-    """What the message is, for programs that do not read JSON. No NUL can stand in an environment."""
+    """Return environment variables that describe the message, for programs that do not parse JSON. NUL bytes are
+    removed, because an environment cannot hold them."""
     header = delivery.header
     values = {
         "YIRANGMQ_QUEUE": delivery.queue,

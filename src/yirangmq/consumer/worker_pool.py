@@ -1,15 +1,16 @@
 """Worker pool of a queue: a fetch thread and handler threads; pause gate, poison detection, run state, spans.
 
-The fetch thread leases as many messages as there is room for: concurrency and prefetch, less those in hand. A handler
-whose result no longer counts keeps its thread. If all threads are stuck so, prefetched messages go back to the queue.
+The fetch thread leases as many messages as the pool has capacity for: concurrency plus prefetch, less those in hand.
+A handler with a result that no longer counts keeps its thread. If all threads are stuck in this way, prefetched
+messages are released.
 
-The gate says whether messages are taken now: running, paused, draining or stopped. The operator, a signal or the
+The gate controls whether messages are fetched: running, paused, draining or stopped. The operator, a signal or the
 program moves it; after draining it never runs again.
 
-Poison detection counts the same fault in a row in the same message, as this process sees it. A queue's policy does the
+Poison detection counts equal faults in a row of the same message, within this process. A queue's policy does the
 same for all consumers together (``retry.poisonAfter``), but by reason codes, not by faults.
 
-A handler's work is an OpenTelemetry span under the message's trace. Without the extra ``otel`` or a tracer provider
+Each handler call is an OpenTelemetry span under the message's trace. Without the extra ``otel`` or a tracer provider
 there is none."""
 
 import threading
@@ -34,7 +35,7 @@ from yirangmq.format.trace_context import parent_of, provider
 
 
 class Gate:
-    """Safe to share between threads. Once it drains it never runs again."""
+    """Pause gate of a run: running, paused, draining or stopped. Thread-safe. After draining it never runs again."""
 
     def __init__(self) -> None:
         self._moved = threading.Condition()
@@ -42,7 +43,7 @@ class Gate:
         self._listeners: list[Callable[[], None]] = []
 
     def listen(self, listener: Callable[[], None]) -> None:
-        """Called after each move, by whoever moved it."""
+        """Add a listener. It is called after each state change, in the thread that made it."""
         self._listeners.append(listener)
 
     @property
@@ -55,11 +56,11 @@ class Gate:
 
     @property
     def is_shut(self) -> bool:
-        """For good."""
+        """True if no message will be fetched any more."""
         return self._state in (ConsumerState.DRAINING, ConsumerState.STOPPED)
 
     def follow(self, wish: str) -> bool:
-        """Do as wished: ``pause``, ``resume`` or ``drain``; False if that changes nothing."""
+        """Obey an operator's request: ``pause``, ``resume`` or ``drain``. Return False if it changes nothing."""
         return self.move(WISHES[wish])
 
     def move(self, state: ConsumerState) -> bool:
@@ -73,13 +74,13 @@ class Gate:
         return True
 
     def wait_open(self) -> bool:
-        """Until messages may be taken; False if they never will be again."""
+        """Wait while paused. Return False if messages will never be fetched again."""
         with self._moved:
             self._moved.wait_for(lambda: self._state is not ConsumerState.PAUSED)
             return self.is_open
 
     def rest(self, seconds: float) -> None:
-        """A while, or until the gate moves."""
+        """Sleep for ``seconds``, or until the gate's state changes."""
         with self._moved:
             before = self._state
             self._moved.wait_for(lambda: self._state is not before, seconds)
@@ -88,11 +89,11 @@ class Gate:
 # -- poison detection --------------------------------------------------------------------------------------------------
 
 MOST = 10_000
-"""Messages remembered; those that failed longest ago are forgotten first."""
+"""Upper bound of remembered messages; the ones that failed longest ago are evicted first."""
 
 
 class Poison:
-    """``after`` same faults in a row a message is poison; 0: never."""
+    """Poison detection: a message with ``after`` equal faults in a row is poison. 0 disables it."""
 
     def __init__(self, after: int = 0) -> None:
         self._after = after
@@ -100,7 +101,7 @@ class Poison:
         self._faults: OrderedDict[tuple[str, str], tuple[str, int]] = OrderedDict()
 
     def judge(self, queue: str, id: str, outcome: Outcome) -> Outcome:
-        """The outcome, or the dead letters if it was the last straw."""
+        """Return the outcome, or one that makes the message a dead letter if the limit is reached."""
         if not self._after:
             return outcome
         with self._guard:
@@ -121,7 +122,7 @@ class Poison:
 
 
 class Budget:
-    """How many messages may still be taken; None: any number. What was asked for and not given comes back."""
+    """Limit of messages that may still be leased; None: unlimited. Unused reservations are returned."""
 
     def __init__(self, most: int | None) -> None:
         self._left = most
@@ -138,7 +139,7 @@ class Budget:
             return given
 
     def settle(self, asked: int, got: int) -> None:
-        """Of ``asked`` that were allowed, ``got`` were used."""
+        """Return the unused part of a reservation: ``asked`` were reserved and ``got`` were used."""
         if self._left is not None:
             with self._guard:
                 self._asked -= asked
@@ -152,6 +153,8 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Kit:
+    """State shared by the parts of a run."""
+
     queues: Queues
     name: str
     lease_seconds: float | None
@@ -169,7 +172,7 @@ class Kit:
 
 
 def handling(taken: Taken, queue: str) -> AbstractContextManager[Any]:
-    """The span of one try. A handler's error is recorded in it."""
+    """Return the OpenTelemetry span of one handler call. It records an error of the handler."""
     found = provider()
     if found is None:
         return nullcontext()
@@ -189,17 +192,19 @@ def handling(taken: Taken, queue: str) -> AbstractContextManager[Any]:
 # -- worker pool -------------------------------------------------------------------------------------------------------
 
 WAIT_SECONDS = 0.5
-"""One wait for messages; a pause or a drain is noticed after that at the latest."""
+"""Upper bound of one waiting lease request, in seconds. A pause or a drain takes effect after that at the latest."""
 SHORT_REST = 0.02
 BACKOFF = Backoff(first=0.1, limit=5.0)
-"""Seconds between two attempts while the server cannot be reached."""
+"""Backoff between two attempts while the server cannot be reached, in seconds."""
 MOST_UNSETTLED = 1_000
-"""Results on their way to the broker; more, and fetching waits for them."""
+"""High-water mark of outcomes not yet settled. Above it the fetch thread waits (backpressure)."""
 HOPELESS = (BadInput, NotAllowed, MissingExtra)
 
 
 class Station:
-    """``changed`` is called when the fetching has ended or found nothing."""
+    """Worker pool of one queue: a fetch thread and ``concurrency`` handler threads.
+
+    ``changed`` is called when the fetch thread has ended or found the queue empty."""
 
     def __init__(self, route: Route, kit: Kit, changed: Callable[[], None]) -> None:
         self.route = route
@@ -210,13 +215,13 @@ class Station:
         self._work_come = threading.Condition(lock)
         self._line: deque[Holding] = deque()
         self._active: set[Holding] = set()
-        """In the hands of a thread, whether its result still counts or not."""
+        """Leases that a handler thread works on, even if their results no longer count."""
         self._stopped = False
         self._schemas: Mapping[str, Any] = {}
         self.is_fetching = True
         self.empty_at = -1
-        """How many messages this consumer had ended when this queue was found empty; -1: it was not, or is looked
-        at just now."""
+        """Number of messages this consumer had finished when it found this queue empty. -1 if it did not, or while a
+        fetch is in progress."""
 
     def start(self) -> None:
         kit, name = self._kit, self.route.queue
@@ -226,19 +231,19 @@ class Station:
         thread(self._fetch, f"fetch-{name}", kit.fail).start()
 
     def stop(self) -> None:
-        """Threads that have nothing in work end now, the others when they have."""
+        """End the threads: idle ones now, the others after their handler."""
         with self._work_come:
             self._stopped = True
             self._work_come.notify_all()
 
     @property
     def busy(self) -> int:
-        """Threads inside a handler."""
+        """Number of threads inside a handler."""
         return len(self._active)
 
     @property
     def stuck(self) -> int:
-        """Of those, the ones whose result no longer counts."""
+        """Number of threads inside a handler with a result that no longer counts."""
         with self._room_made:
             return self._stuck()
 
@@ -246,11 +251,11 @@ class Station:
         return sum(holding.is_forsaken for holding in self._active)
 
     def relieve(self) -> None:
-        """If no thread is left that could begin them, what was leased in advance is for other consumers."""
+        """Release prefetched messages if every handler thread is stuck, so that other consumers get them."""
         if self.stuck == self.route.concurrency:
             self._give_back()
 
-    # -- taking ---------------------------------------------------------------------------------------------------
+    # -- fetching -------------------------------------------------------------------------------------------------
 
     def _fetch(self) -> None:
         failures = 0
@@ -295,7 +300,7 @@ class Station:
         return taken
 
     def _allowed(self) -> int:
-        """How many to ask for, once there is room and the gate is open; 0: never again."""
+        """Wait for capacity and an open gate. Return how many messages to lease; 0: stop fetching."""
         gate = self._kit.gate
         while gate.wait_open() and not self._kit.budget.is_spent:
             with self._room_made:
@@ -333,13 +338,13 @@ class Station:
             self._room_made.notify()
 
     def _give_back(self) -> None:
-        """What no handler has seen is for other consumers, at once."""
+        """Release the messages that no handler has received."""
         withdrawn = set(self._kit.holdings.withdraw(self.route.queue))
         with self._room_made:
             self._line = deque(holding for holding in self._line if holding not in withdrawn)
         self._kit.settler.settle([Ending(holding, None) for holding in withdrawn])
 
-    # -- working --------------------------------------------------------------------------------------------------
+    # -- handling -------------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
         while (holding := self._next()) is not None:
@@ -389,13 +394,13 @@ class Station:
 
 
 def _tell(taken: Taken, error: BaseException) -> None:
-    """Whatever the handler raised, and whoever prints it."""
+    """Log a handler's error, even if the error cannot be printed."""
     try:
         log.warning("message %s: its handler failed", taken.id, exc_info=True, extra=about(taken))
-    except Exception:  # an error that cannot be printed, and a log that does not forgive that
+    except Exception:  # the error cannot be printed, and the log handler raised
         log.warning("message %s: its handler failed: %s", taken.id, type(error).__name__, extra=about(taken))
 
 
 def _is_hopeless(error: Exception) -> bool:
-    """Trying again cannot help: bad input, no permission, or a fault of ours."""
+    """Return True if a retry cannot help: invalid input, no permission, or a bug here."""
     return isinstance(error, HOPELESS) or not isinstance(error, QueueError | OSError)
