@@ -1,10 +1,10 @@
-"""Topic log for its other users: sink batches, bridges, and readers that go page by page.
+"""Adapters of the topic log: for sink batches, for bridges, and for readers that read page by page.
 
 ``broker.sink_batches`` publishes a batch's records and reads those of an unfinished one. ``broker.bridges`` reads the
-wanted records after a bridge's cursor. Its reads are returned as functions, to be run in any thread.
+matching records after a bridge's cursor. Its reads are returned as functions that may run in any thread.
 
 A page ends after the record that reaches a limit: count, bytes, or sequences examined. Reading blocks on the disk: call
-it off the event loop. Nothing is kept between two pages but ``RecordPage.last``."""
+it off the event loop. The only state between two pages is ``RecordPage.last``."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 
 class FeedForBatches:
+    """Topic log as sink batches see it."""
+
     def __init__(self, publisher: "Publisher") -> None:
         self._publisher = publisher
 
@@ -35,7 +37,9 @@ class FeedForBatches:
         self._publisher.publish(records, done)
 
     def records_after(self, sequence: int) -> Iterator[Record]:
-        """From any thread; what retention took meanwhile was there, and is passed over."""
+        """Yield the records after ``sequence``, from any thread.
+
+        Records that retention has removed meanwhile are skipped."""
         reader = self._publisher.opened().feed.log.reader()
         try:
             yield from reader.records(max(sequence + 1, reader.first))
@@ -46,21 +50,23 @@ class FeedForBatches:
 # -- pages -------------------------------------------------------------------------------------------------------------
 
 FOLLOW_SPAN = 100_000
-"""Sequences examined for one page of a subscriber, wanted or not."""
+"""Upper bound of sequences examined for one page of a subscriber, whether they match its filter or not."""
 
 
 class PageLimits(NamedTuple):
-    """A page ends after the record that reaches a limit, so it always has room for one."""
+    """Limits of a page. A page ends after the record that reaches a limit, so it can always hold one record."""
 
     records: int
     size: int = MOST_SEQUENCE
-    """Bytes of payloads, or of what ``render`` made."""
+    """Bytes of payloads, or of the output of ``render``."""
     span: int = MOST_SEQUENCE
-    """Sequences examined."""
+    """Number of sequences examined."""
 
 
 class RecordPage(NamedTuple):
-    """``last``: the last sequence examined; all wanted records up to it are on this page or an earlier one."""
+    """Page of matching records. ``last`` is the last sequence examined.
+
+    All matching records up to ``last`` are on this page or an earlier one."""
 
     records: list[Record]
     last: int
@@ -74,8 +80,10 @@ def read_page(
     limits: PageLimits,
     render: Callable[[Record], bytes] | None = None,
 ) -> RecordPage:
-    """The wanted records from ``start`` on. ``render``: its bytes for each record are joined, and count for
-    ``limits.size``. ``Retired`` or ``BadInput`` if ``start`` is not in the log."""
+    """Return the page of matching records from ``start`` on.
+
+    ``render`` encodes each record; its outputs are joined and count for ``limits.size``. Raises ``Retired`` or
+    ``BadInput`` if ``start`` is not in the log."""
     last = min(reader.last, start + limits.span - 1)
     wanted = None if filter.is_all else filter.wants
     found: list[Record] = []
@@ -98,7 +106,7 @@ def read_page(
 def page_after(
     log: Log, filter: Filter, seen: int, limits: PageLimits, render: Callable[[Record], bytes] | None = None
 ) -> RecordPage:
-    """The page after ``seen``; empty where nothing follows, and where the log began a new epoch meanwhile."""
+    """Return the page after ``seen``. It is empty if no record follows, or if the log started a new epoch meanwhile."""
     with closing(log.reader()) as reader:
         if reader.epoch != log.epoch or reader.last <= seen:
             return RecordPage([], seen)
@@ -108,28 +116,33 @@ def page_after(
 # -- bridges -----------------------------------------------------------------------------------------------------------
 
 SPAN = 20_000
-"""Sequences looked at in one step: a bridge that wants few of them says now and then how far it is."""
+"""Upper bound of sequences examined in one step, so that a bridge that matches few of them still saves its cursor at
+intervals."""
 
 Following = tuple[list[Record], int]
 
 
 class FeedForBridges:
-    """Used from the loop's thread; the works it gives out may be done on any other."""
+    """Topic log as bridges see it. Loop thread only; the functions it returns may run in any thread."""
 
     def __init__(self, publisher: "Publisher") -> None:
         self._publisher = publisher
 
     @property
     def last(self) -> int | None:
-        """None: the log is not open."""
+        """Return the last sequence of the log, or None if the log is not open."""
         return self._publisher.opened().feed.log.last if self._publisher.is_open else None
 
     def beginning(self, start: Start, at: int, now: int) -> Callable[[], Reached]:
-        """Where a bridge that begins there has come to; opens the log, if nobody has."""
+        """Return a function that computes the initial cursor of a bridge with this start.
+
+        Opens the log if it is not open."""
         return partial(_begin, self._publisher.opened().feed.log, start, at, now)
 
     def following(self, reached: Reached, filter: Filter, most: int, most_bytes: int) -> Callable[[], Following]:
-        """What is wanted after that, and how far was looked. ``Retired`` or ``WrongEpoch``: it cannot go on so."""
+        """Return a function that reads the matching records after ``reached``, and the last sequence examined.
+
+        That function raises ``Retired`` or ``WrongEpoch`` if the bridge cannot continue from ``reached``."""
         return partial(_follow, self._publisher.opened().feed.log, reached, filter, most, most_bytes)
 
 

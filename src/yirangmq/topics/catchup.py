@@ -1,7 +1,7 @@
 """Catch-up (recovery): sending history from the log to one client, its rate limiter, and its workers.
 
-A catch-up sends up to its target, says that it is complete, and goes on until the loop can take over from its position.
-It works in steps that never wait and always ends with a whole frame.
+A catch-up sends the records up to its target and reports that it is complete. It then sends newer records until the
+loop can take over from its position. It works in steps that never block, and it always ends with a whole frame.
 
 While live records are sent, the rate limiter bounds all catch-up together to ``rate`` bytes/s. Otherwise it would take
 processors and network from the subscribers that are up to date.
@@ -25,11 +25,13 @@ from yirangmq.topics.ports import Batch, Dialect, Outlet, Pace, Recovering
 # -- one catch-up ------------------------------------------------------------------------------------------------------
 
 PIECE = 4 << 20
-"""Bytes sent between two looks at what else is to be said."""
+"""Maximum size in bytes of a range sent between two checks for control messages."""
 PROGRESS_SECONDS = 1.0
 
 
 class Outcome(Enum):
+    """Result of one step of a catch-up."""
+
     MORE = "it can go on at once"
     BLOCKED = "the client must read first"
     DONE = "nothing is left, or it was asked to stop"
@@ -39,8 +41,9 @@ class Outcome(Enum):
 
 
 class Task(NamedTuple):
-    """What is to be sent: everything wanted after ``after`` up to ``target``, and then what came meanwhile.
-    ``request``: whose answer it is. ``is_counted``: say beforehand how many."""
+    """Range of a catch-up: the matching records after ``after`` up to ``target``, then those published meanwhile.
+
+    ``request``: number of the request that this answers. ``is_counted``: announce the number of records first."""
 
     filter: Filter
     dialect: Dialect
@@ -51,7 +54,9 @@ class Task(NamedTuple):
 
 
 class Run:
-    """Made on the loop's thread, then used by one worker; ``cancel`` may be called from anywhere."""
+    """Catch-up of one client. Created on the loop's thread, then used by one worker thread.
+
+    ``cancel`` may be called from any thread."""
 
     def __init__(
         self,
@@ -64,14 +69,15 @@ class Run:
         completed: Callable[["Run"], None],
         times: Callable[[], tuple[float, int]],
     ) -> None:
-        """``is_near``: the loop can go on after this sequence. ``completed``: the target is reached. ``times``: seconds
-        that only grow, and nanoseconds since 1970."""
+        """``owed`` removes and returns the bytes that the loop has deferred for this client. ``is_near`` is true if
+        the loop can take over after the given sequence. ``completed`` is called when the target is reached.
+        ``times`` returns a monotonic time in seconds and the wall-clock time in nanoseconds since 1970."""
         self.task = task
         self.outlet = outlet
         self.cursor = task.after
         self.sent = 0
         self.taken = 0
-        """Bytes that the client took."""
+        """Bytes that the client's socket accepted."""
         self.error: QueueError | None = None
         self._moved_at, _ = times()
         self.is_cancelled = False
@@ -94,15 +100,15 @@ class Run:
     # -- from the loop's thread -----------------------------------------------------------------------------------
 
     def cancel(self) -> None:
-        """Stop where the next frame would begin."""
+        """Stop at the start of the next frame."""
         self.is_cancelled = True
 
     def abandon(self) -> None:
-        """Stop where you are: nobody is listening."""
+        """Stop immediately, even inside a frame: the client is gone."""
         self.is_abandoned = True
 
     def close(self) -> None:
-        """By whoever has it last."""
+        """Close the reader and the outlet. Called by the last thread that holds the run."""
         self._drop_parts()
         self._reader.close()
         self.outlet.close()
@@ -110,7 +116,7 @@ class Run:
     # -- on the worker --------------------------------------------------------------------------------------------
 
     def step(self, budget: int) -> Outcome:
-        """Send up to about so many bytes."""
+        """Send up to about ``budget`` bytes, without blocking."""
         try:
             while budget > 0:
                 if self.is_abandoned:
@@ -120,7 +126,7 @@ class Run:
                 elif not self._prepare():
                     return Outcome.DONE
                 else:
-                    budget -= 1  # a look at the log is work too
+                    budget -= 1  # a read of the log costs budget too, so that the loop ends
         except BlockingIOError:
             return Outcome.BLOCKED
         except QueueError as error:
@@ -131,7 +137,7 @@ class Run:
         return Outcome.MORE
 
     def still_for(self) -> float:
-        """Seconds since the client took anything."""
+        """Return the seconds since the client last accepted bytes."""
         return self._times()[0] - self._moved_at
 
     def _push(self, most: int) -> int:
@@ -164,7 +170,7 @@ class Run:
     # -- between two frames ---------------------------------------------------------------------------------------
 
     def _prepare(self) -> bool:
-        """The next thing to send; False: there is none."""
+        """Set up what to send next: deferred bytes, a control message or records. Return False if none are left."""
         owed = self._owed()
         if owed:
             self._rest = memoryview(owed)
@@ -179,7 +185,7 @@ class Run:
         return self._next_part() or self._go_on()
 
     def _announce(self) -> None:
-        """What follows, and how much of it."""
+        """Set up the message that announces the catch-up: its range, the number of records, and the gaps."""
         task = self.task
         self._is_announced = True
         start, stop = task.after + 1, task.target + 1
@@ -197,7 +203,7 @@ class Run:
         return bool(words)
 
     def _next_part(self) -> bool:
-        """The next piece of the way to the goal; False: it is reached."""
+        """Set up the next part of the range up to the goal. Return False if the goal is reached."""
         if self.cursor >= self._goal:
             self._drop_parts()
             return False
@@ -206,7 +212,7 @@ class Run:
         part = next(self._parts, None)
         if part is None:
             self._drop_parts()
-            self.cursor = self._goal  # what remains of the way was not wanted, or is lost
+            self.cursor = self._goal  # the remaining records do not match the filter, or are lost
             return False
         if isinstance(part, Piece):
             self._piece, self._left = part, part.length
@@ -221,14 +227,16 @@ class Run:
         return iter(self._reader.frames(start, stop, self._wanted))
 
     def _drop_parts(self) -> None:
-        """Lets go of the segment that is open."""
+        """Close the open segment."""
         parts, self._parts, self._piece = self._parts, None, None
         close = getattr(parts, "close", None)
         if close is not None:
             close()
 
     def _go_on(self) -> bool:
-        """At the goal: say so once, then on to what came meanwhile, until the loop can take over."""
+        """At the goal, report completion once. Then set a new goal at the end of the log.
+
+        Return False if the loop can take over."""
         if not self._is_complete:
             self._is_complete = True
             _, at_ns = self._times()
@@ -245,13 +253,15 @@ class Run:
 # -- rate limiter ------------------------------------------------------------------------------------------------------
 
 LIVE_SECONDS = 0.25
-"""So long after a live record others are expected."""
+"""Time in seconds after a live record during which more live records are expected."""
 STEP = 256 * 1024
-"""Bytes sent to one client at a time meanwhile: whoever waits behind it waits for no more."""
+"""Bytes sent to one client at a time while throttling, so that the next client waits for no more than this."""
 
 
 class Courtesy:
-    """``live`` from the loop's thread, the rest from any. ``rate``: bytes a second; 0: no limit."""
+    """Rate limiter: bounds all catch-up together to ``rate`` bytes/s while live records are sent; 0 is no limit.
+
+    ``live`` is called on the loop's thread, the other methods on any thread."""
 
     def __init__(self, rate: int, seconds: Callable[[], float]) -> None:
         self.rate = rate
@@ -261,7 +271,7 @@ class Courtesy:
         self._free_at = 0.0
 
     def live(self) -> None:
-        """A record goes out to somebody who is up to date."""
+        """Note that a live record is sent: throttle for the next ``LIVE_SECONDS``."""
         if self.rate:
             self._live_until = self._seconds() + LIVE_SECONDS
 
@@ -270,12 +280,12 @@ class Courtesy:
         return self._seconds() < self._live_until
 
     def wait(self) -> float:
-        """Seconds until anybody may send on."""
+        """Return the seconds until catch-up may send again."""
         now = self._seconds()
         return max(0.0, self._free_at - now) if now < self._live_until else 0.0
 
     def sent(self, size: int) -> None:
-        """So much went out."""
+        """Account for ``size`` bytes that catch-up has sent."""
         if size and self.rate and self.is_asked:
             with self._lock:
                 self._free_at = max(self._free_at, self._seconds()) + size / self.rate
@@ -284,13 +294,16 @@ class Courtesy:
 # -- workers -----------------------------------------------------------------------------------------------------------
 
 LOOK_SECONDS = 1.0
-"""How often stalled clients are looked for."""
+"""Interval in seconds between two checks for stalled clients."""
 
 Ended = Callable[[Run, Outcome], None]
 
 
 class Worker:
-    """One thread. ``ended`` is called from it, with a run that it has let go of."""
+    """Worker thread that serves many catch-ups round robin.
+
+    ``ended`` is called on the worker's thread, with a run that the worker no longer uses. The loop wakes the thread
+    through a self-pipe."""
 
     def __init__(self, name: str, ended: Ended, pace: Pace, courtesy: Courtesy) -> None:
         self._name = name
@@ -305,9 +318,9 @@ class Worker:
         self._poll.register(self._ear, select.POLLIN)
         self._ready: deque[Run] = deque()
         self._blocked: dict[int, Run] = {}
-        """By the number of the descriptor that is polled; a run owns its descriptor, so no other has that number."""
+        """Runs by the descriptor that is polled. A run owns its descriptor, so the number is unique."""
         self._sleeping: list[Run] = []
-        """Those without a descriptor, until they are woken."""
+        """Runs without a descriptor, until ``wake`` is called."""
         self.runs = 0
         self.begun = 0
 
@@ -322,15 +335,15 @@ class Worker:
         self.wake()
 
     def wake(self) -> None:
-        """Look at everything anew. One wake-up is enough for any number of reasons."""
+        """Write to the self-pipe, so that the thread checks all runs again. Wake-ups coalesce."""
         if self._bell >= 0:
             try:
                 os.write(self._bell, b"!")
-            except BlockingIOError:  # it has not heard the last ones yet
+            except BlockingIOError:  # the pipe is full of earlier wake-ups
                 return
 
     def stop(self) -> None:
-        """Ends the thread; runs that are under way are closed where they are."""
+        """End the thread, and close unfinished runs at their positions."""
         self._is_stopping = True
         if self._thread is not None:
             self.wake()
@@ -343,7 +356,7 @@ class Worker:
 
     @property
     def is_over(self) -> bool:
-        """It was stopped, and does nothing any more."""
+        """True after ``stop``."""
         return self._bell < 0
 
     # -- the thread -----------------------------------------------------------------------------------------------
@@ -353,7 +366,7 @@ class Worker:
             self.turn(self._patience())
 
     def turn(self, seconds: float | None) -> None:
-        """Wait so long for something to do, then give everybody who can go on a turn."""
+        """Wait up to ``seconds`` for an event, then run one step of each run that can send."""
         self._listen(seconds)
         self._take_in()
         for _ in range(len(self._ready)):
@@ -366,7 +379,7 @@ class Worker:
         self.runs = len(self._ready) + len(self._blocked) + len(self._sleeping)
 
     def _patience(self) -> float | None:
-        """Seconds to wait for something to happen; None: for ever."""
+        """Return the timeout of the next poll in seconds, or None to wait without a limit."""
         if self._inbox:
             return 0
         if self._ready:
@@ -410,7 +423,7 @@ class Worker:
         before, courtesy = run.taken, self._courtesy
         try:
             outcome = run.step(STEP if courtesy.is_asked else self._pace.budget)
-        except Exception as error:  # a fault of ours in one recovery must not end the others
+        except Exception as error:  # a defect that one catch-up triggers must not end the others
             run.error = QueueError(f"{type(error).__name__}: {error}")
             outcome = Outcome.FAILED
         courtesy.sent(run.taken - before)
@@ -436,7 +449,9 @@ class Worker:
 
 
 class Recovery:
-    """The pool. ``call`` runs something on the loop's thread, soon."""
+    """Pool of catch-up workers. Loop thread only.
+
+    ``call`` schedules a function on the loop's thread, from any thread."""
 
     def __init__(
         self,
@@ -459,26 +474,26 @@ class Recovery:
         def tell(run: Run, outcome: Outcome) -> None:
             try:
                 self._call(lambda: ended(run, outcome))
-            except RuntimeError:  # the loop has ended: nobody is left to tell
+            except RuntimeError:  # the loop is closed
                 run.close()
 
         return tell
 
     def resize(self, count: int) -> None:
-        """So many from now on. Those that are too many end what they are at, and are let go of by ``rest``."""
+        """Set the number of workers. Surplus workers finish their runs; ``rest`` then stops them."""
         while len(self.workers) < count:
             self.workers.append(Worker(f"recovery-{len(self.workers)}", self._ended, self._pace, self._courtesy))
         self._retired += self.workers[count:]
         del self.workers[count:]
 
     def rest(self, busy: Collection[Worker]) -> None:
-        """Those that are not needed any more and have nothing left to do go."""
+        """Stop the surplus workers that are not in ``busy``."""
         for worker in [worker for worker in self._retired if worker not in busy]:
             self._retired.remove(worker)
             worker.stop()
 
     def choose(self) -> Worker:
-        """The next one in turn."""
+        """Return the next worker, round robin."""
         worker = self.workers[self._next % len(self.workers)]
         self._next += 1
         return worker

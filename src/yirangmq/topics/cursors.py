@@ -1,10 +1,10 @@
-"""Cursors of durable subscribers, written in groups, and the start position of a subscription.
+"""Cursors of durable subscribers, with group commit, and the start position of a subscription.
 
-Confirmations that arrive during a write are written together in the next one. A cursor in memory is on disk. Loop
+Confirmations that arrive during a write are written together in the next one. A cached cursor is always on disk. Loop
 thread only; writes run in the background executor.
 
 A start is given as new, beginning, a sequence, or a time. Finding a time in the log may wait for the disk; the other
-starts are known at once."""
+starts need no read."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -22,7 +22,9 @@ Told = Callable[[QueueError | None], None]
 
 
 class Ledger:
-    """Used from the loop's thread. What it knows of a cursor is on disk."""
+    """Group commit of cursors, with a cache of all of them. Loop thread only.
+
+    A cursor enters the cache when it is on disk."""
 
     def __init__(self, cursors: Cursors, aside: Aside) -> None:
         self._cursors = cursors
@@ -39,7 +41,7 @@ class Ledger:
         return [self._known[name] for name in sorted(self._known)]
 
     def put(self, cursor: Cursor, tell: Told) -> None:
-        """``tell(error)`` once it is on disk, or refused."""
+        """Write a cursor in the next group. ``tell(error)`` is called when it is on disk, or refused."""
         self._waiting[cursor.name] = cursor
         self._tell.append(tell)
         self._write()
@@ -76,8 +78,10 @@ class Ledger:
 
 
 def floor_of(cursors: Sequence[Cursor], epoch: str, oldest_ns: int, connected: frozenset[str]) -> int | None:
-    """The first sequence that somebody still needs: a cursor holds the log while its subscriber is connected, or was
-    heard of since ``oldest_ns``; never one of another epoch. None: nobody needs anything."""
+    """Return the first sequence that retention must keep for durable subscribers, or None if they need none.
+
+    A cursor of this epoch counts while its subscriber is connected, or if it was written since ``oldest_ns``. Cursors
+    of other epochs do not count."""
     needed = [
         cursor.sequence + 1
         for cursor in cursors
@@ -92,6 +96,8 @@ MOST_PROGRESS_SECONDS = 3600.0
 
 
 class Ask(NamedTuple):
+    """Parameters of a subscription: filter, durable name, start and progress interval."""
+
     filter: Filter
     name: str = ""
     start: Start = Start.NEW
@@ -109,7 +115,7 @@ def check_epoch(log: Log, epoch: str, whose: str) -> None:
 
 
 def resumed(log: Log, cursor: Cursor) -> int:
-    """The first sequence that this cursor has not confirmed."""
+    """Return the first sequence that this cursor has not confirmed."""
     check_epoch(log, cursor.epoch, f"the cursor of {cursor.name!r}")
     if cursor.sequence > log.last:
         raise WrongEpoch(
@@ -121,7 +127,7 @@ def resumed(log: Log, cursor: Cursor) -> int:
 
 
 def begins_at(log: Log, ask: Ask) -> int:
-    """The first sequence looked at; for a time this reads the log."""
+    """Return the first sequence of a subscription. A start by time reads the log, and so may block."""
     if ask.start is Start.NEW:
         return log.last + 1
     if ask.start is Start.BEGINNING:

@@ -1,13 +1,14 @@
 """Publish path: group commit of records, fan-out to online subscribers, subscribers, and the tail buffer.
 
 All publishes of one loop iteration are one append with one fsync, up to ``commit_bytes``. Then every publisher gets its
-reply, and after that the stored frames go to every online subscriber. A commit is cut once for each filter and dialect.
+reply, and after that the stored frames go to every online subscriber. Each commit is filtered and encoded once per
+filter and dialect.
 
 A subscriber has a filter, a connection and a cursor into the log, never a copy of the records that wait for it. The
 tail buffer keeps the latest commits while a catch-up runs, so that the loop can take over from a worker without reading
 the log.
 
-Loop thread only. No other thread appends, so a position read here is in step with publishing. ``topics.subscribers``
+Loop thread only. No other thread appends, so a position read here is consistent with publishing. ``topics.subscribers``
 decides which subscribers are online."""
 
 from collections import deque
@@ -36,7 +37,9 @@ Moved = Callable[["Subscriber", ClientState, ClientState], None]
 
 @dataclass(eq=False, slots=True)
 class Subscriber:
-    """``number`` is never used again, whatever becomes of the socket."""
+    """Subscriber: filter, connection, state, and cursor into the log. ``number`` is never reused.
+
+    ``moved`` is called after each change of ``state``. Loop thread only."""
 
     number: int
     line: Line
@@ -46,20 +49,20 @@ class Subscriber:
     filter: Filter = field(default_factory=Filter)
     state: ClientState = ClientState.CONNECTED
     cursor: int = 0
-    """Everything wanted up to here is on its way, or further."""
+    """All matching records up to this sequence are sent."""
     sent: int = 0
-    """Records since it subscribed, or since the latest recovery began."""
+    """Records sent since it subscribed, or since its latest catch-up started."""
     total: int = 0
-    """Records since it connected."""
+    """Records sent since it connected."""
     confirmed: int = 0
     recoveries: int = 0
     run: "Run | None" = None
     told_at: float = 0.0
-    """When it was last told how far the feed is."""
+    """Time of the latest progress message, in monotonic seconds."""
     progress_seconds: float = 1.0
-    """How often it wants to be told; 0: never."""
+    """Requested interval of progress messages, in seconds; 0 is none."""
     is_lending: bool = False
-    """Its line goes to a worker as soon as everything sent is out; ``waits_since``: since when."""
+    """True from the request to detach its connection until a worker holds it. ``waits_since``: time of the request."""
     waits_since: float = 0.0
 
     def move(self, verb: ClientVerb) -> ClientState:
@@ -77,7 +80,7 @@ class Subscriber:
 
     @property
     def reached(self) -> int:
-        """Everything wanted up to here is on its way."""
+        """Return the sequence up to which all matching records are sent, also during a catch-up."""
         return self.cursor if self.run is None else self.run.cursor
 
     def count(self, records: int) -> None:
@@ -88,18 +91,20 @@ class Subscriber:
 # -- filtering and the tail buffer -------------------------------------------------------------------------------------
 
 MOST_KNOWN = 10_000
-"""Topics of which a filter's answer is remembered."""
+"""Upper bound of topics whose match is cached per filter. The cache is cleared above it."""
 
 
 class Live(NamedTuple):
-    """One commit: its frames, and the topic of each."""
+    """Commit to fan out: its frames, and the topic of each record."""
 
     appended: Appended
     topics: Sequence[str]
 
 
 class Cutter:
-    """Cuts commits to filters; each filter is asked once for each topic, each commit cut once for each filter."""
+    """Filter of the fan-out, with two caches.
+
+    Each filter is evaluated once per topic. Each commit is filtered and encoded once per filter and dialect."""
 
     def __init__(self) -> None:
         self._known: dict[Filter, dict[str, bool]] = {}
@@ -107,7 +112,7 @@ class Cutter:
         self._live: Live | None = None
 
     def cut(self, live: Live, filter: Filter, dialect: Dialect) -> Batch:
-        """What a subscriber with this filter is sent of it; the same bytes for all of them."""
+        """Return the matching records of a commit, encoded. All subscribers with this filter share the bytes."""
         if self._live is not live:
             self._live = live
             self._made.clear()
@@ -120,11 +125,11 @@ class Cutter:
         return batch
 
     def forget(self, filter: Filter) -> None:
-        """Nobody has this filter any more."""
+        """Drop the cache of a filter that no subscriber uses any more."""
         self._known.pop(filter, None)
 
     def rest(self) -> None:
-        """Let go of the latest commit."""
+        """Release the memory of the latest commit."""
         self._live = None
         self._made.clear()
 
@@ -149,7 +154,7 @@ class Cutter:
 
 
 class Tail:
-    """The commits of the last moment, up to so many bytes; empty while nobody needs them."""
+    """Tail buffer: the latest commits, up to ``most_bytes``. It is empty while no catch-up runs."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most = most_bytes
@@ -157,16 +162,17 @@ class Tail:
         self._size = 0
         self._users = 0
         self.first = 0
-        """The first sequence it has; 0: none. Read by workers too."""
+        """First sequence in the buffer; 0 if it is empty. Worker threads read it too."""
 
     def resize(self, most_bytes: int) -> None:
         self._most = most_bytes
 
     def hold(self) -> None:
-        """Somebody recovers from now on."""
+        """Add a user: a catch-up starts."""
         self._users += 1
 
     def let_go(self) -> None:
+        """Remove a user. The last one clears the buffer."""
         self._users -= 1
         if not self._users:
             self._kept.clear()
@@ -182,7 +188,9 @@ class Tail:
         self.first = self._kept[0].appended.first if self._kept else 0
 
     def since(self, sequence: int) -> list[Live] | None:
-        """All commits that follow this sequence; None: it has them no longer, or the sequence is inside of one."""
+        """Return all commits after this sequence.
+
+        Return None if the buffer no longer holds all of them, or if the sequence is inside a commit."""
         found = [live for live in self._kept if live.appended.last > sequence]
         return found if found and found[0].appended.first == sequence + 1 else None
 
@@ -194,7 +202,7 @@ _topic, _payload = itemgetter(0), itemgetter(1)
 
 
 class Stored(NamedTuple):
-    """Of one publish: it is on disk. ``topics``: the sequence of the last record in each of its topics."""
+    """Result of a publish that is on disk. ``topics``: sequence of its last record in each of its topics."""
 
     epoch: str
     first: int
@@ -207,13 +215,18 @@ Done = Callable[[Stored | None, QueueError | None], None]
 
 
 class Publish(NamedTuple):
+    """Publish that waits for the next commit. ``size``: bytes of its payloads."""
+
     records: Sequence[NewRecord]
     size: int
     done: Done
 
 
 class Feed:
-    """``lagging`` is told of a subscriber that does not keep up; ``troubled`` of an append that the log refused."""
+    """Publish path of the topic log: group commit of records, and fan-out to online subscribers. Loop thread only.
+
+    ``lagging`` is called with a subscriber whose send buffer is full. ``troubled`` is called after each append: with
+    the error if the log refused it, or with None."""
 
     def __init__(self, log: Log, loop: Loop, settings: Settings) -> None:
         self.log = log
@@ -238,7 +251,7 @@ class Feed:
     # -- publishing -----------------------------------------------------------------------------------------------
 
     def publish(self, records: Sequence[NewRecord], done: Done) -> None:
-        """They join the next commit; ``done(stored, error)`` when that is on disk, or refused."""
+        """Add records to the next commit. ``done(stored, error)`` is called when it is on disk, or refused."""
         if not 0 < len(records) <= MOST_PER_PUBLISH:
             raise BadInput(f"from 1 to {MOST_PER_PUBLISH} at once, not {len(records)}", field="records")
         if self._is_stopped:
@@ -248,7 +261,7 @@ class Feed:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is asked for that is not answered."""
+        """True if every publish is answered."""
         return not self._waiting and not self._is_planned
 
     def stop(self) -> None:
@@ -269,7 +282,7 @@ class Feed:
             self._plan()
 
     def _taken(self) -> list[Publish]:
-        """As many as go into one commit; one at least."""
+        """Remove and return the publishes of one commit: at least one, and up to ``commit_bytes``."""
         taken = [self._waiting.popleft()]
         size = taken[0].size
         while self._waiting and size + self._waiting[0].size <= self.settings.commit_bytes:
@@ -288,7 +301,7 @@ class Feed:
             if len(publishes) == 1:
                 self._tell(publishes[0].done, None, error)
             for publish in publishes if len(publishes) > 1 else ():
-                self._commit([publish])  # what is wrong with one is no fault of the others
+                self._commit([publish])  # so that only the invalid publish fails
         except QueueError as error:
             for publish in publishes:
                 self._tell(publish.done, None, error)
@@ -322,7 +335,7 @@ class Feed:
         return Stored(self.log.epoch, first, first + len(publish.records) - 1, appended.at_ns, topics)
 
     def _tell(self, done: Done, stored: Stored | None, error: QueueError | None) -> None:
-        """A fault in one answer is reported by whoever runs us, and takes no other answer with it."""
+        """Call ``done``. Its exception is raised in the event loop later, so that the other publishes are answered."""
         try:
             done(stored, error)
         except Exception as fault:
@@ -331,7 +344,7 @@ class Feed:
     # -- live -----------------------------------------------------------------------------------------------------
 
     def join(self, subscriber: Subscriber) -> None:
-        """It has everything up to the end of the log; from now on it is sent what is appended."""
+        """Add an online subscriber. It must have everything up to the end of the log."""
         self._online.setdefault((subscriber.dialect, subscriber.filter), {})[subscriber] = None
 
     def leave(self, subscriber: Subscriber) -> None:
@@ -352,7 +365,7 @@ class Feed:
         for (dialect, filter), group in list(self._online.items()):
             try:
                 batch = self._cutter.cut(live, filter, dialect)
-            except QueueError as error:  # this dialect has no words for it
+            except QueueError as error:  # this dialect cannot encode a record
                 for subscriber in list(group):
                     subscriber.line.fail(error)
                 continue
@@ -372,17 +385,17 @@ class Feed:
     # -- taking over from a worker ----------------------------------------------------------------------------------
 
     def is_near(self, sequence: int) -> bool:
-        """Whether the loop could go on after this sequence by itself; asked by workers."""
+        """True if the loop can take over after this sequence without reading the log. Called by worker threads."""
         last = self.log.last
         first = self.tail.first
         return sequence >= last or 0 < first <= sequence + 1
 
     def missing(self, sequence: int) -> list[Live] | None:
-        """What was committed after this sequence, if it is at hand; None: it must come from the log."""
+        """Return the commits after this sequence, or None if they must be read from the log."""
         return [] if sequence >= self.log.last else self.tail.since(sequence)
 
     def take_over(self, subscriber: Subscriber, missing: list[Live]) -> None:
-        """Send it these, and from now on what is appended."""
+        """Send the missing commits to a subscriber, and add it to the online ones."""
         for live in missing:
             batch = self._cutter.cut(live, subscriber.filter, subscriber.dialect)
             if batch.data:
@@ -398,4 +411,4 @@ def _throw(error: Exception) -> NoReturn:
 
 
 def _nobody(told: object) -> None:
-    """Until somebody wants to know."""
+    """Do nothing: the callback until another one is set."""

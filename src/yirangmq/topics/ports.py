@@ -14,17 +14,19 @@ from yirangmq.core.topics import Gap, Retention
 
 
 class Outlet(Protocol):
-    """The way out to one client, in the hands of a recovery worker. ``BlockingIOError``: not now; any other
-    ``OSError``: the client is gone."""
+    """Output to one client, held by a catch-up worker.
+
+    ``send`` and ``send_file`` never block: they raise ``BlockingIOError`` if the client cannot take bytes now. Any
+    other ``OSError`` means that the client is gone."""
 
     def fileno(self) -> int:
-        """To be polled for writing; -1: ``wake`` is called instead when it can take more."""
+        """Return the descriptor to poll for writing, or -1 if ``wake`` is called when the outlet can take more."""
 
     def send(self, data: memoryview) -> int:
-        """How many bytes were taken."""
+        """Send a part of ``data``, and return its size in bytes."""
 
     def send_file(self, file: int, offset: int, count: int) -> int:
-        """The same straight from a file; 0: the file ends there."""
+        """Send a part of a file, and return its size in bytes; 0 means the end of the file."""
 
     def close(self) -> None: ...
 
@@ -33,46 +35,48 @@ Take = Callable[[Outlet], None]
 
 
 class Line(Protocol):
-    """The sending side of one client's connection. Everything here is called on the loop's thread."""
+    """Sending side of one client's connection. Loop thread only, except ``owed``."""
 
     @property
     def peer(self) -> str:
-        """Who is at the other end, for people."""
+        """Return a readable name of the client, for logs and for operators."""
 
     def send(self, data: bytes) -> None:
-        """In order, as soon as this turn is over. While the line is lent: when a whole frame has ended there."""
+        """Send in order, after this iteration of the loop. While detached, the bytes are deferred to a frame's end."""
 
     def has_room(self, size: int) -> bool:
-        """Whether so many bytes more can wait for the client without filling its buffer."""
+        """True if ``size`` more bytes fit into the client's send buffer."""
 
     def lend(self, take: Take, wake: Callable[[], None]) -> None:
-        """Call ``take`` once everything sent is out; nothing else is sent until ``give_back``. If the connection is
-        lost before, ``take`` is never called."""
+        """Detach the connection: call ``take`` with the outlet once all bytes sent before are out.
+
+        The loop sends nothing else until ``give_back``, which sends the deferred bytes. ``take`` is never called if
+        the connection is lost before."""
 
     def owed(self) -> bytes:
-        """What was to be sent while the line is lent, taken away by the one who has it, on any thread."""
+        """Remove and return the deferred bytes, on the thread that holds the outlet."""
 
     def give_back(self) -> None: ...
 
     def fail(self, error: QueueError) -> None:
-        """Tell the client why, and close."""
+        """Send the error to the client, and close the connection."""
 
     def cut(self, reason: str) -> None:
-        """Close at once; no reason: it is gone by itself."""
+        """Close immediately. ``reason`` is empty if the client has closed the connection."""
 
 
 # -- dialects ----------------------------------------------------------------------------------------------------------
 
 
 class Batch(NamedTuple):
-    """Stored frames in a row, and how many records they are."""
+    """Encoded frames of consecutive records, and the number of records."""
 
     data: bytes
     records: int
 
 
 class Subscribed(NamedTuple):
-    """What a subscriber is told first."""
+    """Content of the first message to a subscriber: the epoch, its next sequence, and the bounds of the log."""
 
     epoch: str
     next: int
@@ -83,7 +87,7 @@ class Subscribed(NamedTuple):
 
 
 class Recovering(NamedTuple):
-    """What a subscriber is told before history; ``total`` is None if nobody has counted."""
+    """Content of the message before a catch-up. ``total``: number of records, or None if they were not counted."""
 
     start: int
     end: int
@@ -92,12 +96,14 @@ class Recovering(NamedTuple):
 
 
 class Dialect(Protocol):
-    """How a feed speaks to a subscriber. Hashable; one that has no words for something says nothing: ``b""``."""
+    """Encoding of records and control messages for one protocol. Hashable.
+
+    A method returns ``b""`` if the protocol has no such message."""
 
     sends_stored: bool
-    """Stored frames are sent as they lie, without a look at them."""
+    """True if stored frames are sent unchanged, so that ``sendfile`` is possible."""
     needs_count: bool
-    """It has no words for a recovery of which nobody has counted the records."""
+    """True if the protocol cannot announce a catch-up without its number of records."""
 
     def subscribed(self, request: int, about: Subscribed) -> bytes: ...
 
@@ -108,7 +114,7 @@ class Dialect(Protocol):
     def progress(self, sequence: int, sent: int, last: int, at_ns: int) -> bytes: ...
 
     def records(self, batch: Batch) -> bytes:
-        """Stored frames in the words of this dialect."""
+        """Encode stored frames in this dialect."""
 
 
 # -- loop and settings -------------------------------------------------------------------------------------------------
@@ -120,10 +126,11 @@ KEEP_A_WEEK = Retention(round(WEEK_SECONDS * 1e9))
 
 
 class Pace(NamedTuple):
-    """Of recoveries. ``budget``: bytes for one client before the next one has its turn. ``stall_seconds``: a client
-    that takes nothing for so long is given up. Not ``threaded``: somebody else calls ``turn``.
-    ``beside_live``: bytes a second of all
-    recoveries together while live records pass; 0: no limit."""
+    """Pacing of catch-up.
+
+    ``budget``: bytes for one client before the worker serves the next one. ``stall_seconds``: a client that accepts no
+    bytes for this time is disconnected. ``threaded``: if false, the worker starts no thread, and a caller runs
+    ``turn``. ``beside_live``: bytes/s of all catch-up together while live records are sent; 0 is no limit."""
 
     budget: int = 1 << 20
     stall_seconds: float = 600.0
@@ -136,8 +143,10 @@ USUAL_PACE = Pace()
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """``soon``: when the current turn is over. ``later``: after some seconds. ``call``: the same as ``soon``, from any
-    thread. ``seconds`` only grow; ``now_ns``: since 1970."""
+    """Event loop as topic delivery sees it.
+
+    ``soon`` runs a function after the current iteration, ``later`` after a delay in seconds. ``call`` is like ``soon``,
+    from any thread. ``seconds`` is a monotonic clock; ``now_ns`` returns nanoseconds since 1970."""
 
     soon: Callable[[Callable[[], None]], Any]
     later: Callable[[float, Callable[[], None]], Any]
@@ -148,23 +157,25 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
+    """Settings of topic delivery."""
+
     buffer_bytes: int = 2 << 20
-    """Bytes waiting for one subscriber past which it is sent the rest from the log."""
+    """Send buffer of one subscriber, in bytes. Beyond it the subscriber lags, and catches up from the log."""
     most_buffer_bytes: int = 64 << 20
-    """What that may be set to: a connection with more than this waiting for it is closed."""
+    """Upper bound of ``buffer_bytes``. A connection with more unsent bytes than this is closed."""
     commit_bytes: int = 512 << 10
-    """Payload bytes in one commit; past this it only gets later, not cheaper."""
+    """Payload bytes in one commit. Larger commits add latency and save nothing."""
     workers: int = 2
     pace: Pace = USUAL_PACE
-    """Of the workers. Its ``stall_seconds`` also hold for one that must read before it is handed to a worker."""
+    """Pacing of the workers. ``stall_seconds`` also bounds the wait for a connection to detach."""
     masked: tuple[str, ...] = MASKED
     """Topics that have a bit in masks: 1, 2, 4 …"""
     retention: Retention = KEEP_A_WEEK
     retention_seconds: float = 30.0
-    """How often the log is trimmed."""
+    """Interval in seconds between two runs of retention."""
     cursor_seconds: float = WEEK_SECONDS
-    """A durable subscriber that was not heard of for so long holds the log back no longer."""
+    """Time in seconds after which the cursor of an absent durable subscriber no longer holds records in the log."""
     lag_limit: int = 1000
-    """Records a subscriber may be behind before somebody should look; 0: never."""
+    """Lag of a subscriber in records above which an alarm is raised; 0 is no alarm."""
     publisher_id: int = 1000
     publisher_name: str = "yirangmq"

@@ -1,8 +1,8 @@
 """Publisher: opens the topic log when it is first needed, and is the entry of all protocols to topics.
 
 It owns the parts of topic delivery and its own state (``core.topics.PUBLISHER``), which no other module changes. A log
-that was used before is opened at startup. A log that cannot be opened or written leaves queues as they are: the state
-is ERROR, and the publisher tries again every 2 s. Loop thread only."""
+that was used before is opened at startup. If the log cannot be opened or written, queues still work: the state of the
+publisher is ERROR, and it tries again every 2 s. Loop thread only."""
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
@@ -36,15 +36,15 @@ if TYPE_CHECKING:  # the parts are loaded when the log is opened
     from yirangmq.topics.subscribers import Follows, Hold, LagHeard, Over, Ticking
 
 AGAIN_SECONDS = 1.0
-"""A log that could not be opened is not tried again before: everybody who asks would wait for it."""
+"""Minimum time in seconds between two attempts to open the log on demand. Each attempt blocks the caller."""
 RETRY_SECONDS = 2.0
-"""Between attempts to open a log that could not be opened, where nobody asks for it."""
+"""Delay in seconds before the publisher itself tries again to open the log."""
 Told = Callable[[QueueError | None], None]
 StateHeard = Callable[[PublisherState | None, PublisherState, str], None]
 
 
 class Opening(NamedTuple):
-    """Where the log and the cursors come from. ``is_there``: the log has been used before."""
+    """Functions that open the log and the cursors. ``is_there`` is true if the log has been used before."""
 
     log: Callable[[], Log]
     cursors: Callable[[], Cursors]
@@ -52,7 +52,7 @@ class Opening(NamedTuple):
 
 
 class Open(NamedTuple):
-    """The parts of a feed that is open."""
+    """Parts of topic delivery while the log is open."""
 
     feed: "Feed"
     follows: "Follows"
@@ -61,25 +61,27 @@ class Open(NamedTuple):
 
 
 class Publisher:
+    """Entry to topics: publish, subscribe, confirm. Opens and closes the log. Loop thread only."""
+
     def __init__(self, opening: Opening, loop: Loop, settings: Settings, aside: Aside | None = None) -> None:
         self._opening = opening
         self._loop = loop
         self.settings = settings
         self.state: PublisherState | None = None
         self.reason = ""
-        """Why it is in ERROR."""
+        """Reason for the state ERROR."""
         self.aside = aside or Aside(loop.call)
         self.after_turn: list[Callable[[], None]] = []
         self.hearers: list[Hear] = []
-        """Called after each commit, on the loop's thread: be brief."""
+        """Called after each commit, on the loop's thread, so they must be fast."""
         self.took: list[Callable[[float], None]] = []
-        """Told how many seconds each commit took."""
+        """Called after each commit with its duration in seconds."""
         self.state_heard: list[StateHeard] = []
         self.moved_heard: list[Moved] = []
         self.lag_heard: list[LagHeard] = []
-        """Told of a subscriber that is too far behind, once, and by how much."""
+        """Called once with a subscriber above the lag limit, and with its lag in records."""
         self.holds: list[Hold] = []
-        """Who else needs records to be kept, besides durable subscribers."""
+        """Retention holds besides the cursors of durable subscribers, for example of bridges."""
         self._numbers = count(1)
         self._open: Open | None = None
         self._refusal: QueueError | None = None
@@ -88,12 +90,12 @@ class Publisher:
         self._will_retry = False
         self._subscribing: set[Subscriber] = set()
         self.duty: Duty = Always()
-        """Whether records are taken in and sent out now."""
+        """Active guard: whether this node may publish and deliver records now."""
 
-    # -- its own life ---------------------------------------------------------------------------------------------
+    # -- life cycle -----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Opens the log if it has been used before; a log that cannot be opened keeps nobody from the queues."""
+        """Open the log if it has been used before. A failure sets the state ERROR and is not raised."""
         self._move(PublisherVerb.START)
         if self._opening.is_there():
             try:
@@ -123,7 +125,7 @@ class Publisher:
             heard(before, after, why)
 
     def opened(self) -> Open:
-        """The parts; opens the log if nobody has. Raises what keeps it from that."""
+        """Return the parts of topic delivery; open the log if it is not open. Raises the error if that fails."""
         if self._is_stopped:
             raise Unavailable("the server is stopping")
         if self._open is None:
@@ -141,8 +143,7 @@ class Publisher:
         return self._open
 
     def _plan_retry(self) -> None:
-        """A log that was used before is opened by itself when the disk works again: health must not wait for somebody
-        to publish."""
+        """Schedule an attempt to open the log, so that health recovers after a disk error without a publish."""
         if not self._will_retry:
             self._will_retry = True
             self._loop.later(RETRY_SECONDS, self._retry)
@@ -150,7 +151,7 @@ class Publisher:
     def _retry(self) -> None:
         self._will_retry = False
         if not self._is_stopped and self._open is None and self.state is PublisherState.ERROR:
-            with suppress(QueueError):  # told already, and planned again
+            with suppress(QueueError):  # already reported, and the next attempt is scheduled
                 self.opened()
 
     @property
@@ -177,7 +178,7 @@ class Publisher:
         return Open(feed, follows, ledger, ticking)
 
     def _recovered(self) -> None:
-        """What was wrong is right again."""
+        """Leave the state ERROR."""
         if self.state is PublisherState.ERROR:
             self._move(PublisherVerb.START)
             self._move(PublisherVerb.LISTEN)
@@ -195,7 +196,9 @@ class Publisher:
             self._loop.soon(self._reopen)
 
     def _reopen(self) -> None:
-        """The log takes no more until it is opened again; whoever follows it comes again."""
+        """Close the log, disconnect all subscribers, and schedule an attempt to open it again.
+
+        The log accepts no append until then."""
         self._shut(Unavailable(f"the feed is opened anew: {self.reason}"))
         self._plan_retry()
 
@@ -203,7 +206,7 @@ class Publisher:
         parts, self._open = self._open, None
         if parts is None:
             return
-        with ExitStack() as rest:  # whatever fails, the log is closed: its lock would keep it from being opened again
+        with ExitStack() as rest:  # close the log in any case: its lock would prevent opening it again
             rest.callback(parts.feed.log.close)
             rest.callback(parts.ledger.close)
             rest.callback(parts.follows.close)
@@ -212,7 +215,7 @@ class Publisher:
                 parts.follows.dismiss(subscriber, why)
 
     def tune(self, settings: Settings) -> None:
-        """Other numbers from now on, until it is stopped."""
+        """Apply other settings until the server stops."""
         self.settings = settings
         if self._open is not None:
             self._open.feed.settings = settings
@@ -220,13 +223,13 @@ class Publisher:
             self._open.follows.resize(settings.workers)
 
     def dismiss(self, why: QueueError) -> None:
-        """Everybody who follows is told why, and closed; the log stays as it is."""
+        """Disconnect all subscribers with this error. The log stays open."""
         if self._open is not None:
             for subscriber in list(self._open.follows.subscribers.values()):
                 self._open.follows.dismiss(subscriber, why)
 
     def stop(self) -> None:
-        """Takes nothing more; answers what was asked."""
+        """Accept no new publishes; pending ones are answered. Catch-ups end at the next frame."""
         if self._open is not None:
             self._open.ticking.stop()
             self._open.feed.stop()
@@ -238,7 +241,7 @@ class Publisher:
         return parts is None or (parts.feed.is_idle and parts.follows.is_idle)
 
     def close(self) -> None:
-        """Everything it opened; after this it cannot be opened again."""
+        """Close all parts. The publisher cannot be opened again."""
         self._is_stopped = True
         self.aside.stop()
         self._shut(Unavailable("the server is stopping"))
@@ -246,14 +249,14 @@ class Publisher:
     # -- publishing -----------------------------------------------------------------------------------------------
 
     def publish(self, records: Sequence[NewRecord], done: "Done") -> None:
-        """``done(stored, error)`` when they are on disk, or refused."""
+        """Publish records. ``done(stored, error)`` is called when they are on disk, or refused."""
         check(self.duty)
         self.opened().feed.publish(records, done)
 
-    # -- following --------------------------------------------------------------------------------------------------
+    # -- subscribing ------------------------------------------------------------------------------------------------
 
     def connect(self, line: "Line", dialect: "Dialect") -> "Subscriber":
-        """One who may subscribe; ``leave`` when its connection is gone."""
+        """Create a subscriber for a connection. Call ``leave`` when the connection is lost."""
         from yirangmq.topics.live import Subscriber
 
         return Subscriber(next(self._numbers), line, dialect, self._moved)
@@ -263,7 +266,9 @@ class Publisher:
             heard(subscriber, before, after)
 
     def subscribe(self, subscriber: "Subscriber", ask: Ask, request: int, told: Told) -> None:
-        """``told(None)`` when it follows, after it was told so itself; ``told(error)``: it does not."""
+        """Start a subscription.
+
+        ``told(None)`` is called after the reply to the subscriber is sent, ``told(error)`` if it is refused."""
         check(self.duty)
         parts = self.opened()
         if subscriber.state is not ClientState.CONNECTED or subscriber in self._subscribing:
@@ -293,7 +298,7 @@ class Publisher:
         next: int,
         error: QueueError | None,
     ) -> None:
-        """Where it begins is known: a durable one is written down before it is told so."""
+        """Continue with a known start. The cursor of a durable subscriber is written before the reply is sent."""
         if error is not None or not subscriber.name:
             begin(next, error)
             return
@@ -319,7 +324,7 @@ class Publisher:
     ) -> None:
         self._subscribing.discard(subscriber)
         if subscriber.state is not ClientState.CONNECTED or parts is not self._open:
-            return  # it is gone, or the feed is
+            return  # the subscriber has left, or the log was closed
         try:
             if error is not None:
                 raise error
@@ -333,7 +338,7 @@ class Publisher:
         told(None)
 
     def _take_place(self, parts: Open, subscriber: "Subscriber") -> None:
-        """A name is in one place: the latest."""
+        """Disconnect other subscribers of the same durable name: the latest one keeps the name."""
         for other in list(parts.follows.subscribers.values()):
             if other is not subscriber and subscriber.name and other.name == subscriber.name:
                 why = Replaced(f"{subscriber.name!r} follows over another connection now")
@@ -345,7 +350,9 @@ class Publisher:
         parts.follows.recover(subscriber, after, request)
 
     def confirm(self, subscriber: "Subscriber", sequence: int, told: Callable[[int, QueueError | None], None]) -> None:
-        """The cursor moves, never back; ``told`` with where it is once that is on disk."""
+        """Advance the cursor of a durable subscriber; it never moves back.
+
+        ``told`` is called with the position when it is on disk."""
         check(self.duty)
         parts = self.opened()
         if not subscriber.name or not subscriber.is_following:
@@ -359,14 +366,14 @@ class Publisher:
         return Cursor(subscriber.name, parts.feed.log.epoch, sequence, subscriber.filter.text, self._loop.now_ns())
 
     def unsubscribe(self, subscriber: "Subscriber", over: "Over") -> bool:
-        """``over`` when the last record is sent; False: it follows nothing."""
+        """End a subscription. ``over`` is called when the last record is sent. Return False if there is none."""
         if not subscriber.is_following or self._open is None:
             return False
         self._open.follows.unsubscribe(subscriber, over)
         return True
 
     def leave(self, subscriber: "Subscriber") -> None:
-        """Its connection is gone."""
+        """Remove a subscriber whose connection is lost."""
         self._subscribing.discard(subscriber)
         if self._open is not None:
             self._open.follows.leave(subscriber)

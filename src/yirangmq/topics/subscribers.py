@@ -1,10 +1,11 @@
 """Subscriber life cycle, and periodic work: subscribe, lag, catch-up, leave; progress, lag alarms, retention.
 
-A subscriber that is behind gives its connection to a catch-up worker, once everything sent is out. It gets the
-connection back when it is near the end of the log. Loop thread only, so that every target is in step with publishing.
+The connection of a subscriber that is behind is detached for a catch-up worker, once its send buffer is empty. It is
+attached again when the catch-up is near the end of the log. Loop thread only, so that every target is consistent with
+publishing.
 
-Progress messages and lag alarms run every 0.25 s while there are subscribers. Retention trims the log at intervals, but
-nothing that a durable subscriber or a bridge still needs."""
+Progress messages and lag alarms are checked every 0.25 s while there are subscribers. Retention trims the log at
+intervals, but keeps every record that a durable subscriber or a bridge still needs."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -25,7 +26,9 @@ Over = Callable[[], None]
 
 
 class Follows:
-    """All who follow one feed."""
+    """Life cycle of all subscribers of the topic log. Loop thread only.
+
+    A subscriber is online, and gets each commit directly, or a catch-up worker holds its connection."""
 
     def __init__(self, feed: Feed) -> None:
         self._feed = feed
@@ -40,7 +43,7 @@ class Follows:
 
     @property
     def pool(self) -> Recovery:
-        """Made when it is first needed."""
+        """Return the pool of catch-up workers. It is created when it is first needed."""
         if self._pool is None:
             settings = self._feed.settings
             self._pool = Recovery(settings.workers, self._ended, self._loop.call, settings.pace, self._feed.courtesy)
@@ -51,7 +54,7 @@ class Follows:
         return [] if self._pool is None else self._pool.workers
 
     def resize(self, workers: int) -> None:
-        """So many workers from now on; nobody who recovers notices."""
+        """Set the number of catch-up workers. Running catch-ups continue."""
         if self._pool is not None:
             self._pool.resize(workers)
             self._rest()
@@ -60,10 +63,10 @@ class Follows:
         if self._pool is not None:
             self._pool.rest({worker for _, worker in self._runs.values()})
 
-    # -- coming and going -----------------------------------------------------------------------------------------
+    # -- subscribe, lag, leave ------------------------------------------------------------------------------------
 
     def begin(self, subscriber: Subscriber, next: int, request: int, *, resumed: bool) -> None:
-        """It follows from sequence ``next`` on; what is there already is sent as history."""
+        """Start a subscription at sequence ``next``. Records that exist already are sent by a catch-up."""
         log = self._feed.log
         self.check_kept(next)
         self.subscribers[subscriber.number] = subscriber
@@ -89,7 +92,7 @@ class Follows:
             )
 
     def recover(self, subscriber: Subscriber, after: int, request: int) -> None:
-        """Send it again everything wanted after this sequence."""
+        """Send the matching records after this sequence again, with a catch-up."""
         last = self._feed.log.last
         if subscriber.state is not ClientState.ONLINE:
             raise WrongState(f"a subscriber that is {subscriber.state} cannot ask for a recovery")
@@ -101,13 +104,13 @@ class Follows:
         self._recover(subscriber, request)
 
     def lag(self, subscriber: Subscriber) -> None:
-        """It does not read as fast as records come: the rest waits in the log."""
+        """Move a subscriber whose send buffer is full from live to catch-up: it reads the rest from the log."""
         self._feed.leave(subscriber)
         subscriber.move(ClientVerb.LAG)
         self._lend(subscriber, None)
 
     def unsubscribe(self, subscriber: Subscriber, over: Over) -> None:
-        """``over`` when the last record is sent."""
+        """End a subscription. ``over`` is called when the last record is sent."""
         if subscriber in self._endings:
             raise WrongState("it is being unsubscribed already")
         if subscriber.run is not None:
@@ -119,7 +122,7 @@ class Follows:
         over()
 
     def leave(self, subscriber: Subscriber) -> None:
-        """Its connection is gone."""
+        """Remove a subscriber whose connection is lost."""
         if subscriber.state is ClientState.OFFLINE:
             return
         self._endings.pop(subscriber, None)
@@ -131,7 +134,9 @@ class Follows:
         self._forget(subscriber, ClientVerb.LEAVE)
 
     def dismiss(self, subscriber: Subscriber, why: QueueError) -> None:
-        """It is told why, unless it is in the middle of a frame, and closed."""
+        """Disconnect a subscriber with an error.
+
+        The error is not sent while a worker holds the connection, because it may be inside a frame."""
         is_lent = subscriber.run is not None
         self.leave(subscriber)
         if is_lent:
@@ -146,7 +151,7 @@ class Follows:
         subscriber.move(verb)
 
     def stop(self) -> None:
-        """Recoveries end where the next frame would begin; nobody gets back to live."""
+        """End all catch-ups at the start of the next frame. No subscriber becomes live again."""
         self._is_stopping = True
         for run in self._runs:
             run.cancel()
@@ -162,14 +167,15 @@ class Follows:
     # -- recovery ---------------------------------------------------------------------------------------------------
 
     def _recover(self, subscriber: Subscriber, request: int) -> None:
-        """From its cursor to what is the last sequence now."""
+        """Start a catch-up from the subscriber's cursor to the current last sequence."""
         subscriber.move(ClientVerb.RECOVER)
         target = self._feed.log.last
         self._lend(subscriber, Task(subscriber.filter, subscriber.dialect, subscriber.cursor, target, request))
 
     def _lend(self, subscriber: Subscriber, task: Task | None) -> None:
-        """Its line goes to a worker as soon as everything sent is out. Without a task it is one who fell behind: what
-        it needs is known only then."""
+        """Detach the connection for a worker, as soon as its send buffer is empty.
+
+        ``task`` is None for a subscriber that lags: its range is computed when the connection is detached."""
         worker = self.pool.choose()
         subscriber.is_lending, subscriber.waits_since = True, self._loop.seconds()
         if subscriber not in self._holders:
@@ -178,7 +184,7 @@ class Follows:
         subscriber.line.lend(partial(self._take, subscriber, worker, task), worker.wake)
 
     def _take(self, subscriber: Subscriber, worker: Worker, task: Task | None, outlet: Outlet) -> None:
-        if not subscriber.is_lending or self._is_stopping:  # it wants no more, or we do not
+        if not subscriber.is_lending or self._is_stopping:  # the subscriber has left, or the server stops
             outlet.close()
             subscriber.line.give_back()
             return
@@ -206,7 +212,7 @@ class Follows:
             subscriber.move(ClientVerb.COMPLETE)
 
     def _ended(self, run: Run, outcome: Outcome) -> None:
-        """A worker has let go of it."""
+        """Continue on the loop after a worker has released a run."""
         subscriber, worker = self._runs.pop(run)
         self._take_back(subscriber, worker, run, outcome)
         self._rest()
@@ -222,7 +228,7 @@ class Follows:
         subscriber.cursor = run.cursor
         missing = None if run.error or run.is_cancelled else self._feed.missing(run.cursor)
         if missing is None and not run.error and not run.is_cancelled:
-            self._runs[run] = subscriber, worker  # it fell behind again on the way here
+            self._runs[run] = subscriber, worker  # it fell behind again before the loop ran this
             worker.add(run)
             return
         subscriber.sent = run.sent
@@ -242,7 +248,7 @@ class Follows:
             self._feed.tail.let_go()
 
     def _return(self, subscriber: Subscriber, error: QueueError | None, missing: list[Live] | None) -> None:
-        """Back on the loop: to the live ones, or off."""
+        """Make a subscriber live again after its catch-up, or end its subscription."""
         over = self._endings.pop(subscriber, None)
         if error is not None:
             subscriber.line.fail(error)
@@ -261,15 +267,17 @@ class Follows:
 # -- periodic work -----------------------------------------------------------------------------------------------------
 
 TICK_SECONDS = 0.25
-"""The smallest distance between two words of progress."""
+"""Interval of the periodic checks, and so the shortest interval of progress messages, in seconds."""
 SECOND_NS = 1_000_000_000
 LagHeard = Callable[[Subscriber, int], None]
 Hold = Callable[[str, int], int | None]
-"""(epoch, the oldest moment in nanoseconds at which one who is away may have been heard of) → the first sequence that
-somebody needs; None: nobody needs any."""
+"""Retention hold: (epoch, oldest time in ns at which the cursor of an absent reader may have been written) → the first
+sequence to keep, or None if no record is needed."""
 
 
 class Ticking:
+    """Periodic work of topic delivery: progress messages, lag alarms, retention. Loop thread only."""
+
     def __init__(self, feed: Feed, follows: Follows, ledger: Ledger, aside: Aside, holds: Sequence[Hold] = ()) -> None:
         self._feed = feed
         self._follows = follows
@@ -279,13 +287,13 @@ class Ticking:
         self._is_over = False
         self._is_ticking = False
         self.alarms: set[int] = set()
-        """Numbers of subscribers that are too far behind."""
+        """Numbers of the subscribers above the lag limit."""
         self.trimmed_heard: list[Callable[[Trimmed], None]] = []
         self.lag_heard: list[LagHeard] = []
         self._plan_retention()
 
     def begin(self) -> None:
-        """Somebody follows."""
+        """Schedule the next tick, if none is scheduled. Called when a subscription starts, and by each tick."""
         if not self._is_ticking and not self._is_over:
             self._is_ticking = True
             self._feed.loop.later(TICK_SECONDS, self._tick)
@@ -329,7 +337,7 @@ class Ticking:
         self.alarms = set(late)
 
     def lags(self) -> dict[int, int]:
-        """By number of the subscriber: how many records lie between it and the end of the log."""
+        """Return the number of records between each subscriber and the end of the log, by subscriber number."""
         last = self._feed.log.last
         return {number: last - subscriber.reached for number, subscriber in self._follows.subscribers.items()}
 
@@ -343,13 +351,13 @@ class Ticking:
             self.retain(lambda trimmed, error: self._plan_retention())
 
     def retain(self, done: Callable[[Trimmed | None, QueueError | None], None]) -> None:
-        """Give up what the settings do not want kept, and nobody needs."""
+        """Trim the log: delete the records that exceed the retention settings and that no reader needs."""
         settings = self._feed.settings
         now, span = self._feed.loop.now_ns(), round(settings.cursor_seconds * SECOND_NS)
         connected = self._connected()
         for cursor in self._ledger.all():
             if cursor.name in connected and now - cursor.at_ns > span // 4:
-                self._ledger.put(cursor._replace(at_ns=now), _ignore)  # it has nothing to confirm, but it is there
+                self._ledger.put(cursor._replace(at_ns=now), _ignore)  # connected, but with nothing to confirm
         epoch = self._feed.log.epoch
         found = [floor_of(self._ledger.all(), epoch, now - span, connected)]
         found += [hold(epoch, now - span) for hold in self._holds]
@@ -370,4 +378,4 @@ class Ticking:
 
 
 def _ignore(error: QueueError | None) -> None:
-    """It is put again the next time."""
+    """Ignore the error: the next run of retention writes the cursor again."""
