@@ -4,7 +4,7 @@ The state of one queue is read in one transaction, so its numbers are of one rev
 key. That is safe at any time, because every write of a dispatcher is fenced.
 
 etcd cannot grant deletes without puts, so "a consumer may only delete" cannot be a role. A consumer may therefore
-write below its own prefix; the leader ignores what it puts there."""
+write below its own prefix; the leader ignores keys that the consumer puts there."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -22,8 +22,10 @@ from yirangmq.format.json_codec import loads
 
 
 class View(NamedTuple):
-    """One queue. ``line`` counts all in line, ``given`` those of them that a consumer has, ``waiting`` those nobody
-    has had yet, ``again`` those that came back; ``at`` is when its leader wrote last, by that node's clock."""
+    """State of one queue at one revision.
+
+    ``line`` counts all messages in line: ``given`` are leased, ``waiting`` were never delivered, ``again`` came back
+    after a delivery. ``at`` is the instant of the leader's last write, in ms of that node's clock."""
 
     queue: str
     leader: str
@@ -40,7 +42,7 @@ class View(NamedTuple):
 
 
 async def view(etcd: Etcd, queue: str) -> View:
-    """One call, as of one moment."""
+    """Read the state of a queue in one transaction."""
     keys = Keys(queue)
     base = keys.base
     counted = [(base + b"0", keys.ordered_end), (base + b"r/", base + b"r0"), (base + b"dead/", base + b"dead0")]
@@ -76,7 +78,9 @@ async def views(etcd: Etcd) -> list[View]:
 
 
 async def depose(etcd: Etcd, queue: str) -> str:
-    """Take the lead from whoever has it; who that was. The fence makes this safe at any time."""
+    """Delete the leader's key and return the name of the deposed node. The fence makes this safe at any time.
+
+    Raise ``NotFound`` if the queue has no leader, ``WrongState`` if its leader has just changed."""
     keys = Keys(queue)
     held = await etcd.get(keys.leader)
     if held is None:
@@ -88,7 +92,7 @@ async def depose(etcd: Etcd, queue: str) -> str:
 
 
 async def next_leader(etcd: Etcd, queue: str) -> str:
-    """Who leads, as soon as somebody does."""
+    """Wait until the queue has a leader; return the leader's name."""
     async for changes in follow(etcd, Keys(queue).leader, b"", deletes=False):
         for one in changes.events:
             kv = one if changes.anew else one.kv
@@ -111,7 +115,7 @@ KINDS = ("read", "write", "readwrite")
 
 
 class Grant(NamedTuple):
-    """``prefix``: all keys that begin so; or else the one key."""
+    """Permission on one key, or with ``prefix`` on all keys that begin with ``key``."""
 
     kind: str
     key: bytes
@@ -124,7 +128,7 @@ class Role(NamedTuple):
 
 
 def roles_of(queue: str, producers: Sequence[str], consumers: Sequence[str]) -> list[Role]:
-    """One role for each client, and one for nodes. A node serves all queues."""
+    """Return one role per client, and one for nodes. A node serves all queues."""
     keys = Keys(queue)
     short, long = ROOTS
     own = [*(Grant("readwrite", root, True) for root in ROOTS), Grant("read", leader_key(NAME), False)]
@@ -146,15 +150,17 @@ def roles_of(queue: str, producers: Sequence[str], consumers: Sequence[str]) -> 
 
 
 def server_role(name: str) -> Role:
-    """For servers before the served store of that name: its keys, and the inboxes of plain clients where it takes them
-    in."""
+    """Return the role of servers of the served store ``name``.
+
+    It grants the keys of the store. The role of the default store also grants the inboxes of plain clients, because
+    only that store serves them."""
     own = Grant("readwrite", prefix_of(name), True)
     inboxes = tuple(Grant("readwrite", root, True) for root in ROOTS) if name == NAME else ()
     return Role("yirangmq-server" if name == NAME else f"yirangmq-server-{name}", (own, *inboxes))
 
 
 def as_commands(roles: Sequence[Role]) -> list[str]:
-    """The same for ``etcdctl``."""
+    """Format the roles as ``etcdctl`` commands."""
     lines = []
     for role in roles:
         lines.append(f"etcdctl role add {role.name}")
@@ -165,7 +171,7 @@ def as_commands(roles: Sequence[Role]) -> list[str]:
 
 
 async def apply(etcd: Etcd, roles: Sequence[Role]) -> list[str]:
-    """Make the roles and grant what they need; the names of those that were new. Doing it again does no harm."""
+    """Create the roles and their grants; return the names of roles that were new. Idempotent."""
     made: list[str] = []
     for role in roles:
         try:

@@ -1,16 +1,16 @@
 """Consumer and producer of a queue in etcd, which use its keys as any etcd client may, without a server.
 
 The consumer registers a key on its own lease, watches for the copies that the dispatcher puts below it, and acks by
-deleting a copy. Before each batch it checks the lease. After a loss it forgets everything that it has not handed to the
-program, registers again, and lists what is there.
+deleting a copy. Before each batch it checks the lease. After a loss it drops all messages that it has not yet delivered
+to the program, registers again, and lists the copies.
 
-The producer puts messages into the inbox. A message whose answer was lost is sent again under the same key, and the
-dispatcher knows the keys that it has moved. The levels differ in what the producer waits for, since every write of etcd
-is on the disks of a majority of members:
+The producer puts messages into the inbox. If the answer to a put is lost, the producer sends the message again under
+the same key; the dispatcher remembers the keys that it has moved. The levels differ in how long the producer waits. On
+every level, a confirmed write of etcd is on the disks of a majority of members:
 
 - ``majority``: ``publish`` returns when the message is confirmed.
-- ``few``: up to ``OUTSTANDING`` messages are unconfirmed at once; a later ``publish`` or ``flush`` raises the error.
-- ``none``: nothing is waited for or repeated; failures are counted.
+- ``few``: up to ``OUTSTANDING`` batches may be unconfirmed; a later ``publish`` or ``flush`` raises the error.
+- ``none``: the producer does not wait and does not retry; it counts failures.
 
 Publishing is refused with ``QuotaExceeded`` while etcd is nearly full. Each object belongs to one event loop."""
 
@@ -41,14 +41,14 @@ from yirangmq.format.json_codec import dumps, loads
 # -- consumer ----------------------------------------------------------------------------------------------------------
 
 SECONDS = 5
-"""A consumer that is not heard of for so long has left."""
+"""Default lease of a consumer, in seconds. A consumer that does not renew it within this time has left."""
 BATCH = 100
 ACKS = 100
 PAUSE_SECONDS = 0.2
 
 
 class Given(NamedTuple):
-    """A message that is ours until we ack or refuse it, or our lease ends."""
+    """A delivered message. It belongs to this consumer until an ack, a nack, or the end of the consumer's lease."""
 
     number: int
     name: str
@@ -57,7 +57,9 @@ class Given(NamedTuple):
 
 
 class Consumer:
-    """``async with Consumer(…) as consumer: async for batch in consumer.batches(): …; await consumer.ack(batch)``"""
+    """Consumer of one queue in etcd.
+
+    ``async with Consumer(…) as consumer: async for batch in consumer.batches(): …; await consumer.ack(batch)``"""
 
     def __init__(self, etcd: Etcd, queue: str, client: str, host: str = "", seconds: int = SECONDS) -> None:
         self._etcd = etcd
@@ -76,7 +78,7 @@ class Consumer:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """What was not acked goes to others at once."""
+        """Revoke the lease: unacked messages go to other consumers immediately."""
         await self._stop_following()
         if self._lease is not None:
             await self._lease.__aexit__()
@@ -93,7 +95,7 @@ class Consumer:
             yield batch
 
     async def ack(self, batch: Sequence[Given]) -> None:
-        """Deleting what is deleted does no harm, so this is tried until it is done."""
+        """Delete the copies of a batch. A repeated delete has no effect, so the request is retried until confirmed."""
         for start in range(0, len(batch), ACKS):
             part, transaction = batch[start : start + ACKS], Txn()
             for one in part:
@@ -104,7 +106,7 @@ class Consumer:
     async def nack(
         self, one: Given, reason: Reason = Reason.HANDLER_ERROR, text: str = "", delay: float | None = None
     ) -> None:
-        """It could not be done: tried again by the queue's policy, or buried."""
+        """Report that processing failed. The queue's policy decides between a retry and the dead letters."""
         told = {"reasonCode": reason.value, "reasonMessage": text} | ({} if delay is None else {"delaySec": delay})
         await self._etcd.put(self._home + NACK + b"/%020d" % one.number, dumps(told))
         self._known.discard(one.key)
@@ -113,7 +115,7 @@ class Consumer:
         return [self._arrived.popleft() for _ in range(min(most, len(self._arrived)))]
 
     async def _wait(self, lease: Lease) -> None:
-        """For a message, or for the loss of the lease."""
+        """Wait for a message, or for the loss of the lease."""
         self._news.clear()
         tasks = [asyncio.ensure_future(self._news.wait()), asyncio.ensure_future(lease.lost.wait())]
         try:
@@ -173,12 +175,12 @@ BATCH_BYTES = 1_000_000
 OUTSTANDING = 64
 TRIES = 30
 NEARLY_FULL = 0.6
-"""Of etcd's quota: a message that is accepted needs room for two more copies of itself, and etcd that is full takes
-nothing."""
+"""Fraction of etcd's quota from which on publishing is refused. An accepted message needs space for two more copies of
+itself, and a full etcd rejects every write."""
 
 
 class Producer:
-    """Use it in one event loop; ``await flush()`` at the end."""
+    """Producer of one queue in etcd. Used in one event loop; call ``await flush()`` at the end."""
 
     def __init__(self, etcd: Etcd, queue: str, client: str, ids: Ids, level: str = "majority") -> None:
         if level not in LEVELS:
@@ -193,14 +195,16 @@ class Producer:
         self._on_their_way: set[asyncio.Task[None]] = set()
         self._faults: list[QueueError] = []
         self.failed = 0
-        """Of ``none``: messages whose sending went wrong."""
+        """Messages that could not be sent, counted at level ``none``."""
 
     async def publish(self, value: bytes, name: str | None = None) -> str:
         [given] = await self.publish_many([value], [name] if name is not None else None)
         return given
 
     async def publish_many(self, values: Sequence[bytes], given: Sequence[str] | None = None) -> list[str]:
-        """The names they have. They are in line in this order if nobody else sends, batch by batch."""
+        """Publish messages and return their names.
+
+        They are in line in this order, batch by batch, if no other producer publishes meanwhile."""
         chosen = list(given) if given is not None else self._ids.new(len(values))
         if len(chosen) != len(values):
             raise BadInput(f"there are {len(chosen)} for {len(values)} messages", field="names")
@@ -215,7 +219,7 @@ class Producer:
         return chosen
 
     async def flush(self) -> None:
-        """All are there, or the first of what went wrong."""
+        """Wait until every message is confirmed; raise the first error, if any."""
         while self._on_their_way:
             await asyncio.wait(self._on_their_way)
         self._complain()
@@ -258,7 +262,7 @@ class Producer:
                 await asyncio.sleep(PAUSE_SECONDS)
 
     async def _write(self, puts: Puts) -> None:
-        """How full etcd is comes back with the answer, if we may see it: still one call."""
+        """Send the puts in one transaction. It also reads etcd's fullness if the user may read the state key."""
         transaction, look = Txn(), self._sees_state
         for key, value in puts:
             made = transaction.success.add().request_put
@@ -276,7 +280,7 @@ class Producer:
             self._full = _fullness(answer.responses[-1].response_range.kvs)
 
     async def _check_room(self) -> None:
-        """Refused while etcd is nearly full; looked up anew before each refusal."""
+        """Raise ``QuotaExceeded`` while etcd is nearly full. The fullness is read again before each refusal."""
         if self._full < NEARLY_FULL or not self._sees_state:
             return
         self._full = _fullness((await self._etcd.range(self._keys.state)).kvs)

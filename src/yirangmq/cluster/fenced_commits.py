@@ -1,12 +1,12 @@
 """Fenced commits of one leader term in a store on etcd, with a journal for transactions too large for a request.
 
 Every commit compares two keys: the leader's key must be the one this leader made, and the key ``commit`` must be as its
-last commit left it. So a commit whose answer was lost can be sent again, and is applied once.
+last commit left it. So a commit can be sent again after a lost answer, and is applied once.
 
-A commit that does not fit into one request sends new bodies ahead, which mean nothing until a message names them. What
-is still too large is first written to journal keys ``j/NUMBER``. The commit then makes the journal valid by writing the
-number of its parts, and the leader, or the next one, applies and deletes it. A journal part is a sequence of entries:
-key length (u32), value length (i32, -1 deletes), key, value, big-endian.
+A commit that does not fit into one request sends new bodies ahead, which have no effect until a message names them. If
+the rest is still too large, it is first written to journal keys ``j/NUMBER``. The commit then makes the journal valid
+by writing the number of its parts, and the leader, or the next one, applies and deletes it. A journal part is a
+sequence of entries: key length (u32), value length (i32, -1 deletes), key, value, big-endian.
 
 A term begins by reading all keys of the store at one revision. It ends when the lease is lost, a comparison fails,
 or a commit stays unconfirmed. Runs in the event loop of the etcd thread."""
@@ -23,13 +23,14 @@ from yirangmq.core.errors import StoreFull, Unavailable
 from yirangmq.format.json_codec import dumps, loads
 
 Writes = Mapping[bytes, bytes | None]
-"""Keys without the store's prefix; None deletes."""
+"""Values by key, without the store's prefix; None deletes the key."""
 MOST_WRITES = 2_000
 MOST_PLAIN = 100
 MOST_INSIDE = 24
-"""etcd takes 128 operations on a level, and counts those inside with those beside them."""
+"""Operations in one nested transaction. etcd accepts 128 operations per level, and adds nested operations to those of
+the outer level."""
 MOST_BYTES = 1_200_000
-"""Of keys and values in one request; etcd takes 1.5 MiB, with all that stands around them."""
+"""Bytes of keys and values in one request. etcd accepts 1.5 MiB, including the encoding around them."""
 OVERHEAD = 40
 PAUSE_SECONDS = 0.05
 COMMIT, JOURNAL = b"commit", b"j/"
@@ -37,7 +38,10 @@ _HEAD = struct.Struct(">Ii")
 
 
 class Reign:
-    """``is_on`` asks the clock: a process that slept and wakes knows at once that its time is over."""
+    """Fenced commits of one leader term. ``fence`` is the term's fencing token.
+
+    ``is_on`` compares the monotonic clock, so a process that was suspended sees immediately that its lease has
+    expired. Not thread-safe: runs in the event loop of the etcd thread."""
 
     def __init__(self, etcd: Etcd, prefix: bytes, fence: int, lease: Lease) -> None:
         self._etcd = etcd
@@ -56,10 +60,12 @@ class Reign:
     def leader_key(self) -> bytes:
         return self._prefix + b"leader"
 
-    # -- what is there ------------------------------------------------------------------------------------------------
+    # -- reading at the start of the term ------------------------------------------------------------------------------
 
     async def begin(self) -> dict[bytes, bytes]:
-        """All keys of the store, as its last leader left them; a journal that it did not finish is finished."""
+        """Return all keys of the store as the last leader left them, after applying a journal that it left unfinished.
+
+        Raise ``Deposed`` if the leader's key is no longer the one of this term."""
         head = await self._etcd.txn(
             [created_at(self.leader_key, self.fence)], [get(self._prefix + COMMIT)], repeat=True
         )
@@ -94,9 +100,11 @@ class Reign:
     # -- commits ------------------------------------------------------------------------------------------------------
 
     async def commit(self, writes: Writes, early: Writes, also: Sequence[Any] = ()) -> None:
-        """All of it, or an error and nothing of it. ``early``: new keys that mean nothing until ``writes`` are there.
-        ``also``: a few operations of others, done with it. ``Unavailable`` leaves open what was done, and ends the
-        reign."""
+        """Apply the writes atomically: all of them, or none and an error.
+
+        ``early`` holds new keys that have no effect until ``writes`` are applied. ``also`` holds a few extra operations
+        that join the same transaction. After ``Unavailable`` it is unknown whether the commit was applied, so the error
+        ends the term."""
         try:
             await self._commit(writes, early, also)
         except (Deposed, Unavailable):
@@ -132,7 +140,9 @@ class Reign:
         await self._fenced([delete(self._prefix + JOURNAL, end_of(self._prefix + JOURNAL))])
 
     async def _seal(self, writes: Writes, parts: int, more: Sequence[Any] = ()) -> None:
-        """The transaction that makes it so."""
+        """Run the transaction that makes a commit valid: the writes, and the next number of the ``commit`` key.
+
+        If a previous attempt was lost and the key already has that number, the attempt was applied."""
         number = self._number + 1
         mark = put(self._prefix + COMMIT, dumps({"n": number, "parts": parts}))
         compare = [
@@ -152,13 +162,16 @@ class Reign:
         self._number, self._revision = number, int(last[0].mod_revision)
 
     async def _fenced(self, operations: Sequence[Any]) -> None:
-        """Done twice is done once."""
+        """Run idempotent operations under the fence; raise ``Deposed`` if it fails."""
         answer, _ = await self._insist([created_at(self.leader_key, self.fence)], operations, [])
         if not answer.succeeded:
             raise Deposed("at a part of a commit")
 
     async def _insist(self, compare: Sequence[Any], success: Sequence[Any], failure: Sequence[Any]) -> tuple[Any, bool]:
-        """The answer, and whether an earlier one was lost. As long as we lead, and no longer."""
+        """Retry a transaction while this node leads. Return the answer, and whether an earlier answer was lost.
+
+        Raise ``Deposed`` if the term ended before the transaction was sent, ``Unavailable`` if it may have been
+        applied."""
         was_lost = False
         while self.is_on:
             try:
@@ -168,7 +181,7 @@ class Reign:
                 was_lost = True
                 await asyncio.sleep(PAUSE_SECONDS)
             except StoreFull:
-                if was_lost:  # the lost one may have been done before etcd was full
+                if was_lost:  # the lost attempt may have been applied before etcd was full
                     break
                 raise
         if not was_lost:
@@ -176,7 +189,8 @@ class Reign:
         raise Unavailable("etcd did not confirm this while this node led; it may have been done")
 
     def _operations(self, writes: Writes) -> list[Any]:
-        """At most a hundred stand side by side, where etcd's quota counts them; more of them in packs."""
+        """Build the operations: up to ``MOST_PLAIN`` on the outer level, where etcd's quota counts them, else in nested
+        transactions."""
         plain = [
             delete(self._prefix + key) if value is None else put(self._prefix + key, value)
             for key, value in writes.items()

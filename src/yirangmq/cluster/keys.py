@@ -15,8 +15,8 @@ or ``consumer``. The dispatcher writes the short forms, and puts a consumer's co
     s                     state of the dispatcher
     policy                policy of the queue
 
-A policy may have only members that a dispatcher acts on. The inbox watch passes on what plain clients put, in order
-of arrival; the server that takes a message in deletes its key with that commit."""
+A policy may have only members that a dispatcher acts on. The inbox watch passes on the messages of plain clients, in
+order of arrival. The server deletes the key of a message in the same commit that stores the message."""
 
 import asyncio
 from collections.abc import Callable
@@ -41,14 +41,14 @@ LONGEST_SEGMENT = 400
 
 
 class Message(NamedTuple):
-    """Of the inbox. ``sender`` and ``name`` are the same for all spellings of one key."""
+    """Key of a message in the inbox. ``sender`` and ``name`` are the same for all spellings of the key."""
 
     sender: bytes
     name: bytes
 
 
 class Registration(NamedTuple):
-    """``home`` is the prefix of what this consumer is given."""
+    """Key of a consumer's registration. ``home`` is the prefix of the copies that this consumer gets."""
 
     home: bytes
     client: bytes
@@ -61,14 +61,14 @@ class Delivery(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """A consumer says that it could not do it."""
+    """Key of a consumer's nack."""
 
     home: bytes
     number: int
 
 
 class Definition(NamedTuple):
-    """The queue's policy."""
+    """Key of the queue's policy."""
 
 
 Meaning = Message | Registration | Delivery | Refusal | Definition
@@ -89,12 +89,12 @@ class Keys:
         return self.base + b"%020d/" % index + name
 
     def in_line(self, key: bytes) -> tuple[int, bytes] | None:
-        """Number and name of a message in line; None of a key that somebody else put among them."""
+        """Return number and name of a message in line; None if the key is not of that form (a foreign key)."""
         text, slash, name = key.removeprefix(self.base).partition(b"/")
         return (int(text), name) if slash and len(text) == DIGITS and text.isdigit() else None
 
     def from_index(self, index: int) -> bytes:
-        """Where this index begins, among the ordered."""
+        """Return the lower bound of the keys in line from ``index`` on."""
         return self.base + b"%020d/" % index
 
     @property
@@ -117,16 +117,18 @@ class Keys:
         return self.base + b"c/" + segment(client) + b"/"
 
     def watched(self) -> list[tuple[bytes, bytes]]:
-        """Inbox, consumers and policy, each root in one range: ``c…`` to ``p…``."""
+        """Return the ranges of inbox, consumers and policy, one per root: ``c…`` to ``p…``."""
         return [(root + self.queue.encode() + b"/c", root + self.queue.encode() + b"/q") for root in ROOTS]
 
     def inboxes(self) -> list[tuple[bytes, bytes]]:
-        """``i…`` to ``p/…``, and of the long root to ``producer/…``; see ``policy_and_rest``."""
+        """Return the ranges of the inbox: ``i…`` to ``p/…``, and under the long root to ``producer/…``.
+
+        ``policy_and_rest`` covers the remaining spelling."""
         (start, _), long = [(root + self.queue.encode() + b"/i", root + self.queue.encode() + b"/q") for root in ROOTS]
         return [(start, self.policy), long]
 
     def policy_and_rest(self) -> tuple[bytes, bytes]:
-        """The policy, and the inbox where it is spelt ``producer/…``, which lies behind it."""
+        """Return the range of the policy, and of the inbox spelling ``producer/…``, which sorts after it."""
         return self.policy, self.base + b"q"
 
     def consumers(self) -> list[tuple[bytes, bytes]]:
@@ -161,7 +163,7 @@ def _of_consumer(home: bytes, rest: list[bytes]) -> Meaning | None:
 
 
 def queue_of(key: bytes) -> str | None:
-    """The queue a key belongs to; None if it is no name we could serve."""
+    """Return the queue that a key belongs to; None if that is not a valid queue name."""
     root = next((root for root in ROOTS if key.startswith(root)), None)
     if root is None:
         return None
@@ -172,7 +174,7 @@ def queue_of(key: bytes) -> str | None:
 
 
 def segment(text: str, field: str = "key") -> bytes:
-    """One part of a path: a slash, and the percent sign that would then be unclear, are written as in addresses."""
+    """Encode one path segment: percent-encode the slash, and the percent sign, which would be ambiguous otherwise."""
     made = text.replace("%", "%25").replace("/", "%2F").encode()
     if not 0 < len(made) <= LONGEST_SEGMENT:
         raise BadInput(f"must have 1 to {LONGEST_SEGMENT} bytes, not {len(made)}", field=field)
@@ -180,7 +182,7 @@ def segment(text: str, field: str = "key") -> bytes:
 
 
 def text_of(part: bytes) -> str:
-    """``segment`` the other way."""
+    """Decode a path segment; the inverse of ``segment``."""
     return part.decode("utf-8", "backslashreplace").replace("%2F", "/").replace("%25", "%")
 
 
@@ -188,11 +190,12 @@ def text_of(part: bytes) -> str:
 
 HONOURED = frozenset({"visibilityTimeoutSec", "retry", "dlq", "requeue", "dedupWindowSec", "paused"})
 DEAD_LETTERS = frozenset({"enabled", "whenDisabled", "retentionDays"})
-"""Dead letters lie beside their queue, under ``dead/``, so there is no other queue to name."""
+"""Members of ``dlq`` that a dispatcher acts on. Dead letters are stored under ``dead/`` of their queue, so the policy
+names no other queue."""
 
 
 async def define(etcd: Etcd, queue: str, text: bytes) -> bool:
-    """Check a policy and set it; whether there was none before."""
+    """Check a policy and write it; return whether the queue had none before."""
     given = loads(text)
     read_policy(given, queue)
     for name in given:
@@ -228,13 +231,14 @@ class Put(NamedTuple):
 
     @property
     def removal(self) -> Any:
-        """Of the key, unless its producer has written it anew meanwhile: that is another message."""
+        """Operation that deletes the key unless its producer has rewritten it: a rewritten key is another message."""
         return nested([changed_at(self.key, self.revision)], [delete(self.key)])
 
 
 class Inbox:
-    """``give`` is called with what was found, in the order of arrival; what is not taken in is given again by the
-    next one who leads."""
+    """Watch of the inboxes. It calls ``give`` with new messages in order of arrival.
+
+    A message that the server does not store stays in the inbox, and the next leader reads it again."""
 
     def __init__(self, etcd: Etcd, give: Callable[[list[Put]], None]) -> None:
         self._etcd = etcd

@@ -3,9 +3,8 @@
 The key is attached to the leader's lease. Its create revision is the fencing token of every commit
 (``cluster.fenced_commits``). A node that was deposed waits a second, so that the others try first.
 
-The lease is kept alive in the etcd thread, which goes on when the server's loop hangs. The leader therefore asks
-that loop for a sign of life, and gives up the lead if it stays silent too long. A node whose loop hangs does not
-stand."""
+The etcd thread keeps the lease alive even while the server's loop hangs. The leader therefore probes that loop, and
+steps down if the loop does not answer in time. A node with a hung loop does not stand for election."""
 
 import asyncio
 import contextlib
@@ -25,33 +24,35 @@ from yirangmq.format.json_codec import dumps, loads
 # -- hang detection ----------------------------------------------------------------------------------------------------
 
 PARTS = 4
-"""It is asked when this part of the time has passed."""
+"""Probes per timeout: the loop is probed again a quarter of the timeout after its last answer."""
 Ask = Callable[[Callable[[], object]], object]
-"""Has a function called in the loop that is asked, from another thread."""
+"""Schedules a function in the probed loop from another thread, as ``call_soon_threadsafe`` does."""
 
 
 class Pulse:
-    """To be used in the loop that asks."""
+    """Watchdog of an event loop: probes it from another thread's loop, in which the methods here run.
+
+    ``seconds`` is the time after which a loop that has not answered counts as hung."""
 
     def __init__(self, ask: Ask, seconds: float) -> None:
         self._ask = ask
         self.seconds = seconds
 
     async def stops(self) -> None:
-        """Until it has been silent for too long."""
+        """Wait until the loop has not answered for ``seconds``."""
         while True:
             if not await self._turned():
                 return
             await asyncio.sleep(self.seconds / PARTS)
 
     async def turns(self) -> None:
-        """Until it answers."""
+        """Wait until the loop answers."""
         while not await self._turned():
             pass
 
     async def _turned(self) -> bool:
         loop, heard = asyncio.get_running_loop(), asyncio.Event()
-        with suppress(RuntimeError):  # it has ended
+        with suppress(RuntimeError):  # the probed loop is closed
             self._ask(lambda: loop.call_soon_threadsafe(heard.set))
         try:
             async with asyncio.timeout(self.seconds):
@@ -65,15 +66,17 @@ class Pulse:
 
 PAUSE_SECONDS = 0.2
 STEP_ASIDE_SECONDS = 1.0
-"""Who was deposed lets the others try first."""
+"""Pause of a deposed node before it stands again, so that the others try first."""
 DELETE = 1
 ROOT = b"/yirangmq/"
 log = logging.getLogger("yirangmq.cluster")
 
 
 class Leader(NamedTuple):
-    """What the leader's key says: where other nodes pass calls on to (``forward``, with a ``secret`` that only those
-    know who may read etcd; ``pin`` is the digest of its certificate), and where clients reach it."""
+    """Value of the leader's key.
+
+    Other nodes proxy calls to ``forward`` with ``secret``, which only readers of etcd know; ``pin`` is the digest of
+    the leader's certificate. Clients reach the leader at ``addresses``."""
 
     node: str = ""
     forward: str = ""
@@ -83,11 +86,11 @@ class Leader(NamedTuple):
 
 
 class Hung(Exception):
-    """The loop that works has not turned for too long."""
+    """The watched event loop has not answered in time."""
 
 
 class Followers(Protocol):
-    """Told, in the loop of the campaign, what becomes of it."""
+    """Callbacks of an election, called in the loop that runs it."""
 
     def leads(self, reign: Reign, found: dict[bytes, bytes]) -> Awaitable[None]: ...
 
@@ -96,7 +99,7 @@ class Followers(Protocol):
     def sees(self, leader: Leader | None) -> None: ...
 
     def fails(self, error: Exception) -> None:
-        """It cannot stand, and tries again."""
+        """An attempt to stand failed; the election retries."""
 
 
 def prefix_of(name: str) -> bytes:
@@ -117,13 +120,15 @@ def leader_key(name: str) -> bytes:
 
 
 async def find_leader(etcd: Etcd, name: str) -> Leader | None:
-    """Who leads now; None: nobody."""
+    """Return the current leader; None if there is none."""
     kv = await etcd.get(leader_key(name))
     return None if kv is None else read_leader(kv.value)
 
 
 class Campaign:
-    """``me`` is what the key says while we lead; it may change until we stand."""
+    """Leader election of one store: try to create the leader's key, lead, or watch the other leader.
+
+    ``me`` is the value of the leader's key while this node leads. It may be changed until the node stands."""
 
     def __init__(self, etcd: Etcd, name: str, seconds: int, followers: Followers) -> None:
         self._etcd = etcd
@@ -133,11 +138,11 @@ class Campaign:
         self._followers = followers
         self.me = Leader()
         self.pulse: Pulse | None = None
-        """Of the loop that works while we lead, where that is another than ours."""
+        """Watchdog of the server's loop; None if that loop also runs the election."""
         self.stop = asyncio.Event()
 
     async def run(self) -> None:
-        """Until ``stop``; then the lease is revoked, and another leads within a moment."""
+        """Run until ``stop``; then revoke the lease, so that another node leads within a moment."""
         while not self.stop.is_set():
             try:
                 if not await self._is_awake():
@@ -161,7 +166,7 @@ class Campaign:
                     continue
                 return
             held = answer.responses[0].response_range.kvs[0]
-            if held.lease == lease.id:  # won before, and the answer was lost
+            if held.lease == lease.id:  # won in an earlier attempt, and its answer was lost
                 if await self._lead(int(held.create_revision), lease):
                     continue
                 return
@@ -172,13 +177,13 @@ class Campaign:
                 return
 
     async def _is_awake(self) -> bool:
-        """Whoever hangs does not stand; False: ``stop`` came first."""
+        """Wait until the server's loop answers; a node with a hung loop does not stand. False if ``stop`` is set."""
         if self.pulse is not None:
             await _first((self.stop.wait(), self.pulse.turns()))
         return not self.stop.is_set()
 
     async def _lead(self, fence: int, lease: Lease) -> bool:
-        """Until it ends; whether to stand again on the same lease."""
+        """Lead until the term ends; return whether to stand again on the same lease."""
         reign = Reign(self._etcd, self._prefix, fence, lease)
         told = {"node": self.me.node, "fence": fence}
         try:
@@ -201,28 +206,30 @@ class Campaign:
         if self.stop.is_set() or lease.lost.is_set():
             return False
         kv = await self._etcd.get(self._key)
-        if kv is not None and kv.create_revision == fence:  # still ours: begin again, with what etcd has
+        if kv is not None and kv.create_revision == fence:  # still our key: start a new term with the state in etcd
             await asyncio.sleep(PAUSE_SECONDS)
         else:
             await asyncio.sleep(STEP_ASIDE_SECONDS)
         return True
 
     async def _hangs(self) -> None:
-        """It raises when the work has stood still for too long, and never returns."""
+        """Raise ``Hung`` when the server's loop does not answer in time; never return."""
         if self.pulse is not None:
             await self.pulse.stops()
             raise Hung
         await asyncio.Event().wait()
 
     async def _gone(self, revision: int) -> None:
-        """Until the key is deleted, or is another's."""
+        """Wait until the leader's key is deleted."""
         async for events in self._etcd.watch(self._key, revision=revision):
             if any(event.type == DELETE for event in events):
                 return
 
 
 async def _first(waits: "tuple[Any, ...]", seconds: float | None = None) -> None:
-    """Until one of these has come; an error of one is raised."""
+    """Wait until the first awaitable completes or ``seconds`` have passed, and cancel the others.
+
+    An error of a completed one is raised."""
     tasks = [asyncio.ensure_future(wait) for wait in waits]
     try:
         done, _ = await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,5 @@
-"""Node of a cluster without a server: finds queues in etcd, stands for the lead of each, dispatches its own.
+"""Node of a cluster without a server: finds queues in etcd, takes part in the leader election of each, and dispatches
+the queues that it leads.
 
 The key ``/q/QUEUE`` names the leader and is attached to the node's one lease. Its create revision is the fencing token
 of everything its dispatcher writes. The lease only decides how soon another node may try: a leader that slept and wakes
@@ -28,14 +29,14 @@ from yirangmq.core.ports import Clock, Ids
 # -- moving the lead to the consumers ----------------------------------------------------------------------------------
 
 LOOKS = 3
-"""In the time that it must have been so."""
+"""Checks per ``near`` interval."""
 MOST_CONSUMERS = 64
 Consumers = tuple[tuple[bytes, int], ...]
-"""Their keys, and the revision at which each was made."""
+"""Registration keys of consumers, each with its create revision."""
 
 
 async def becomes_near(etcd: Etcd, keys: Keys, node: str, seconds: float) -> None:
-    """Until it has been so for that long."""
+    """Wait until all consumers have been at this node, with an empty queue, for ``seconds`` without a change."""
     loop = asyncio.get_running_loop()
     known: Consumers = ()
     since = loop.time()
@@ -52,7 +53,7 @@ async def becomes_near(etcd: Etcd, keys: Keys, node: str, seconds: float) -> Non
 
 
 async def _all_here(etcd: Etcd, keys: Keys, node: bytes) -> Consumers:
-    """The consumers, if each of them is at this node and nothing lies in the inbox, in line or with any of them."""
+    """Return the consumers if all of them are at this node, and inbox, line and deliveries are empty; else ()."""
     ranges = [get(start, end, limit=MOST_CONSUMERS + 2, keys_only=True) for start, end in keys.watched()]
     line = get(keys.base + b"0", keys.ordered_end, limit=1, keys_only=True)
     answer = await etcd.txn([], [line, *ranges], repeat=True)
@@ -71,20 +72,22 @@ async def _all_here(etcd: Etcd, keys: Keys, node: bytes) -> Consumers:
 
 PAUSE_SECONDS = 0.2
 STEP_ASIDE_SECONDS = 1.0
-"""Who was deposed lets the others try first."""
+"""Pause of a deposed node before it stands again, so that the others try first."""
 HASTE_SECONDS = 0.02
-"""A node waits so long for each queue it leads already before it stands for one more: so the leads spread."""
+"""Delay before standing, per queue that the node leads already: it spreads the leads over the nodes."""
 PUT, DELETE = 0, 1
 log = logging.getLogger("yirangmq.cluster")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Seconds. ``watchdog``: how long a leader may leave the inbox as it is before another deposes it. ``compact``:
-    how often history older than that is thrown away, and files made smaller that are nearly as large as the quota; 0:
-    never. ``quota``: etcd's, in bytes, where the members do not
-    tell it. ``near``: the lead of a queue goes to the node where all its consumers are, when they have been there for
-    so long and there was nothing to do."""
+    """Settings of a node; durations in seconds.
+
+    - ``watchdog``: time that a leader may leave its inbox unchanged before another node deposes it.
+    - ``compact``: period of compaction; it drops history older than one period. A file nearly as large as the quota is
+      also defragmented. 0 turns both off.
+    - ``quota``: etcd's quota in bytes, used if the members do not report it.
+    - ``near``: time after which the lead moves to the node of all consumers, if the queue was empty all that time."""
 
     name: str
     lease: int = 5
@@ -97,6 +100,8 @@ class Settings:
 
 
 class Node:
+    """Cluster node: one lease, one task per queue, and a dispatcher for each queue that it leads (``leads``)."""
+
     def __init__(self, etcd: Etcd, address: Address, clock: Clock, ids: Ids, settings: Settings) -> None:
         self._etcd = etcd
         self._clock = clock
@@ -109,7 +114,7 @@ class Node:
         )
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Until ``stop``; then the lease is revoked, and others lead within a moment."""
+        """Run until ``stop``; then revoke the lease, so that other nodes lead within a moment."""
         upkeep = asyncio.ensure_future(self._upkeep.run())
         try:
             while not stop.is_set():
@@ -124,10 +129,13 @@ class Node:
             await asyncio.gather(upkeep, return_exceptions=True)
 
     async def check_free(self) -> None:
-        """Queues are dispatched by such nodes or served by servers, never both: each takes from the same inboxes."""
+        """Raise ``WrongState`` if a server serves the default store of this etcd.
+
+        Queues are dispatched by these nodes or served by servers, never both, because both take from the same
+        inboxes."""
         try:
             leader = await find_leader(self._etcd, NAME)
-        except NotAllowed:  # the role of this node was made before there were served stores
+        except NotAllowed:  # the role of this node is older than served stores
             return
         if leader is not None and leader.forward:
             text = f"node {leader.node} serves the queues of this etcd: yirangmq serve --store etcd://…"
@@ -154,7 +162,7 @@ class Node:
             self.leads.clear()
 
     def _has_fallen(self, queue: str) -> bool:
-        """A fault of ours must not leave a queue without us for good."""
+        """Log a crashed queue task, so that the caller restarts it: a bug must not leave the queue unserved."""
         task = self._seats[queue]
         if not task.done():
             return False
@@ -163,7 +171,7 @@ class Node:
         return True
 
     async def _sit(self, queue: str, lease: Lease) -> None:
-        """One queue, for as long as the lease lives."""
+        """Serve one queue, as leader or standby, until the task is cancelled at the end of the lease."""
         keys = Keys(queue)
         while True:
             try:
@@ -180,7 +188,9 @@ class Node:
                 await asyncio.sleep(PAUSE_SECONDS)
 
     async def _stand(self, keys: Keys, lease: Lease) -> tuple[int, tuple[int, int]]:
-        """The fence, if we won; or else (revision to watch from, revision at which the leader's key was made)."""
+        """Try to create the leader's key. Return the fence if this node won.
+
+        Otherwise return fence 0, and (revision to watch from, create revision of the leader's key)."""
         name = self._settings.name.encode()
         answer = await self._etcd.txn(
             [created_at(keys.leader, 0)], [put(keys.leader, name, lease.id)], [get(keys.leader)]
@@ -189,7 +199,7 @@ class Node:
         if answer.succeeded:
             return revision, (0, 0)
         held = answer.responses[0].response_range.kvs[0]
-        if held.lease == lease.id:  # won before, and the answer was lost
+        if held.lease == lease.id:  # won in an earlier attempt, and its answer was lost
             return int(held.create_revision), (0, 0)
         return 0, (revision + 1, int(held.create_revision))
 
@@ -213,8 +223,8 @@ class Node:
             self.leads.pop(queue, None)
 
     async def _stand_by(self, keys: Keys, revision: int, created: int) -> None:
-        """Until the leader's key is gone. A leader that does nothing about its inbox is deposed: the fence makes that
-        safe."""
+        """Wait until the leader's key is gone. Depose a leader that leaves its inbox untouched, or to move the lead to
+        the node of all consumers; the fence makes that safe."""
         waiting = asyncio.ensure_future(self._gone(keys, revision))
         nearing = asyncio.ensure_future(becomes_near(self._etcd, keys, self._settings.name, self._settings.near))
         seen: Any = None
@@ -241,7 +251,7 @@ class Node:
             await asyncio.gather(waiting, nearing, return_exceptions=True)
 
     async def _depose(self, keys: Keys, created: int) -> None:
-        """Whoever has led since then, and nobody else."""
+        """Delete the leader's key if it is still the one created at this revision."""
         await self._etcd.txn([created_at(keys.leader, created)], [delete(keys.leader)], repeat=True)
 
     async def _gone(self, keys: Keys, revision: int) -> None:
@@ -250,7 +260,9 @@ class Node:
                 return
 
     async def _look(self, keys: Keys) -> tuple[bytes, int] | None:
-        """The oldest of the inbox and the last writing of the state; None if the inbox is empty."""
+        """Return the oldest key of the inbox and the revision of the state key; None if the inbox is empty.
+
+        The same pair twice means that the leader did nothing in between."""
         oldest: dict[str, Any] = {"limit": 1, "keys_only": True, "sort_order": 1, "sort_target": 3}
         ranges = [get(start[:-1] + b"i", end, **oldest) for start, end in keys.watched()]
         answer = await self._etcd.txn([], [get(keys.state, keys_only=True), *ranges], repeat=True)
@@ -259,7 +271,7 @@ class Node:
         return (found[0].key, state[0].mod_revision if state else 0) if found else None
 
     async def _until_wanted(self, keys: Keys) -> None:
-        """A queue is led while somebody leads it, or something lies in it, or somebody waits at it."""
+        """Wait until the queue needs a leader: it has one already, holds messages, or has consumers."""
         few: dict[str, Any] = {"limit": 2, "keys_only": True}
         ranges = [get(start[:-1] + first, end, **few) for start, end in keys.watched() for first in (b"i",)]
         ranges += [get(start, start[:-1] + b"d", **few) for start, _ in keys.watched()]
@@ -272,7 +284,7 @@ class Node:
 
 
 async def dispatched(etcd: Etcd) -> list[str]:
-    """Queues that nodes as these have taken on."""
+    """Return the queues that nodes of this kind have dispatched: those with a state key."""
     queues = await find_queues(etcd)
     if not queues:
         return []
@@ -286,7 +298,7 @@ async def dispatched(etcd: Etcd) -> list[str]:
 
 
 async def find_queues(etcd: Etcd) -> list[str]:
-    """Every queue of which there is any key: one look for each, past all that lies in it."""
+    """Return every queue that has any key. Costs one read per queue, because the scan skips over its other keys."""
     found: set[str] = set()
     for root in ROOTS:
         start, end = root, root[:-1] + b"0"
@@ -298,7 +310,7 @@ async def find_queues(etcd: Etcd) -> list[str]:
             name = key[len(root) :].split(b"/", 1)[0]
             if (queue := queue_of(key)) is not None:
                 found.add(queue)
-            # "jobs-dlq" stands between "jobs" and "jobs/…", so from the bare name only one step is taken.
+            # "jobs-dlq" sorts between "jobs" and "jobs/…", so from the bare name the scan advances by one key only.
             start = root + name + b"0" if key.startswith(root + name + b"/") else key + b"\0"
     return sorted(found)
 

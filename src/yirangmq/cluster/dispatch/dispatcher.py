@@ -2,13 +2,13 @@
 
 Leading ends with ``Deposed``, or with ``Idle`` when there was nothing to do for long enough. After a lost answer or a
 compacted watch the dispatcher does not guess: it proves that it still leads, and reads everything again
-(``cluster.dispatch.recovery``).
+(``cluster.dispatch.recovery``). It runs in one event loop.
 
-Most changes are the dispatcher's own writes, and come with the messages in them. So the inbox is watched for puts
+Most changes are the dispatcher's own writes, and their events carry the messages. So the inbox is watched for puts
 only; a message that its producer withdrew is found missing when it is to be moved. The copies of each consumer are
 watched for deletes only, for up to ``MOST_APART`` consumers. For that, the key range of the consumers is split at
-each registration into that consumer's copies and what lies between. Events of one watch come in order, events of
-different watches do not."""
+each registration: one watch for that consumer's copies, and one for the keys in between. Events of one watch come in
+order, events of different watches do not."""
 
 import asyncio
 import contextlib
@@ -34,13 +34,16 @@ from yirangmq.core.ports import Clock, Ids
 
 PUT, DELETE = 0, 1
 MOST_APART = 32
-"""Consumers whose copies are watched apart; each is one more watch. Of others we hear all."""
+"""Maximum number of consumers with a separate watch of their copies. Copies of further consumers are watched together
+with the rest, for puts and deletes."""
 
 
 class Hearing:
-    """``hear`` is called with each event and ``stir`` after some, ``fail`` once with what ended a watch.
+    """Set of watches of one queue. ``hear`` is called with each event, ``stir`` after each batch of events, and with
+    the error that ended a watch.
 
-    What one watch hears is in order. A consumer comes and goes in one of them; its acks come by another."""
+    Events of one watch come in order. Registration and departure of a consumer come by one watch, its acks by
+    another."""
 
     def __init__(
         self, etcd: Etcd, keys: Keys, hear: Callable[[Any], None], stir: Callable[[Exception | None], None]
@@ -68,7 +71,7 @@ class Hearing:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _part(self, start: bytes, end: bytes, revision: int, homes: list[bytes]) -> None:
-        """Between these, the copies of each consumer apart."""
+        """Watch the range from ``start`` to ``end``, and the copies of each consumer in it by a separate watch."""
         for home in homes[: MOST_APART - len(self._apart)]:
             first, after = home + b"0", home + b":"
             self._apart.add(home)
@@ -97,7 +100,7 @@ class Hearing:
             self._stir(error)
 
     def _new(self, events: list[Any]) -> list[bytes]:
-        """Consumers that registered now, as far as they are to be watched apart."""
+        """Return newly registered consumers that are to get a separate watch; none once the limit is reached."""
         if len(self._apart) >= MOST_APART:
             return []
         found = {self._keys.meaning(event.kv.key) for event in events if event.type == PUT}
@@ -111,27 +114,33 @@ FULL_SECONDS = 0.5
 LONGEST_WAIT = 1.0
 READ_AT_ONCE = 32
 READ_BYTES = 1_000_000
-"""About as much is read of the inbox at once, going by what was moved last."""
+"""Target size of one read of the inbox, in bytes. The number of keys follows from the mean size of the last batch."""
 SWEEP_MS = 60_000
 FULLER = 0.05
-"""When etcd is so much fuller or emptier than was said last, it is said: producers stop and go on by it."""
+"""Change of etcd's fullness, as a fraction of the quota, that is written to the state key even without other work.
+Producers stop and resume by that value."""
 READ_AHEAD = 50
 log = logging.getLogger("yirangmq.cluster")
 
 
 class Idle(Exception):
-    """Nothing was to be done for so long that nobody need lead."""
+    """The queue was idle for ``idle_ms``, so it needs no leader."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manner:
-    """``idle_ms``: after how long without a message or a consumer to give up the lead."""
+    """Options of a dispatcher.
+
+    ``window`` is the number of unacked messages per consumer. ``idle_ms`` is the time without a message or a consumer
+    after which the dispatcher steps down."""
 
     window: int = WINDOW
     idle_ms: int = 600_000
 
 
 class Dispatcher:
+    """Dispatcher of one queue while this node leads it. Owns the queue's in-memory state; runs in one event loop."""
+
     def __init__(self, etcd: Etcd, queue: str, node: str, clock: Clock, ids: Ids, room: Room, manner: Manner) -> None:
         self._etcd = etcd
         self._keys = Keys(queue)
@@ -150,7 +159,7 @@ class Dispatcher:
         self.ledger: Ledger | None = None
 
     async def lead(self, fence: int) -> None:
-        """Until ``Deposed`` or ``Idle``."""
+        """Dispatch until ``Deposed`` or ``Idle`` is raised."""
         while True:
             try:
                 await self._lead(fence)
@@ -204,7 +213,7 @@ class Dispatcher:
         due = ledger.next_due()
         seconds = LONGEST_WAIT if due is None else min(LONGEST_WAIT, max(0.001, (due - now) / 1000))
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):  # wait_for forgets a cancellation that comes with the event
+            async with asyncio.timeout(seconds):  # wait_for loses a cancellation that comes together with the event
                 await self._stir.wait()
 
     async def _commit(self, ledger: Ledger, batch: Batch, fence: int, full: float) -> None:
@@ -233,7 +242,8 @@ class Dispatcher:
         planner.drop_changed(ledger, batch, found.responses)
 
     def _make_smaller(self, ledger: Ledger, batch: Batch) -> None:
-        """One alone that cannot be moved stays where it is, and the others go on."""
+        """After ``TooLarge``: retry with one move per transaction. A single message that is still too large is marked
+        as stuck, and the others are moved without it."""
         if len(batch.moves) > 1:
             self._most = 1
         elif batch.moves:
@@ -242,7 +252,7 @@ class Dispatcher:
             log.error("too large to be moved", extra={"values": {"queue": self._keys.queue, "key": key}})
 
     async def _remove_only(self, ledger: Ledger, fence: int) -> None:
-        """etcd is full: it still deletes, so what was acked goes."""
+        """Remove acked messages only: a full etcd still accepts deletes."""
         batch = planner.plan_removals(ledger, fence)
         if batch.is_empty:
             log.warning("etcd is full", extra={"values": {"queue": self._keys.queue}})
@@ -272,11 +282,12 @@ class Dispatcher:
             kvs = answer.response_range.kvs
             if kvs and kvs[0].mod_revision == arrival.revision:
                 ledger.inbox.fill(arrival, kvs[0].value)
-            else:  # the watch brings what it is now
+            else:  # rewritten or deleted meanwhile; the watch delivers its new content
                 ledger.inbox.leave(arrival)
 
     async def _look_after(self, ledger: Ledger) -> None:
-        """Of a message that cannot be moved we do not hear that its producer took it back."""
+        """Forget stuck messages that their producer has withdrawn. The inbox is watched for puts only, so the watch
+        does not report it."""
         if wanted := ledger.inbox.held_up(READ_AT_ONCE):
             found = await self._etcd.txn([], [get(one.key, keys_only=True) for one in wanted], repeat=True)
             for arrival, answer in zip(wanted, found.responses, strict=True):
@@ -289,7 +300,7 @@ class Dispatcher:
             kvs = answer.response_range.kvs
             if kvs:
                 ledger.bodies[index] = kvs[0].value
-            elif index in ledger.back:  # somebody took it out of line by hand
+            elif index in ledger.back:  # removed from the line by hand
                 ledger.leave_again(index)
                 ledger.loose.append(self._keys.retry(index))
             else:
@@ -306,7 +317,7 @@ class Dispatcher:
             if not found.more:
                 break
             start = found.kvs[-1].key + b"\0"
-        if not ledger.ahead:  # all of them were taken out of line by hand
+        if not ledger.ahead:  # all of them were removed from the line by hand
             ledger.assigned = ledger.next - 1
 
     # -- events --------------------------------------------------------------------------------------------------------

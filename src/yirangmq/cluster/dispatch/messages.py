@@ -3,8 +3,8 @@
 A message that was delivered once and acked leaves no note. A message that came back has a note with its attempts, its
 place in line and the instant from which it may be delivered again. ``out`` in a note says that a consumer has it again.
 
-A dead letter is the message below ``dead/`` and its reason below ``why/``. The sweep drops dead letters whose
-retention has passed, oldest first and at most ``MOST`` a call, in a fenced transaction. Parked messages stay."""
+A dead letter is the message below ``dead/`` and its reason below ``why/``. The sweep drops dead letters past their
+retention, oldest first and at most ``MOST`` per call, in a fenced transaction. Parked messages stay."""
 
 from typing import Any
 
@@ -48,7 +48,7 @@ def lapsed(card: Message, policy: QueuePolicy, now: int, place: int) -> transiti
 def refused(
     card: Message, policy: QueuePolicy, now: int, given: bytes, place: int, fraction: float
 ) -> transitions.Outcome:
-    """A consumer's nack; a note that cannot be read is a nack without a reason."""
+    """Apply a consumer's nack. A nack that cannot be read counts as one without a reason."""
     try:
         fields = Fields(loads(given) if given else {})
         seconds = fields.take("delaySec", None)
@@ -76,7 +76,7 @@ def note(card: Message, *, out: bool) -> bytes:
 
 
 def read_note(queue: str, index: int, text: bytes) -> tuple[Message, bool]:
-    """The card, and whether it is out; a note that cannot be read is a message that waits."""
+    """Return the message, and whether a consumer has it. For a note that cannot be read, return a ready message."""
     try:
         kept = loads(text)
         return (
@@ -96,7 +96,7 @@ def read_note(queue: str, index: int, text: bytes) -> tuple[Message, bool]:
 
 
 def why(card: Message, failure: Failure | None) -> bytes:
-    """What is kept beside a dead message."""
+    """Encode the reason that is stored beside a dead letter."""
     return dumps(
         {
             "state": card.state.value,
@@ -116,7 +116,9 @@ MOST = 50
 
 
 async def sweep_dead(etcd: Etcd, keys: Keys, fence: int, now: int) -> int:
-    """Drop those whose retention is over, the oldest first; how many. Those that are parked stay."""
+    """Drop dead letters past their retention, oldest first and at most ``MOST``; return their number.
+
+    Parked messages stay."""
     start = keys.base + b"why/"
     found = await etcd.range(start, end_of(start), limit=MOST)
     over = [kv.key for kv in found.kvs if 0 < _due(kv.value) <= now]

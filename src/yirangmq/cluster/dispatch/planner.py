@@ -2,9 +2,9 @@
 
 - Every transaction is fenced: it does nothing unless the leader's key is still the one this leader made.
 - Its moves out of the inbox are all or nothing, so the numbers of the messages in line have no gaps. If a producer
-  rewrites a key between the look and the transaction, the transaction fails and the dispatcher looks again.
-- What may be gone meanwhile, such as a copy that its consumer has just acked, is checked in a nested transaction, whose
-  answer says what it found.
+  rewrites a key between the read and the transaction, the transaction fails and the dispatcher reads again.
+- A key that may be gone meanwhile, such as a copy that its consumer has just acked, is checked in a nested transaction.
+  The answer says whether the key existed.
 - The state key is written on the outer level, where etcd's quota counts it.
 
 The functions are pure: they change only the dispatcher's state and the batch."""
@@ -26,21 +26,21 @@ from yirangmq.format.json_codec import dumps
 # -- planning ----------------------------------------------------------------------------------------------------------
 
 MOST_BYTES = 1_000_000
-"""Of values in one request; etcd takes 1.5 MiB, keys and all."""
+"""Bytes of values in one request. etcd accepts 1.5 MiB, including keys."""
 MOST_MOVES = 100
 MOST_REMOVED = 400
 LONE_REMOVALS = 200
-"""So many acked messages that stand alone in line wait for their neighbours, while there is other work: a run is
-removed by one operation."""
+"""Acked messages from which on short runs are removed even while there is other work. Below it, a run shorter than
+``RUN`` waits for its neighbours in line, because one operation removes a whole run."""
 RUN = 4
 MOST_LOOSE = 48
 HEARTBEAT_MS = 2_000
-"""How often the state is written while something lies in the inbox that cannot be moved, so that nobody thinks we
-sleep."""
+"""Period in ms of writing the state while the inbox holds a message that cannot be moved, so that standbys do not
+depose this leader as hung."""
 
 
 class Most(NamedTuple):
-    """What one transaction may do: moves out of the inbox, and bytes that etcd has room for."""
+    """Limits of one transaction: moves out of the inbox, and bytes left in etcd's quota."""
 
     moves: int = MOST_MOVES
     bytes: float = float("inf")
@@ -51,7 +51,7 @@ ALL = Most()
 
 @dataclass(slots=True)
 class Batch:
-    """A transaction, and what it is about."""
+    """One transaction, and the changes of the dispatcher's state that follow when it succeeds."""
 
     packing: Packing
     next: int
@@ -59,7 +59,7 @@ class Batch:
     at: int = 0
     moves: list[Arrival] = field(default_factory=list)
     lined_up: list[Waiting] = field(default_factory=list)
-    """Of the moved those that nobody was given."""
+    """Moved messages that were not delivered in the same transaction."""
     repeats: list[Arrival] = field(default_factory=list)
     from_ahead: int = 0
     handed_out: list[Message] = field(default_factory=list)
@@ -67,20 +67,21 @@ class Batch:
     removed: set[int] = field(default_factory=set)
     loose: int = 0
     returns: list[tuple[int, int, Return]] = field(default_factory=list)
-    """(place among the answers, index, what was to happen)."""
+    """(position among the answers, index, return)."""
     rewrites: list[bytes] = field(default_factory=list)
     drops: list[bytes] = field(default_factory=list)
     bytes: int = 0
     most_bytes: float = float("inf")
     was_short: bool = False
-    """There was more to do than etcd has room for."""
+    """Some work was left out because of etcd's quota."""
 
     @property
     def is_empty(self) -> bool:
         return self.packing.is_empty
 
     def room(self, size: int) -> bool:
-        """A single thing that is larger than all goes alone."""
+        """Return whether a value of ``size`` bytes fits. A value larger than the limit is accepted into an empty
+        batch."""
         if self.bytes + size > self.most_bytes:
             self.was_short = True
             return False
@@ -88,7 +89,7 @@ class Batch:
 
 
 def plan(ledger: Ledger, fence: int, now: int, full: float, most: Most = ALL) -> Batch:
-    """What can be done now, as one transaction; empty if nothing can."""
+    """Build the next transaction; it is empty if there is no work."""
     batch = _begun(ledger, fence, now)
     batch.most_bytes = most.bytes
     _put_right(ledger, batch)
@@ -104,14 +105,14 @@ def plan(ledger: Ledger, fence: int, now: int, full: float, most: Most = ALL) ->
 
 
 def plan_removals(ledger: Ledger, fence: int) -> Batch:
-    """What etcd still does when it is full: deletes alone."""
+    """Build a transaction of deletes only, which a full etcd still accepts."""
     batch = _begun(ledger, fence, 0)
     _remove(ledger, batch, is_busy=False)
     return batch
 
 
 def heartbeat(ledger: Ledger, fence: int, now: int, full: float) -> Batch:
-    """The state alone."""
+    """Build a transaction that writes only the state."""
     batch = _begun(ledger, fence, now)
     batch.packing.put_outside(ledger.keys.state, state_text(ledger, batch, now, full))
     return batch
@@ -141,7 +142,7 @@ def state_text(ledger: Ledger, batch: Batch, now: int, full: float) -> bytes:
 
 
 def _remove(ledger: Ledger, batch: Batch, *, is_busy: bool) -> None:
-    """Acked messages, runs of them by one operation; and nacks that nobody waits for."""
+    """Remove acked messages, each run by one operation, and loose keys: nacks and notes without a delivery."""
     for key in islice(ledger.loose, MOST_LOOSE):
         batch.packing.delete(key)
         batch.loose += 1
@@ -158,7 +159,7 @@ def _remove(ledger: Ledger, batch: Batch, *, is_busy: bool) -> None:
 
 
 def _runs(ledger: Ledger) -> Iterator[list[Removal]]:
-    """What was acked, in order, cut where a message stands between that is still wanted."""
+    """Yield runs of acked messages in order. A message in between that is still needed ends a run."""
     run: list[Removal] = []
     for one in sorted(islice(ledger.removals, MOST_REMOVED)):
         if run and not ledger.is_clear(run[-1].number + 1, one.number):
@@ -185,7 +186,7 @@ def _return(ledger: Ledger, batch: Batch) -> None:
             return
         operations = _coming_back(ledger, index, one)
         if operations is None:
-            continue  # its body is still to be read
+            continue  # its body has not been read yet
         copy = messages.home_of(one.card) + b"%020d/" % index + messages.name_of(one.card)
         inside = [client.delete(copy), *operations]
         batch.returns.append((batch.packing.place, index, one))
@@ -247,7 +248,8 @@ def copy_key(home: bytes, card: Message) -> bytes:
 
 
 def _move(ledger: Ledger, batch: Batch, now: int, most: int) -> None:
-    """From the inbox into line, and to a consumer at once if nobody stands before it."""
+    """Move messages from the inbox into line, and deliver them in the same transaction if no message is before
+    them."""
     seen: dict[tuple[bytes, bytes], bytes] = {}
     for arrival in ledger.inbox:
         if arrival.value is None or len(batch.moves) + len(batch.repeats) >= most:
@@ -289,7 +291,7 @@ def _move_one(ledger: Ledger, batch: Batch, arrival: Arrival, value: bytes, now:
 
 
 def settle(ledger: Ledger, batch: Batch, responses: Any, revision: int) -> None:
-    """It was done, at this revision: what it did away with leaves the ledger."""
+    """Apply a batch that succeeded at this revision to the dispatcher's state."""
     for arrival in (*batch.moves, *batch.repeats):
         ledger.inbox.leave(arrival)
     for arrival in batch.moves:
@@ -317,7 +319,7 @@ def settle(ledger: Ledger, batch: Batch, responses: Any, revision: int) -> None:
 
 
 def _line_up(ledger: Ledger, batch: Batch) -> None:
-    """Kept at hand while it follows what is at hand already, and little enough."""
+    """Append moved messages to the read-ahead while they follow its last number and fit its limits."""
     for one in batch.lined_up:
         follows = ledger.ahead[-1].number + 1 if ledger.ahead else batch.assigned + 1
         if one.number != follows or len(ledger.ahead) >= AHEAD or ledger.ahead_bytes + len(one.value) > AHEAD_BYTES:
@@ -329,7 +331,7 @@ def _line_up(ledger: Ledger, batch: Batch) -> None:
 def _came_back(ledger: Ledger, index: int, one: Return, was_there: bool, revision: int) -> None:
     ledger.returning.pop(index, None)
     ledger.taken_at.pop(index, None)
-    if not was_there:  # acked at the last moment
+    if not was_there:  # its consumer acked it before the transaction
         ledger.removals.append(Removal(index, messages.name_of(one.card), one.card.leases > 1))
         ledger.bodies.pop(index, None)
         return
@@ -343,13 +345,13 @@ def _came_back(ledger: Ledger, index: int, one: Return, was_there: bool, revisio
 
 
 def undo(ledger: Ledger, batch: Batch) -> None:
-    """Nothing of it was done."""
+    """Undo a batch that was not applied: its deliveries were recorded before it was sent."""
     for card in batch.handed_out:
         ledger.take_back(card)
 
 
 def drop_changed(ledger: Ledger, batch: Batch, found: Any) -> None:
-    """Moves whose key is not as it was: it is gone, or the watch brings its new content."""
+    """Forget moves with a changed key: the key is deleted, or the watch delivers its new content."""
     for arrival, answer in zip(batch.moves, found, strict=True):
         kvs = answer.response_range.kvs
         if not kvs or kvs[0].mod_revision != arrival.revision:

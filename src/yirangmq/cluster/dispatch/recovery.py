@@ -1,7 +1,7 @@
 """Recovery of a dispatcher: rebuilds its state from the keys of its queue.
 
-All keys are read at one revision, after a transaction that proves this node leads. A new leader recovers so, and a
-leader that lost an answer or a watch.
+All keys are read at one revision, after a transaction that proves this node leads. A new leader recovers in this way,
+and so does a leader that lost an answer or a watch.
 
 A message was delivered before if its number is not above ``assigned``. If no consumer has a copy of it, and no note
 says that it waits, it was acked, and only its removal is missing. Without a readable state key the numbers are
@@ -25,11 +25,11 @@ log = logging.getLogger("yirangmq.cluster")
 
 
 class Deposed(Exception):
-    """Somebody else leads this queue, or nobody does; we do not."""
+    """This node does not lead the queue or store: its leader's key is gone, or belongs to another node."""
 
 
 class Found(NamedTuple):
-    """What lies under the consumers' keys."""
+    """Keys of the consumers: registrations as (home, key-value), deliveries as (home, name) by number, and nacks."""
 
     registrations: list[tuple[bytes, Any]]
     deliveries: dict[int, tuple[bytes, bytes]]
@@ -37,6 +37,8 @@ class Found(NamedTuple):
 
 
 class Recovery:
+    """Reads the state of one queue from etcd for a new leader term, or after a lost answer or watch."""
+
     def __init__(self, etcd: Etcd, queue: str, node: str, clock: Clock, window: int) -> None:
         self._etcd = etcd
         self._keys = Keys(queue)
@@ -45,7 +47,7 @@ class Recovery:
         self._window = window
 
     async def read(self, fence: int) -> tuple[Ledger, int]:
-        """The ledger, and the revision it is of."""
+        """Return the recovered state and its revision. Raise ``Deposed`` if this node does not lead."""
         keys = self._keys
         head = await self._etcd.txn([created_at(keys.leader, fence)], [get(keys.state), get(keys.policy)], repeat=True)
         if not head.succeeded:
@@ -61,7 +63,8 @@ class Recovery:
         return ledger, revision
 
     async def _count_anew(self, ledger: Ledger, revision: int) -> None:
-        """There is no state: a new queue, or somebody took it away."""
+        """Derive the numbers from the line and the dead letters: the queue is new, or its state key was removed or
+        cannot be read."""
         base = self._keys.base
         for first, end in ((base + b"0", self._keys.ordered_end), (base + b"why/", base + b"why0")):
             how: dict[str, Any] = {"limit": 1, "sort_order": DESCEND, "keys_only": True, "revision": revision}
@@ -101,7 +104,7 @@ class Recovery:
         now: int,
         is_known: bool,
     ) -> None:
-        """Where one message stands that was given out before."""
+        """Classify one message that was delivered before: with a consumer, waiting for another delivery, or acked."""
         noted = notes.pop(index, None)
         card, is_out = noted or (messages.fresh(ledger.keys.queue, index, name), True)
         card = card._replace(id=name.decode("latin-1"))
@@ -139,7 +142,7 @@ class Recovery:
         return notes
 
     async def _find_inbox(self, ledger: Ledger, revision: int) -> None:
-        """Keys alone, in order of arrival; what they hold is read when their turn comes."""
+        """List the keys of the inbox in order of arrival; bodies are read when they are needed."""
         found: list[Arrival] = []
         for start, end in self._keys.watched():
             async for page in self._etcd.pages(start[:-1] + b"i", end, revision=revision, keys_only=True):
@@ -151,7 +154,7 @@ class Recovery:
 
 
 def policy_of(queue: str, text: bytes) -> QueuePolicy:
-    """A policy that cannot be read is no reason to stand still."""
+    """Parse a policy. One that cannot be read is logged, and the defaults apply: the queue keeps working."""
     try:
         return read_policy(loads(text) if text else {}, queue)
     except QueueError as error:

@@ -1,6 +1,6 @@
 """Address of an etcd cluster: endpoints, TLS files, credentials and store options as an ``etcd://`` URL.
 
-The form is ``etcd://h1:2379,h2,h3?user=…&ca=…``; the port is 2379 where none is given. The password comes from a
+The form is ``etcd://h1:2379,h2,h3?user=…&ca=…``; the default port is 2379. The password comes from a
 file or the environment, and is refused in a URL, because URLs are shown in logs and process lists."""
 
 from collections.abc import Mapping
@@ -18,14 +18,15 @@ NAME = "main"
 LEASE = 5
 WATCHDOG = 30
 QUOTA = 2 * 1024**3
-"""etcd's own, where it was not told another; members of today do not say which they have."""
+"""Default quota of etcd, in bytes. It is used if no other value is configured, because members before etcd 3.6 do not
+report their quota."""
 PASSWORD = "YIRANGMQ_ETCD_PASSWORD"
-"""The environment's name for the password."""
+"""Environment variable with the password."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tls:
-    """What the servers' certificates are checked against; who we are, if they ask for a certificate."""
+    """TLS material in PEM: ``ca`` verifies the servers' certificates, ``cert`` and ``key`` authenticate the client."""
 
     ca: bytes | None = None
     cert: bytes | None = None
@@ -34,8 +35,10 @@ class Tls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """``timeout`` is how long one call may take, in seconds: an election of etcd takes one or two, and a call that
-    hangs on a dead leader longer than that only adds to the outage."""
+    """Address and options of an etcd cluster.
+
+    ``timeout`` bounds one call, in seconds. An election of etcd takes one or two seconds; a call that waits longer for
+    a dead leader only prolongs the outage."""
 
     endpoints: tuple[str, ...]
     tls: Tls | None = None
@@ -43,12 +46,12 @@ class Address:
     password: str = ""
     timeout: float = 2.0
     name: str = NAME
-    """Of a served store: there may be several in one etcd."""
+    """Name of the served store; one etcd may hold several."""
     lease: int = LEASE
-    """Seconds after which another node may lead it."""
+    """Lease of the store's leader in seconds: after it has expired, another node may lead."""
     quota: int = QUOTA
     watchdog: int = WATCHDOG
-    """Seconds that a leader may hang before another leads."""
+    """Time in seconds that a leader may hang before another node leads."""
 
 
 def read_address(text: str, environment: Mapping[str, str]) -> Address:

@@ -1,9 +1,9 @@
 """Connection to one etcd member at a time, with failover to the next; etcd's messages, from ``etcd.proto``.
 
-A write is never sent twice. If a connection fails after a write was sent, the write may have been done: the call raises
-``Unreachable``, and the caller must look. Every other error, ``Unavailable`` among them, means that it was not done.
-Calls marked ``repeat`` do the same when done twice, and go to the next member. An expired token is refused before
-anything is done, so the client fetches a new one and repeats the call once.
+A write is never sent twice. If a connection fails after a write was sent, the write may have been applied: the call
+raises ``Unreachable``, and the caller must check. Every other error, ``Unavailable`` among them, means that it was not
+applied. Calls marked ``repeat`` are idempotent, and are retried at the next member. etcd rejects an expired token
+before it applies anything, so the client fetches a new one and repeats the call once.
 
 The message classes are built when this module is loaded. Only the used subset of proto2 is parsed: messages of
 optional and repeated fields. So there is no generated code, and any protobuf from 4.25 on works."""
@@ -54,7 +54,7 @@ SCALARS = {
 
 
 def read_proto(text: str) -> dict[str, Any]:
-    """The message classes of such a text, by name."""
+    """Build the message classes of a proto2 text; return them by name."""
     described = descriptor_pb2.FileDescriptorProto(name="etcd.proto", package=PACKAGE, syntax="proto2")
     for name, body in MESSAGE.findall(COMMENT.sub("", text)):
         message = described.message_type.add(name=name)
@@ -75,7 +75,7 @@ MESSAGES = read_proto((files(__package__) / "etcd.proto").read_text())
 
 
 class Method(NamedTuple):
-    """A path, what goes there and what comes back."""
+    """A gRPC method: its path, and the classes of request and response."""
 
     path: str
     request: Any
@@ -118,7 +118,7 @@ except ImportError as error:  # pragma: no cover - the base install
 OPTIONS = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
-    ("grpc.enable_retries", 0),  # a write repeated behind our back is a message doubled
+    ("grpc.enable_retries", 0),  # a write retried inside gRPC could store a message twice
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 3_000),
     ("grpc.http2.max_pings_without_data", 0),
@@ -126,9 +126,10 @@ OPTIONS = (
 )
 CONNECT_SECONDS = 1.0
 GRACE_SECONDS = 5.0
-"""A connection that was left is closed when its calls, which are shorter, have ended by themselves."""
+"""Grace period in s before an abandoned connection is closed. It is longer than the timeout of its calls, so they
+complete first."""
 ROUNDS = 2
-"""How often each member is tried for one call."""
+"""Attempts per member for one call."""
 PAUSE_SECONDS = 0.1
 ELSEWHERE = ("no leader", "leader changed", "timed out", "not capable", "too many requests", "server stopped")
 FULL = (
@@ -139,11 +140,11 @@ TOKEN_IS_OLD = ("invalid auth token", "revision of auth store is old")
 
 
 class Compacted(Exception):
-    """The revision asked for is gone; list again, then watch from there."""
+    """The requested revision was compacted: list again, then watch from the revision of the list."""
 
 
 class Line:
-    """A connection to one member. ``left`` is set when it is no longer the one in use."""
+    """Connection to one etcd member. ``left`` is set when it is no longer in use."""
 
     def __init__(self, endpoint: str, address: Address) -> None:
         self.endpoint = endpoint
@@ -168,7 +169,7 @@ class Line:
         return self._calls[method.path]
 
     async def is_ready(self) -> bool:
-        """Connected, or so within the time a connection may take."""
+        """Wait until connected, at most ``CONNECT_SECONDS``; return whether it is."""
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 while (state := self.channel.get_state(try_to_connect=True)) is not grpc.ChannelConnectivity.READY:
@@ -186,7 +187,7 @@ class Line:
 
 
 class Lines:
-    """The way to a cluster. Opened and closed by ``Etcd``."""
+    """Connection to a cluster: one member at a time, with failover to the next. Owned by ``Etcd``."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -197,7 +198,7 @@ class Lines:
         self._closing: set[asyncio.Task[None]] = set()
 
     async def line(self) -> Line:
-        """The connection in use, ready to take a call; the next member if it cannot be."""
+        """Return a ready connection, failing over to the next members. Raise ``Unavailable`` if no member answers."""
         for _ in range(ROUNDS * len(self._order)):
             if self._line is None:
                 self._line = Line(self._order[0], self.address)
@@ -209,7 +210,9 @@ class Lines:
         raise Unavailable(f"no member of the etcd cluster answers: {', '.join(self.address.endpoints)}")
 
     def leave(self, line: Line) -> None:
-        """That connection failed: the next call goes to the next member. Whoever left it first decides."""
+        """Abandon a failed connection, so that the next call goes to the next member.
+
+        No effect if another caller has abandoned it already."""
         if self._line is line:
             self._order.append(self._order.pop(0))
             self._line = None
@@ -219,7 +222,7 @@ class Lines:
             task.add_done_callback(self._closing.discard)
 
     async def call(self, method: Method, request: Any, *, repeat: bool = False, seconds: float = 0) -> Any:
-        """``repeat``: doing it twice is the same as doing it once, so ask the next member if this one fails."""
+        """Call a method. ``repeat`` marks an idempotent request: it is retried at the next member on failure."""
         for left in reversed(range(ROUNDS * len(self._order) if repeat else 1)):
             line = await self.line()
             try:
@@ -244,7 +247,8 @@ class Lines:
         self._token = ""
 
     async def _call(self, line: Line, method: Method, request: Any, seconds: float) -> Any:
-        """An old token is refused before anything is done; so a new one is asked for, and the call made once more."""
+        """Call with the token. etcd rejects an expired token before it applies anything, so fetch a new one and call
+        once more."""
         try:
             return await self._sent(line, method, request, seconds, await self.metadata(line))
         except TokenIsOld:
@@ -273,11 +277,15 @@ class Lines:
 
 
 class TokenIsOld(NotAllowed):
+    """The authentication token has expired."""
+
     pass
 
 
 def was_closed_under(line: Line) -> NoReturn:
-    """gRPC cancels the calls of a connection that is closed; that is no wish of ours to end."""
+    """Raise ``Unreachable`` for a call that gRPC cancelled because its connection was closed.
+
+    A cancellation of the current task is raised as ``CancelledError``."""
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         raise asyncio.CancelledError
@@ -289,7 +297,9 @@ def complain(error: Any, endpoint: str) -> NoReturn:
 
 
 def understood(code: Any, details: str, endpoint: str) -> Exception:
-    """What a refusal of etcd means to us. Whatever is not known to be harmless is "perhaps done"."""
+    """Map an error of etcd to an exception.
+
+    An error that does not prove the call was rejected becomes ``Unreachable``: it may have been applied."""
     text, status = f"{endpoint}: {details}", grpc.StatusCode
     if any(words in details for words in TOKEN_IS_OLD):
         return TokenIsOld(text)

@@ -1,7 +1,7 @@
 """etcd v3 client: keys, transactions, leases; list and watch; packing many operations into one transaction.
 
 Reads, and calls marked ``repeat``, go to the next member when one fails; writes never do (``cluster.etcd.channel``). An
-empty range end means "and all keys behind it" to etcd, so where there is no end, none is sent.
+empty range end means "and all keys after it" to etcd, so for a single key the member ``range_end`` is not sent.
 
 ``follow`` lists a range, then watches it from the next revision, and lists again when the history between was
 compacted.
@@ -35,7 +35,7 @@ _Compare, _Range, _Put, _Delete = (
 
 
 def end_of(prefix: bytes) -> bytes:
-    """The first key behind all that begin so."""
+    """Return the first key after all keys that begin with ``prefix``."""
     for at in reversed(range(len(prefix))):
         if prefix[at] < 255:
             return prefix[:at] + bytes([prefix[at] + 1])
@@ -43,12 +43,12 @@ def end_of(prefix: bytes) -> bytes:
 
 
 def created_at(key: bytes, revision: int) -> Any:
-    """The key exists since exactly this revision; 0: it does not exist."""
+    """Compare: the key was created at exactly this revision; 0: it does not exist."""
     return _Compare(result=EQUAL, target=CREATE, key=key, create_revision=revision)
 
 
 def changed_at(key: bytes, revision: int) -> Any:
-    """The key was written last at this revision; 0: it does not exist."""
+    """Compare: the key was last written at exactly this revision; 0: it does not exist."""
     return _Compare(result=EQUAL, target=MOD, key=key, mod_revision=revision)
 
 
@@ -61,7 +61,7 @@ def put(key: bytes, value: bytes, lease: int = 0) -> Any:
 
 
 def rewrite(key: bytes, value: bytes) -> Any:
-    """Another value, the lease it has."""
+    """Put another value and keep the key's lease."""
     return Op(request_put=_Put(key=key, value=value, ignore_lease=True))
 
 
@@ -78,7 +78,7 @@ def nested(compare: Sequence[Any], success: Sequence[Any], failure: Sequence[Any
 
 
 class Etcd:
-    """Use it in one event loop, with ``async with``."""
+    """Client of an etcd cluster. Used in one event loop, with ``async with``."""
 
     def __init__(self, address: Address) -> None:
         self.lines = Lines(address)
@@ -93,11 +93,12 @@ class Etcd:
         await self.lines.close()
 
     async def range(self, key: bytes, end: bytes = b"", **how: Any) -> Any:
-        """``limit, revision, sort_order, sort_target, serializable, keys_only, count_only`` as etcd has them."""
+        """Read a range. Options are those of etcd: ``limit``, ``revision``, ``sort_order``, ``sort_target``,
+        ``serializable``, ``keys_only``, ``count_only``."""
         return await self.lines.call(channel.RANGE, _Range(key=key, range_end=end or None, **how), repeat=True)
 
     async def pages(self, key: bytes, end: bytes, *, revision: int = 0, **how: Any) -> AsyncIterator[list[Any]]:
-        """All of a range in the order of its keys, as of one moment, part by part."""
+        """Yield a whole range in order of keys, at one revision, in pages."""
         while True:
             found = await self.range(key, end, revision=revision, limit=PAGE, **how)
             revision = revision or found.header.revision
@@ -121,11 +122,11 @@ class Etcd:
     async def txn(
         self, compare: Sequence[Any], success: Sequence[Any], failure: Sequence[Any] = (), *, repeat: bool = False
     ) -> Any:
-        """``repeat`` only where doing it twice is doing it once."""
+        """Run a transaction. ``repeat`` is allowed only if the transaction is idempotent."""
         return await self.send(Txn(compare=compare, success=success, failure=failure), repeat=repeat)
 
     async def send(self, transaction: Any, *, repeat: bool = False) -> Any:
-        """A transaction that is made already."""
+        """Run a transaction request."""
         return await self.lines.call(channel.TXN, transaction, repeat=repeat)
 
     def watch(self, key: bytes, end: bytes = b"", *, revision: int, puts: bool = True, deletes: bool = True) -> Watch:
@@ -133,7 +134,7 @@ class Etcd:
         return Watch(self.lines, key, end, revision, unwanted)
 
     async def grant(self, seconds: int) -> tuple[int, int]:
-        """(id, seconds) of a new lease; etcd may give more than was asked for."""
+        """Create a lease; return (id, seconds). etcd may grant more seconds than requested."""
         answer = await self.lines.call(channel.GRANT, channel.GRANT.request(TTL=seconds), repeat=True)
         return answer.ID, answer.TTL
 
@@ -151,7 +152,8 @@ class Etcd:
 
 
 class Changes(NamedTuple):
-    """``anew``: everything that is there now, as puts; what was known and is not among them is gone."""
+    """Changes of a range. With ``anew``, ``events`` is a full listing: a known key that is not in it is deleted.
+    Otherwise ``events`` are watch events."""
 
     anew: bool
     events: list[Any]
@@ -177,11 +179,14 @@ async def follow(etcd: Etcd, key: bytes, end: bytes, *, deletes: bool = True) ->
 
 MOST_INSIDE = 24
 MOST_TOP = 100
-"""etcd takes 128 on a level, of comparisons and of operations, and counts those inside with those beside them."""
+"""Operations on the outer level. etcd accepts 128 comparisons and 128 operations per level, and adds nested operations
+to those of the outer level."""
 
 
 class Packing:
-    """``place``: where among the answers that of the next operation on the outer level is."""
+    """Builder of one transaction that packs unconditional operations into nested transactions.
+
+    ``place`` is the index, among the answers, of the next operation on the outer level."""
 
     def __init__(self, *compare: Any) -> None:
         self.request = Txn(compare=compare)
@@ -200,7 +205,7 @@ class Packing:
         return len(self.request.success) + -(-operations // MOST_INSIDE) <= MOST_TOP
 
     def only_if(self, key: bytes, revision: int) -> None:
-        """All of it, only if this key was written last at that revision."""
+        """Add a condition of the whole transaction: the key was last written at this revision."""
         self.request.compare.add(result=EQUAL, target=MOD, key=key, mod_revision=revision)
 
     def put(self, key: bytes, value: bytes) -> None:
@@ -214,11 +219,11 @@ class Packing:
             made.range_end = end
 
     def add(self, operation: Any) -> None:
-        """On the outer level."""
+        """Add an operation on the outer level."""
         self.request.success.append(operation)
 
     def put_outside(self, key: bytes, value: bytes) -> None:
-        """On the outer level, where etcd's quota counts it."""
+        """Add a put on the outer level, where etcd's quota counts it."""
         made = self.request.success.add().request_put
         made.key, made.value = key, value
 

@@ -5,7 +5,7 @@ also cover kept history, leader clocks that are ahead, and the latency of a writ
 which they grant and revoke.
 
 The repair compacts, defragments one member after the other with the leader last, and then lifts the alarm. Lifting
-the alarm first would raise it again at once, because the quota counts the size of the file."""
+the alarm first would raise it again immediately, because the quota counts the size of the file."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -26,9 +26,10 @@ FINE, WARN, FAIL = "ok", "warn", "fail"
 LEAST = {(3, 4): 22, (3, 5): 6}
 """The first release of each line without a known loss of data or a crash while it is defragmented."""
 GUARDED = {(3, 4): 42, (3, 5): 28, (3, 6): 9}
-"""The first release in which a transaction inside a transaction does not pass by a user's role."""
+"""The first release of each line in which a nested transaction cannot bypass a user's role."""
 TIGHT = {(3, 4): 44, (3, 5): 30, (3, 6): 11}
-"""The first release in which a put inside a transaction shows nobody what it may not read."""
+"""The first release of each line in which a put in a transaction does not reveal a value that the user may not
+read."""
 LOSES = ((3, 5, 0), (3, 5, 2))
 NEARLY_FULL, FULL = 0.6, 0.9
 SLOW_MS = 50.0
@@ -37,6 +38,8 @@ CLOCKS_MS = 5_000
 
 
 class Sign(NamedTuple):
+    """Finding of a health check: level (``FINE``, ``WARN`` or ``FAIL``), code and text."""
+
     level: str
     code: str
     text: str
@@ -93,7 +96,7 @@ def judge_version(text: str, endpoint: str, has_users: bool) -> list[Sign]:
 
 
 def _take(line: tuple[int, int]) -> str:
-    """Which release of this line does it right; of a line that was never mended, one of the next."""
+    """Format the advice which release to use: of this line, or of the next line if this one was never fixed."""
     major, minor = line if line in TIGHT else (3, 5)
     return f"take {major}.{minor}.{TIGHT[major, minor]} or later"
 
@@ -134,7 +137,7 @@ async def _history(etcd: Etcd) -> list[Sign]:
 
 
 async def _speed(etcd: Etcd) -> list[Sign]:
-    """A lease is granted by more than half of the members, on disk, as every message is."""
+    """Measure the latency of a write by granting leases: like a message, a lease is on the disks of a majority."""
     taken = []
     for _ in range(5):
         begun = time.perf_counter()
@@ -154,12 +157,14 @@ PROBE_SECONDS = 10
 
 
 class Repair(NamedTuple):
+    """Result of a repair; sizes in bytes by endpoint."""
+
     compacted_to: int
     before: dict[str, int]
     after: dict[str, int]
     lifted: int
     full: bool
-    """Still: what is in it is in use."""
+    """Still full after the repair: its data is in use."""
 
 
 async def repair(etcd: Etcd, address: Address, say: Callable[[str], None]) -> Repair:
@@ -184,7 +189,7 @@ async def repair(etcd: Etcd, address: Address, say: Callable[[str], None]) -> Re
 
 
 async def _is_full(etcd: Etcd) -> bool:
-    """A lease is a write like any other."""
+    """Check by granting a lease, which is a write."""
     try:
         lease, _ = await etcd.grant(PROBE_SECONDS)
     except StoreFull:

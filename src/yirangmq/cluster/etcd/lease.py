@@ -1,7 +1,7 @@
-"""Lease of etcd: a task keeps it alive, and the local monotonic clock says when it is lost.
+"""Lease of etcd: a task keeps it alive, and the local monotonic clock decides when it is lost.
 
-The time to live counts from the moment of asking, not of the answer. ``is_alive`` compares the clock, so a process
-that was suspended sees at once that its lease has expired, before the task has run again."""
+The time to live counts from the moment of the request, not of the answer. ``is_alive`` compares the clock, so a process
+that was suspended sees immediately that its lease has expired, before the task has run again."""
 
 import asyncio
 import contextlib
@@ -15,12 +15,12 @@ from yirangmq.cluster.etcd.client import Etcd
 from yirangmq.core.errors import NotAllowed, Unavailable
 
 PARTS = 3
-"""It is renewed when a third of its time has passed."""
+"""Renewals per time to live: the lease is renewed when a third of it has passed."""
 PAUSE_SECONDS = 0.2
 
 
 class Lease:
-    """``async with await Lease.grant(etcd, 5) as lease``: kept alive inside, revoked at the end."""
+    """Lease that is kept alive inside ``async with await Lease.grant(etcd, 5) as lease``, and revoked at its end."""
 
     def __init__(self, etcd: Etcd, id: int, seconds: int, asked_at: float) -> None:
         self._etcd = etcd
@@ -42,7 +42,7 @@ class Lease:
 
     @property
     def left(self) -> float:
-        """Seconds it lives if it is not renewed."""
+        """Remaining time to live in seconds, without a further renewal."""
         return 0.0 if self.lost.is_set() else max(0.0, self._until - time.monotonic())
 
     async def __aenter__(self) -> "Lease":
@@ -55,7 +55,7 @@ class Lease:
             await self._etcd.revoke(self.id)
 
     async def stop(self) -> None:
-        """No longer kept alive; it ends by itself."""
+        """Stop the renewal without revoking the lease; it expires."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -78,7 +78,7 @@ class Lease:
         return True
 
     async def _asked(self) -> int:
-        """Seconds it has from now; 0: it is over."""
+        """Renew the lease; return its time to live in seconds, 0 if it has expired."""
         line = await self._etcd.lines.line()
         call: Any = None
         try:

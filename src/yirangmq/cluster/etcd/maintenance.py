@@ -1,6 +1,6 @@
 """Maintenance of etcd members: status, alarms, defragmentation, moving the leader; sizes from ``/metrics``.
 
-Each call opens a connection to the member that it asks, so it does not belong on the fast path. A member that is
+A call to a particular member opens a connection to it, so it does not belong on the fast path. A member that is
 defragmented answers no other call meanwhile.
 
 ``/metrics`` is read without credentials. It shows the quota, which the status omits before etcd 3.6, and the sizes,
@@ -24,7 +24,7 @@ GET, DISARM = 0, 2
 
 
 class Health(NamedTuple):
-    """One member as it says of itself."""
+    """Status of one member, as it reports it. Sizes in bytes."""
 
     endpoint: str
     id: int
@@ -41,11 +41,13 @@ class Health(NamedTuple):
 
     @property
     def is_full(self) -> bool:
-        """It takes nothing until somebody lifts the alarm."""
+        """The NOSPACE alarm is raised: etcd rejects writes until the alarm is lifted."""
         return any("NOSPACE" in error for error in self.errors)
 
 
 class Maintenance:
+    """Maintenance calls to a cluster and to its single members."""
+
     def __init__(self, address: Address, lines: Lines) -> None:
         self._address = address
         self._lines = lines
@@ -79,11 +81,11 @@ class Maintenance:
         await self._lines.call(channel.ALARM, request, repeat=True)
 
     async def defragment(self, endpoint: str) -> None:
-        """That member answers nobody meanwhile."""
+        """Defragment one member; it answers no other call meanwhile."""
         await self._at(endpoint, channel.DEFRAGMENT, channel.DEFRAGMENT.request(), DEFRAGMENT_SECONDS)
 
     async def move_leader(self, endpoint: str, member: int) -> None:
-        """``endpoint`` is that of the member which leads now."""
+        """Move etcd's leadership to another member. ``endpoint`` must be the current leader."""
         await self._at(endpoint, channel.MOVE_LEADER, channel.MOVE_LEADER.request(targetID=member))
 
     async def _at(self, endpoint: str, method: channel.Method, request: Any, seconds: float = 0) -> Any:
@@ -113,7 +115,7 @@ NAMES = {
 
 
 class Gauges(NamedTuple):
-    """In bytes; 0: not shown."""
+    """Sizes from the metrics page, in bytes; 0: not shown."""
 
     quota: int = 0
     size: int = 0
@@ -134,7 +136,7 @@ def read_gauges(page: bytes) -> Gauges:
 
 
 async def ask_gauges(endpoint: str, address: Address) -> Gauges:
-    """Nothing where the page is elsewhere, or is shown only to those with a certificate."""
+    """Read the metrics page of a member. Return zeros if it is at another address or requires a client certificate."""
     if address.tls is not None and address.tls.cert is not None:
         return Gauges()
     return await asyncio.to_thread(_ask, endpoint, address)

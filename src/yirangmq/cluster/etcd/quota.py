@@ -1,11 +1,11 @@
-"""Quota of etcd: how many bytes may still be written, and making room by compaction and defragmentation.
+"""Quota of etcd: how many bytes may still be written, and freeing space by compaction and defragmentation.
 
-etcd refuses every write once its file reaches the quota, however little of the file is in use. It goes on refusing
+etcd rejects every write once its file reaches the quota, however little of the file is in use. It keeps rejecting
 until an operator lifts the alarm (``cluster.etcd.diagnostics``). A message that is moved and delivered needs its size
 twice more before the first copies are gone. So writers take from a budget of bytes first, and wait when it is too
 small.
 
-Deleted keys take room until their history is compacted. Compaction leaves holes in the file, which are used again as
+Deleted keys take space until their history is compacted. Compaction leaves holes in the file, which are reused as
 far as new values fit; only defragmentation makes the file smaller. One node at a time defragments, under a leased
 key."""
 
@@ -21,46 +21,51 @@ from yirangmq.cluster.etcd.maintenance import Gauges, Health, Maintenance, ask_g
 from yirangmq.core.errors import NotAllowed, NotFound, QueueError, StoreFull, Unavailable
 
 LIMIT = 0.92
-"""Of the quota: what we ourselves never fill it beyond."""
+"""Fraction of the quota up to which our writes may grow the file."""
 TIGHT = 0.8
-"""Of the quota: from here on the file is made smaller, if that helps."""
+"""Fraction of the quota from which on the file is compacted, and defragmented if that helps."""
 HELPS = 0.75
-"""It helps where less than this of the file is in use."""
+"""Defragmentation helps if less than this fraction of the file is in use."""
 SHARE = 4
-"""Others write too, pages are never quite full, and holes may be too small: of what there is a quarter is given out
-between two measurements."""
+"""Divisor of the free space that may be written between two measurements: other clients write too, pages are never
+quite full, and holes may be too small."""
 GROWTH = 2
-"""What is written takes up to so many times its size: a body of 2 kB has a page of 4 for itself."""
+"""Upper bound of the space that a value takes, as a multiple of its size: a body of 2 kB fills a page of 4 kB."""
 LEAST_SECONDS = 0.1
 SHOWN_SECONDS = 3.0
-"""How often sizes are read from the page that everybody sees: it is long, and a member makes it anew each time."""
+"""Minimum age of sizes from the public metrics page before it is read again: the page is long, and a member renders it
+for each request."""
 QUOTA_SECONDS = 300.0
-"""A member that was started anew may have another quota; one that did not show it may have been slow."""
+"""Age at which the quota from the metrics page is read again: a restarted member may have another quota, and a member
+that did not show it may have been slow."""
 UPKEEP = b"/yirangmq/upkeep"
-"""Held by the node that makes the files smaller, so that never two members are out at once."""
+"""Key held by the node that defragments, so that no two members are unavailable at the same time."""
 UPKEEP_LEASE = 150
 log = logging.getLogger("yirangmq.cluster")
 
 
 class Room:
-    """``full``: how much of the quota is in use, or of the file where that is nearly as large. ``take`` before
-    writing; who gets too little asks for a new measurement with ``ask`` and waits for ``news``."""
+    """Write budget below etcd's quota.
+
+    ``full`` is the fraction of the quota in use; once the file is nearly as large as the quota, the file size counts.
+    Writers call ``take`` before a write. If the budget is too small, they request a measurement with ``ask`` and wait
+    for ``news``. Not thread-safe: used in the event loop of the etcd client."""
 
     def __init__(self) -> None:
         self.full = 0.0
         self.quota = 0
-        """As it was when it was measured."""
+        """Quota in bytes at the last measurement."""
         self.is_full = False
-        """etcd has said so."""
+        """etcd has raised its NOSPACE alarm."""
         self.left: float = float("inf")
         """Bytes that may be written before the next measurement."""
         self.taken = 0
-        """Bytes that were written since the last one."""
+        """Bytes that were written since the last measurement."""
         self.wanted = asyncio.Event()
         self.news = asyncio.Event()
 
     def measured(self, size: int, in_use: int, quota: int, *, is_full: bool = False) -> None:
-        """``is_full``: etcd has said so, and takes nothing until its alarm is lifted."""
+        """Record a measurement, in bytes. ``is_full``: etcd rejects writes until its alarm is lifted."""
         self.quota, self.is_full, self.taken = quota, is_full, 0
         if is_full:
             self.full, self.left = 1.0, 0.0
@@ -74,7 +79,7 @@ class Room:
         self._tell()
 
     def is_unknown(self) -> None:
-        """We may not see sizes: etcd itself says when it is full."""
+        """Record that this user may not read sizes: the budget is unlimited until etcd rejects a write."""
         self.left = float("inf")
         self._tell()
 
@@ -84,14 +89,14 @@ class Room:
 
     @property
     def likely(self) -> float:
-        """How much of the quota is in use now, by what was measured and what was written since."""
+        """Estimated fraction of the quota in use: the last measurement, and the bytes written since."""
         return self.full + (GROWTH * self.taken / self.quota if self.quota else 0.0)
 
     def ask(self) -> None:
         self.wanted.set()
 
     async def wait(self, seconds: float) -> None:
-        """For the next measurement."""
+        """Request a measurement and wait for it, at most ``seconds``."""
         self.ask()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -103,8 +108,10 @@ class Room:
 
 
 class Upkeep:
-    """Measures, compacts, makes files smaller; ``compact`` 0 leaves all but measuring to others. ``is_busy``: whether
-    this node has anything to do with the queues, so that not all of them do the same."""
+    """Background task that measures sizes, compacts history and defragments members.
+
+    With ``compact`` 0 it only measures. ``is_busy`` returns whether this node serves any queue; idle nodes do not
+    compact, so that not all nodes do the same work."""
 
     def __init__(
         self, etcd: Etcd, address: Address, quota: int, look: float, compact: float, is_busy: Callable[[], bool]
@@ -121,7 +128,7 @@ class Upkeep:
         self._shown: dict[str, tuple[float, Gauges]] = {}
         self.room = Room()
         self.probe = b"/q/"
-        """A key that we may read: any answer tells the revision."""
+        """A key that this user may read; every answer carries the current revision."""
 
     async def run(self) -> None:
         await asyncio.gather(self._measure(), self._compact())
@@ -151,7 +158,7 @@ class Upkeep:
         self.room.measured(fullest.size, fullest.in_use or fullest.size, quota, is_full=fullest.is_full)
 
     async def _fullest(self) -> Health:
-        """Of the members we can reach; the first of them to be full stops all."""
+        """Return the fullest reachable member: the first full member stops the whole cluster."""
         asked = await asyncio.gather(*map(self._health, self._endpoints), return_exceptions=True)
         found = [one for one in asked if isinstance(one, Health)]
         if not found:
@@ -159,7 +166,7 @@ class Upkeep:
         return max(found, key=lambda one: (one.is_full, one.size))
 
     async def _health(self, endpoint: str) -> Health:
-        """Where we may not ask a member, what it shows to everybody."""
+        """Return the status of a member; from its public metrics page if this user may not request it."""
         try:
             return await self._calls.health(endpoint)
         except NotAllowed:
@@ -169,7 +176,7 @@ class Upkeep:
             return unasked(endpoint, shown)
 
     async def _gauges(self, endpoint: str, seconds: float) -> Gauges:
-        """Not older than that."""
+        """Return sizes from the metrics page that are at most ``seconds`` old."""
         now = asyncio.get_running_loop().time()
         at, known = self._shown.get(endpoint, (-QUOTA_SECONDS, Gauges()))
         if now - at >= (seconds if known.quota else SHOWN_SECONDS):
@@ -181,7 +188,8 @@ class Upkeep:
         return chosen_quota(member.quota or (await self._gauges(member.endpoint, QUOTA_SECONDS)).quota, self._quota)
 
     async def _relieve(self, fullest: Health, quota: int) -> None:
-        """All history goes; if the file then has many holes, the files are made smaller, and an alarm is lifted."""
+        """Compact all history. If the file then has many holes, defragment; lift an alarm once it is below the
+        limit."""
         try:
             await self._compact_to(fullest.revision)
             fullest = await self._fullest()
@@ -204,7 +212,8 @@ class Upkeep:
                 await self._etcd.revoke(lease)
 
     async def _turn(self) -> int | None:
-        """The lease on which we hold the upkeep; None if somebody else does. 0: etcd is full and takes no such key."""
+        """Try to acquire the upkeep key. Return its lease, None if another node holds the key, or 0 if etcd is full and
+        rejects the key."""
         try:
             lease, _ = await self._etcd.grant(UPKEEP_LEASE)
             held = await self._etcd.txn([created_at(UPKEEP, 0)], [put(UPKEEP, b"", lease)])
@@ -228,7 +237,7 @@ class Upkeep:
             await self._calls.disarm(alarm)
 
     async def _compact(self) -> None:
-        """History of a while ago; every watch of ours is long past it."""
+        """Compact periodically to the revision of one period ago, which our watches have passed long before."""
         if not self._compact_seconds:
             return
         before = 0
@@ -250,8 +259,8 @@ class Upkeep:
 
 
 def chosen_quota(shown: int, told: int) -> int:
-    """What the member shows; less if an operator said less. ``QUOTA`` is what nobody said, ``shown`` 0 what no member
-    did."""
+    """Choose the quota: the reported one, or a lower configured one. A configured ``QUOTA`` counts as not configured;
+    ``shown`` 0 means that no member reported its quota."""
     if not shown:
         return told
     return shown if told == QUOTA else min(shown, told)

@@ -1,7 +1,7 @@
 """Watch of a key range in etcd that survives lost connections: every event once and in order.
 
-A watch resumes after the last event that it passed on, not after the revision of the last answer. That revision is
-the store's, and may be far ahead of a watch that is catching up. The fragments of a large answer are passed on
+A watch resumes after the last event that it delivered, not after the revision of the last answer. That revision is
+the store's, and may be far ahead of a watch that is catching up. The fragments of a large answer are delivered
 together."""
 
 import asyncio
@@ -28,9 +28,10 @@ _Create = MESSAGES["WatchCreateRequest"]
 
 
 class Watch:
-    """``async for events in watch``: lists of events of whole revisions. ``revision`` is the next one wanted.
+    """Watch of a key range: ``async for events in watch`` yields lists of events of whole revisions.
 
-    Ends only by an error: ``Compacted``, ``NotAllowed``, or by being cancelled."""
+    ``revision`` is the next revision to deliver. Lost connections and expired tokens are retried. The iteration ends
+    only with an error, such as ``Compacted`` or ``NotAllowed``, or by cancellation."""
 
     def __init__(self, lines: Lines, key: bytes, end: bytes, revision: int, filters: Sequence[int] = ()) -> None:
         self._lines = lines
@@ -52,7 +53,7 @@ class Watch:
                 await asyncio.sleep(PAUSE_SECONDS)
 
     async def _over(self, line: Line) -> AsyncIterator[list[Any]]:
-        """What comes over one connection, until it fails."""
+        """Yield events from one connection until it fails."""
         metadata = (*await self._lines.metadata(line), ("hasleader", "true"))
         call = line.stream(WATCH)(metadata=metadata)
         leaving = asyncio.ensure_future(line.left.wait())
@@ -101,7 +102,7 @@ class Watch:
 
 
 async def _read(call: Any, leaving: asyncio.Future[Any]) -> Any | None:
-    """The next answer; None when the stream has ended, or its connection is no longer the one in use."""
+    """Read the next answer; None if the stream has ended or its connection was abandoned."""
     reading = asyncio.ensure_future(call.read())
     try:
         await asyncio.wait((reading, leaving), return_when=asyncio.FIRST_COMPLETED)
