@@ -4,7 +4,8 @@ Every heartbeat is authenticated with the pair's shared key (``wire.heartbeat``)
 counted by error code. When the peer falls silent, the node probes it over TCP: each side sends one heartbeat, framed by
 a two-byte big-endian length, and each is processed like a datagram.
 
-Datagrams never wait for the network: one that cannot be sent at once is dropped, and the next heartbeat replaces it."""
+Datagrams never wait for the network: one that cannot be sent immediately is dropped, and the next heartbeat replaces
+it."""
 
 import asyncio
 import contextlib
@@ -19,12 +20,15 @@ from yirangmq.wire.heartbeat import MOST_BYTES, read, write
 
 SIZE_BYTES = 2
 MOST_TESTS = 16
-"""Connections open at the same time; it takes two nodes to need one."""
+"""Maximum number of open probe connections. A pair of nodes needs one."""
 
 Hear = Callable[[Beat], None]
 
 
 class Link(asyncio.DatagramProtocol):
+    """Heartbeat link of one node. ``hear`` is called with each verified heartbeat; ``answer`` builds the reply to a
+    probe. Runs in the loop's thread."""
+
     def __init__(self, peer: tuple[str, int], key: bytes, hear: Hear, answer: Callable[[], Beat]) -> None:
         self._peer = peer
         self._key = key
@@ -34,7 +38,7 @@ class Link(asyncio.DatagramProtocol):
         self._server: asyncio.Server | None = None
         self._tests = 0
         self.refused: dict[str, int] = {}
-        """Datagrams that were none of the peer's, by code."""
+        """Number of heartbeats that failed verification, by error code."""
         self.sent = self.heard = 0
 
     async def open(self, host: str, port: int) -> None:
@@ -65,7 +69,7 @@ class Link(asyncio.DatagramProtocol):
         self._take(data)
 
     def error_received(self, error: Exception) -> None:
-        """Nobody listens there now; heartbeats go on."""
+        """Ignore the error: the peer does not listen now, and the next heartbeat is sent anyway."""
 
     def send(self, beat: Beat) -> None:
         if self._transport is None:
@@ -84,10 +88,11 @@ class Link(asyncio.DatagramProtocol):
         self._hear(beat)
         return True
 
-    # -- the test of the connection ---------------------------------------------------------------------------------
+    # -- TCP probe ------------------------------------------------------------------------------------------------
 
     async def test(self, beat: Beat, seconds: float) -> bool:
-        """Say a heartbeat over TCP; True if one came back, which is heard as any other."""
+        """Probe the peer: send a heartbeat over TCP. Return True if a valid one came back; it is processed like any
+        other."""
         writer = None
         try:
             async with asyncio.timeout(seconds):
@@ -116,7 +121,7 @@ class Link(asyncio.DatagramProtocol):
 
 
 async def _bound(host: str, port: int) -> socket.socket:
-    """By ourselves, because not every loop says why it could not."""
+    """Bind the UDP socket here, because not every event loop reports why a bind failed."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_DGRAM)
     family, kind, protocol, _, address = found[0]
     made = socket.socket(family, kind, protocol)

@@ -1,16 +1,16 @@
 """Node of a failover pair: heartbeat timer, witness exchange, role changes, planned switch, status report.
 
 The node is the I/O around ``core.failover_node``, which makes every decision. Five times in each heartbeat interval the
-timer lets the rules look at the clock. The node sends a heartbeat once an interval, and at once after a change. It
+timer evaluates the rules. The node sends a heartbeat once per interval, and immediately after a change. It
 probes a silent peer over TCP, and starts, drains or ends the server's work on a role change. A new term is on disk
 before it is used, and every decision goes to the history file together with its evidence.
 
 A planned switch makes this node active, or drains its work and hands over to a peer that is running and not silent. The
 call polls until both nodes have their roles, and raises ``Unavailable`` when the deadline passes. A switch to the role
-a node already has succeeds at once.
+that a node already has succeeds immediately.
 
-Instants are milliseconds of ``CLOCK_BOOTTIME``, which goes on while the machine sleeps. Everything runs on the
-loop's thread, except the witness exchange: it blocks, so it has a thread of its own with one exchange at a time."""
+Instants are milliseconds of ``CLOCK_BOOTTIME``, which also advances while the machine sleeps. Everything runs on the
+loop's thread, except the witness exchange: it blocks, so it runs on a dedicated thread, one exchange at a time."""
 
 import asyncio
 import time
@@ -37,40 +37,42 @@ from yirangmq.observe.metrics import resident_bytes
 
 @dataclass(frozen=True, slots=True)
 class Settings:
+    """Settings of a node of a pair."""
+
     node: str
     listen: tuple[str, int]
     peer: tuple[str, int]
     key: bytes
     pace: Pace
     witness: str = ""
-    """``file:/PATH``, ``etcd://…``, or none."""
+    """URL of the witness: ``file:/PATH`` or ``etcd://…``; empty: no witness."""
     drain_seconds: float = 10.0
 
 
 class Work(Protocol):
-    """The server, as far as the pair steers it."""
+    """Port to the server, as far as failover controls it."""
 
     def begin(self) -> None:
-        """Work is taken from now on."""
+        """Start work: this node is active."""
 
     def end(self, refusal: NotActive) -> None:
-        """No more: those who are connected are told."""
+        """Stop work, and send ``refusal`` to connected clients."""
 
     async def drain(self, seconds: float) -> dict[str, int]:
-        """Publishing is refused already: hand out what is there and take what is settled, at most so long; then leases
-        are treated as at a stop. What is left, by queue."""
+        """Drain the queues for at most ``seconds``: deliver messages and accept settlements; publishing is rejected
+        already. Then treat leases as at a server stop. Return the number of remaining messages by queue."""
 
     def depth(self) -> int: ...
 
     def addresses(self) -> str:
-        """Where clients reach it."""
+        """Return the addresses for clients, separated by ", "."""
 
     def overlapped(self, since_ms: int, term: int) -> None:
-        """Both nodes were active since this moment: report what was taken in here."""
+        """Report the messages that this node accepted since this moment, because both nodes were active."""
 
 
 def boot_clock() -> int:
-    """Milliseconds that go on while the machine sleeps."""
+    """Return milliseconds of ``CLOCK_BOOTTIME``, which also advances while the machine sleeps."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
 
 
@@ -84,7 +86,10 @@ LOOK_SECONDS = 0.02
 
 
 async def switch(node: "Node", to: str, seconds: float) -> dict[str, Any]:
-    """Node ``to`` becomes active: this one hands over, or takes over. Asked again it finds that it is done."""
+    """Make node ``to`` active: this node hands over, or takes over. Idempotent.
+
+    Raise ``BadInput`` for a node that is not in the pair, ``WrongState`` if the peer cannot take over, ``Unavailable``
+    after ``seconds``."""
     own, peer = node.partner.own, node.partner.peer
     if to not in (own.node, peer.node if peer is not None else ""):
         raise BadInput(f"{to!r} is not one of this pair", field="to")
@@ -185,17 +190,19 @@ def _load(load: Load) -> dict[str, Any]:
 # -- the node ----------------------------------------------------------------------------------------------------------
 
 LOOKS = 5
-"""In each interval."""
+"""Timer ticks per heartbeat interval."""
 GIVE_BACK_SECONDS = 2.0
 TEST_INTERVALS = 0.4
-"""A test of the connection takes no longer than this part of an interval: two seconds of five."""
+"""Timeout of a TCP probe as a fraction of the heartbeat interval: 2 s of 5 s."""
 MOST_TURNS = 20
 MEANT = ("order", "consent")
-"""Lines of evidence of a switch that somebody wanted."""
+"""Evidence steps that mark a switch as planned: an operator's order, or the peer's consent."""
 
 
 class Node:
-    """``core.failover_node.Outside`` and ``core.active_guard.Duty``. Used from the loop's thread."""
+    """Node of a failover pair. Implements ``core.failover_node.Outside`` and ``core.active_guard.Duty``.
+
+    Used from the loop's thread only; ``_thread`` runs the witness exchange."""
 
     def __init__(self, settings: Settings, memory: Memory, work: Work, now: Callable[[], int] = boot_clock) -> None:
         self.settings = settings
@@ -219,9 +226,9 @@ class Node:
         self._load = Load()
         self._tasks: set[asyncio.Task[None]] = set()
         self.left: dict[str, int] = {}
-        """What the last switch left behind here, by queue."""
+        """Messages that the last drain left on this node, by queue."""
         self.turns: deque[tuple[int, Turn]] = deque(maxlen=MOST_TURNS)
-        """The latest switches of this node, each with its moment."""
+        """The latest switches of this node, each with its instant in ms."""
 
     # -- core.active_guard.Duty ----------------------------------------------------------------------------------------
 
@@ -252,12 +259,12 @@ class Node:
         self._tick()
 
     def run(self) -> None:
-        """The doors are open."""
+        """Mark the node as running: its listeners are open."""
         self.partner.run()
         self.say()
 
     def stop(self, status: Status) -> None:
-        """By hand; the peer is told."""
+        """Stop the node in an orderly way and send the status to the peer."""
         if self._closed:
             return
         self.partner.stop(status)
@@ -268,7 +275,8 @@ class Node:
             self.say()
 
     def _give_back(self) -> None:
-        """The peer need not wait for it; nor does this node wait long for a witness that is away."""
+        """Release the witness, so that the peer need not wait for its timeout. Wait at most ``GIVE_BACK_SECONDS`` for
+        an unreachable witness."""
         if self._witness is not None and self._thread is not None:
             work = self._thread.submit(self._witness.exchange, Wish.GIVE_BACK, self.partner.own.term)
             with suppress(TimeoutError):
@@ -332,7 +340,7 @@ class Node:
         self._load = Load(cpu=(self._cpu[1] - used) / passed, memory=resident_bytes() or 0, depth=self._work.depth())
 
     def _warn(self) -> None:
-        """Heartbeats that are late, once; and that they are back."""
+        """Log once that heartbeats are late, and once that they are back."""
         is_late = self.partner.is_late(self.now())
         if is_late != self._was_late:
             self._was_late = is_late
@@ -380,7 +388,7 @@ class Node:
             self._draining = False
             self._work.end(self.refusal())
             if peer is not None and peer.role is Role.ACTIVE and decision.verdict is Verdict.STAND_DOWN:
-                # Its heartbeat was on the way for a while: rather a message too many in the report than one too few.
+                # The heartbeat was in transit for a while: better a message too many in the report than one too few.
                 on_the_way = self.settings.pace.interval
                 self._work.overlapped(wall_clock() - peer.active - (now - peer.at) - on_the_way, peer.term)
 
@@ -400,7 +408,7 @@ class Node:
         task.add_done_callback(self._tasks.discard)
 
     async def switch(self, to: str, seconds: float) -> dict[str, Any]:
-        """By order (``failover.node``)."""
+        """Run a planned switch."""
         return await switch(self, to, seconds)
 
     # -- history and status --------------------------------------------------------------------------------------------
@@ -411,7 +419,7 @@ class Node:
         log.warning(event.replace("-", " "), extra=values(**about))
 
     def _remember(self, event: str, about: dict[str, Any]) -> None:
-        """A disk that cannot take the line keeps nobody from working; the log has it too."""
+        """Append to the history. A write error is logged with the entry and does not stop the node."""
         try:
             self.memory.note(event, about)
         except OSError as error:
@@ -422,5 +430,5 @@ class Node:
         return {"node": own.node, "role": own.role, "term": own.term, "evidence": [list(step) for step in steps]}
 
     def describe(self) -> dict[str, Any]:
-        """Both nodes, as this one knows them."""
+        """Return the status report: both nodes, as known to this one."""
         return described(self.conduct, self.link, self._load, self.now()) | {"works": self.is_on}

@@ -3,8 +3,8 @@
 Both files are in one folder. ``term.json`` is replaced as a whole and is on disk before the term is used. A term file
 that cannot be read raises ``StoreDamaged``: a node that forgot its term could become active in a term of its peer.
 
-``history.jsonl`` has one JSON document a line with the evidence of a decision. Each line is synced when it is
-appended, and never changed. A line torn by a power cut is skipped by readers, and the next append begins on a new
+``history.jsonl`` has one JSON document per line with the evidence of a decision. Each line is synced when it is
+appended, and never changed. Readers skip a torn tail left by a power cut, and the next append begins on a new
 line."""
 
 import os
@@ -25,6 +25,8 @@ LONGEST_LINE = 64 * 1024
 
 
 class Memory:
+    """State folder of a failover node: term file and decision history."""
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         try:
@@ -35,8 +37,10 @@ class Memory:
     # -- the term -------------------------------------------------------------------------------------------------
 
     def term(self) -> int:
-        """The highest this node has known; 0 at first. A file that cannot be read is not passed over: a node that
-        forgot its term could be active in one that is another's."""
+        """Return the highest term that this node has known; 0 if there is no file.
+
+        A file that cannot be read raises ``StoreDamaged``: a node that forgot its term could become active in a term of
+        its peer."""
         path = self.folder / TERM
         try:
             found = loads(path.read_bytes())["term"]
@@ -49,13 +53,13 @@ class Memory:
         return found
 
     def save(self, term: int) -> None:
-        """It is on disk when this returns."""
+        """Write the term. It is on disk when this returns."""
         replace_file(self.folder / TERM, dumps({"term": term}) + b"\n")
 
     # -- the history ----------------------------------------------------------------------------------------------
 
     def note(self, event: str, about: Mapping[str, Any]) -> dict[str, Any]:
-        """One more line, on disk when this returns; the line."""
+        """Append an entry to the history and return it. It is on disk when this returns."""
         line = {"at": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%f}"[:-3] + "Z", "event": event, **about}
         with os.fdopen(open_file(self.folder / HISTORY, os.O_RDWR | os.O_APPEND), "a+b") as file:
             size = file.seek(0, os.SEEK_END)
@@ -73,7 +77,7 @@ class Memory:
 
 
 def read_history(folder: Path, limit: int) -> list[dict[str, Any]]:
-    """The latest lines, the oldest of them first; a line that power cut off in the middle is left out."""
+    """Return the latest ``limit`` entries, oldest first. A torn line, left by a power cut, is skipped."""
     last: deque[dict[str, Any]] = deque(maxlen=limit)
     try:
         with (folder / HISTORY).open("rb") as file:

@@ -1,11 +1,11 @@
 """Witness of a failover pair: the interface, its selection by URL, and a witness in a shared file.
 
-A witness is a third party that at most one node holds. The shared file lies on storage that both nodes reach. It keeps
-one record (holder, term, number of the renewal), which is read and rewritten under a file lock and synced. The rules
-for renewing, taking and giving back are in ``core.failover``.
+A witness is a third party that at most one node holds. The shared file is on storage that both nodes can access. It
+keeps one record (holder, term, number of the renewal), which is read and rewritten under a file lock and synced. The
+rules for renewal, acquisition and release are in ``core.failover``.
 
 An exchange that fails, or that does not get the lock within a second, returns ``Witness.AWAY``. Every witness
-blocks, so the node uses it from one thread that is not the loop's. The etcd client is loaded only where the settings
+blocks, so the node uses it from one thread that is not the loop's. The etcd client is loaded only if the settings
 name it."""
 
 import os
@@ -26,7 +26,7 @@ LOCK_SECONDS = 1.0
 
 
 class SharedFile:
-    """``now``: the node's own clock, milliseconds."""
+    """Witness in a shared file. ``now`` is the node's monotonic clock, in ms."""
 
     def __init__(self, path: Path, watching: Watching, now: Callable[[], int]) -> None:
         self._path = path
@@ -34,7 +34,9 @@ class SharedFile:
         self._now = now
 
     def exchange(self, wish: Wish, term: int) -> tuple[Witness, int, int]:
-        """Read, and renew, take or give back as wished: what it says, when this began, the highest term of another."""
+        """Read the witness, and renew, acquire or release it as requested.
+
+        Return its state, the instant before the exchange in ms, and the highest term of another node."""
         begun_at = self._now()
         try:
             found = self._exchange(wish, term)
@@ -43,7 +45,7 @@ class SharedFile:
         return found, begun_at, self._watching.term
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """No effect: the file is open only during an exchange."""
 
     def _exchange(self, wish: Wish, term: int) -> Witness:
         handle = open_file(self._path, os.O_RDWR)
@@ -74,10 +76,12 @@ FILE = "file:"
 
 
 class ThirdParty(Protocol):
-    """It may block: used from one thread that is not the loop's."""
+    """Witness of a pair. It may block, so it is used from one thread that is not the loop's."""
 
     def exchange(self, wish: Wish, term: int) -> tuple[Witness, int, int]:
-        """Read, and renew, take or give back as wished: what it says, when this began, the highest term of another."""
+        """Read the witness, and renew, acquire or release it as requested.
+
+        Return its state, the instant before the exchange in ms, and the highest term of another node."""
 
     def close(self) -> None: ...
 

@@ -1,10 +1,10 @@
 """Witness of a failover pair in etcd: the holder under a lease, and the highest term, which outlives it.
 
 The keys are ``/yirangmq/pair/NAME/holder`` and ``…/term``. Each write compares the revision that was read, so of two
-nodes that take the witness at the same moment one succeeds.
+nodes that acquire the witness at the same moment one succeeds.
 
-The lease only removes the holder key of a pair that is gone. Neither safety nor takeover depends on it or on etcd's
-clock: a key that has vanished is waited for like one that its holder no longer renews.
+The lease only removes the holder key of a pair that no longer exists. Neither safety nor takeover depends on it or on
+etcd's clock: after a key has vanished, the other node waits as long as for a key that its holder no longer renews.
 
 Calls block and must come from one thread, which owns the event loop inside. Needs the extra ``yirangmq[etcd]``."""
 
@@ -22,16 +22,18 @@ from yirangmq.format.json_codec import dumps, loads
 
 ROOT = "/yirangmq/pair/"
 NOBODY_KNOWN = "?"
-"""A holder that is no node's name: the key is gone, and whose it was is not known."""
+"""Placeholder holder, which is not the name of a node: the key is gone, and its holder is unknown."""
 TRIES = 3
 LEASE_TIMEOUTS = 3
-"""The lease lasts so many time-outs and is replaced after one, so that a taker never meets its end."""
+"""Time to live of the lease, in failover timeouts. The lease is replaced after one timeout, so it never expires while
+another node waits to acquire the witness."""
 LEAST_SECONDS, MOST_SECONDS = 1.0, 5.0
-"""One exchange takes no longer than an interval, within these."""
+"""Bounds of the timeout of one exchange, which is otherwise one heartbeat interval."""
 
 
 class EtcdKey:
-    """``now``: the node's own clock, milliseconds."""
+    """Witness in etcd. ``now`` is the node's monotonic clock, in ms. Used from one thread, which owns the event loop
+    inside."""
 
     def __init__(self, url: str, watching: Watching, pace: Pace, now: Callable[[], int]) -> None:
         self._address, self._prefix = _read_url(url)
@@ -45,7 +47,9 @@ class EtcdKey:
         self._lease, self._lease_at = 0, 0
 
     def exchange(self, wish: Wish, term: int) -> tuple[Witness, int, int]:
-        """Read, and renew, take or give back as wished: what it says, when this began, the highest term of another."""
+        """Read the witness, and renew, acquire or release it as requested.
+
+        Return its state, the instant before the exchange in ms, and the highest term of another node."""
         begun_at = self._now()
         if self._runner is None:
             self._runner = asyncio.Runner()
@@ -79,7 +83,7 @@ class EtcdKey:
         raise Unavailable("the witness changed again and again")
 
     async def _write(self, etcd: Etcd, kept: Any, after: Record) -> bool:
-        """False: somebody wrote meanwhile."""
+        """Write the record; return False if another node has written meanwhile."""
         if not self._lease or self._now() - self._lease_at > self._pace.timeout:
             granted_at = self._now()
             seconds = -(-self._pace.timeout * LEASE_TIMEOUTS // 1000)
@@ -89,13 +93,13 @@ class EtcdKey:
         try:
             answer = await etcd.txn([changed_at(self._holder, kept.mod_revision if kept is not None else 0)], puts)
         except QueueError:
-            self._lease = 0  # it may be gone
+            self._lease = 0  # the lease may have expired
             raise
         return bool(answer.succeeded)
 
 
 def _read(holder: Any, term: Any) -> Record | None:
-    """No term: the pair has never been here."""
+    """Return the record; None if there is no term key, so the pair has never used this witness."""
     if term is None:
         return None
     highest = int(term.value)
@@ -106,7 +110,7 @@ def _read(holder: Any, term: Any) -> Record | None:
 
 
 def _read_url(url: str) -> tuple[Address, bytes]:
-    """``etcd://HOST:PORT,HOST:PORT/NAME?OPTIONS``; several pairs may share a cluster, each by its name."""
+    """Parse ``etcd://HOST:PORT,HOST:PORT/NAME?OPTIONS``. Several pairs may share a cluster under different names."""
     hosts, _, options = url.partition("?")
     cluster, _, name = hosts.rpartition("/")
     try:
