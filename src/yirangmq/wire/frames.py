@@ -10,8 +10,8 @@ Big-endian. The requester chooses the number ``request``, and the reply repeats 
 of its subscription. A frame that is too large is refused by its header alone. Sans-IO.
 
 ``FrameReader`` keeps no more memory than unfinished frames need, for a side with many peers. ``Intake`` is for a side
-that receives much: the socket writes into one reused buffer, and the frames are views of it, without a copy. In both,
-``room`` is where to write and ``filled`` says how many bytes were written."""
+with few connections that receives much: the socket writes into one reused buffer, and the frames are views of it,
+without a copy. In both, ``room`` returns the memory to write into, and ``filled`` takes the number of bytes written."""
 
 import struct
 from collections.abc import Callable, Generator, Iterator
@@ -24,11 +24,13 @@ from yirangmq.core.errors import BadInput, TooLarge
 VERSION = 1
 HEAD = struct.Struct(">IBBHI")
 MAX_FRAME = 16 * 1024 * 1024
-"""Sixteen of the largest default messages; a batch of more goes in several frames."""
+"""Maximum frame body in bytes: sixteen messages of the largest default size. A larger batch is split into several
+frames."""
 LARGE = 64 * 1024
-"""Bytes from which on the rest of a frame is read to where it belongs."""
+"""Frame size in bytes from which on the rest of a frame is read directly into its final buffer."""
 ROOM_TIMES = 4
-"""So many times as much as has come is kept for a frame at most."""
+"""Upper bound of the memory reserved for a frame, as a multiple of the bytes already received: a peer cannot make the
+reader reserve much memory by sending little."""
 
 
 class Kind(IntEnum):
@@ -51,7 +53,7 @@ class Kind(IntEnum):
     PONG = 17
     BYE = 18
     RELEASE = 19
-    # 20 is a record of a topic, in a layout of its own: wire/records.py. 21 and 22 lie in its log only.
+    # 20 is a topic record, with the layout of wire/records.py. 21 and 22 occur in log segments only.
     TOPIC_PUBLISH = 23
     TOPIC_STORED = 24
     TOPIC_SUBSCRIBE = 25
@@ -85,42 +87,45 @@ NOTHING = memoryview(b"")
 
 
 class FrameReader:
-    """Feed it any split of the bytes, take whole frames out. A frame too large is refused by its head alone.
+    """Frame reader: accepts any split of the bytes and yields whole frames. A frame that is too large is refused by
+    its header alone.
 
-    Bodies lie in what was fed: who feeds memory that is used again has made of a body what it wants before that. Of a
-    large frame that comes in pieces, the rest may be put where it belongs: ``room``, then ``filled``."""
+    Bodies are views of the fed memory: a caller that reuses this memory must decode a body before. The rest of a
+    large frame may be read directly into place: write to ``room``, then call ``filled``."""
 
     def __init__(self, max_frame: int = MAX_FRAME) -> None:
         self.max_frame = max_frame
         self._buffer = bytearray()
         self._need = HEAD.size
         self._end = 0
-        """How much of ``_buffer`` has come, if it is one large frame in the making; else 0, and all of it has."""
+        """Bytes received in ``_buffer`` while it is reserved for one large frame. 0: nothing is reserved, and all of
+        ``_buffer`` was received."""
 
     @property
     def held(self) -> int:
-        """Bytes of an unfinished frame kept in memory, and for what is to come of it."""
+        """Bytes of memory for an unfinished frame, including the reserved part."""
         return len(self._buffer)
 
     def room(self) -> memoryview | None:
-        """Where the next bytes are to be put; None: anywhere, and then they are fed."""
+        """Return the memory for the next bytes. None: nothing is reserved, so pass the bytes to ``feed``."""
         return memoryview(self._buffer)[self._end :] if self._end else None
 
     def filled(self, count: int) -> Generator[Frame, None, None]:
-        """So many bytes were put into ``room``."""
+        """Process ``count`` bytes that were written into ``room``; yield the frame if it is complete."""
         self._end += count
         return self._whole(self._given_up() if self._end == len(self._buffer) else NOTHING)
 
     def feed(self, data: bytes | bytearray | memoryview) -> Generator[Frame, None, None]:
-        """Whole frames of what has come so far; who stops early goes on with ``feed(b"")``. After an error the stream
-        is beyond repair: close it."""
+        """Yield the whole frames received so far. A caller that stops early resumes with ``feed(b"")``.
+
+        After an error the stream cannot be resynchronized: close it."""
         if self._end:
             return self._fill(memoryview(data))
         if self._buffer:
             self._buffer += data
             is_whole = len(self._buffer) >= self._need
             if not is_whole:
-                self._make_room()  # a large frame in small pieces is looked at when it is whole, not at each piece
+                self._make_room()  # a large frame in small pieces is parsed when it is complete, not at each piece
             return self._whole(self._given_up() if is_whole else NOTHING)
         return self._whole(memoryview(data))
 
@@ -144,19 +149,19 @@ class FrameReader:
                 self._make_room()
 
     def _given_up(self) -> memoryview:
-        """What was held; it is not used again."""
+        """Detach the buffer and return it; the reader does not use it again."""
         data, self._buffer, self._end = memoryview(self._buffer), bytearray(), 0
         return data
 
     def _make_room(self) -> None:
-        """For the rest of a large frame, once so much of it has come that nobody can make us keep much with little."""
+        """Reserve memory for the rest of a large frame, once at least 1/``ROOM_TIMES`` of it was received."""
         have = len(self._buffer)
         if LARGE <= self._need <= ROOM_TIMES * have and have < self._need:
             self._end = have
             self._buffer += bytes(self._need - have)
 
     def _fill(self, data: memoryview) -> Generator[Frame, None, None]:
-        """What belongs into the room came another way, and perhaps more."""
+        """Copy fed bytes into the reserved memory, and process the bytes after it."""
         count = min(len(data), len(self._buffer) - self._end)
         self._buffer[self._end : self._end + count] = data[:count]
         if count == len(data):
@@ -178,13 +183,13 @@ def check_head(length: int, version: int, flags: int, most: int) -> None:
 # -- receive buffer ----------------------------------------------------------------------------------------------------
 
 PIECE = 256 * 1024
-"""What there is always room for: as much as a socket hands over at once."""
+"""Minimum free space in bytes that ``room`` returns: the maximum that a socket returns in one read."""
 LARGEST_KEPT = 4 * PIECE
-"""A buffer that grew past this for one large frame is given up after it."""
+"""Maximum size in bytes of an idle buffer: one that grew past it for a large frame is replaced after that frame."""
 
 
 class Seen(NamedTuple):
-    """A frame in the buffer; ``body`` is good until the next one is asked for."""
+    """A frame in the receive buffer. ``body`` is a view that is valid only until the next frame is requested."""
 
     kind: int
     request: int
@@ -195,6 +200,8 @@ new_seen = cast("Callable[[tuple[int, int, memoryview]], Seen]", partial(tuple._
 
 
 class Intake:
+    """Receive buffer of one connection. The socket writes into ``room``; ``filled`` yields frames as views."""
+
     def __init__(self, max_frame: int) -> None:
         self._max = max_frame
         self._view = memoryview(bytearray(2 * PIECE))
@@ -202,14 +209,14 @@ class Intake:
         self._need = HEAD.size
 
     def room(self) -> memoryview:
-        """Where the next bytes go."""
+        """Return the memory for the next bytes, at least ``PIECE``. It invalidates the frames yielded before."""
         free = len(self._view) - self._end
         if free < PIECE or (len(self._view) > LARGEST_KEPT and self._begin == self._end):
             self._make_room()
         return self._view[self._end :]
 
     def _make_room(self) -> None:
-        """What is unfinished moves to the front, of a larger buffer if the frame it belongs to needs one."""
+        """Move the unfinished frame to the front of the buffer; replace the buffer if its size does not fit."""
         held = self._view[self._begin : self._end]
         size = max(2 * PIECE, self._need + PIECE)
         if len(self._view) < size or len(self._view) > LARGEST_KEPT >= size:
@@ -218,7 +225,8 @@ class Intake:
         self._begin, self._end = 0, len(held)
 
     def filled(self, count: int) -> Iterator[Seen]:
-        """Frames that are whole now. After an error the stream is beyond repair: close it."""
+        """Process ``count`` written bytes; yield the whole frames. After an error close the stream: it cannot be
+        resynchronized."""
         self._end += count
         while self._end - self._begin >= self._need:
             length, version, kind, flags, request = HEAD.unpack_from(self._view, self._begin)

@@ -19,7 +19,7 @@ VERSION = 1
 TAG_BYTES = 32
 HEAD = len(MAGIC) + 1 + TAG_BYTES
 MOST_BYTES = 1200
-"""Fits one packet of any network."""
+"""Maximum size of a datagram in bytes: it fits one packet of any network."""
 LONGEST_TEXT = 200
 
 
@@ -29,7 +29,8 @@ def _field(one: "Field[Any]") -> Any:
 
 
 _Body: Any = msgspec.defstruct("_Body", map(_field, fields(Beat)), frozen=True, rename="camel")
-"""The members of a ``Beat`` in their order, spelled as in our JSON. Those that a later version adds are passed over."""
+"""The members of a ``Beat`` in their order, in camel case as in our JSON. Members that a later version adds are
+ignored."""
 _decode = msgspec.json.Decoder(_Body).decode
 
 
@@ -43,7 +44,8 @@ def write(beat: Beat, key: bytes) -> bytes:
 
 
 def read(data: bytes, key: bytes) -> Beat:
-    """``NotAllowed`` if the tag is not that of this key, ``BadInput`` if it is no heartbeat at all."""
+    """Verify and decode a heartbeat. Raise ``NotAllowed`` if the tag does not match the key, ``BadInput`` if the
+    datagram is not a heartbeat."""
     if not HEAD < len(data) <= MOST_BYTES or not data.startswith(MAGIC):
         raise BadInput("not a heartbeat", field="heartbeat")
     if data[len(MAGIC)] != VERSION:

@@ -1,11 +1,11 @@
 """Frame bodies of the native protocol: topics, queues, and listings of messages.
 
 Each body is one MessagePack array with its members in the order given here. Payloads are bytes and pass unchanged;
-headers are the JSON text of the envelope's other members. A topic record is a frame of its own kind, sent as it is
-stored (``wire.records``). A connection has one topic subscription at a time, because a stored frame has no room for the
-number of a subscription.
+headers are the JSON text of the envelope's other members. A topic record has a separate frame kind, and is sent as it
+is stored (``wire.records``). A connection has one topic subscription at a time, because a stored frame has no field for
+the number of a subscription.
 
-A listing shows messages without leasing them, as the plain value of a RESULT frame. A page of it:
+A listing shows messages without leasing them, as the value of a RESULT frame. One page:
 
     {"looks": [[message, envelope, failure] …], "policies": {queue: document}, "cursor": text}
 
@@ -26,11 +26,11 @@ from yirangmq.wire.frames import HEAD, VERSION, Kind, encode
 # -- topics ------------------------------------------------------------------------------------------------------------
 
 MOST_GAPS = 1000
-"""Gaps told in one answer: the latest ones."""
+"""Maximum number of gaps in one reply; the latest ones are kept."""
 
 
 class TopicRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """A record to be published; the log gives it its numbers and its time."""
+    """A record to be published; the log assigns its sequence numbers and its time."""
 
     topic: str
     payload: bytes
@@ -39,13 +39,14 @@ class TopicRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class TopicPublish(msgspec.Struct, array_like=True, frozen=True):
-    """All of them or none; they stand in the log in this order, one after the other."""
+    """Publish records atomically. They are consecutive in the log, in this order."""
 
     records: list[TopicRecord]
 
 
 class TopicStored(msgspec.Struct, array_like=True, frozen=True):
-    """They are on disk under these sequences. ``topics``: the sequence of the last one in each topic."""
+    """Reply to TOPIC_PUBLISH: the records are on disk with sequences ``first`` to ``last``. ``topics`` has the sequence
+    of the last record in each topic."""
 
     epoch: str
     first: int
@@ -55,8 +56,10 @@ class TopicStored(msgspec.Struct, array_like=True, frozen=True):
 
 
 class TopicSubscribe(msgspec.Struct, array_like=True, frozen=True):
-    """Which topics: names and patterns, or a mask, or all if neither is given. Where from: where ``name`` left off, or
-    ``start``, with ``at`` its sequence or time. ``epoch``: the one that ``at`` belongs to, if known."""
+    """Subscribe to topics: names and patterns, or a mask, or all topics if neither is given.
+
+    The subscription starts at the cursor of ``name``, or at ``start``, with ``at`` as its sequence or time. ``epoch``
+    is the epoch that ``at`` belongs to, if known."""
 
     topics: list[str] = []
     mask: int = 0
@@ -69,8 +72,9 @@ class TopicSubscribe(msgspec.Struct, array_like=True, frozen=True):
 
 
 class TopicSubscribed(msgspec.Struct, array_like=True, frozen=True):
-    """``next``: the first sequence that is looked at for you. ``first`` and ``last``: what the log holds now. ``gaps``:
-    sequences from ``next`` on that are lost. ``resumed``: it goes on where the name left off."""
+    """Reply to TOPIC_SUBSCRIBE. ``next`` is the first sequence that is examined for this subscription. The log
+    holds ``first`` to ``last`` now. ``gaps`` are lost sequences from ``next`` on. ``resumed``: it continues at the
+    cursor of the name."""
 
     epoch: str
     next: int
@@ -81,14 +85,14 @@ class TopicSubscribed(msgspec.Struct, array_like=True, frozen=True):
 
 
 class RecoveryRequest(msgspec.Struct, array_like=True, frozen=True):
-    """Send again everything wanted after this sequence."""
+    """Request catch-up: send all matching records after this sequence again."""
 
     after: int
     epoch: str = ""
 
 
 class RecoveryResponse(msgspec.Struct, array_like=True, frozen=True):
-    """What is wanted from ``start`` to ``end`` follows: ``count`` records, or null where nobody has counted."""
+    """The matching records from ``start`` to ``end`` follow: ``count`` records, or null if they were not counted."""
 
     start: int
     end: int
@@ -97,7 +101,8 @@ class RecoveryResponse(msgspec.Struct, array_like=True, frozen=True):
 
 
 class RecoveryComplete(msgspec.Struct, array_like=True, frozen=True):
-    """Everything wanted up to ``sequence`` has been sent, ``sent`` records of it since the response."""
+    """Catch-up is complete: all matching records up to ``sequence`` were sent, ``sent`` of them since the
+    RECOVERY_RESPONSE."""
 
     sequence: int
     sent: int
@@ -105,24 +110,24 @@ class RecoveryComplete(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Confirm(msgspec.Struct, array_like=True, frozen=True):
-    """Of a durable subscriber: everything up to ``sequence`` is done with."""
+    """Cursor update of a durable subscriber: it has processed everything up to ``sequence``."""
 
     sequence: int
 
 
 class Confirmed(msgspec.Struct, array_like=True, frozen=True):
-    """It is on disk, or was before."""
+    """Reply to CONFIRM: ``sequence`` is on disk; it may have been there before."""
 
     sequence: int
 
 
 class Unsubscribe(msgspec.Struct, array_like=True, frozen=True):
-    """Send no more records. Answered with RESULT true, or false if nothing was followed."""
+    """Stop sending records. The reply is RESULT true, or false if there was no subscription."""
 
 
 class Progress(msgspec.Struct, array_like=True, frozen=True):
-    """Everything wanted up to ``sequence`` has been sent, ``sent`` records since the latest TOPIC_SUBSCRIBED or
-    RECOVERY_RESPONSE. ``last``: that of the feed."""
+    """All matching records up to ``sequence`` were sent, ``sent`` of them since the latest TOPIC_SUBSCRIBED or
+    RECOVERY_RESPONSE. ``last`` is the last sequence of the feed."""
 
     sequence: int
     sent: int
@@ -161,13 +166,14 @@ class Welcome(msgspec.Struct, array_like=True, frozen=True):
     durability: str
     max_frame: int
     role: str = ""
-    """Of a node of a pair: ACTIVE or STANDBY."""
+    """Role of a node of a pair: ACTIVE or STANDBY."""
     term: int = 0
-    """Rises with every takeover."""
+    """Term of the pair; it rises with every takeover."""
 
 
 class Outgoing(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """A message to be published; times in milliseconds. (It can hold no cycle, so nobody need look for one.)"""
+    """A message to be published; times in ms. It cannot be part of a reference cycle, so the garbage collector does not
+    track it (``gc=False``)."""
 
     payload: bytes
     is_json: bool
@@ -183,7 +189,8 @@ class Publish(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Stored(msgspec.Struct, array_like=True, frozen=True):
-    """The ids in the order of the messages; which of them were there before; which failed their schema, and why."""
+    """Reply to PUBLISH: ids in the order of the messages, indexes of duplicates, and refused messages by index with
+    the reason."""
 
     ids: list[str]
     duplicates: list[int] = []
@@ -199,7 +206,7 @@ class Lease(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Incoming(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """A message in a consumer's hands."""
+    """A leased message, as delivered to its consumer."""
 
     lease: str
     id: str
@@ -212,7 +219,8 @@ class Incoming(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class Deliver(msgspec.Struct, array_like=True, frozen=True):
-    """``policy`` is the queue's policy as JSON text; sent with the first delivery of a request and when it changed."""
+    """Delivery of leased messages. ``policy`` is the queue's policy as JSON text; it is sent with the first delivery of
+    a request and when it changed."""
 
     queue: str
     messages: list[Incoming]
@@ -220,8 +228,9 @@ class Deliver(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Subscribe(msgspec.Struct, array_like=True, frozen=True):
-    """Push messages of a queue to me, at most ``credit`` unsettled at a time. ``held`` are leases from an earlier
-    connection that are still unsettled, and until when: they count."""
+    """Subscribe to a queue: the server pushes messages within a credit window of ``credit`` unsettled messages.
+
+    ``held`` has unsettled leases from an earlier connection with the instants of their expiry; they use credit."""
 
     queue: str
     credit: int
@@ -235,7 +244,7 @@ class Cancel(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Settle(msgspec.Struct, array_like=True, frozen=True):
-    """Ack, and release: these leases."""
+    """Leases to ack or to release."""
 
     leases: list[str]
     consumer: str | None = None
@@ -256,13 +265,13 @@ class Extend(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Settled(msgspec.Struct, array_like=True, frozen=True):
-    """Which leases did not settle, by their place in the request: (code, text)."""
+    """Reply to ACK, NACK, EXTEND and RELEASE: errors as (code, text) by the lease's index in the request."""
 
     errors: dict[int, tuple[str, str]] = {}
 
 
 class Call(msgspec.Struct, array_like=True, frozen=True):
-    """Any other verb, by name, with named values."""
+    """Call of any other method, by name, with named arguments."""
 
     method: str
     values: dict[str, Any] = {}
@@ -279,7 +288,7 @@ class Failed(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Empty(msgspec.Struct, array_like=True, frozen=True):
-    """Nothing to say: ping, pong, bye."""
+    """Empty body of PING, PONG and BYE."""
 
 
 BODIES: dict[Kind, type[msgspec.Struct]] = {
@@ -319,20 +328,20 @@ def frame(kind: Kind, request: int, body: msgspec.Struct) -> bytes:
 
 
 def write_frame(buffer: bytearray, kind: Kind, request: int, body: msgspec.Struct) -> None:
-    """A frame in place of what the buffer held; its memory is used again."""
+    """Encode a frame into ``buffer``, replacing its contents and reusing its memory."""
     _encoder.encode_into(body, buffer, HEAD.size)
     HEAD.pack_into(buffer, 0, len(buffer) - HEAD.size, VERSION, kind, 0, request)
 
 
 def large_frame(kind: Kind, request: int, body: msgspec.Struct, size: int) -> bytearray:
-    """A frame of about so many bytes, written where it stays."""
+    """Encode a frame of about ``size`` bytes into a new buffer, without a further copy."""
     buffer = bytearray(HEAD.size + size)
     write_frame(buffer, kind, request, body)
     return buffer
 
 
 def read(kind: int, body: bytes | memoryview) -> Any:
-    """The value of a frame's body, or ``BadInput`` naming what is wrong with it."""
+    """Decode a frame's body. Raise ``BadInput`` with the reason if it is malformed."""
     decoder = _decoders.get(kind)
     if decoder is None:
         raise BadInput(f"{kind} is not a known kind of frame", field="kind")
@@ -349,7 +358,7 @@ def failed(error: QueueError) -> Failed:
 
 
 def error_of(code: str, text: str, field: str | None = None) -> QueueError:
-    """The error a code stands for; one we do not know is still an error."""
+    """Return the error for a code; ``QueueError`` if the code is unknown."""
     kind = _errors.get(code, QueueError)
     return kind(text, field=field)
 
@@ -357,7 +366,7 @@ def error_of(code: str, text: str, field: str | None = None) -> QueueError:
 # -- listings ----------------------------------------------------------------------------------------------------------
 
 Parts = tuple[Message, Envelope | None, Failure | None, QueuePolicy]
-"""One message with all that is known of it; ``format.delivery.Look`` is such a tuple."""
+"""One listed message with envelope, failure and policy; ``format.delivery.Look`` is such a tuple."""
 
 
 def pack(looks: Iterable[Parts], cursor: str = "") -> dict[str, Any]:
@@ -371,7 +380,7 @@ def pack(looks: Iterable[Parts], cursor: str = "") -> dict[str, Any]:
 
 
 def unpack(page: Any) -> tuple[list[Parts], str]:
-    """What ``pack`` made; ``BadInput`` if it did not."""
+    """Decode a page that ``pack`` encoded; raise ``BadInput`` if it is malformed."""
     try:
         policies = {queue: read_policy(document, queue) for queue, document in page["policies"].items()}
         return [_look(parts, policies) for parts in page["looks"]], page["cursor"]

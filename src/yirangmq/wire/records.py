@@ -13,9 +13,9 @@
 Big-endian. ``length`` counts the bytes after the twelfth; the checksum covers all bytes after itself. ``docs/log.md``
 has an example byte by byte; tests/golden pins it. Sans-IO.
 
-With the extra ``[fast]`` the processor's own instructions compute the CRC-32: the same value, in a sixth of the time
+With the extra ``[fast]`` the CRC-32 is computed by processor instructions: the same value, in a sixth of the time
 for a record of 2,000 bytes. Bulk frames, as a pipeline sends them, are checked once when they arrive (``survey``);
-``read_bare`` and ``read_many`` read them later without a further check of what is known."""
+``read_bare`` and ``read_many`` read them later without repeating the checks."""
 
 import struct
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
@@ -37,9 +37,9 @@ except ImportError:
 # -- layout ------------------------------------------------------------------------------------------------------------
 
 KIND = 20
-"""Of a record among the kinds of ``wire.frames``; 21 and 22 lie in segments only and are never sent."""
+"""Frame kind of a record in ``wire.frames``. Kinds 21 and 22 occur in segments only and are never sent."""
 SIGN = bytes((1, KIND, 0, 0, 0, 0, 0, 0))
-"""Version, kind, flags and request: eight bytes by which a record is found."""
+"""Signature of a record: version, kind, flags and request. Salvage finds records by these eight bytes."""
 OUTER = struct.Struct(">I8sI")
 """Length, sign, checksum."""
 INNER = struct.Struct(">QQQHHHH")
@@ -47,30 +47,30 @@ WHOLE = struct.Struct(">I8sIQQQHHHH")
 LENGTH_FROM = 12
 CRC_FROM = OUTER.size
 HEAD = WHOLE.size
-"""48: where the topic begins."""
+"""Size of the header in bytes: 48. The topic begins after it."""
 HAS_KEY = 1
-"""A mark: there is a key, be it empty."""
+"""Bit of ``marks``: the record has a key, which may be empty."""
 SYNCED = 2
-"""A mark: when this frame was written, everything before it was on disk."""
+"""Bit of ``marks``: when this frame was written, all bytes before it were on disk."""
 MOST_PART = 2**16 - 1
 PLAIN = MAX_FRAME - 2 * MOST_PART
-"""A payload so small fits with any topic."""
+"""Maximum payload in bytes that fits a frame with any topic and headers."""
 MOST_RECORD = MAX_FRAME + LENGTH_FROM
 BYTES: frozenset[type] = frozenset((bytes, memoryview))
-"""What a payload mostly is."""
+"""Usual types of a payload; other types take the slower check."""
 MANY = 64
-"""Records from which on it pays to look at all of them at once."""
+"""Batch size from which on it is faster to check all records together."""
 
 _pack_outer = OUTER.pack
 _pack_inner = INNER.pack
 _unpack = WHOLE.unpack_from
 _unpack_body = struct.Struct(">IQQQHHHH").unpack_from
-_encode_headers = msgspec.msgpack.Encoder(enc_hook=str).encode  # for kinds of str; nothing else comes here
+_encode_headers = msgspec.msgpack.Encoder(enc_hook=str).encode  # for subclasses of str; other types do not occur
 _decode_headers = msgspec.msgpack.Decoder(dict[str, str]).decode
 
 
 class Batch(NamedTuple):
-    """Frames in a row; frame n begins at ``offsets[n]``. ``topics`` are the latest sequences of those that occur."""
+    """Consecutive frames; frame n begins at ``offsets[n]``. ``topics`` has the latest sequence of each topic in it."""
 
     data: bytes
     offsets: list[int]
@@ -78,7 +78,7 @@ class Batch(NamedTuple):
 
 
 class Head(NamedTuple):
-    """What is known of a frame without reading its end. ``size`` is that of the whole frame."""
+    """Header of a frame. ``size`` is that of the whole frame, in bytes."""
 
     size: int
     crc: int
@@ -91,18 +91,18 @@ class Head(NamedTuple):
     headers_size: int
 
 
-# A tuple's own way to be made takes half the time of the one that names its members.
+# ``tuple.__new__`` takes half the time of the named tuple's constructor.
 new_head = cast("Callable[[tuple[int, ...]], Head]", partial(tuple.__new__, Head))
 new_record = cast("Callable[[tuple[Any, ...]], Record]", partial(tuple.__new__, Record))
 Kept = TypeVar("Kept", bound=Record)
-"""What a record becomes: one, or one that can do more."""
+"""Result type of decoding: ``Record`` or a subclass."""
 
 
 # -- checks of new records ---------------------------------------------------------------------------------------------
 
 
 def check_record(record: NewRecord) -> None:
-    """``BadInput`` naming the field; what passes can be encoded."""
+    """Check that a record can be encoded; raise ``BadInput`` with the field if not."""
     check_topic(record.topic)
     payload: object = record.payload
     if not isinstance(payload, bytes | bytearray | memoryview):
@@ -119,14 +119,17 @@ def check_record(record: NewRecord) -> None:
 
 
 def check_batch(batch: Sequence[NewRecord], known: Container[str]) -> int:
-    """All of them are records; the bytes of their payloads. A topic that is known need not be looked at again."""
+    """Check the records of a batch; return the total size of their payloads in bytes. Topics in ``known`` are not
+    checked again."""
     if not batch:
         raise BadInput("must hold at least one record", field="records")
     return _check_each(batch, known) if len(batch) < MANY else _check_many(batch, known)
 
 
 def _check_many(batch: Sequence[NewRecord], known: Container[str]) -> int:
-    """Records made together are alike: what they have in common is looked at once."""
+    """Check a large batch by column: records of one batch are mostly alike, so common parts are checked once.
+
+    An unusual batch falls back to ``_check_each``."""
     topics, payloads, keys, headers = zip(*batch, strict=True)
     are_usual = {*map(type, topics)} == {str} and {*map(type, payloads)} <= BYTES
     if not are_usual or keys.count(None) < len(keys) or len({*map(id, headers)}) > 1:
@@ -146,7 +149,7 @@ def _check_many(batch: Sequence[NewRecord], known: Container[str]) -> int:
 
 def _check_each(batch: Sequence[NewRecord], known: Container[str]) -> int:
     size = 0
-    same: Mapping[str, str] = NO_HEADERS  # records made together may share their headers
+    same: Mapping[str, str] = NO_HEADERS  # records of one batch may share their headers
     for record in batch:
         topic, payload, key, headers = record
         if type(topic) is not str or type(payload) is not bytes or len(payload) > PLAIN or key is not None:
@@ -161,7 +164,7 @@ def _check_each(batch: Sequence[NewRecord], known: Container[str]) -> int:
 
 
 def _is_flat(view: memoryview) -> bool:
-    """Its length is its size."""
+    """Return whether the view is one-dimensional contiguous bytes, so that its length is its size."""
     return view.ndim == 1 and view.itemsize == 1 and view.c_contiguous
 
 
@@ -198,8 +201,8 @@ def _checked_headers(headers: object) -> bytes:
 def encode_batch(
     records: Sequence[NewRecord], sequence: int, at_ns: int, known: Mapping[str, int], *, synced: bool
 ) -> Batch:
-    """Checked records as frames with the numbers from ``sequence`` on. ``known`` has the latest sequence of each topic;
-    it is not changed. ``synced`` marks the first frame."""
+    """Encode checked records as frames with sequences from ``sequence`` on. ``known`` has the latest sequence of each
+    topic; it is not changed. ``synced`` marks the first frame."""
     if sequence + len(records) - 1 > MOST_SEQUENCE:
         raise TooLarge(f"sequences end at {MOST_SEQUENCE}", field="sequence")
     parts: list[bytes] = []
@@ -208,7 +211,7 @@ def encode_batch(
     at = 0
     marks = SYNCED if synced else 0
     same, told = NO_HEADERS, b""
-    current, name, number = "", b"", 0  # records made together are mostly of one topic
+    current, name, number = "", b"", 0  # records of one batch mostly have the same topic
     tail, name_size, told_size = b"", 0, 0
     for topic, payload, key, headers in records:
         if topic != current or headers is not same:
@@ -241,14 +244,15 @@ def _inner_with_key(sequence: int, number: int, at_ns: int, marks: int, name: by
 
 
 def encode(record: Record, *, synced: bool = False) -> bytes:
-    """One frame with the numbers it has."""
+    """Encode one record with the sequences that it has."""
     new = NewRecord(record.topic, record.payload, record.key, record.headers)
     known = {record.topic: record.topic_sequence - 1}
     return encode_batch([new], record.sequence, record.at_ns, known, synced=synced).data
 
 
 def read_head(data: bytes | memoryview, at: int = 0) -> Head | None:
-    """The head of the frame that begins there; None if none does. At least ``HEAD`` bytes must lie there."""
+    """Return the header of the frame that begins at ``at``; None if there is no frame. At least ``HEAD`` bytes must
+    follow ``at``."""
     length, sign, crc, sequence, number, at_ns, marks, topic_size, key_size, headers_size = _unpack(data, at)
     size = length + LENGTH_FROM
     if sign != SIGN or not HEAD + topic_size + key_size + headers_size <= size <= MOST_RECORD:
@@ -257,7 +261,7 @@ def read_head(data: bytes | memoryview, at: int = 0) -> Head | None:
 
 
 def is_sound(data: bytes | memoryview, at: int, head: Head) -> bool:
-    """Whether the frame, which lies there as a whole, is what was written."""
+    """Return whether the checksum of the whole frame at ``at`` is correct."""
     return crc32(memoryview(data)[at + CRC_FROM : at + head.size]) == head.crc
 
 
@@ -266,12 +270,12 @@ def topic_at(data: bytes | memoryview, at: int, head: Head) -> bytes:
 
 
 def decode(data: bytes | memoryview, at: int, head: Head) -> Record:
-    """The record of a frame that lies there as a whole; ``StoreDamaged`` if it does not hold what was written."""
+    """Decode the whole frame at ``at``. Raise ``StoreDamaged`` if its checksum differs."""
     return _decode(memoryview(data), at + HEAD, head)
 
 
 def read_body(body: bytes | memoryview, make: Callable[[tuple[Any, ...]], Kept] = new_record) -> Kept:  # type: ignore[assignment]
-    """The record of a frame as ``wire.frames`` hands it over: without its first twelve bytes."""
+    """Decode a frame body from ``wire.frames``: a record without its first twelve bytes."""
     if len(body) < HEAD - LENGTH_FROM:
         raise BadInput(f"a record of {len(body)} bytes, at least {HEAD - LENGTH_FROM}", field="body")
     head = new_head((len(body) + LENGTH_FROM, *_unpack_body(body)))
@@ -303,7 +307,8 @@ def _decode(
 
 
 class RecordReader:
-    """Feed it any split of a stream of records, take whole ones out. After an error the stream is beyond repair."""
+    """Record reader: accepts any split of a stream and yields whole records. After an error the stream cannot be
+    resynchronized: close it."""
 
     def __init__(self, max_frame: int = MAX_FRAME) -> None:
         self._most = max_frame + LENGTH_FROM
@@ -316,7 +321,7 @@ class RecordReader:
         return len(self._buffer)
 
     def feed(self, data: bytes | memoryview) -> Iterator[Record]:
-        """Whole records of what has come so far; who stops early goes on with ``feed(b"")``."""
+        """Yield the whole records received so far. A caller that stops early resumes with ``feed(b"")``."""
         if self._buffer:
             self._buffer += data
             if len(self._buffer) < self._need:
@@ -356,8 +361,8 @@ new_new_record = cast("Callable[[tuple[Any, ...]], NewRecord]", partial(tuple.__
 
 
 class Survey(NamedTuple):
-    """What frames in a row hold: ``topics`` as they are spelt, ``largest`` in bytes of a whole frame. ``is_bare``: none
-    has headers, and every key is text."""
+    """Summary of consecutive frames: ``topics`` as encoded, ``largest`` in bytes of a whole frame. ``is_bare``: no
+    record has headers, and every key is UTF-8 text."""
 
     records: int
     topics: frozenset[bytes]
@@ -366,7 +371,8 @@ class Survey(NamedTuple):
 
 
 def survey(data: bytes) -> Survey:
-    """Whole and sound records, one after the other; ``BadInput`` if it is anything else."""
+    """Check consecutive frames and summarize them. Raise ``BadInput`` unless they are whole records with correct
+    checksums."""
     at, count, end, largest, is_bare = 0, 0, len(data), 0, True
     view = memoryview(data)
     topics: set[bytes] = set()
@@ -409,8 +415,10 @@ def _is_text(data: bytes) -> bool:
 
 
 def read_bare(data: memoryview, prefix: int, headers: Mapping[str, str]) -> list[NewRecord]:
-    """Records to be appended, of frames that are known to be bare: these are their headers. ``prefix``: bytes of
-    the topic that are not part of its name. Payloads are views of what was given: nothing is copied."""
+    """Decode new records from checked bare frames, and give each ``headers``.
+
+    ``prefix`` is the number of leading topic bytes that are not part of its name. Payloads are views of ``data``,
+    without a copy."""
     at, end = 0, len(data)
     found: list[NewRecord] = []
     last, topic = b"", ""
@@ -428,8 +436,8 @@ def read_bare(data: memoryview, prefix: int, headers: Mapping[str, str]) -> list
 
 
 def read_many(data: bytes) -> list[Record]:
-    """Frames in a row whose bytes are known to be what was written: no checksum is compared. Those with the same
-    headers share them. ``BadInput`` where it is not whole records."""
+    """Decode consecutive frames that were checked before: no checksum is compared. Records with equal headers share
+    one mapping. Raise ``BadInput`` if the data is not whole records."""
     at, end = 0, len(data)
     found: list[Record] = []
     topics: dict[bytes, str] = {}

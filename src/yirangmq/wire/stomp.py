@@ -19,15 +19,15 @@ from yirangmq.core.errors import BadInput, TooLarge
 
 V10, V11, V12 = VERSIONS = ("1.0", "1.1", "1.2")
 MOST_HEADERS = 200
-"""Of one frame. (ActiveMQ takes 1000, RabbitMQ 100.)"""
+"""Maximum number of headers per frame. (ActiveMQ accepts 1000, RabbitMQ 100.)"""
 LONGEST_LINE = 10 * 1024
-"""Bytes of one header, as others have it too."""
+"""Maximum bytes of one header, as in other servers."""
 LONGEST_HEAD = 64 * 1024
-"""Bytes of command and headers: an envelope beside its payload holds no more either."""
+"""Maximum bytes of command and headers: an envelope without its payload has the same limit."""
 MOST_BODY = 16 * 1024 * 1024
 BEAT = b"\n"
 PLAIN = frozenset({"CONNECT", "STOMP", "CONNECTED"})
-"""Frames whose headers are not escaped, so that 1.0 can read them."""
+"""Frames with unescaped headers, so that version 1.0 can read them."""
 _ESCAPED = re.compile(r"\\(.?)", re.DOTALL)
 _SPECIAL = {V10: re.compile(r"[\n\r\0]"), V11: re.compile(r"[\\\n:\0]"), V12: re.compile(r"[\\\n\r:\0]")}
 _MEANING = {
@@ -35,12 +35,12 @@ _MEANING = {
     V12: {"n": "\n", "c": ":", "\\": "\\", "r": "\r"},
 }
 _WRITTEN = {"\n": "\\n", ":": "\\c", "\\": "\\\\", "\r": "\\r", "\0": " "}
-"""A NUL would end the frame for some readers, and no version has words for it."""
+"""Escape sequences. A NUL becomes a space: it would end the frame for some readers, and no version can escape it."""
 _COMMAND = re.compile(r"[A-Z]{1,20}")
 
 
 class Frame(NamedTuple):
-    """Of a header that stands there twice the first one counts."""
+    """A STOMP frame. If a header is repeated, the first one counts."""
 
     command: str
     headers: dict[str, str]
@@ -51,12 +51,14 @@ class _Head(NamedTuple):
     command: str
     headers: dict[str, str]
     length: int | None
-    """None: up to the first NUL."""
+    """Body length in bytes; None: the body ends at the first NUL."""
 
 
 class StompReader:
-    """Feed it any split of the bytes, take whole frames out. ``version`` is set when it is known; until then headers
-    are read as 1.2 reads those of CONNECT. What is too large is refused as soon as that can be seen."""
+    """STOMP frame reader: accepts any split of the bytes and yields whole frames.
+
+    ``version`` is set after it was negotiated; until then headers are parsed as 1.2 parses those of CONNECT. A frame
+    that is too large is refused as early as possible."""
 
     def __init__(self, most_body: int = MOST_BODY) -> None:
         self.version = V12
@@ -73,8 +75,9 @@ class StompReader:
         return len(self._buffer)
 
     def feed(self, data: bytes) -> Generator[Frame, None, None]:
-        """Whole frames of what has come so far; who stops early goes on with ``feed(b"")``. After an error the stream
-        is beyond repair: close it."""
+        """Yield the whole frames received so far. A caller that stops early resumes with ``feed(b"")``.
+
+        After an error the stream cannot be resynchronized: close it."""
         if self._buffer:
             self._buffer += data
             if not self._is_worth_a_look(data):
@@ -102,7 +105,7 @@ class StompReader:
             self._buffer += data[at:]
 
     def _is_worth_a_look(self, data: bytes) -> bool:
-        """A large frame in small pieces is looked at when it can be whole, not at each piece."""
+        """Return whether a frame or head may be complete: a large frame in small pieces is not parsed at each piece."""
         size = len(self._buffer)
         if not data or self._is_interrupted:
             return True
@@ -113,7 +116,7 @@ class StompReader:
         return size >= self._need
 
     def _take_head(self, data: bytes, at: int) -> int:
-        """Where the body begins; 0 if the head is not whole yet."""
+        """Parse command and headers; return the offset of the body, or 0 if the head is incomplete."""
         end = data.find(b"\n\n", at)
         skip = 2
         other = data.find(b"\n\r\n", at, end + 1 if end >= 0 else at + LONGEST_HEAD + 3)
@@ -157,7 +160,7 @@ class StompReader:
         return int(text)
 
     def _body_end(self, data: bytes, at: int) -> tuple[int, int]:
-        """Where the body ends, and how much follows it that is no part of it; -1: it is not whole yet."""
+        """Return the end of the body and the number of terminator bytes after it; end -1 if it is incomplete."""
         length = None if self._head is None else self._head.length
         if length is None:
             end = data.find(b"\0", at + self._scanned)
@@ -175,7 +178,7 @@ class StompReader:
 
 
 def _skip_ends(data: bytes, at: int) -> int:
-    """Past ends of lines; a CR at the very end may be the first half of one."""
+    """Skip line ends. A CR as the last byte is kept: it may be the first half of a CR LF."""
     size = len(data)
     while at < size and (data[at] == 10 or (data[at] == 13 and at + 1 < size and data[at + 1] == 10)):
         at += 1
@@ -208,7 +211,7 @@ def _unescaped(text: str, version: str) -> str:
 
 
 def escape(text: str, version: str) -> str:
-    """As it stands in a header. 1.0 has no words for the end of a line: it becomes a space."""
+    """Escape text for a header. Version 1.0 has no escape sequences: a line end becomes a space."""
     special = _SPECIAL[version]
     if not special.search(text):
         return text
@@ -218,12 +221,12 @@ def escape(text: str, version: str) -> str:
 
 
 def encode(version: str, command: str, headers: Mapping[str, str], body: bytes = b"") -> bytes:
-    """A whole frame; a body is given its length."""
+    """Encode a frame. A non-empty body gets a ``content-length`` header."""
     plain = command in PLAIN
     lines = [command]
     for name, value in headers.items():
         if version == V10 and ":" in name:
-            continue  # nobody could read it
+            continue  # 1.0 cannot escape the colon
         lines.append(f"{name}:{value}" if plain else f"{escape(name, version)}:{escape(value, version)}")
     if body:
         lines.append(f"content-length:{len(body)}")
