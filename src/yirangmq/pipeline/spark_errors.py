@@ -1,6 +1,6 @@
 """Spark's errors as errors of yirangmq, and the log file for the output of Spark's Java process.
 
-An error is reduced to the line that says what is wrong, without the stacks of two languages.
+An error is reduced to the line that names the fault, without the stacks of two languages.
 
 The Java process keeps the file descriptors that it was started with. They point to the log file, so that its output
 does not mix with a command's lines. Notices of the data source are in that file too, and are read from it."""
@@ -17,7 +17,7 @@ from yirangmq.core.errors import BadInput, NotAllowed, QueueError, Retired, Stor
 # -- errors ------------------------------------------------------------------------------------------------------------
 
 OURS = re.compile(r"(?:SourceError|Retired|Refused|BadInput): ([^\n]+)")
-"""How an error of the data source, or of a step, ends up in a text of Spark's."""
+"""Pattern of an error of the data source, or of a step, inside a text of Spark's."""
 CONDITION = re.compile(r"\[[A-Z][A-Z0-9_.]+\] ")
 FAILED = "STREAM_FAILED"
 ENDED = "terminated with exception: "
@@ -29,7 +29,7 @@ MOST = 600
 
 @contextmanager
 def plain(field: str | None = None) -> Iterator[None]:
-    """``field`` names the place where it is known."""
+    """Raise Spark's errors as errors of yirangmq; ``field`` names the place of the error if it is known."""
     try:
         yield
     except QueueError:
@@ -42,7 +42,7 @@ def plain(field: str | None = None) -> Iterator[None]:
 
 
 def as_queue_error(error: Exception, field: str | None = None) -> QueueError | None:
-    """None: it is not Spark's."""
+    """Return Spark's error as an error of yirangmq, or None if the error is not Spark's."""
     text = str(error)
     ours = OURS.findall(text)
     if ours:
@@ -59,12 +59,13 @@ def as_queue_error(error: Exception, field: str | None = None) -> QueueError | N
 
 
 def is_too_busy(error: Exception) -> bool:
-    """Spark waits ten seconds for a Python process that it started, and this cannot be set."""
+    """Return whether a Python process did not start in time. Spark waits ten seconds for it; that is not
+    configurable."""
     return "Python worker failed to connect back" in str(error)
 
 
 def is_of_the_input(text: str) -> bool:
-    """Spark has a name for it, and no stream was running yet."""
+    """Return whether the input is at fault: Spark has a condition name for the error, and no stream was running yet."""
     return CONDITION.search(text) is not None and FAILED not in text
 
 
@@ -81,13 +82,15 @@ def _ours(words: str, field: str | None) -> QueueError:
 
 
 def words_of(text: str) -> str:
-    """One line of a text of Spark's."""
+    """Reduce a text of Spark's to one line."""
     ours = OURS.findall(text)
     return ours[-1].strip()[:MOST] if ours else line_of(text)
 
 
 def line_of(text: str) -> str:
-    """The line that says most: one with Spark's name for what is wrong, else the last of Python's, else the first."""
+    """Return the most informative line.
+
+    That is a line with Spark's name of the condition, else the last error line of Python's, else the first line."""
     lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
     for line in lines:
         if CONDITION.search(line) and FAILED not in line and not line.endswith(TRACEBACK):
@@ -102,12 +105,15 @@ def line_of(text: str) -> str:
 # -- output of the Java process ----------------------------------------------------------------------------------------
 
 MARK = b"yirangmq: "
-"""How the lines of the data source begin (``source.errors.say``)."""
+"""Prefix of the lines that the data source prints (``source.errors.say``)."""
 TAIL = 4000
 
 
 class SparkLog:
-    """``taking`` while the Java process is started: it keeps what it was given for as long as it lives."""
+    """Log file of Spark's Java process, and the notices in it.
+
+    Use ``taking`` while the Java process is started: the process keeps the descriptors it inherits for its whole
+    life."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -132,7 +138,7 @@ class SparkLog:
             os.close(file)
 
     def notes(self) -> list[str]:
-        """What the data source said since the last look."""
+        """Return the notices of the data source since the previous call."""
         try:
             with self.path.open("rb") as file:
                 file.seek(self._read)
@@ -146,7 +152,7 @@ class SparkLog:
         ]
 
     def tail(self) -> str:
-        """Its end, for somebody who looks for a reason."""
+        """Return the last ``TAIL`` bytes as text, for an error report."""
         try:
             return self.path.read_bytes()[-TAIL:].decode("utf-8", "replace")
         except FileNotFoundError:

@@ -4,12 +4,12 @@
     checked = validate(orders, schema)
     route(checked, {"queue:large": "payload.amount > 1000"}, "queue:small").writeStream.format("yirangmq")…
 
-Each step adds columns and drops none, so that the original bytes are there at the end. What is wrong with a row is in
-its column ``errors``; ``route`` sends such rows to the dead letters, with the reason and the original bytes.
+Each step adds columns and drops none, so that the original bytes are there at the end. The column ``errors`` lists the
+problems of a row; ``route`` sends such rows to the dead letters, with the reason and the original bytes.
 
 A wrong column, a bad expression or a bad schema is an error when the step is built, before any data moves. Inside a
 query function of a declarative pipeline Spark does not say which columns a frame has. There Spark itself reports the
-error, at ``dry-run``. ``parse_envelope`` is then taken for the first step and every other step for a later one."""
+error, at ``dry-run``. There ``parse_envelope`` counts as the first step and every other step as a later one."""
 
 import json
 import sys
@@ -31,7 +31,7 @@ ENVELOPE = (
     "messageId string, timestamp string, queue string, type string, version int, attributes map<string,string>, "
     "traceId string, deduplicationKey string, payload string"
 )
-"""As JSON members; the payload is kept as its own JSON text."""
+"""JSON members of an envelope; the payload is kept as its own JSON text."""
 MARKS = ("messageId", "timestamp", "type", "version", "attributes", "traceId", "deduplicationKey")
 ERRORS = "errors"
 TARGET = "target"
@@ -42,10 +42,10 @@ FOR_SINK = ("key", "headers", TARGET, REASON, "message_id", "type", "version", "
 
 
 def parse_envelope(frame: DataFrame, payload: StructType | str | None = None, *, value: str = "value") -> DataFrame:
-    """The members of an envelope as columns: ``message_id``, ``type``, ``version``, ``sent_at``, ``attributes``,
-    ``trace_id`` and ``payload``. A value that is a bare payload is all payload; one that is no JSON gets an error.
+    """Add the members of an envelope as columns: ``message_id``, ``type``, ``version``, ``sent_at``, ``attributes``,
+    ``trace_id`` and ``payload``. A value that is no envelope is all payload; a value that is no JSON gets an error.
 
-    With a schema (Spark's, or its text) ``payload`` is a struct, and a payload that does not fit gets an error."""
+    With a schema (Spark's, or its text) ``payload`` is a struct, and a payload that does not match gets an error."""
     _need(frame, value)
     text = F.col(value).cast("string")
     read = F.from_json(text, f"{ENVELOPE}, _bad string", {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_bad"})
@@ -69,15 +69,17 @@ def parse_envelope(frame: DataFrame, payload: StructType | str | None = None, *,
 
 
 def _is_json(text: Column) -> Column:
-    """Whether all of it is one JSON value. Spark's own readers stop after the first value, whatever follows it: so it
-    is read as the only element of a list and as a member of an object, and a tail breaks one of the two."""
+    """Return whether the text is a single JSON value.
+
+    Spark's readers stop after the first value and ignore the rest. Therefore the text is parsed as the only element of
+    a list and as a member of an object; trailing text makes one of the two invalid."""
     listed = F.try_parse_json(F.concat(F.lit("["), text, F.lit("]")))
     member = F.try_parse_json(F.concat(F.lit('{"v":'), text, F.lit("}")))
     return member.isNotNull() & (F.size(F.try_variant_get(listed, "$", "array<variant>")) == 1)
 
 
 def _typed(frame: DataFrame, schema: StructType | str) -> DataFrame:
-    """The payload as a struct; None of its members where it does not fit."""
+    """Convert the payload to a struct. Its members are null if it does not match the schema."""
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_bad"}
     read = F.from_json(F.col("payload"), f"{_ddl(schema)}, _bad string", options)
     unfit = F.when(F.col("payload").isNotNull() & read["_bad"].isNotNull(), F.lit(UNFIT))
@@ -86,26 +88,28 @@ def _typed(frame: DataFrame, schema: StructType | str) -> DataFrame:
 
 
 def validate(frame: DataFrame, schema: Mapping[str, Any], *, column: str = "value") -> DataFrame:
-    """Each value against a JSON Schema; what it complains of goes to ``errors``. Needs the extra ``schema``, on the
-    machines of the executors too."""
+    """Check each value against a JSON Schema, and add the violations to ``errors``.
+
+    Needs the extra ``schema``, on the machines of the executors too."""
     _need(frame, column)
     text = json.dumps(schema)
     check_limits(schema, len(text), "schema", BadInput)
     judge = Complaints(text)
     try:
-        judge.ready()  # a bad schema is told of here, and not by a task
+        judge.ready()  # report a bad schema here instead of in a task
     except ImportError:
         raise MissingExtra("checking against a schema needs jsonschema-rs; pip install 'yirangmq[schema]'") from None
     except ValueError as error:
         raise BadInput(f"is no JSON Schema: {error}", field="schema") from None
     complaints = F.udf(judge, ArrayType(StringType()), useArrow=True)
-    found = complaints(F.col(column).cast("binary"))  # as text, bytes that are none would stop the task
+    found = complaints(F.col(column).cast("binary"))  # as binary: invalid UTF-8 would stop the task
     return frame.withColumn(ERRORS, F.array_distinct(F.concat(_errors(frame), found)))
 
 
 def enrich(frame: DataFrame, table: DataFrame, on: str | Sequence[str], *, small: bool = True) -> DataFrame:
-    """The columns of a table beside each row that has its key; a row without a match keeps nulls. ``small``: the table
-    is sent to every task instead of sorting both."""
+    """Add the columns of the table row with the same key; a row without a match gets nulls.
+
+    ``small``: the table is sent to every task, and neither side is sorted."""
     keys = [on] if isinstance(on, str) else list(on)
     _need(frame, *keys)
     _need(table, *keys)
@@ -117,8 +121,10 @@ def enrich(frame: DataFrame, table: DataFrame, on: str | Sequence[str], *, small
 
 
 def guard_time(frame: DataFrame, *, time: str = "timestamp", ahead: str = "1 minute") -> DataFrame:
-    """A clock that runs ahead must not make everybody else late: the time of a row from the future is set to now, and
-    the row gets an error. Goes before ``deduplicate`` and ``aggregate`` where the time is the sender's."""
+    """Replace times in the future by the current time, and add an error to the row.
+
+    Otherwise a sender with a clock that is ahead would move the watermark and make the rows of all others late. Use
+    this step before ``deduplicate`` and ``aggregate`` if the time is set by the sender. ``ahead`` is the tolerance."""
     _need(frame, time)
     limit = _checked(lambda: F.current_timestamp() + F.expr(f"interval {ahead}"), "ahead")
     is_ahead = F.coalesce(F.col(time) > limit, F.lit(False))
@@ -132,7 +138,8 @@ def guard_time(frame: DataFrame, *, time: str = "timestamp", ahead: str = "1 min
 def deduplicate(
     frame: DataFrame, by: str | Sequence[str] = "message_id", *, within: str = "10 minutes", time: str = "timestamp"
 ) -> DataFrame:
-    """One row of those with the same key. In a stream: of those that come within so long of each other."""
+    """Keep one row per key. In a stream, rows with the same key are duplicates if their times differ by at most
+    ``within``."""
     keys = [by] if isinstance(by, str) else list(by)
     _need(frame, *keys)
     if columns_of(frame) is not None and not frame.isStreaming:
@@ -150,8 +157,10 @@ def aggregate(
     time: str = "timestamp",
     late: str = "1 minute",
 ) -> DataFrame:
-    """Measures by window of time and the columns ``by``. ``measures``: name to SQL expression; by default how many
-    rows, and how many with errors. Rows that come later than ``late`` are left out of a stream's windows."""
+    """Compute measures by time window and the columns ``by``.
+
+    ``measures`` maps a name to an SQL expression; the default is the number of rows, and of rows with errors. A
+    stream's windows leave out rows that arrive more than ``late`` after the newest time."""
     _need(frame, time, *by)
     if measures is None:
         measures = {"rows": "count(*)"}
@@ -164,8 +173,9 @@ def aggregate(
 
 
 def route(frame: DataFrame, rules: Mapping[str, str], otherwise: str, *, dead: str | None = None) -> DataFrame:
-    """A column ``target`` by content: the first rule (target to SQL condition) that holds, or ``otherwise``. Rows with
-    ``errors`` go to the dead letters: of ``dead`` (a queue's name), or of the queue they were for."""
+    """Add a column ``target`` by content: the first rule (target to SQL condition) that holds, or ``otherwise``.
+
+    Rows with ``errors`` go to the dead letters: of ``dead`` (a queue's name), or of the queue they were routed to."""
     for target in (*rules, otherwise):
         check_target(target)
     chosen: Column = F.lit(otherwise)
@@ -182,8 +192,9 @@ def route(frame: DataFrame, rules: Mapping[str, str], otherwise: str, *, dead: s
 
 
 def sample(frame: DataFrame, share: float, *, by: str | None = None) -> DataFrame:
-    """About this share of the rows. ``by``: all rows with the same value in this column, or none; and the same ones in
-    every run."""
+    """Keep about this share of the rows.
+
+    ``by``: keep all rows with the same value in this column, or none. The same rows are kept in every run."""
     if not 0 < share <= 1:
         raise BadInput(f"must be more than 0 and at most 1, not {share}", field="share")
     if by is None:
@@ -193,8 +204,9 @@ def sample(frame: DataFrame, share: float, *, by: str | None = None) -> DataFram
 
 
 def for_sink(frame: DataFrame, *, value: str = "value", columns: Sequence[str] | None = None) -> DataFrame:
-    """Only what the sink takes: value, key, headers, and what says where a row goes. ``columns``: which of these there
-    are, where Spark does not say."""
+    """Select the columns the sink accepts: value, key, headers, and the target of the row.
+
+    ``columns``: the columns that exist, if Spark does not report them."""
     _need(frame, value)
     there = columns_of(frame) if columns is None else columns
     if there is None:
@@ -210,7 +222,7 @@ def check_target(target: str) -> str:
 
 
 def columns_of(frame: DataFrame) -> list[str] | None:
-    """None inside a pipeline's query function, where Spark refuses to say."""
+    """Return the columns, or None inside a pipeline's query function, where Spark does not report them."""
     return None if _is_being_declared() else frame.columns
 
 
@@ -234,7 +246,9 @@ def _existing(frame: DataFrame, name: str) -> Column:
 
 
 def _errors(frame: DataFrame, *, first: bool = False) -> Column:
-    """What was found wrong with the row before. ``first``: whether to take this for the first step, if in doubt."""
+    """Return the problems found by earlier steps.
+
+    ``first``: whether this counts as the first step if the columns are unknown."""
     there = columns_of(frame)
     is_there = not first if there is None else ERRORS in there
     none = F.array().cast("array<string>")
@@ -246,7 +260,7 @@ def _if_any(error: Column) -> Column:
 
 
 def _expression(frame: DataFrame, text: str, name: str) -> Column:
-    """Spark reads an expression when it is used; so it is used once, to name the one that is wrong."""
+    """Parse an expression. Spark checks an expression on use, so it is used once here, to name the wrong one."""
     made = F.expr(text)
     if columns_of(frame) is not None:
         _checked(lambda: frame.select(made).schema, name, f"{text!r}: ")
@@ -254,7 +268,7 @@ def _expression(frame: DataFrame, text: str, name: str) -> Column:
 
 
 def _checked(build: Callable[[], Made], field: str, prefix: str = "") -> Made:
-    """What Spark says of a wrong name or type, as an error that names the place."""
+    """Build a frame or column. Raise Spark's error about a wrong name or type as ``BadInput`` with its field."""
     try:
         return build()
     except (AnalysisException, ParseException) as error:

@@ -1,6 +1,6 @@
 """Stream job ``process``: a topic through steps into queues and topics.
 
-It runs until it is stopped or, without a trigger, until it has read what is there. Steps, columns, target and
+It runs until it is stopped or, without a trigger, until it has read all existing records. Steps, columns, target and
 checkpoint are checked before any data moves. A lock file allows a single query per checkpoint."""
 
 import json
@@ -32,7 +32,8 @@ LOCK = "yirangmq.lock"
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """``trigger``: how often, such as ``1 second``; None: what is there now, and then it ends."""
+    """Options of a stream job. ``trigger`` is the interval, such as ``1 second``; None reads the existing records and
+    ends."""
 
     source: Place
     target: str
@@ -42,14 +43,15 @@ class Work:
     start: str = "latest"
     most: int | None = None
     bury: bool = True
-    """Rows that cannot be written go to the dead letters with the reason; else the query stops at the first."""
+    """Whether rows that cannot be written go to the dead letters with the reason. Otherwise the query stops at the
+    first."""
     skip_lost: bool = False
-    """Records that were retired before they were read are passed over, and said to be; else the query fails."""
+    """Whether records that were retired before they were read are skipped and reported. Otherwise the query fails."""
 
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """Where a stream begins: at ``sequence`` of its checkpoint, or where ``start`` says."""
+    """Start position of a stream: ``sequence`` of its checkpoint, or ``start`` without a checkpoint."""
 
     sequence: int | None
     batch: int | None
@@ -62,8 +64,9 @@ class Beginning:
 
 
 def load_steps(text: str | None, folder: Path, master: str = LOCAL) -> Steps:
-    """``module:function``, looked for in ``folder`` too; a function from DataFrame to DataFrame. On a cluster the
-    modules of that folder are sent along."""
+    """Import ``module:function``, a function from DataFrame to DataFrame; ``folder`` is searched too.
+
+    On a cluster the modules of that folder are sent with it."""
     if text is None:
         return lambda frame: frame
     module, _, name = text.partition(":")
@@ -85,7 +88,7 @@ def load_steps(text: str | None, folder: Path, master: str = LOCAL) -> Steps:
 
 
 def build(spark: SparkSession, work: Work, through: Steps) -> DataFrame:
-    """The rows for the sink; an error points at the place, and no data was read."""
+    """Build the rows for the sink. An error names its place, and no data has been read."""
     steps.check_target(work.target)
     options = {**run_registry.source_options(work.source, work.reach), "startingOffsets": work.start}
     if work.most is not None:
@@ -96,7 +99,7 @@ def build(spark: SparkSession, work: Work, through: Steps) -> DataFrame:
     with spark_errors.plain("from"):
         frame = spark.readStream.format("yirangmq").options(**options).load()
     try:
-        made: Any = through(frame)  # what a user's function returns is not known
+        made: Any = through(frame)  # a user's function may return anything
     except (AnalysisException, ParseException) as error:
         raise BadInput(f"{name}: {str(error).strip().splitlines()[0][:400]}", field="steps") from None
     if not isinstance(made, DataFrame) or not made.isStreaming:
@@ -111,7 +114,7 @@ def build(spark: SparkSession, work: Work, through: Steps) -> DataFrame:
 
 
 def counted(rows: DataFrame) -> DataFrame:
-    """What Spark is asked to count of the rows of each micro-batch."""
+    """Request counts of the rows of each micro-batch from Spark."""
     is_dead = F.col(steps.TARGET).startswith("dlq:")
     told = {"rows": F.count(F.lit(1)), "dead": F.count_if(is_dead), "empty": F.count_if(F.col("value").isNull())}
     return rows.observe(QUALITY, *(column.alias(name) for name, column in told.items()))
@@ -132,7 +135,7 @@ def begin(rows: DataFrame, work: Work, name: str) -> StreamingQuery:
 
 
 def beginning(work: Work) -> Beginning:
-    """What the checkpoint says."""
+    """Read the start position from the checkpoint."""
     folder = work.checkpoint / "offsets"
     batches = sorted((int(path.name) for path in folder.glob("[0-9]*") if path.name.isdecimal()), reverse=True)
     for batch in batches:
@@ -142,7 +145,7 @@ def beginning(work: Work) -> Beginning:
 
 
 def _sequence(path: Path) -> int | None:
-    """The last line of a file of offsets is that of the one source."""
+    """Return the sequence in the last line of an offsets file, which is that of the only source."""
     try:
         value: Any = json.loads(path.read_text().strip().splitlines()[-1])
         return int(value["global_seq"])
@@ -152,7 +155,7 @@ def _sequence(path: Path) -> int | None:
 
 @contextmanager
 def held(checkpoint: Path) -> Iterator[None]:
-    """Two queries on one checkpoint would undo each other's work."""
+    """Lock the checkpoint: two queries on one checkpoint would corrupt it."""
     checkpoint.mkdir(parents=True, exist_ok=True)
     with (checkpoint / LOCK).open("w") as lock:
         if not try_lock(lock.fileno()):

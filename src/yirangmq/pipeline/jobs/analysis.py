@@ -18,12 +18,13 @@ from yirangmq.core.errors import BadInput
 
 SETTLED = ("done", "dropped")
 LATEST = ("value", "type", "priority", "enqueued_at", "due_at", "headers", "sha256")
-"""What comes from the latest content of a message."""
+"""Columns taken from the latest content of a message."""
 
 
 def messages(records: DataFrame) -> DataFrame:
-    """The columns of a queue or an archive, and ``leased_at``, ``delivery`` and ``sha256``. A message of whose day no
-    file is left has no row, also where a later day tells how it ended."""
+    """Return a row per message: the columns of a queue or an archive, and ``leased_at``, ``delivery`` and ``sha256``.
+
+    A message is left out if no file of the day that accepted it is left, even if a later day holds its outcome."""
     is_content = F.col("record").isin("accepted", "rewritten")
     content_at, ended_at = F.when(is_content, F.col("position")), F.when(~is_content, F.col("position"))
     failed_at = F.when(F.col("failure_reason").isNotNull(), F.col("position"))
@@ -41,12 +42,12 @@ def messages(records: DataFrame) -> DataFrame:
 
 
 def settled(records: DataFrame) -> DataFrame:
-    """Those of which nothing more will be told: what an archive takes in."""
+    """Return the messages in a final state: the rows that an archive accepts."""
     return messages(records).where(F.col("status").isin(*SETTLED))
 
 
 def _without_deleted(whole: DataFrame, records: DataFrame) -> DataFrame:
-    """With a queue that was deleted all its messages were dropped."""
+    """Mark the messages of a deleted queue as dropped."""
     gone = (
         records.where("record = 'queue_deleted'")
         .groupBy("queue")
@@ -65,7 +66,7 @@ def _without_deleted(whole: DataFrame, records: DataFrame) -> DataFrame:
 
 
 def audit(records: DataFrame) -> DataFrame:
-    """A row for each topic: first and last offset, records, how many are missing and how many are there again."""
+    """Return a row per topic: first and last offset, number of records, of missing offsets and of repeated records."""
     distinct = F.count_distinct("offset")
     return (
         records.groupBy("topic")
@@ -81,7 +82,7 @@ def audit(records: DataFrame) -> DataFrame:
 
 
 def gaps(records: DataFrame) -> DataFrame:
-    """A row for each gap: the offsets from ``begin`` to ``end`` are not there."""
+    """Return a row per gap: the offsets from ``begin`` to ``end`` are missing."""
     line = Window.partitionBy("topic").orderBy("offset")
     before = F.lag("offset").over(line)
     there = records.select("topic", "offset").distinct().withColumn("before", before)
@@ -91,7 +92,7 @@ def gaps(records: DataFrame) -> DataFrame:
 
 
 def repeats(records: DataFrame) -> DataFrame:
-    """A row for each offset that is there more than once, and whether its values differ."""
+    """Return a row per offset that occurs more than once, and whether its values differ."""
     grouped = records.groupBy("topic", "offset").agg(
         F.count(F.lit(1)).alias("times"), (F.count_distinct(F.xxhash64("value")) > 1).alias("differ")
     )
@@ -105,7 +106,7 @@ SAMPLES = 3
 
 
 def poison_messages(messages: DataFrame, least: int = 3) -> DataFrame:
-    """Payloads, to the byte, whose failures are ``least`` or more, in one message or in several together."""
+    """Return identical payloads with ``least`` or more failures, in one message or in several together."""
     failed = _failed(messages, least).withColumn("payload", F.sha2("value", 256))
     return (
         failed.groupBy("queue", "payload")
@@ -122,7 +123,8 @@ def poison_messages(messages: DataFrame, least: int = 3) -> DataFrame:
 
 
 def poison_shapes(messages: DataFrame, least: int = 3) -> DataFrame:
-    """Shapes of which ``least`` or more messages failed for the same reason, in different payloads or not."""
+    """Return the shapes of which ``least`` or more messages failed for the same reason, with equal or different
+    payloads."""
     text = F.col("value").cast("string")
     shape = F.coalesce(F.schema_of_variant(F.try_parse_json(text)), F.lit(NO_SHAPE))
     return (

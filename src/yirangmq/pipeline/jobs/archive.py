@@ -1,8 +1,8 @@
 """Archive jobs: ``archive`` to Parquet files by date, ``compact`` for closed days, ``housekeep`` for retention.
 
-Topic records or finished messages are archived once each. A repeated run adds what is new: of a topic what follows the
-last sequence, of queues the messages that are not in the archive yet. Written files are read back and compared with
-what was read (rows, first, last, checksum) before the manifest lists them.
+Topic records or finished messages are archived once each. A repeated run adds new rows only: of a topic the records
+after the last sequence, of queues the messages that are not in the archive yet. Written files are read back and
+compared with their input (rows, first, last, checksum) before the manifest lists them.
 
 Compaction joins the files of a day that is over into few. The old files are removed last: after the new files compared
 equal and are listed. The manifest is ``pipeline.jobs.manifest``."""
@@ -31,7 +31,7 @@ COMPARED = "rows, first, last and checksum"
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """``sums`` of what was added; ``last`` the last sequence that is in now."""
+    """Result of an archive run: ``sums`` of the added rows; ``last`` is the last archived sequence."""
 
     sums: Sums
     last: int
@@ -40,7 +40,7 @@ class Archived:
 
 
 def archive(frame: DataFrame, folder: Path, of: str) -> Archived:
-    """Rows as the data source gives them, of a topic (``global_seq``) or of queues (``seq``)."""
+    """Add new rows of the data source to the archive: of a topic (``global_seq``) or of queues (``seq``)."""
     with manifests.alone(folder):
         known = manifests.load_or_begin(folder, of)
         manifests.sweep(folder, known)
@@ -56,7 +56,7 @@ def archive(frame: DataFrame, folder: Path, of: str) -> Archived:
 
 
 def read_archive(spark: SparkSession, folder: Path, days: Sequence[str] | None = None) -> DataFrame:
-    """What is listed, and nothing else; with a column ``date``."""
+    """Read the listed files only, with a column ``date``."""
     found = manifests.load(folder)
     files = [file for day in (days if days is not None else [None]) for file in found.files(day)]
     if not files:
@@ -86,7 +86,7 @@ def _fresh(frame: DataFrame, folder: Path, known: Manifest) -> DataFrame:
 
 
 def _shaped(frame: DataFrame) -> DataFrame:
-    """The members of an envelope as columns of their own, and the day."""
+    """Add the members of an envelope and the day as columns."""
     time = "timestamp" if "timestamp" in frame.columns else "changed_at"
     if time == "timestamp":
         read = steps.parse_envelope(frame)
@@ -95,7 +95,8 @@ def _shaped(frame: DataFrame) -> DataFrame:
 
 
 def write(rows: DataFrame, folder: Path, sequence: str, files_a_day: int = 0) -> tuple[dict[str, list[File]], Sums]:
-    """Rows with a column ``date``: written, read back, compared, and in their places, not listed yet."""
+    """Write rows with a column ``date``, read them back, compare, and move the files to their days. They are not listed
+    yet."""
     staging = folder / STAGING
     shutil.rmtree(staging, ignore_errors=True)
     seen = Observation("archive")
@@ -115,7 +116,7 @@ def write(rows: DataFrame, folder: Path, sequence: str, files_a_day: int = 0) ->
     for number, (path, day, sums) in enumerate(found):
         name = f"{sums.first:020d}-{sums.last:020d}-{number:05d}.zstd.parquet"
         while (folder / f"date={day}" / name).exists():
-            name = f"0{name}"  # compaction of a day that is one file already: both stand there for a moment
+            name = f"0{name}"  # compacting a day of one file: both files exist for a moment
         files.setdefault(day, []).append(File(manifests.take_in(folder, path, day, name), sums))
     shutil.rmtree(staging)
     return files, wanted
@@ -161,7 +162,7 @@ class Compacted:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What housekeeping did."""
+    """Result of a housekeeping run."""
 
     compacted: tuple[Compacted, ...]
     removed: tuple[str, ...]
@@ -170,7 +171,7 @@ class Kept:
 
 
 def compact(spark: SparkSession, folder: Path, day: str, today: date, file_bytes: int = FILE_BYTES) -> Compacted:
-    """``BadInput`` for a day that is not over."""
+    """Join the files of a day into few. ``BadInput`` if the day is not over."""
     if read_day(day) >= today:
         raise BadInput(f"{day} is not over; only closed days are compacted", field="day")
     with manifests.alone(folder):
@@ -184,7 +185,7 @@ def compact(spark: SparkSession, folder: Path, day: str, today: date, file_bytes
 def housekeep(
     spark: SparkSession, folder: Path, today: date, keep_days: int = KEEP_DAYS, *, dry_run: bool = False
 ) -> Kept:
-    """The last ``keep_days`` days and today stay."""
+    """Compact closed days and remove days before the last ``keep_days`` days. Today is always kept."""
     if keep_days < 1:
         raise BadInput(f"must be at least 1, not {keep_days}", field="keep-days")
     with manifests.alone(folder):

@@ -24,7 +24,7 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """Of some rows: how many, their first and last sequence, and a checksum that does not depend on their order."""
+    """Summary of a set of rows: number, first and last sequence, and a checksum that does not depend on their order."""
 
     rows: int
     first: int
@@ -43,7 +43,7 @@ class Sums:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """``name`` is relative to the archive's folder."""
+    """File of the archive; ``name`` is relative to the archive's folder."""
 
     name: str
     sums: Sums
@@ -51,7 +51,8 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """``of`` says what is archived here, such as ``topic:orders``; ``last`` is the last sequence that is in."""
+    """List of the archive's files by day. ``of`` names the source, such as ``topic:orders``; ``last`` is the last
+    archived sequence."""
 
     of: str
     last: int = 0
@@ -69,7 +70,7 @@ class Manifest:
 
 
 def load(folder: Path) -> Manifest:
-    """``NotFound`` where there is no archive."""
+    """Read the manifest. ``NotFound`` if there is no archive."""
     try:
         value = json.loads((folder / LIST).read_bytes())
         days = {day: tuple(_file(one) for one in files) for day, files in value["days"].items()}
@@ -95,7 +96,7 @@ def load_or_begin(folder: Path, of: str) -> Manifest:
 
 
 def save(folder: Path, manifest: Manifest) -> None:
-    """In one step, and on disk when it returns."""
+    """Replace the manifest atomically; it is on disk when the function returns."""
     days = {day: [asdict(file) for file in files] for day, files in sorted(manifest.days.items())}
     value = {"version": VERSION, "of": manifest.of, "last": manifest.last, "days": days}
     fresh = folder / f"{LIST}.new"
@@ -109,7 +110,7 @@ def save(folder: Path, manifest: Manifest) -> None:
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """While this job works on the archive no other does."""
+    """Lock the archive. ``StoreBusy`` if another job holds the lock."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / LOCK).open("w") as lock:
         if not try_lock(lock.fileno()):
@@ -118,7 +119,7 @@ def alone(folder: Path) -> Iterator[None]:
 
 
 def sweep(folder: Path, manifest: Manifest) -> int:
-    """Remove what is not listed: left by a job that was stopped, or replaced by compaction."""
+    """Remove unlisted files: the leftovers of an interrupted job, or files replaced by compaction."""
     shutil.rmtree(folder / STAGING, ignore_errors=True)
     listed = {file.name for file in manifest.files()}
     gone = [path for path in folder.glob("date=*/*") if str(path.relative_to(folder)) not in listed]
@@ -131,7 +132,7 @@ def sweep(folder: Path, manifest: Manifest) -> int:
 
 
 def take_in(folder: Path, staged: Path, day: str, name: str) -> str:
-    """Move a staged file to its day; it is on disk, and not listed yet."""
+    """Move a staged file to its day and sync it to disk; it is not listed yet."""
     home = folder / f"date={day}"
     home.mkdir(exist_ok=True)
     with staged.open("rb") as file:

@@ -1,7 +1,7 @@
 """Replay jobs: ``replay`` and ``load`` of rows into a queue or a topic, ``redrive`` of dead letters.
 
 A replay and a load have a name. The broker's ledger accepts a name once, so a repeated run under the same name does
-nothing. A redrive moves the dead letters themselves; a message that was moved is no dead letter any more."""
+nothing. A redrive moves the dead letters themselves; a moved message is no longer a dead letter."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -25,7 +25,8 @@ def chosen(
     first: int | None = None,
     last: int | None = None,
 ) -> DataFrame:
-    """Rows by SQL condition, time (from ``since`` to before ``until``) and sequence (from ``first`` to ``last``)."""
+    """Select rows by SQL condition, time (from ``since`` to before ``until``) and sequence (from ``first`` to
+    ``last``)."""
     time = "timestamp" if "timestamp" in frame.columns else "changed_at"
     sequence = "global_seq" if "global_seq" in frame.columns else "seq"
     if since is not None:
@@ -40,7 +41,7 @@ def chosen(
 
 
 def where(frame: DataFrame, condition: str) -> DataFrame:
-    """``BadInput`` with Spark's own words, before any data moves."""
+    """Filter rows by an SQL condition. ``BadInput`` with Spark's error text, before any data moves."""
     try:
         return frame.where(condition)
     except (AnalysisException, ParseException) as error:
@@ -55,8 +56,9 @@ def _moment(frame: DataFrame, text: str, field: str) -> Column:
 
 
 def for_replay(frame: DataFrame, target: str) -> DataFrame:
-    """Rows for the sink, in their order, each with a header that says what it is a replay of. Their ids are new ones:
-    the old ones are known to the broker, and would be taken for the same message sent twice."""
+    """Return rows for the sink, in order, each with a header that names its origin.
+
+    The rows get new ids. The broker knows the old ids and would reject the rows as duplicates."""
     steps.check_target(target)
     if "global_seq" in frame.columns:
         sequence, origin = "global_seq", F.concat_ws("/", "topic", F.col("offset").cast("string"))
@@ -75,12 +77,14 @@ def for_replay(frame: DataFrame, target: str) -> DataFrame:
 
 
 OF_ITS_LIFE = ("messageId", "deduplicationKey", "timestamp", "delaySec", "ttlSec", "yr-batch")
-"""Headers that belong to the one that was, and not to its replay."""
+"""Headers that belong to the original message and are not copied to its replay."""
 
 
 def for_load(table: DataFrame, to: str, id: str | None = None) -> DataFrame:
-    """Any table for the sink: its column ``value``, or each row as a JSON object. ``to``: ``queue:NAME`` or
-    ``topic:NAME``. ``id``: the column with the message's id, which must be unique for good."""
+    """Return the rows of any table for the sink: its column ``value``, or each row as a JSON object.
+
+    ``to`` is ``queue:NAME`` or ``topic:NAME``. ``id`` is the column with the message's id, which must be unique
+    permanently."""
     target = F.lit(steps.check_target(to)).alias("target")
     if id is not None and id not in table.columns:
         raise BadInput(f"there is no column {id!r} among {', '.join(table.columns)}", field="id")
@@ -96,7 +100,7 @@ def for_load(table: DataFrame, to: str, id: str | None = None) -> DataFrame:
 
 
 def write(rows: DataFrame, broker: str, name: str, token: str | None = None) -> None:
-    """Into the broker, all or none, once under this name."""
+    """Write the rows to the broker: all or none, and once under this name."""
     writer = rows.write.format("yirangmq").option("broker", broker).option("publishId", name)
     if token:
         writer = writer.option("token", token)
@@ -104,13 +108,13 @@ def write(rows: DataFrame, broker: str, name: str, token: str | None = None) -> 
 
 
 class Redriving(Protocol):
-    """How dead letters of a queue go back in line; returns how many did."""
+    """Function that redrives dead letters of a queue and returns their number."""
 
     def __call__(self, queue: str, ids: Sequence[str]) -> int: ...
 
 
 def redrive(letters: DataFrame, condition: str, move: Redriving, told: Callable[[int], None] | None = None) -> int:
-    """Those for which the SQL condition holds, oldest first, some at a time."""
+    """Redrive the dead letters that match the SQL condition, oldest first, ``REDRIVEN_AT_ONCE`` per call."""
     found = where(letters, condition).orderBy("queue", "seq").select("queue", "message_id")
     done = 0
     waiting: dict[str, list[str]] = {}

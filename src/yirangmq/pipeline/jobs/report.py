@@ -22,11 +22,12 @@ from yirangmq.core.errors import BadInput
 SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 ACCURACY = 10_000
 GROWTH = timedelta(days=1)
-"""Dead letters of the last so long are compared with those of as long before."""
+"""Period of the dead-letter comparison: dead letters of the last period are compared with those of the period
+before."""
 
 
 def report(messages: DataFrame, now: datetime, growth: timedelta = GROWTH) -> dict[str, DataFrame]:
-    """Name to frame; ``now`` has a time zone."""
+    """Return the frames of the report by name; ``now`` must have a time zone."""
     if now.tzinfo is None:
         raise BadInput("needs a time zone", field="now")
     rows = normal(messages)
@@ -41,7 +42,7 @@ def report(messages: DataFrame, now: datetime, growth: timedelta = GROWTH) -> di
 
 
 def normal(frame: DataFrame) -> DataFrame:
-    """Only the columns a report looks at, by the names that messages have."""
+    """Return the columns a report uses, under the names of message columns."""
     if "global_seq" in frame.columns:
         made: Mapping[str, Column] = {
             "queue": F.col("topic"),
@@ -73,7 +74,7 @@ def normal(frame: DataFrame) -> DataFrame:
 
 
 def totals(rows: DataFrame) -> DataFrame:
-    """Of each queue: how many stand where, and which share of those that ended are dead."""
+    """Return a row per queue: number of messages by state, and the share of dead ones among those that ended."""
     done, dead = F.count_if(F.col("status") == "done"), F.count_if(_is_dead())
     return (
         rows.groupBy("queue")
@@ -90,7 +91,7 @@ def totals(rows: DataFrame) -> DataFrame:
 
 
 def rates(rows: DataFrame) -> DataFrame:
-    """Of each queue and minute: how many were published, done, dead."""
+    """Return a row per queue and minute: number of messages published, done and dead."""
     happened = rows.select(
         "queue",
         F.explode(
@@ -108,7 +109,9 @@ def rates(rows: DataFrame) -> DataFrame:
 
 
 def times(rows: DataFrame) -> DataFrame:
-    """Of each queue, in seconds: from published to leased (wait), leased to done (processing), published to done."""
+    """Return percentiles per queue and span, in seconds.
+
+    The spans are published to leased (wait), leased to done (processing) and published to done (whole)."""
     is_done = F.col("status") == "done"
     spans = {
         "wait": _seconds("enqueued_at", "leased_at"),
@@ -124,7 +127,7 @@ def times(rows: DataFrame) -> DataFrame:
 
 
 def dead_letters(rows: DataFrame, now: datetime, growth: timedelta) -> DataFrame:
-    """Of each queue and reason: how many, how many of late, how many in the time before that."""
+    """Return a row per queue and reason: number of dead letters, of the last period, and of the period before."""
     edge, before = F.lit(now - growth), F.lit(now - 2 * growth)
     late = F.count_if(F.col("ended_at") >= edge)
     earlier = F.count_if((F.col("ended_at") >= before) & (F.col("ended_at") < edge))
@@ -142,13 +145,13 @@ def dead_letters(rows: DataFrame, now: datetime, growth: timedelta) -> DataFrame
 
 
 def retries(rows: DataFrame) -> DataFrame:
-    """Of each queue: how many messages took how many attempts."""
+    """Return a row per queue and number of attempts: number of messages."""
     tried = rows.where("attempt > 0")
     return tried.groupBy("queue", "attempt").agg(F.count(F.lit(1)).alias("messages")).orderBy("queue", "attempt")
 
 
 def weeks(rows: DataFrame) -> DataFrame:
-    """Of each queue and week, from Monday: how many were published, with how many bytes."""
+    """Return a row per queue and week, from Monday: number and bytes of published messages."""
     week = F.to_date(F.date_trunc("week", "enqueued_at")).alias("week")
     counted = [F.count(F.lit(1)).alias("published"), F.sum("size").alias("bytes")]
     return rows.groupBy("queue", week).agg(*counted).orderBy("queue", "week")
@@ -188,7 +191,7 @@ svg{max-width:100%;height:auto}text{font-size:11px;fill:#6b7280}
 
 
 def values(frames: Mapping[str, DataFrame]) -> dict[str, Rows]:
-    """Everything as JSON can say it."""
+    """Return the rows of all frames as JSON values."""
     return {name: [_document(row) for row in frame.collect()] for name, frame in frames.items()}
 
 
@@ -198,7 +201,7 @@ def _document(row: Row) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, datetime):
-        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")  # Spark's are in the zone of this machine
+        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")  # Spark returns local time
     if isinstance(value, date):
         return value.isoformat()
     if isinstance(value, Decimal):
@@ -254,7 +257,9 @@ def _rate_charts(rows: Rows) -> list[str]:
 
 
 def _lines(name: str, labels: Sequence[str], rows: Rows) -> str:
-    """A line for each thing counted. Minutes without any are not in the rows; the line leaps over them at 0."""
+    """Draw a line per counter.
+
+    Minutes without messages have no rows; the line drops to 0 between them."""
     at = [datetime.fromisoformat(label).timestamp() / 60 for label in labels]
     most = max(max(row[what] for what in COLORS) for row in rows) or 1
     wide = max(at[-1] - at[0], 1)

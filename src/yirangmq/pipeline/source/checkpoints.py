@@ -1,8 +1,8 @@
 """Ownership of checkpoint folders: a single query per checkpoint.
 
-The owner is written into the folder: machine, process and the process's start time. While the owner lives, another
-query is refused before any data moves. Spark by itself notices only after both have worked for a while. Folders that
-are not on this machine are left alone. An owner on another machine does not count."""
+The owner is written into the folder: machine, process and the process's start time. While the owner is alive, another
+query is refused before any data moves. Without this check Spark notices only after both queries have run for a while.
+Folders that are not on this machine are not checked. An owner on another machine does not count."""
 
 import fcntl
 import json
@@ -17,7 +17,9 @@ NAME = "yirangmq.owner"
 
 
 def claim(checkpoint: str | None) -> None:
-    """This process, or the Java process it works for, has the checkpoint from now on, for as long as it lives."""
+    """Claim the checkpoint for this process, or for the Java process above it, for as long as that process lives.
+
+    ``SourceError`` if the owner is another live process."""
     folder = local_folder(checkpoint or "")
     process = owner_of(os.getpid())
     if folder is None or process is None:
@@ -25,7 +27,7 @@ def claim(checkpoint: str | None) -> None:
     try:
         handle = os.open(os.path.join(folder, NAME), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError:
-        return  # not there yet, or not ours to write: Spark says so itself
+        return  # missing yet, or not writable: Spark reports it
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
         known = _read(os.pread(handle, 4096, 0))
@@ -42,7 +44,7 @@ def claim(checkpoint: str | None) -> None:
 
 
 def release(folder: str) -> None:
-    """Its query has ended, and the Java process that this one began may live on."""
+    """Remove the claim after the query has ended. The Java process that this process started may live on."""
     path = os.path.join(folder, NAME)
     try:
         with open(path, "rb") as file:
@@ -55,7 +57,7 @@ def release(folder: str) -> None:
 
 
 def local_folder(checkpoint: str) -> str | None:
-    """As a path of this machine; None: it is somewhere else."""
+    """Return the path of the folder on this machine, or None if it is not on this machine."""
     if not re.match(r"[a-zA-Z][a-zA-Z0-9+.-]+:", checkpoint):
         return checkpoint if os.path.isdir(checkpoint) else None
     parts = urlsplit(checkpoint)
@@ -64,11 +66,12 @@ def local_folder(checkpoint: str) -> str | None:
 
 
 Owner = tuple[str, int, int]
-"""Machine, process id, when the process began: an id is given again, the two together are not."""
+"""Machine, process id and start time of the process. The system reuses process ids; id and start time together are
+unique."""
 
 
 def owner_of(process: int) -> Owner | None:
-    """The Java process above this one, or the process itself; None where that cannot be known."""
+    """Return the Java process above this process, or the process itself. None if ``/proc`` does not tell."""
     here = process
     for _ in range(10):
         found = _stat(here)
@@ -83,14 +86,17 @@ def owner_of(process: int) -> Owner | None:
 
 
 def is_alive(owner: Owner) -> bool:
-    """Of another machine nobody can say; a checkpoint that moved is not locked for that."""
+    """Return whether the owner lives on this machine.
+
+    An owner on another machine cannot be checked and counts as dead, so that a checkpoint that was moved is not
+    locked."""
     machine, process, begun = owner
     found = _stat(process)
     return machine == socket.gethostname() and found is not None and found[2] == begun
 
 
 def _stat(process: int) -> tuple[str, int, int] | None:
-    """Name, parent, when it began."""
+    """Return name, parent and start time of a process, or None if it has ended."""
     try:
         with open(f"/proc/{process}/stat", encoding="utf-8", errors="replace") as file:
             text = file.read()

@@ -10,11 +10,11 @@ from typing import Any, Never
 
 
 class SourceError(ValueError):
-    """Something is wrong with an option, a row or the data; the text says what, and what to do."""
+    """An option, a row or the data is wrong; the text names the fault and the remedy."""
 
 
 class Retired(SourceError):
-    """Records were asked for that are no longer kept: from ``asked`` on, where the log begins at ``first``."""
+    """Requested records are no longer kept: the request starts at ``asked``, the log begins at ``first``."""
 
     def __init__(self, asked: int, first: int) -> None:
         super().__init__(f"sequence {asked} is no longer kept; the log begins at {first}")
@@ -26,7 +26,7 @@ class Retired(SourceError):
 
 
 class Refused(SourceError):
-    """The server said no; ``code`` is its own word for why."""
+    """The server refused the request; ``code`` is the error code of its reply."""
 
     def __init__(self, text: str, code: str = "", status: int = 0) -> None:
         super().__init__(text)
@@ -38,13 +38,13 @@ class Refused(SourceError):
 
 
 def retired_of(text: str) -> Retired | None:
-    """From a server's own words, which name both numbers."""
+    """Parse a server's error text that holds both sequence numbers. Return None for any other text."""
     found = re.search(r"sequence (\d+) .* begins at (\d+)", text)
     return Retired(int(found[1]), int(found[2])) if found else None
 
 
 def say(text: str) -> None:
-    """One line for whoever watches the driver."""
+    """Print a one-line notice to stderr of the driver."""
     print(f"yirangmq: {text}", file=sys.stderr, flush=True)
 
 
@@ -54,11 +54,14 @@ NULL, NOT_JSON = "the value is null", "the value is not JSON"
 MAX_ERRORS = 5
 MAX_REASON = 1000
 BACKTRACK_STEPS = 100_000
-"""As ``format.json_schema`` has it, which executors may not have."""
+"""Upper bound of backtracking steps per pattern; the same as in ``format.json_schema``, which executors may not
+have."""
 
 
 class Complaints:
-    """Called with the bytes of a value. It travels as the text of its schema; who uses it makes its own validator."""
+    """JSON Schema validator of values; callable with the bytes of a value.
+
+    It is pickled as the text of its schema. Each process builds its own validator from it."""
 
     def __init__(self, schema: str) -> None:
         self._schema = schema
@@ -68,7 +71,9 @@ class Complaints:
         return {"_schema": self._schema, "_validator": None}
 
     def ready(self) -> Any:
-        """``ImportError`` without jsonschema-rs, ``ValueError`` for what is no JSON Schema."""
+        """Return the validator, and build it at the first call.
+
+        Raises ``ImportError`` without jsonschema-rs, and ``ValueError`` if the text is no JSON Schema."""
         if self._validator is None:
             import jsonschema_rs
 
@@ -95,5 +100,5 @@ class Complaints:
 
 
 def _refuse(uri: str) -> Never:
-    """Instead of the library's own retriever, which reads files and calls URLs."""
+    """Refuse every reference. Replaces the library's own retriever, which reads files and calls URLs."""
     raise ValueError("only references inside the schema are resolved")

@@ -1,8 +1,9 @@
 """Record frames in bulk: heads as numpy columns, parts as Arrow arrays, checksums of one or many frames.
 
-The frame is described in docs/log.md. Records are not handled singly, except for checksums and for headers that differ.
+The frame is described in docs/log.md. Records are not processed singly, except for checksums and for headers that
+differ.
 
-CRC-32 comes from isal where that package is installed, and from zlib otherwise; isal uses the machine's own
+CRC-32 comes from isal where that package is installed, and from zlib otherwise; isal uses the processor's CRC
 instructions. For many frames of the same size a single CRC-32 over all of them is compared with the value that follows
 from the stored checksums."""
 
@@ -41,15 +42,18 @@ HEAD_COLUMNS = [
 HAS_KEY = 1
 MOST_RECORD = (16 << 20) + LENGTH_FROM
 WORTH_A_GUESS = 16
-"""Frames of one size in a row, from which on it pays to look for them at one go."""
+"""Minimum number of consecutive frames of one size for which a search with one numpy operation is faster than a
+walk."""
 LONGEST_WALK = 4096
 WIDEST_COMPARED = 512
-"""Bytes of headers up to which many of them are compared at one go."""
+"""Upper bound of the header size, in bytes, up to which the headers of many frames are compared in one operation."""
 
 
 class Run(NamedTuple):
-    """A buffer, and where in it whole frames begin; ``end``: where the last of them ends. ``step``: all are of this
-    size, one behind the other; 0: nobody looked, or they are not."""
+    """Run of whole frames in a buffer.
+
+    ``starts`` holds the offset of each frame, ``end`` the offset after the last one. ``step`` is the size of all frames
+    if they are equal in size and adjacent. It is 0 if they are not, or if that is not known."""
 
     buffer: "bytes | memoryview"
     starts: "Numbers"
@@ -64,7 +68,9 @@ class Run(NamedTuple):
 
 
 def walk(buffer: "bytes | memoryview") -> Run:
-    """Whole frames from the beginning on, and nothing else but the beginning of one more."""
+    """Return the run of whole frames at the beginning of the buffer.
+
+    Only the beginning of one more frame may follow; ``SourceError`` for anything else."""
     run = walk_far(buffer)
     if len(buffer) - run.end >= HEAD and not _size_at(buffer, run.end):
         raise SourceError("the data holds something that is no record; run 'yirangmq log check'")
@@ -72,8 +78,9 @@ def walk(buffer: "bytes | memoryview") -> Run:
 
 
 def walk_far(buffer: "bytes | memoryview") -> Run:
-    """What may be whole frames, by their lengths, from the beginning on. Where many of one size lie in a row they are
-    found at one go."""
+    """Return the run of frames at the beginning of the buffer, found by their lengths alone.
+
+    The contents are not checked. Consecutive frames of one size are found with one numpy operation."""
     import numpy as np
 
     raw = np.frombuffer(buffer, np.uint8)
@@ -96,13 +103,13 @@ def walk_far(buffer: "bytes | memoryview") -> Run:
 
 
 def _size_at(buffer: "bytes | memoryview", at: int) -> int:
-    """0: no record begins like that."""
+    """Return the size of the frame that begins at ``at``, in bytes, or 0 if no frame begins like that."""
     size: int = unpack_from(">I", buffer, at)[0] + LENGTH_FROM
     return size if HEAD <= size <= MOST_RECORD else 0
 
 
 def _alike(raw: "Numbers", at: int, size: int) -> int:
-    """How many frames of this size lie in a row."""
+    """Return the number of consecutive frames of this size."""
     import numpy as np
 
     count = (len(raw) - at) // size
@@ -124,7 +131,7 @@ def _step(buffer: "bytes | memoryview", at: int, most: int) -> tuple[list[int], 
 
 
 def gather(buffer: "bytes | memoryview", begin: "Numbers", size: int) -> "Numbers":
-    """So many bytes from each of these places, as rows."""
+    """Return ``size`` bytes from each of these offsets, one row per offset."""
     import numpy as np
 
     if not len(begin) or not size:
@@ -138,7 +145,7 @@ def heads_of(buffer: memoryview, starts: "Numbers") -> "Numbers":
 
 
 class Frames:
-    """The heads of a run as columns of numbers."""
+    """The frame heads of a run as numpy columns."""
 
     def __init__(self, run: Run) -> None:
         import numpy as np
@@ -172,7 +179,7 @@ class Frames:
         return len(self.starts)
 
     def verify(self, sums: "EvenSums | None" = None) -> None:
-        """Each holds what was written."""
+        """Compare each frame with its checksum; ``SourceError`` names the first damaged record."""
         if sums is not None and self._step and sums.agree(self.buffer[int(self.starts[0]) :], self._step, self._sums):
             return
         row = self.first_damaged()
@@ -183,7 +190,7 @@ class Frames:
             )
 
     def first_damaged(self) -> int:
-        """The row of the first that does not hold what was written; the number of rows if there is none."""
+        """Return the row of the first frame with a wrong checksum, or the number of rows if all are sound."""
         buffer, wanted = self.buffer, self._sums.tolist()
         parts = zip((self.starts + CRC_FROM).tolist(), self.ends.tolist(), strict=True)
         sums = [crc32(buffer[begin:end]) for begin, end in parts]
@@ -192,7 +199,7 @@ class Frames:
         return next(row for row, (sum, stored) in enumerate(zip(sums, wanted, strict=True)) if sum != stored)
 
     def chosen(self, rows: "Numbers | slice") -> "Frames":
-        """Only these."""
+        """Return these rows only."""
         made = object.__new__(Frames)
         made.buffer, made._step = self.buffer, 0
         for name in ("starts", "ends", "sequence", "topic_sequence", "at_ns", "has_key", "topic_size", "key_size",
@@ -204,7 +211,7 @@ class Frames:
     # -- parts as arrays ----------------------------------------------------------------------------------------------
 
     def topics(self) -> "tuple[Numbers, list[str]]":
-        """For each frame which of the names is its own, and the names."""
+        """Return the index of the topic of each frame, and the list of topics."""
         if self._topics is None:
             self._topics = self._find_topics()
         return self._topics
@@ -235,8 +242,10 @@ class Frames:
         return codes, names
 
     def _slices(self, begin: "Numbers", end: "Numbers") -> "pyarrow.Array[Any]":
-        """Parts of the buffer: with the gaps between them one long array, of which every second is taken. That is one
-        copy, into memory of Arrow's, which is used again for the next batch."""
+        """Return parts of the buffer as an Arrow array.
+
+        The parts and the gaps between them form one long array, of which every second element is taken. That is one
+        copy, into memory of Arrow's that the next batch reuses."""
         import numpy as np
         import pyarrow as pa
 
@@ -251,13 +260,14 @@ class Frames:
         return both.take(pa.array(np.arange(0, 2 * len(begin) - 1, 2)))
 
     def _even(self, begin: int, size: int) -> "Numbers":
-        """So many bytes of each frame from there on, if all are of one size."""
+        """Return ``size`` bytes at offset ``begin`` of each frame, as a view. All frames must have one size."""
         import numpy as np
 
         return np.ndarray((len(self),), f"V{size}", self.buffer, int(self.starts[0]) + begin, (self._step,))
 
     def _even_slices(self, begin: int, size: int) -> "pyarrow.Array[Any]":
-        """The same for all frames, copied at one go."""
+        """Return ``size`` bytes at offset ``begin`` of each frame as an Arrow array, with one copy. All frames must
+        have one size."""
         import numpy as np
         import pyarrow as pa
 
@@ -286,7 +296,7 @@ class Frames:
         return self._slices(self._payload_from, self.ends)
 
     def headers(self) -> list[dict[str, str]]:
-        """Of each frame; those that are written alike are read once."""
+        """Return the headers of each frame; identical header bytes are parsed once."""
         codes, found = self._header_codes()
         return [found[code] for code in codes.tolist()]
 
@@ -298,8 +308,9 @@ class Frames:
         return maps.take(pa.array(codes))
 
     def _header_codes(self) -> "tuple[Numbers, list[dict[str, str]]]":
-        """For each frame which of the maps is its own, and the maps. Frames in a row whose headers are the same bytes
-        are looked at once."""
+        """Return the index of the headers of each frame, and the list of parsed headers.
+
+        Consecutive frames with the same header bytes are parsed once."""
         import numpy as np
 
         codes = np.zeros(len(self), np.int64)
@@ -319,7 +330,7 @@ class Frames:
         return codes, found
 
     def _alike_runs(self, begin: "Numbers", size: int) -> "list[tuple[int, int]]":
-        """Where so many bytes from each place are those of the place before."""
+        """Return the row ranges in which the ``size`` bytes at these offsets are the same."""
         import numpy as np
 
         if not size:
@@ -333,7 +344,7 @@ class Frames:
 
 
 def _sizes(found: "Numbers") -> list[int]:
-    """Those that occur; mostly there is one."""
+    """Return the distinct values; usually there is one."""
     import numpy as np
 
     return [int(found[0])] if len(found) and (found == found[0]).all() else np.unique(found).tolist()
@@ -349,28 +360,31 @@ def _headers_of(raw: bytes) -> dict[str, str]:
 # -- one checksum for many frames --------------------------------------------------------------------------------------
 
 AT_ONCE = 512
-"""Frames that are looked at together."""
+"""Number of frames that one checksum covers."""
 WORTH_IT, LONGEST = 16 * AT_ONCE, 1 << 12
-"""How many frames of a size must have come, and how long one may be, for the preparation to pay: it takes about as long
-as to look at so many one by one."""
+"""Minimum number of frames of one size, and maximum size of a frame in bytes, for which the preparation pays. The
+preparation takes about as long as checking that many frames one by one."""
 
 
 class EvenSums:
-    """Whether frames of one size, one behind the other, hold what was written: by one checksum of all of them.
+    """Bulk checksum verification of adjacent frames of one size.
 
-    The checksum of a whole follows from those of its parts, and each bit of those counts by itself. So the one that the
-    whole should have is made of one number for each bit that is set in the checksums that were stored (by xor). These
-    numbers depend on the size, and on the frame's place counted from the end; they are worked out once."""
+    One CRC-32 covers many frames. CRC-32 is linear: the checksum of a concatenation follows from those of its parts,
+    and each bit of those contributes independently. The expected checksum is the xor of one number for each set bit in
+    the stored checksums. These numbers depend on the frame size and on the frame's position counted from the end. They
+    are computed once per size."""
 
     def __init__(self) -> None:
         self._prefix = b""
-        """What stands before the checksum: length and sign, the same in all frames of a size."""
+        """Bytes before the checksum: length and signature, the same in all frames of a size."""
         self._size = self._seen = 0
         self._numbers: Any = None
         self._constants: list[int] = []
 
     def agree(self, data: memoryview, size: int, stored: "Numbers") -> bool:
-        """False: they do not, or nobody looked. ``stored``: the checksum of each frame, as it says itself."""
+        """Return True if all frames are sound. False means a difference, or that the verifier is not prepared.
+
+        ``stored`` holds the checksum that each frame stores."""
         if not self._knows(bytes(data[:LENGTH_FROM]), size, len(stored)):
             return False
         for begin in range(0, len(stored), AT_ONCE):
@@ -397,14 +411,15 @@ class EvenSums:
         zeros = bytes(self._size)
         of_zeros = crc32(zeros)
         for _ in range(AT_ONCE - 1):
-            row = [crc32(zeros, one) ^ of_zeros for one in row]  # what they count for one frame further from the end
+            # The contributions of a frame that is one position further from the end.
+            row = [crc32(zeros, one) ^ of_zeros for one in row]
             constant ^= row[0]
             numbers += row[1:]
             self._constants.append(constant)
         self._numbers = np.array(numbers, np.uint32)
 
     def _frame(self, stored: int) -> int:
-        """The checksum of a whole frame that says this of itself, and says so rightly."""
+        """Return the CRC-32 of a whole sound frame that stores this checksum."""
         rest = bytes(self._size - CRC_FROM)
         return crc32(rest, crc32(self._prefix + stored.to_bytes(4))) ^ crc32(rest) ^ stored
 

@@ -24,10 +24,11 @@ from yirangmq.pipeline.source.segment_file import BATCH_BYTES
 # -- requests ----------------------------------------------------------------------------------------------------------
 
 FIRST_PATIENCE = 4.0
-"""Seconds for a server that never answered: its address may be wrong, and somebody waits for the error."""
+"""Timeout in seconds for a server that has never answered: its address may be wrong, and the user waits for the
+error."""
 PAUSE, LONGEST_PAUSE = 0.1, 2.0
 AGAIN = (429, 502, 503, 504)
-"""Statuses of a server that may say something else in a moment."""
+"""HTTP statuses that are retried, because the condition may pass."""
 CURSOR = "x-mq-cursor"
 
 
@@ -48,11 +49,11 @@ class HttpBroker:
         self._has_answered = False
 
     def __getstate__(self) -> dict[str, Any]:
-        """Who is sent to a task was planned by a server that answered."""
+        """Return the state for a task. A task was planned with this server, so the server counts as reachable."""
         return {**self.__dict__, "_connection": None, "_has_answered": True}
 
     def answered_others(self) -> None:
-        """It is there, or was a moment ago: worth all the patience there is."""
+        """Mark the server as reachable: it has answered another client object, so the full timeout applies."""
         self._has_answered = True
 
     @property
@@ -65,13 +66,13 @@ class HttpBroker:
             self._connection = None
 
     def ask(self, method: str, path: str, body: bytes | None = None, kind: str = "application/json") -> bytes:
-        """The body of the answer."""
+        """Send a request and return the body of the response."""
         return self.answer(method, path, body, kind)[0]
 
     def answer(
         self, method: str, path: str, body: bytes | None = None, kind: str = "application/json"
     ) -> tuple[bytes, str]:
-        """The body, and the cursor of what follows if it is a page."""
+        """Send a request. Return the body, and the cursor of the next page if the response is a page."""
         for _ in self._tries(path):
             with self._trying():
                 response = self._send(method, path, body, kind)
@@ -83,7 +84,7 @@ class HttpBroker:
         return json.loads(raw) if raw else None
 
     def opened(self, path: str) -> HTTPResponse:
-        """A long answer, to be read part by part."""
+        """Send a GET request and return the response unread, for a long body."""
         for _ in self._tries(path):
             with self._trying():
                 response = self._send("GET", path, None, "")
@@ -93,7 +94,7 @@ class HttpBroker:
         raise AssertionError("not reached: the last try raises")
 
     def _tries(self, path: str) -> Iterator[None]:
-        """Again and again, while there is patience left; the last failure is what is raised."""
+        """Yield once per attempt, with growing pauses, until the timeout. Then raise the last failure."""
         begun, pause = time.monotonic(), PAUSE
         while True:
             self._trouble: Exception | None = None
@@ -147,7 +148,7 @@ class HttpBroker:
 
 
 class _Try:
-    """Holds what may be tried again; everything else passes."""
+    """Context manager of one attempt: swallows errors that may be retried; all others pass."""
 
     def __init__(self, broker: HttpBroker) -> None:
         self._broker = broker
@@ -171,7 +172,7 @@ class _Try:
 
 
 class BrokerLog:
-    """``access.LogAccess`` at a server."""
+    """Access to the log at a server (``LogAccess``)."""
 
     def __init__(self, broker: HttpBroker) -> None:
         self._broker = broker
@@ -197,11 +198,12 @@ class BrokerLog:
         return [Place(*place) for place in found]
 
     def hints(self, after: int, last: int) -> Sequence[Any]:
-        """The epoch, so that a log that began anew meanwhile is not taken for this one."""
+        """Return the epoch, so that a log that was reset meanwhile is not read as this one."""
         return (self._epoch,) if self._epoch else ()
 
     def runs(self, after: int, last: int, hints: Sequence[Any] = ()) -> Iterator[Run]:
-        """A stream that breaks off is asked for again from where it ended."""
+        """Yield the records of the range. After a lost connection the stream is requested again from its last
+        record."""
         epoch = f"&epoch={hints[0]}" if hints else ""
         trouble = 0
         while after < last:
@@ -221,8 +223,10 @@ class BrokerLog:
 
 
 def runs_of(response: HTTPResponse) -> Iterator[Run]:
-    """Whole frames as they come, some megabytes at a time, all of them read to the same place: a run is good until the
-    next one is asked for. What came of one more record moves to the front."""
+    """Yield runs of whole frames as they arrive, of at most some megabytes.
+
+    All runs share one buffer: a run is valid until the next one is requested. The bytes of an incomplete frame move to
+    the front of the buffer."""
     memory, have = memoryview(bytearray(BATCH_BYTES)), 0
     while more := response.readinto(memory[have:]):
         have += more
@@ -245,7 +249,7 @@ def runs_of(response: HTTPResponse) -> Iterator[Run]:
 
 
 def log_of(options: Options) -> LogAccess:
-    """Files where there is a path, the broker else."""
+    """Return access to the log: its files if the option path is given, else the broker."""
     if "path" in options:
         return SegmentFiles(options.needed("path"))
     return BrokerLog(broker_of(options))

@@ -1,7 +1,7 @@
-"""Reader of files by date: a row per record, with what was accepted and what became of it.
+"""Reader of files by date: a row per record, with accepted messages and their outcomes.
 
-The format is in docs/files-by-date.md. A line that is not complete is not there yet. Each task reads a file, which must
-be on a disk of the task's machine. The store is not involved."""
+The format is in docs/files-by-date.md. An incomplete last line is ignored. Each task reads one file, which must be on a
+disk of the task's machine. The store is not involved."""
 
 import base64
 import json
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 FILE = re.compile(r"(\d{8,18})\.jsonl")
 ROWS = 1000
-"""Of a batch: two megabytes of usual messages."""
+"""Rows per Arrow batch: about 2 MB of messages of usual size."""
 OFFSET_BITS = 36
-"""Of a position: the number of the file, then where in it the line begins."""
+"""Bits of a position that hold the byte offset of the line; the bits above hold the number of the file."""
 CONTENT = ("accepted", "rewritten")
 FOREIGN = ("subscribe", "subscribePattern", "startingOffsets", "endingOffsets", "broker", "filter", "state")
 Record = dict[str, Any]
@@ -53,7 +53,7 @@ class DayFilesReader(DataSourceReader):
         self._columns = columns_of(options)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """One for each file, in the order they were written."""
+        """Return one partition per file, in the order the files were written."""
         try:
             days = [name for name in os.listdir(self._root) if DAY.fullmatch(name)]
         except OSError as error:
@@ -109,7 +109,7 @@ class DayFilesReader(DataSourceReader):
 
 
 class PushingDayFilesReader(DayFilesReader):
-    """The same, with Spark's filters on queues used to read less. Spark looks at the rows once more all the same."""
+    """Reader with filter pushdown: filters on queues reduce the rows read. Spark evaluates them again."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
         for filter in filters:
@@ -155,7 +155,7 @@ def _header(record: Record) -> dict[str, Any]:
 
 
 def _headers(record: Record) -> list[tuple[str, str]]:
-    """Members of the envelope that have no column of their own; one that is no text is its JSON."""
+    """Return the envelope members without a column. A value that is no text is returned as its JSON."""
     return [
         (name, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":")))
         for name, value in _header(record).items()
@@ -190,4 +190,4 @@ VALUES: dict[str, Callable[[Record], Any]] = {
     "sha256": lambda record: record.get("sha256"),
     "position": lambda record: record["position"],
 }
-"""Of each column."""
+"""Function that reads the value of a column from a record, by column name."""

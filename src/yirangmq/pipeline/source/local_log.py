@@ -38,7 +38,7 @@ from yirangmq.pipeline.source.segment_file import (
 
 
 class Info(NamedTuple):
-    """Where the log stands. Another epoch is another log: no sequence of the old one means anything in it."""
+    """Epoch and bounds of the log. Another epoch is another log: sequences of the old one are invalid in it."""
 
     epoch: str
     first: int
@@ -46,7 +46,7 @@ class Info(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A sequence, and how many bytes of frames lie before it in the log, more or less."""
+    """Split point of a range: a sequence, and the approximate number of bytes of frames before it in the log."""
 
     sequence: int
     size: int
@@ -56,21 +56,22 @@ class LogAccess(Protocol):
     def info(self) -> Info: ...
 
     def topics(self) -> list[str]:
-        """Every topic that ever had a record."""
+        """Return every topic that ever had a record."""
 
     def sequence_at(self, at_ms: int) -> int:
-        """The first from that time on; ``last + 1`` if there is none."""
+        """Return the first sequence from that time on, or ``last + 1`` if there is none."""
 
     def places(self, after: int, last: int) -> list[Place]:
-        """Some sequences between, with sizes, to split the range by."""
+        """Return some sequences of the range with their sizes, to split the range by."""
 
     def hints(self, after: int, last: int) -> Sequence[Any]:
-        """What spares a task the search for its range; plain values."""
+        """Return plain values that save a task the search for its range."""
 
     def runs(self, after: int, last: int, hints: Sequence[Any] = ()) -> Iterator[Run]:
-        """The records of (after, last] in order; a few around them may come with them. ``Retired`` if the next one is
-        gone; gaps are passed over, whoever reads sees them by the numbers. A run is good until the next one is asked
-        for: they share their memory."""
+        """Yield the records of (after, last] in order; a few records around the range may be included.
+
+        Raises ``Retired`` if the next record is no longer kept. Gaps are skipped; the caller finds them by the
+        sequences. A run is valid until the next one is requested, because all runs share one buffer."""
 
     def close(self) -> None: ...
 
@@ -78,13 +79,14 @@ class LogAccess(Protocol):
 # -- segment files -----------------------------------------------------------------------------------------------------
 
 MANY_SEGMENTS = 64
-"""From so many on a range is split between segments, not within them."""
+"""Upper bound of the segments in a range that are split within; a range of more segments is split between them."""
 TRIES, PAUSE = 50, 0.002
-"""A file that vanishes between two steps: a writer was at work just then."""
+"""Retries, and the pause between them in seconds, when a file vanishes between two steps because a writer is at
+work."""
 
 
 class SegmentFiles:
-    """``access.LogAccess`` on a folder."""
+    """Local access to the log: ``LogAccess`` on a folder of segment files."""
 
     def __init__(self, folder: str) -> None:
         self._folder = log_folder(folder)
@@ -96,17 +98,17 @@ class SegmentFiles:
         return {"_folder": self._folder, "_sealed": {}, "_scans": {}, "_marks": {}}
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no file stays open."""
 
     def _fault(self) -> SourceError:
         if has_segments(self._folder):
             return SourceError(f"the segments in {self._folder} change faster than they can be read")
         return SourceError(f"there is no log of topics in {self._folder} any more: it was removed while it was read")
 
-    # -- looking ------------------------------------------------------------------------------------------------------
+    # -- segments -----------------------------------------------------------------------------------------------------
 
     def segments(self, *, anew: bool = False) -> list[Segment]:
-        """As they are now, the oldest first; ``anew``: look also at those that were sealed before."""
+        """Return the current segments, the oldest first. ``anew``: read sealed segments again too."""
         if anew:
             self._sealed.clear()
         for _ in range(TRIES):
@@ -125,7 +127,7 @@ class SegmentFiles:
             try:
                 found.append(self._sealed.get(path) or self._read(path, first, after - 1))
             except Unreadable:
-                continue  # a gap, and told as one
+                continue  # a gap; it is reported as missing records
         if not found:
             raise SourceError(f"there is no log in {self._folder} that can be read")
         self._sealed = {segment.path: segment for segment in found if segment.is_sealed}
@@ -144,7 +146,7 @@ class SegmentFiles:
             if scan is None or scan.head != head:
                 scan = self._scans[path] = Scan(head)
             if scan.follow(fd, most):
-                os.fdatasync(fd)  # what is shown is on disk
+                os.fdatasync(fd)  # only durable records are returned
             return Segment(path, head, scan.last, scan.end, scan.last_ns, False)
 
     def info(self) -> Info:
@@ -175,7 +177,7 @@ class SegmentFiles:
         return segments[-1].last + 1
 
     def marks(self, segment: Segment) -> list[Mark]:
-        """Records that are found without walking, about every 64 KiB."""
+        """Return the index marks of a segment: the known offsets of some records, about every 64 KiB."""
         scan = self._scans.get(segment.path)
         if scan is not None and scan.head == segment.head and not segment.is_sealed:
             return scan.marks
@@ -207,7 +209,7 @@ class SegmentFiles:
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def hints(self, after: int, last: int) -> list[Piece]:
-        """Where the records of (after, last] lie, and a few around them."""
+        """Return the byte ranges that hold the records of (after, last], and a few records around them."""
         segments = self.segments()
         if after + 1 < segments[0].head.first and last > after:
             raise Retired(after + 1, segments[0].head.first)
@@ -257,7 +259,7 @@ def has_segments(folder: str) -> bool:
 
 
 def log_folder(folder: str) -> str:
-    """The folder of the log, given itself or as part of a server's data."""
+    """Return the folder of the log, given that folder or a server's data folder."""
     for path in (folder, os.path.join(folder, "topics")):
         if has_segments(path):
             return os.path.abspath(path)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from yirangmq.pipeline.source.errors import SourceError
 
 MOST_PART = 65_535
-"""Bytes of a frame's headers, of its key, of a header."""
+"""Upper bound of a frame's headers, of its key and of a single header, in bytes."""
 
 
 def read_map(view: memoryview, at: int) -> dict[str, str]:
@@ -38,7 +38,7 @@ def read_text(view: memoryview, at: int) -> tuple[str, int]:
 
 
 def read_count(view: memoryview, at: int) -> tuple[int, int]:
-    """How many elements an array has, and where the first begins."""
+    """Return the number of elements of an array, and the offset of the first element."""
     first = view[at]
     if first & 0xF0 == 0x90:
         return first & 0x0F, at + 1
@@ -60,7 +60,7 @@ def read_whole(view: memoryview, at: int) -> tuple[int, int]:
 
 
 def write_map(values: Mapping[str, str]) -> bytes:
-    """Nothing where there are none."""
+    """Encode the map; an empty map is encoded as no bytes."""
     if not values:
         return b""
     count = len(values)

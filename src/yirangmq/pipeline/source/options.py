@@ -32,8 +32,10 @@ STATES = ("draft", "delayed", "held", "ready", "claimed", "leased", "dead", "par
 
 
 class Option(NamedTuple):
-    """``where``: r in batch reads, s in streams, w in writes. ``kind`` says how a value is checked; what it allows
-    stands in ``allows``."""
+    """Option of the data source.
+
+    ``where`` lists its uses: r in batch reads, s in streams, w in writes. ``kind`` selects the check of its value, and
+    ``allows`` holds the values or the minimum for that check."""
 
     name: str
     default: str | None
@@ -97,12 +99,13 @@ OPTIONS: tuple[Option, ...] = (
     Option("ignoreUnknownColumns", "false", "w", "leave columns out that mean nothing to the sink", "flag"),
 )  # fmt: skip
 SPARKS_OWN = frozenset({"checkpointlocation", "mode", "__planner", "outputmode", "queryname"})
-"""What Spark puts among the options by itself."""
+"""Options that Spark itself adds."""
 
 
 class Options:
-    """Checked, by their proper names, with their defaults. ``where`` is one of ``USES``, or several while Spark has not
-    said yet what it is about."""
+    """Options that were given, checked, under their proper names, with defaults.
+
+    ``where`` is one of ``USES``, or several if Spark has not yet decided between a batch and a stream."""
 
     def __init__(self, given: Mapping[str, str], where: str) -> None:
         known = _known(where)
@@ -151,7 +154,7 @@ class Options:
         return _instant_ms(name, self.needed(name))
 
     def offsets(self, name: str) -> str | dict[str, int]:
-        """A word, or numbers by name."""
+        """Return the word ``earliest`` or ``latest``, or numbers by name."""
         return _offsets(name, self.text(name) or "")
 
     @property
@@ -162,7 +165,7 @@ class Options:
 
 
 def check(option: Option, value: str) -> str:
-    """The value, if it makes sense."""
+    """Return the value if it is valid, else raise ``SourceError``."""
     name, allows = option.name, option.allows
     if option.kind == "whole":
         least = int(allows[0]) if allows else 0
@@ -232,7 +235,7 @@ def _offsets(name: str, given: str) -> str | dict[str, int]:
     except ValueError:
         found = None
     if isinstance(found, dict):
-        # Other feeds have partitions inside their topics; ours have one, so theirs may be said too.
+        # Other feeds have several partitions per topic. Ours have one, so {"TOPIC": {"0": N}} is accepted too.
         plain = {key: value["0"] if isinstance(value, dict) and set(value) == {"0"} else value
                  for key, value in found.items()}  # fmt: skip
         if plain and all(type(value) is int and value >= 0 for value in plain.values()):
@@ -257,7 +260,7 @@ def _parts(value: str) -> tuple[str, ...]:
 
 
 def _known(where: str) -> dict[str, Option]:
-    """By every spelling there is in this use; a proper name before an alias."""
+    """Return the options of this use by every spelling in lower case. A proper name takes precedence over an alias."""
     here = [option for option in OPTIONS if set(option.where) & set(where)]
     found = {option.name.lower(): option for option in here}
     for option in here:
@@ -305,7 +308,7 @@ TOPIC_COLUMNS = {
     "timestamp": "timestamp",
     "headers": MAP,
 }
-"""As jobs for other feeds expect them; ``partition`` is always 0."""
+"""Columns of a topic, as jobs for other feeds expect them; ``partition`` is always 0."""
 QUEUE_COLUMNS = {
     "message_id": "string",
     "queue": "string",
@@ -331,12 +334,12 @@ FILES_COLUMNS = QUEUE_COLUMNS | {
     "sha256": "string",
     "position": "bigint",
 }
-"""Of files by date, where each record is a row; ``position`` tells their order."""
+"""Columns of files by date, where each record is a row; ``position`` gives their order."""
 COLUMNS = {"topic": TOPIC_COLUMNS, "files": FILES_COLUMNS}
 
 
 def columns_of(options: Options) -> dict[str, str]:
-    """Name to type, as the options ask for them."""
+    """Return the selected columns: name to Spark type."""
     columns = dict(COLUMNS.get(options.source, QUEUE_COLUMNS))
     wanted = options.names("columns")
     for name in wanted:

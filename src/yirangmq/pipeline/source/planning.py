@@ -1,10 +1,10 @@
-"""Read planning: the range of the log to read, lost records, the split into tasks, the topic filter.
+"""Partitioning of reads: the range of the log, lost records, the split into tasks, the topic filter.
 
-A range is (after, last]. Tasks get ranges of about the same bytes. Records that retention removed before they were
-read, and gaps in the log, are an error, or a notice with ``failOnDataLoss=false``.
+A range is (after, last]. Tasks get ranges of about equal bytes. Records that retention removed before they were read,
+and gaps in the log, are an error, or a notice with ``failOnDataLoss=false``.
 
-The filter selects records by topic and by their numbers within it. Patterns mean the same as in ``core.topic_filter``;
-a test compares both."""
+The filter selects records by topic and by their offsets within it. Patterns have the same meaning as in
+``core.topic_filter``; a test compares both."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 # -- ranges ------------------------------------------------------------------------------------------------------------
 
 SMALL = 1 << 20
-"""Bytes that are not worth a second task."""
+"""Minimum size of a range, in bytes, for more than one task."""
 
 
 @dataclass
 class Range(InputPartition):
-    """The records (after, last], for one task."""
+    """Spark partition of a topic: the records (after, last], for one task."""
 
     after: int
     last: int
@@ -38,7 +38,7 @@ class Range(InputPartition):
 
 
 def begins_after(options: Options, log: LogAccess, info: Info, default: str) -> int:
-    """The sequence before the first that is wanted."""
+    """Return the sequence before the first requested record."""
     if "startingTimestamp" in options:
         if "startingOffsets" in options:
             raise SourceError("give startingTimestamp or startingOffsets, not both")
@@ -68,7 +68,9 @@ def ends_with(options: Options, log: LogAccess, info: Info) -> int:
 
 
 def check_kept(after: int, first: int, *, fail: bool) -> int:
-    """Where reading can begin. What was retired before it was read is an error, or a loud line."""
+    """Return the sequence after which reading can begin.
+
+    Records that were retired before they were read are an error if ``fail`` is set, else a notice."""
     if after + 1 >= first:
         return after
     lost = f"{first - after - 1} records are gone: asked for from {after + 1} on, the log begins at {first}"
@@ -83,7 +85,7 @@ def check_kept(after: int, first: int, *, fail: bool) -> int:
 
 
 def check_missing(first: int, last: int, *, fail: bool) -> None:
-    """A hole in the log."""
+    """Report a gap in the log: an error if ``fail`` is set, else a notice."""
     if first > last:
         return
     lost = f"{last - first + 1} records are missing, {first} to {last}: the log has a gap there"
@@ -93,7 +95,7 @@ def check_missing(first: int, last: int, *, fail: bool) -> None:
 
 
 def ranges_of(log: LogAccess, options: Options, after: int, last: int) -> list[Range]:
-    """What tasks are to read. Retention may pass while this is worked out."""
+    """Return the ranges of the tasks. If retention removes records meanwhile, plan again from the new first record."""
     while last > after:
         try:
             return _ranges(log, options, after, last)
@@ -113,8 +115,9 @@ def _ranges(log: LogAccess, options: Options, after: int, last: int) -> list[Ran
 
 
 def split(places: Sequence[Place], after: int, last: int, tasks: int, most: int) -> list[tuple[int, int]]:
-    """Ranges of about the same bytes, none with more than ``most`` records, and as many as wanted where there are
-    records enough; together they are (after, last]."""
+    """Split (after, last] into ranges of about equal bytes, each of at most ``most`` records.
+
+    There are ``tasks`` ranges if there are enough records. Together the ranges are (after, last]."""
     if last <= after:
         return []
     tasks = max(tasks, -(-(last - after) // most))
@@ -138,7 +141,7 @@ def split(places: Sequence[Place], after: int, last: int, tasks: int, most: int)
 
 
 def _edges(places: Sequence[Place], tasks: int) -> list[int]:
-    """Where to cut, without twice the same place."""
+    """Return the sequences to cut at, without duplicates."""
     begin, size = places[0].size, places[-1].size - places[0].size
     found: list[int] = []
     number = 1
@@ -154,8 +157,10 @@ def _edges(places: Sequence[Place], tasks: int) -> list[int]:
 
 
 class Choice(NamedTuple):
-    """No topics and no patterns: all. ``only``: of those, these alone (pushed down by Spark). ``floors`` are the first
-    offsets of topics that are wanted, ``ceilings`` the last."""
+    """Topic filter of a read.
+
+    Without topics and patterns it selects all topics. ``only`` restricts the selection further (pushed down by Spark).
+    ``floors`` holds the first wanted offset per topic, ``ceilings`` the last."""
 
     topics: tuple[str, ...] = ()
     patterns: tuple[str, ...] = ()
@@ -171,7 +176,7 @@ class Choice(NamedTuple):
         return topic in self.topics or any(matches(pattern, topic) for pattern in self.patterns)
 
     def rows(self, found: Frames) -> "Numbers | None":
-        """Which of them; None: all."""
+        """Return the mask of the selected rows, or None if all are selected."""
         import numpy as np
 
         codes, names = found.topics()
@@ -210,9 +215,11 @@ def _by_topic(options: Options, name: str) -> dict[str, int]:
 
 
 def matches(pattern: str, name: str) -> bool:
-    """``*`` is any characters, ``?`` is one, ``+`` is one level: at least one character, and no dot. Takes time in
-    proportion to the pattern times the name, whatever they are."""
-    here = {0}  # places in the pattern that fit what was read so far
+    """Return whether the name matches the pattern.
+
+    ``*`` is any characters, ``?`` is one, ``+`` is one level: at least one character, and no dot. The time is at most
+    proportional to the length of the pattern times the length of the name."""
+    here = {0}  # positions in the pattern that match the name up to this letter
     for letter in name:
         here = _after(pattern, _open(pattern, here), letter)
         if not here:
@@ -221,7 +228,7 @@ def matches(pattern: str, name: str) -> bool:
 
 
 def _open(pattern: str, here: set[int]) -> set[int]:
-    """A ``*`` may also be nothing."""
+    """Return the positions that are also reached if each ``*`` matches nothing."""
     found = set(here)
     for place in here:
         while place < len(pattern) and pattern[place] == "*":

@@ -1,4 +1,4 @@
-"""Reader of queues, dead letters and history: messages are read as they stand, never leased.
+"""Reader of queues, dead letters and archives: messages are read without a lease and stay unchanged.
 
 A server returns pages of record frames, with the members of a message as headers. There is a task per queue and state.
 Filters that the filter language can express are evaluated by the server; Spark evaluates them again."""
@@ -45,7 +45,7 @@ CARD = {
     "failure_message": "reasonMessage",
     "failed_at": "failedAt",
 }
-"""Columns that are headers of a message's frame."""
+"""Columns that are headers of a message's frame: column name to header name."""
 CARD_HEADERS = frozenset({*CARD.values(), "seq", "isJson"})
 FIELDS = {
     "failure_reason": "reasonCode",
@@ -56,7 +56,7 @@ FIELDS = {
     "failed_at": "failedAt",
     "enqueued_at": "publishedAt",
 }
-"""Columns that the filter language knows, under its own names."""
+"""Columns that the filter language has, with their names in it."""
 ORDERS = {
     EqualTo: "=",
     GreaterThan: ">",
@@ -94,7 +94,7 @@ class QueueReader(DataSourceReader):
         return STATES if "all" in states else states
 
     def partitions(self) -> Sequence[InputPartition]:
-        """One for each queue and state."""
+        """Return one partition per queue and state."""
         try:
             known = self._known()
         finally:
@@ -102,12 +102,12 @@ class QueueReader(DataSourceReader):
         wanted = self._options.names("queue") or tuple(known)
         if self._only is not None:
             wanted = tuple(queue for queue in wanted if queue in self._only)
-        # A queue comes to be with its first message: one that is not there holds none.
+        # A queue is created by its first message: a missing queue is an empty one.
         parts = [OfQueue(queue, state) for queue in wanted if queue in known for state in self._states]
         return parts or [OfQueue("", "")]
 
     def _known(self) -> list[str]:
-        """The queues of the server, a page at a time. An older server has one page and no cursor."""
+        """Return the queues of the server, read page by page. An older server has one page and no cursor."""
         found: list[str] = []
         cursor, is_first = "", True
         while cursor or is_first:
@@ -140,14 +140,14 @@ class QueueReader(DataSourceReader):
             self._broker.close()
 
     def condition(self) -> str:
-        """In the filter language: what was asked for, and what Spark handed down."""
+        """Return the condition in the filter language: the option ``filter`` and the filters Spark pushed down."""
         given = self._options.text("filter")
         parts = ([f"({given})"] if given and given.strip() else []) + self._conditions
         return " and ".join(parts)
 
 
 class PushingQueueReader(QueueReader):
-    """The same, with Spark's filters used to read less. Spark looks at the rows once more all the same."""
+    """Reader with filter pushdown: Spark's filters reduce the rows read. Spark evaluates them again."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
         for filter in filters:
@@ -169,8 +169,9 @@ class PushingQueueReader(QueueReader):
 
 
 def _written(value: object, kind: type[Filter]) -> str:
-    """As the filter language has it; nothing where it has no way to say it. Instants are kept to the second, a little
-    wider than asked for."""
+    """Return the value as a literal of the filter language, or an empty text if it cannot be expressed.
+
+    Instants are rounded to the second so that the range is slightly wider than requested."""
     if isinstance(value, datetime):
         at = int((value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp())
         if kind is EqualTo:
@@ -213,7 +214,7 @@ def _column(name: str, kind: str, found: Frames, headers: list[dict[str, str]]) 
 
 
 def _read(text: str | None, kind: str) -> Any:
-    """A header's text as a value of the column."""
+    """Convert a header's text to a value of the column."""
     if text is None or kind == "string":
         return text
     if kind == "timestamp":

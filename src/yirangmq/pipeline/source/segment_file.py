@@ -28,21 +28,21 @@ from yirangmq.pipeline.source.frames import (
 from yirangmq.pipeline.source.msgpack import read_count, read_text, read_whole
 
 BATCH_BYTES = 2 << 20
-"""Bytes of frames that become one Arrow batch: enough that what is done once for each hardly counts."""
+"""Bytes of frames per Arrow batch: so large that the fixed cost per batch is negligible."""
 FIRST_LOOK = 1 << 16
-"""Bytes read to see whether there is anything new; mostly there is little."""
+"""Bytes of the first read when checking for new records; usually there are few."""
 MARK_EVERY = 1 << 16
 HEAD_SIZE, SEAL_SIZE = 96, 64
 HEAD_FORM, SEAL_FORM, FRAME_FORM = ">8sHHI16s16sQQQ24x", ">8sHHIQQQQQ8x", ">I8sIQQQHHHH"
-"""As texts: a ``Struct`` cannot be sent to a task."""
+"""Struct formats as texts, because a ``Struct`` cannot be sent to a task."""
 
 
 class Gone(Exception):
-    """The file is no longer the one it was taken for."""
+    """The file no longer holds the expected segment: it was removed or reused, or a writer has locked it."""
 
 
 class Unreadable(Exception):
-    """It should be a segment and cannot be read as one."""
+    """The file has a segment's name but no valid segment head."""
 
 
 class Head(NamedTuple):
@@ -72,7 +72,7 @@ class Segment(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Whole frames in a row in one file, up to ``last``."""
+    """Byte range of adjacent whole frames in one file, up to the sequence ``last``."""
 
     path: str
     head: Head
@@ -82,7 +82,7 @@ class Piece(NamedTuple):
 
 
 class Scan:
-    """What is known of a segment in use; ``follow`` goes on where it ended."""
+    """Incremental scan of the active segment. ``follow`` continues where the previous call ended."""
 
     def __init__(self, head: Head) -> None:
         self.head = head
@@ -94,7 +94,7 @@ class Scan:
         self._next_mark = head.begin
 
     def follow(self, fd: int, most: int) -> bool:
-        """Whole, sound records one after the other. True: there are new ones."""
+        """Read the whole, sound records that follow. Return True if there are new ones."""
         before = self.last
         need = FIRST_LOOK
         while data := os.pread(fd, need, self.end):
@@ -105,7 +105,7 @@ class Scan:
         return self.last > before
 
     def _add(self, data: bytes, most: int) -> int:
-        """Bytes of sound records; less than 0: something else follows them."""
+        """Return the number of bytes of sound records, or a negative number if invalid data follows them."""
         run = walk_far(data)
         found = Frames(run._replace(starts=run.starts[: self._in_order(data, run, most)]))
         whole = found.first_damaged()
@@ -116,7 +116,7 @@ class Scan:
         return run.end if whole == len(run.starts) and self._may_follow(data, run.end, most) else -1
 
     def _in_order(self, data: bytes, run: Run, most: int) -> int:
-        """How many of them look like records that follow each other."""
+        """Return the number of leading frames with heads that form a valid sequence."""
         import numpy as np
 
         heads = heads_of(memoryview(data), run.starts)
@@ -128,7 +128,7 @@ class Scan:
         return len(good) if good.all() else int(good.argmin())
 
     def _may_follow(self, data: bytes, at: int, most: int) -> bool:
-        """Whether a record begins there of which the rest is not in the data."""
+        """Return whether an incomplete record may begin here."""
         if len(data) - at < HEAD:
             return True
         length, sign, _, sequence, *_ = unpack_from(FRAME_FORM, data, at)
@@ -150,8 +150,9 @@ class Scan:
 
 @contextmanager
 def held(path: str, head: Head | None = None) -> Iterator[int]:
-    """A descriptor of a file that is not used again meanwhile: writers leave alone what somebody holds. ``head``: it
-    must still be that segment."""
+    """Open the file with a shared flock, so that no writer reuses it meanwhile.
+
+    ``head``: the segment that the file must still hold; else ``Gone``."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -197,7 +198,9 @@ def _head_or_none(fd: int) -> Head | None:
 
 
 def read_seal(fd: int, head: Head) -> tuple[int, ...] | None:
-    """First, last, the times of both, where the records end; None: it is not sealed, or not wholly."""
+    """Return first and last sequence, the times of both, and the end of the records.
+
+    None if the segment is not sealed, or its seal is incomplete."""
     size = os.fstat(fd).st_size
     data = os.pread(fd, SEAL_SIZE, size - SEAL_SIZE) if size >= head.begin + SEAL_SIZE else b""
     if len(data) != SEAL_SIZE or data[:8] != b"YRGMQEND" or _crc_differs(data):
@@ -208,13 +211,13 @@ def read_seal(fd: int, head: Head) -> tuple[int, ...] | None:
 
 
 def _crc_differs(data: bytes) -> bool:
-    """Of all but the four bytes that hold it."""
+    """Compare the checksum of all bytes except the four that hold it."""
     wanted: int = unpack_from(">I", data, 12)[0]
     return zlib.crc32(data[16:], zlib.crc32(data[:12])) != wanted
 
 
 def marks_of(fd: int, segment: Segment) -> list[Mark]:
-    """From the index; made anew where that cannot be read."""
+    """Return the marks of the segment's index, or of a new scan if the index cannot be read."""
     data = memoryview(read_at(fd, segment.end, os.fstat(fd).st_size - SEAL_SIZE - segment.end))
     try:
         (crc,) = unpack_from(">I", data, 12)
@@ -228,7 +231,7 @@ def marks_of(fd: int, segment: Segment) -> list[Mark]:
 
 
 def _read_marks(view: memoryview) -> list[Mark]:
-    """The second of two arrays, each of arrays."""
+    """Read the second of the index's two arrays of arrays."""
     _, at = read_count(view, 0)
     _, at = topics_at(view, at)
     count, at = read_count(view, at)
@@ -243,7 +246,7 @@ def _read_marks(view: memoryview) -> list[Mark]:
 
 
 def topics_at(view: memoryview, at: int) -> tuple[list[tuple[str, int]], int]:
-    """Names with their latest numbers, and where what follows begins."""
+    """Return the topics with their latest offsets, and the position after them."""
     count, at = read_count(view, at)
     found = []
     for _ in range(count):
@@ -257,7 +260,9 @@ def topics_at(view: memoryview, at: int) -> tuple[list[tuple[str, int]], int]:
 
 
 def runs_of(fd: int, begin: int, end: int, path: str) -> Iterator[Run]:
-    """Some megabytes at a time, all of them read to the same place: a run is good until the next one is asked for."""
+    """Yield runs of about ``BATCH_BYTES`` each.
+
+    All runs share one buffer: a run is valid until the next one is requested."""
     need = BATCH_BYTES
     memory = memoryview(b"")
     while begin < end:
@@ -276,7 +281,7 @@ def runs_of(fd: int, begin: int, end: int, path: str) -> Iterator[Run]:
 
 
 def _read_to(place: memoryview, fd: int, offset: int) -> int:
-    """How many bytes there were; fewer than wanted only at the end of the file."""
+    """Return the number of bytes read; fewer than requested only at the end of the file."""
     have = 0
     while have < len(place) and (more := os.preadv(fd, [place[have:]], offset + have)):
         have += more

@@ -1,10 +1,10 @@
 """Sink: DataFrames into queues and topics, encoded as record frames, staged by tasks and committed once.
 
-Every task stages its rows at the broker, where they are invisible. A single commit makes all of them visible. Whatever
-is repeated, a batch is in once (docs/http.md).
+Every task stages its rows at the broker, where they are invisible. A single commit makes all of them visible. A batch
+is stored once, also if tasks or the commit are repeated (docs/http.md).
 
-A frame's topic says where the row goes (``queue:mail``, ``topic:trades``, ``dlq:mail``); its headers are members of the
-envelope. The numbers in such a frame mean nothing: the broker assigns them."""
+The topic of a frame names the target of the row (``queue:mail``, ``topic:trades``, ``dlq:mail``). Its headers are
+members of the envelope. The sequence numbers in such a frame have no meaning; the broker assigns them."""
 
 import gc
 import json
@@ -51,24 +51,24 @@ MEMBERS = {
     "content_type": "contentType",
     "reason": "reason",
 }
-"""Columns of a row that are members of its envelope."""
+"""Row columns that are members of the envelope: column name to JSON member."""
 PLACES = ("target", "queue", "topic")
 KNOWN = frozenset({"value", "key", "headers", *PLACES, *MEMBERS})
 PASSED_OVER = frozenset({"partition", "offset", "global_seq", "timestamp"})
-"""Columns that reading has and writing gives anew."""
+"""Columns that a read returns and a write assigns anew; the sink ignores them."""
 TARGETS = ("queue:", "topic:", "dlq:")
 IS_JSON = "isJson"
-"""A header for the broker: ``yes``, or ``maybe`` where it should look for itself."""
+"""Header for the broker: ``yes`` if the value is JSON, ``maybe`` if the broker is to check."""
 KEPT_PREFIXES = 1000
 OUTER = ">I8sI"
-"""Length, sign, checksum."""
+"""Length, signature, checksum."""
 OUTER_SIZE = calcsize(OUTER)
 BLOCK_BYTES = 1 << 20
-"""Bytes of rows that are looked at together."""
+"""Upper bound of the rows that are encoded together, in bytes."""
 
 
 class Block(NamedTuple):
-    """Frames in a row, in parts that are to be joined; how many they are, and their bytes."""
+    """Consecutive frames as parts to be joined, with the number of frames and their size in bytes."""
 
     parts: "Sequence[bytes | memoryview]"
     rows: int
@@ -76,11 +76,11 @@ class Block(NamedTuple):
 
 
 class Bad(Exception):
-    """This row cannot be written; the text says why."""
+    """This row cannot be written; the text is the reason."""
 
 
 class Prefix:
-    """What stands before the value of a frame; the same for rows that differ in their values only."""
+    """Bytes of a frame before its value. Rows that differ only in their values share one prefix."""
 
     __slots__ = ("crc", "data", "room")
 
@@ -103,7 +103,7 @@ class Prefix:
         return b"".join((pack(OUTER, size, SIGN, crc32(value, self.crc)), self.data, value))
 
     def heads(self, values: list[memoryview], sizes: "Numbers") -> bytes:
-        """What stands before each of these, one after the other."""
+        """Return the checksummed prefixes for these values, concatenated in order."""
         import numpy as np
 
         crc = self.crc
@@ -116,7 +116,10 @@ class Prefix:
 
 
 class RowEncoder:
-    """Holds plain values only, so that it can be sent to a task. ``columns``: name to type, as Spark spells it."""
+    """Encoder of rows as record frames.
+
+    Holds plain values only, so that it can be sent to a task. ``columns`` maps a name to its type, in Spark's
+    spelling."""
 
     def __init__(self, options: Options, columns: Mapping[str, str]) -> None:
         self._options = options
@@ -131,7 +134,7 @@ class RowEncoder:
         self._prefixes: dict[Any, Prefix] = {}
 
     def _check(self) -> None:
-        """Before any data moves."""
+        """Check the columns and options, before any data moves."""
         columns = self._columns
         if "value" not in columns:
             close = get_close_matches("value", columns, 1, 0.3)
@@ -158,7 +161,7 @@ class RowEncoder:
             )
 
     def blocks(self, found: "pyarrow.RecordBatch") -> Iterator[Block]:
-        """The rows in their order; a block has at most ``BLOCK_BYTES``, or one row."""
+        """Yield the rows in order, in blocks of at most ``BLOCK_BYTES`` or of a single row."""
         names = [name for name in found.schema.names if name in KNOWN]
         if names == ["value"] and self._default is not None:
             yield from self._plain_blocks(found.column("value"), self._default)
@@ -171,8 +174,10 @@ class RowEncoder:
             yield self._frame({name: cells[number] for name, cells in columns.items()}, value)
 
     def _plain_blocks(self, values: "pyarrow.Array[Any]", target: str) -> Iterator[Block]:
-        """Rows that are a value and nothing else, all for one place: what stands before the values is written at one
-        go, and the values are taken as they lie there."""
+        """Yield blocks of rows that have only a value and share one target.
+
+        All prefixes of a block are built with one numpy operation. The values are views of the Arrow buffer, without a
+        copy."""
         is_told = self._is_json and not target.startswith("topic:")
         prefix = Prefix(target, None, {IS_JSON: self._is_json} if is_told else {})
         found = edges_of(values)
@@ -217,7 +222,8 @@ class RowEncoder:
         return found
 
     def _buried(self, target: str, value: Any, why: str) -> bytes:
-        """In the dead letters of where it should have gone, with the reason and as much of it as fits."""
+        """Return a dead-letter frame for a bad row: for its target's dead-letter queue, with the reason and as many
+        bytes of the value as fit."""
         queue = target.partition(":")[2] if target else self._last_place
         prefix = self._prefix(f"dlq:{queue}", None, {"reason": why[:500]})
         raw = b"" if value is None else _raw(value)
@@ -238,8 +244,9 @@ class RowEncoder:
 
 
 def edges_of(values: "pyarrow.Array[Any]") -> "Numbers | None":
-    """Where each value begins in the bytes of a column, and where the last one ends; None: some are null, or it is a
-    column of another kind."""
+    """Return the offset of each value in the data buffer of a column, and the end of the last value.
+
+    None if a value is null or the column is neither string nor binary."""
     import numpy as np
     import pyarrow as pa
 
@@ -251,7 +258,7 @@ def edges_of(values: "pyarrow.Array[Any]") -> "Numbers | None":
 
 
 def _cut(edges: "Numbers", most: int) -> "Iterator[Numbers]":
-    """Parts of so many bytes at most, or of one value."""
+    """Split the offsets into parts of at most ``most`` bytes, or of a single value."""
     begin = 0
     while begin < len(edges) - 1:
         end = max(begin + 1, int(edges.searchsorted(int(edges[begin]) + most, "right")) - 1)
@@ -315,18 +322,19 @@ def _shown(target: str, value: Any) -> str:
 # -- stages and commits ------------------------------------------------------------------------------------------------
 
 PIECE_BYTES = 8 << 20
-"""Bytes of rows a task sends at once, if it is not a single row; each is synced by itself."""
+"""Upper bound of the rows a task sends in one request, in bytes, unless a single row is larger. Each piece is synced
+separately."""
 BETWEEN_LOOKS = 100_000
-"""New values until Python looks for cycles among them. A piece has a view for each row, none of them in a cycle: at
-Python's own pace that takes a tenth of a task's time."""
+"""Allocations between two runs of Python's cyclic garbage collector. A piece holds a view for each row, and none of
+them is in a cycle. At Python's default threshold the collector takes a tenth of a task's time."""
 RECORDS_TYPE = "application/vnd.yirangmq.records"
 PASSING = "write-"
-"""How the names of batch writes begin that nobody named."""
+"""Prefix of the generated name of a batch write without ``publishId``."""
 
 
 @dataclass(frozen=True)
 class Staged:
-    """What one task laid down."""
+    """The rows that one task staged at the broker: a stage, its pieces, rows and checksum."""
 
     id: str
     pieces: int
@@ -341,7 +349,8 @@ class StageMessage(WriterCommitMessage):
 
 
 class Stager:
-    """Rows to frames to stages. Holds plain values only, so that it can be sent to a task."""
+    """Encoder and uploader of a task: rows to frames to stages. Holds plain values only, so that it can be sent to a
+    task."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self._broker = broker_of(options)
@@ -350,14 +359,14 @@ class Stager:
         self._encoder = RowEncoder(options, {field.name: field.dataType.simpleString() for field in schema.fields})
 
     def look(self) -> None:
-        """A server that is not there, or will not have us, is told before any data moves."""
+        """Send one request, so that an unreachable server or a rejected token is reported before any data moves."""
         try:
             self._broker.document("GET", "/v1/batches?query=-")
         finally:
             self._broker.close()
 
     def stage(self, batches: Iterator["pyarrow.RecordBatch"], query: str, batch: int) -> StageMessage:
-        """Every row on the broker's disk, none of them visible yet."""
+        """Store every row on the broker's disk; none of them is visible yet."""
         id, pieces, rows, checksum = task_name(), 0, 0, 0
         path = f"/v1/batches/{quote(query)}/{batch}/stages/{id}"
         sent: Future[None] | None = None
@@ -376,7 +385,7 @@ class Stager:
         return StageMessage(query, Staged(id, pieces, rows, checksum))
 
     def _put(self, path: str, data: bytes, count: int) -> None:
-        """While it is on its way the next one is made."""
+        """Upload one piece and check the reply. The next piece is encoded while this one is sent."""
         got = json.loads(self._broker.ask("PUT", path, data, RECORDS_TYPE))
         if got["rows"] != count or got["checksum"] != crc32(data):
             raise SourceError(f"the broker got {got['rows']} rows, {count} were sent, or not as they were sent")
@@ -395,8 +404,10 @@ class Stager:
             yield b"".join(parts), rows
 
     def commit(self, query: str, batch: int, staged: Sequence[Staged]) -> None:
-        """Once, whatever is repeated: the broker's ledger sees to it. Spark makes the writer anew to commit; the tasks
-        have had their answers."""
+        """Commit the stages of a batch. A repeated commit has no effect: the broker's ledger accepts a batch once.
+
+        Spark creates the writer anew for the commit. The server has answered the tasks by then, so the full timeout
+        applies."""
         self._broker.answered_others()
         body: dict[str, Any] = {"stages": [asdict(one) for one in staged]}
         if self._buries:
@@ -414,7 +425,7 @@ class Stager:
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """A DataFrame into queues or topics, all of it or none of it."""
+    """Batch writer: a DataFrame into queues or topics, all rows or none."""
 
     def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
         if overwrite:
@@ -430,12 +441,14 @@ class BatchWriter(DataSourceArrowWriter):
         self._stager.commit(self._query, 0, [one.staged for one in in_order(messages)])
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Nothing is visible; the broker sweeps stages that nobody commits."""
+        """Do nothing: staged rows are invisible, and the broker removes stages that are not committed."""
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Micro-batches into queues or topics, each once. Its name at the broker is Spark's id of the query, which is the
-    same for the life of a checkpoint."""
+    """Stream writer: micro-batches into queues or topics, each stored once.
+
+    The batches are stored at the broker under Spark's id of the query, which stays the same for the life of a
+    checkpoint."""
 
     def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
         if overwrite:
@@ -458,7 +471,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             self._stager.commit(found[0].query, batchId, [one.staged for one in found])
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Nothing is visible; the broker sweeps stages that nobody commits."""
+        """Do nothing: staged rows are invisible, and the broker removes stages that are not committed."""
 
 
 @contextmanager
@@ -472,7 +485,7 @@ def _few_looks() -> Iterator[None]:
 
 
 def task_name() -> str:
-    """This try of this task, told apart from every other; in the order of the partitions."""
+    """Return a unique name for this attempt of this task. Names sort in the order of the partitions."""
     context = TaskContext.get()
     if context is None:
         return f"000000-{uuid.uuid4().hex[:12]}"
@@ -480,7 +493,7 @@ def task_name() -> str:
 
 
 def in_order(messages: Sequence[WriterCommitMessage | None]) -> list[StageMessage]:
-    """Of the partitions, which is the order of the rows."""
+    """Return the messages in the order of the partitions, which is the order of the rows."""
     found = [message for message in messages if isinstance(message, StageMessage)]
     if len(found) != len(messages):
         raise SourceError("a task brought no word of what it laid down; nothing is committed")

@@ -18,12 +18,14 @@ READERS: dict[str, tuple[type[DataSourceReader], type[DataSourceReader]]] = {
     "archive": (QueueReader, PushingQueueReader),
     "files": (DayFilesReader, PushingDayFilesReader),
 }
-"""What reads each of ``options.SOURCES`` in a batch: plainly, and with filters handed down."""
+"""Batch readers of each of ``options.SOURCES``: without and with filter pushdown."""
 
 
 class YirangSource(DataSource):
-    """Filters are handed down only where asked for: Spark refuses every read of a source that takes filters while its
-    own setting for that is off, which is its default."""
+    """Spark data source ``yirangmq``.
+
+    Filter pushdown is off by default here. Spark refuses every read of a source that accepts filters while its own
+    setting for pushdown is off, which is its default."""
 
     pushes = False
 
@@ -32,7 +34,7 @@ class YirangSource(DataSource):
         return "yirangmq"
 
     def schema(self) -> str:
-        """Spark asks before it says whether it reads a batch or a stream."""
+        """Return the columns. Spark calls this before it decides between a batch and a stream."""
         columns = columns_of(Options(self.options, "rs"))
         return ", ".join(f"`{name}` {kind}" for name, kind in columns.items())
 
@@ -58,13 +60,13 @@ class YirangSource(DataSource):
 
 
 class PushingSource(YirangSource):
-    """The same for sessions that let filters be handed down (``session.register``)."""
+    """Data source with filter pushdown on, for sessions that allow it in their settings (``session.register``)."""
 
     pushes = True
 
 
 def _check_schema(schema: StructType, options: Options) -> None:
-    """A schema given by the user must be the one there is; the option columns chooses from it."""
+    """Check that a schema given by the user equals the actual one. The option columns selects a part of it."""
     wanted = {field.name: field.dataType.simpleString() for field in schema.fields}
     there = columns_of(options)
     if wanted != there:

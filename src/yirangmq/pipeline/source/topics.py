@@ -3,8 +3,9 @@
 Every record of a range is accounted for: it is returned, or reported as missing.
 
 An offset of a stream is ``{"global_seq": last, "epoch": …, "after": begin}``. Everything up to ``last`` is planned, and
-the micro-batch that it ends began after ``after``. Spark stores where a batch ends, but asks anew where the very first
-batch began, when "latest" may have moved. With ``after`` in the offset the first batch is repeatable like every other.
+the micro-batch that it ends began after ``after``. Spark stores where a batch ends, but queries the begin of the very
+first batch again after a restart, when "latest" may have moved. With ``after`` in the offset the first batch is
+repeatable like every other.
 
 A named query (``groupId``) holds a cursor at the broker: records that it has not committed are not retired."""
 
@@ -64,7 +65,7 @@ NEVER_NULL = frozenset({"topic", "partition", "offset", "global_seq", "timestamp
 
 
 class TopicRows:
-    """Arrow batches of a range. Holds plain values only, so that it can be sent to a task."""
+    """Reader of a range as Arrow batches. Holds plain values only, so that it can be sent to a task."""
 
     def __init__(self, options: Options, choice: Choice, columns: Mapping[str, str]) -> None:
         self._options = options
@@ -74,7 +75,7 @@ class TopicRows:
         self._fail = options.flag("failOnDataLoss")
 
     def read(self, part: Range) -> Iterator["pyarrow.RecordBatch"]:
-        """Every record of the range is accounted for: it is here, or it is said to be missing."""
+        """Yield the batches of the range. Every record is returned, or reported as missing."""
         log, alike = log_of(self._options), Alike()
         schema = arrow_schema(self._columns)
         after = part.after
@@ -94,7 +95,8 @@ class TopicRows:
             log.close()
 
     def _frames(self, log: LogAccess, after: int, part: Range) -> Iterator[tuple[Frames, int]]:
-        """Those of the range, with the last number of each lot. Frames around the range are not looked at."""
+        """Yield the frames of the range in groups, each with its last sequence. Frames outside the range are skipped
+        unchecked."""
         sums = EvenSums()
         for run in log.runs(after, part.last, part.hints if after == part.after else ()):
             found = Frames(run)
@@ -128,8 +130,9 @@ class TopicRows:
 
 
 class Alike:
-    """Arrays whose rows are all the same, made once for many batches. Those that were made last are kept, a few more
-    rows than needed are cut off."""
+    """Cache of Arrow arrays with one value in all rows, built once for many batches.
+
+    The latest array of each column is kept. A longer one is sliced to the number of rows."""
 
     def __init__(self) -> None:
         self._made: dict[str, tuple[str, pyarrow.Array[Any]]] = {}
@@ -179,7 +182,7 @@ def _empty_maps(count: int) -> "pyarrow.Array[Any]":
 
 
 class TopicReader(DataSourceReader):
-    """A range of the log, once."""
+    """Batch reader of a range of the log."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -208,7 +211,9 @@ class TopicReader(DataSourceReader):
             log.close()
 
     def _tell_unknown(self, log: LogAccess) -> None:
-        """A topic comes to be with its first record: none is no error, but it may be a slip of the pen."""
+        """Report subscribed topics without any record.
+
+        A topic is created by its first record, so this is no error. It may be a misspelt name."""
         if self._choice.topics:
             known = log.topics()
             for topic in self._choice.topics:
@@ -227,7 +232,9 @@ def _near(topic: str, known: list[str]) -> str:
 
 
 class PushingTopicReader(TopicReader):
-    """The same, with Spark's filters on topic and global_seq taken over, and those on time used to read less."""
+    """Reader with filter pushdown.
+
+    Filters on topic and global_seq are evaluated here completely. Filters on time only reduce the range."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
         for filter in filters:
@@ -235,7 +242,8 @@ class PushingTopicReader(TopicReader):
                 yield filter
 
     def _take(self, filter: Filter) -> bool:
-        """True: no row that does not pass it will come."""
+        """Use the filter. Return True if no row that fails it will be returned, so that Spark need not evaluate it
+        again."""
         name, value = ".".join(getattr(filter, "attribute", ())), getattr(filter, "value", None)
         if isinstance(filter, IsNotNull):
             return name in NEVER_NULL
@@ -264,7 +272,8 @@ class PushingTopicReader(TopicReader):
         return True
 
     def _narrow_time(self, filter: Filter, value: datetime) -> None:
-        """To the millisecond, a little more than asked for; Spark does the rest."""
+        """Narrow the time range, to the millisecond and slightly wider than requested; Spark evaluates the exact
+        filter."""
         at_ms = int((value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp() * 1000)
         if isinstance(filter, EqualTo | GreaterThan | GreaterThanOrEqual):
             self._since_ms = max(self._since_ms or 0, max(0, at_ms - 1))
@@ -290,15 +299,15 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: int | None = None
         self._waiting_since: float | None = None
         self._is_known = False
-        """Whether it was said where this begins."""
+        """Whether the start of this query has been reported."""
         self._group = options.text("groupId")
         self._broker = broker_of(options) if self._group else None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Only what a task needs."""
+        """Return the part of the state that a task needs."""
         return {"_options": self._options, "_choice": self._choice, "_columns": self._columns}
 
-    # -- where it stands ----------------------------------------------------------------------------------------------
+    # -- position -----------------------------------------------------------------------------------------------------
 
     def initialOffset(self) -> Offset:
         info = self._log.info()
@@ -308,8 +317,9 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"global_seq": after, "epoch": info.epoch}
 
     def latestOffset(self, start: Offset | None = None, limit: ReadLimit | None = None) -> Offset:
-        """Where the next micro-batch ends; ``start`` itself if there is none yet. (Without arguments, as Spark before
-        4.2 asks: the end of the log.)"""
+        """Return the end of the next micro-batch, or ``start`` itself if there is none yet.
+
+        Spark before 4.2 calls this without arguments; the result is then the end of the log."""
         info = self._log.info()
         if start is None:
             return {"global_seq": info.last if self._target is None else self._target, "epoch": info.epoch}
@@ -323,7 +333,7 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"global_seq": last, "epoch": info.epoch, "after": after}
 
     def _begin(self, start: Offset, info: Info) -> int:
-        """The end of the batch before, unless the log lost what follows it."""
+        """Return the end of the previous batch, or a later sequence if the log lost the records after it."""
         after = int(start["global_seq"])
         if start.get("epoch", info.epoch) != info.epoch:
             words = f"the log began anew: this query knows epoch {start['epoch']}, the log is of epoch {info.epoch}"
@@ -346,7 +356,8 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             say(f"resuming from checkpoint at {start['global_seq']}{tail}")
 
     def _enough(self, after: int, last: int, limit: ReadLimit) -> int:
-        """Nothing yet, while there is too little and the wait has not been too long."""
+        """Return ``after`` (no batch yet) while there are too few records and ``maxTriggerDelay`` has not passed, else
+        ``last``."""
         least = limit.min_rows if isinstance(limit, ReadMinRows) else self._options.whole("minOffsetsPerTrigger")
         if last - after >= least or last <= after or self._target is not None:
             self._waiting_since = None
@@ -366,7 +377,7 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             places = self._log.places(after, last) if last > after else []
         except Retired:
-            return last  # partitions() says so
+            return last  # partitions() reports it
         begin = places[0].size if places else 0
         over = [place.sequence - 1 for place in places if place.size - begin > most]
         return max(over[0], after + 1) if over else last
@@ -399,15 +410,16 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator["pyarrow.RecordBatch"]:
         return TopicRows(self._options, self._choice, self._columns).read(cast("Range", partition))
 
-    # -- how far it is done -------------------------------------------------------------------------------------------
+    # -- cursor -------------------------------------------------------------------------------------------------------
 
     def commit(self, end: Offset) -> None:
-        """Everything up to here is in the sink. A named query lets the broker retire it from now on."""
+        """Store the cursor of a named query: everything up to here is in the sink, so the broker may retire it."""
         self._put(int(end["global_seq"]), end.get("epoch"))
 
     def _hold(self, after: int, epoch: str) -> None:
-        """From the first moment on nothing is retired that a named query still has to read. It never moves forward
-        here: the query may be one that was stopped in its first batch."""
+        """Create the cursor of a named query before its first batch, so that no record it still has to read is retired.
+
+        The cursor never moves forward here: the query may be one that was stopped in its first batch."""
         if self._broker is None or not self._group:
             return
         try:
