@@ -19,7 +19,9 @@ from yirangmq.format.json_codec import loads
 
 
 def store(parser: argparse.ArgumentParser, *, has_own_key: bool = False) -> None:
-    """Which store: see ``place.chosen`` for which of them wins. ``has_own_key``: --key means something else here."""
+    """Add the options that choose the store; ``connection.chosen`` applies their precedence.
+
+    ``has_own_key``: --key has another meaning in this command, so the TLS key has only --tls-key."""
     group = parser.add_argument_group("store")
     group.add_argument(
         "--backend", choices=("fs", "sqlite"), help="JSON files in a folder, or one SQLite file (default)"
@@ -47,7 +49,7 @@ def store(parser: argparse.ArgumentParser, *, has_own_key: bool = False) -> None
 
 
 def server(group: argparse._ArgumentGroup, key: Sequence[str]) -> None:
-    """How a server is reached: TLS files, and how long it may be silent."""
+    """Add the options for reaching a server: TLS files, and the silence timeout."""
     group.add_argument(
         "--ca", metavar="FILE", help="authority that signed the server's certificate, a PEM file (or $YIRANGMQ_CA)"
     )
@@ -98,7 +100,7 @@ def leases(parser: argparse.ArgumentParser) -> None:
 
 
 def open_input(name: str, field: str = "file") -> AbstractContextManager[BinaryIO]:
-    """A file, or stdin for ``-``; ``field`` is what was to be read, for complaints."""
+    """Open a file, or stdin for ``-``. ``field`` names the input in errors."""
     if name == "-":
         return nullcontext(sys.stdin.buffer)
     try:
@@ -108,7 +110,7 @@ def open_input(name: str, field: str = "file") -> AbstractContextManager[BinaryI
 
 
 def read_input(name: str, most: int, field: str = "file") -> bytes:
-    """The whole of it, up to ``most`` bytes."""
+    """Read a file, or stdin for ``-``, of at most ``most`` bytes; raise ``TooLarge`` beyond that."""
     with open_input(name, field) as stream:
         try:
             text = stream.read(most + 1)
@@ -120,7 +122,7 @@ def read_input(name: str, most: int, field: str = "file") -> bytes:
 
 
 def read_json(name: str, most: int, field: str) -> Any:
-    """A file, or stdin, that is one JSON document."""
+    """Read a file, or stdin for ``-``, as one JSON document."""
     text = read_input(name, most, field)
     try:
         return loads(text)
@@ -129,7 +131,7 @@ def read_json(name: str, most: int, field: str) -> Any:
 
 
 def attribute(text: str) -> tuple[str, Any]:
-    """``name=value``; the value is JSON if it can be read so, text if not."""
+    """Parse ``name=value``. The value is JSON if it parses as JSON, otherwise text."""
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise BadInput(f"{text!r} is not NAME=VALUE", field="--attribute")
@@ -144,17 +146,17 @@ def counted(number: int, thing: str) -> str:
 
 
 def moment(milliseconds: int) -> str | None:
-    """An instant for people: to the second, in UTC."""
+    """Format an instant for people: in UTC, to the second. Return None for 0."""
     return brief(iso(milliseconds)) if milliseconds else None
 
 
 def brief(instant: str) -> str:
-    """The same, from its text as programs see it."""
+    """Format an ISO 8601 instant for people: in UTC, to the second."""
     return instant[:19].replace("T", " ") + "Z"
 
 
 def span(seconds: float | None) -> str | None:
-    """A length of time for people: its two largest units."""
+    """Format a duration for people, as its two largest units."""
     if seconds is None:
         return None
     whole = int(seconds)

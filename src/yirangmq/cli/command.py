@@ -17,13 +17,15 @@ from yirangmq.core.validation import nearest
 Run = Callable[[argparse.Namespace, Screen], int]
 LINE = 90
 NUMBERS = {"invalid int value:": "must be a whole number, not", "invalid float value:": "must be a number, not"}
-"""What argparse says, and what it means."""
+"""Error texts of argparse, and the texts that replace them."""
 STDOUT = 1
 NO_TERMINAL = 80
 
 
 class Formatter(argparse.RawDescriptionHelpFormatter):
-    """As wide as the terminal. (argparse would load a library for that, also where nobody asks for help.)"""
+    """Help formatter that is as wide as the terminal.
+
+    argparse itself would import shutil for the width, even if no help is printed."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, width=_columns() - 2)
@@ -40,7 +42,7 @@ def _columns() -> int:
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse whose complaints are our errors: one line, one exit code, also as JSON."""
+    """Argument parser that raises ``BadInput`` on errors, so they have one line, an exit code and a JSON form."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(formatter_class=Formatter, allow_abbrev=False, **settings)
@@ -51,7 +53,9 @@ class Parser(argparse.ArgumentParser):
         raise BadInput(f"{message}; see '{self.prog} --help'")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """A word that a command does not know is its own complaint: argparse leaves it to the top, which knows none."""
+        """Reject unknown arguments in the parser of the command, which can suggest a near option.
+
+        argparse passes them up to the top parser, which knows no options of commands."""
         found, unknown = super().parse_known_args(args, namespace)
         self._take_late(found, unknown)
         if unknown:
@@ -61,7 +65,9 @@ class Parser(argparse.ArgumentParser):
         return found, unknown
 
     def _take_late(self, found: Any, unknown: list[str]) -> None:
-        """A word that may be left out is given up by argparse at the first option; here it may also come after it."""
+        """Assign an optional positional argument that follows an option.
+
+        argparse sets such an argument to its default at the first option."""
         for action in self._get_positional_actions():
             if action.nargs == "?" and getattr(found, action.dest, None) is action.default:
                 if not unknown or (unknown[0].startswith("-") and unknown[0] != "-"):
@@ -78,7 +84,9 @@ class Parser(argparse.ArgumentParser):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """``examples`` are (what it does, the line as typed). A command has ``run``, or further ``verbs``."""
+    """One command as a value. It has ``run``, or ``verbs`` (subcommands).
+
+    ``examples`` are pairs of a description and the command line as typed."""
 
     about: str
     examples: tuple[tuple[str, str], ...] = ()
@@ -86,7 +94,7 @@ class Command:
     run: Run | None = None
     verbs: Mapping[str, tuple[str, "Command"]] = field(default_factory=dict)
     has_json: bool = False
-    """Its options bring ``--json`` along; to all others it is added here."""
+    """True if ``options`` adds ``--json``; for other commands ``configure`` adds it."""
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
         parser.description = filled(self.about)
@@ -104,7 +112,7 @@ class Command:
 
 
 def filled(text: str) -> str:
-    """Paragraphs, each filled to a line that is easy to read."""
+    """Wrap each paragraph to ``LINE`` columns."""
     return "\n\n".join(textwrap.fill(part, LINE) for part in text.split("\n\n"))
 
 

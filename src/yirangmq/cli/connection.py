@@ -3,8 +3,8 @@
 The store is named by options, the environment, or a server of this folder. If a server holds the store, commands go
 through it, unless ``--direct`` is given. A store that cannot be written is opened for reading.
 
-Through a server, operations go by the client library. Reads are a transaction object that asks the server: each read
-is one call, and several reads are not of one moment."""
+Through a server, operations use the client library. Reads use a transaction object that calls the server: each read is
+one call, and several reads are not a consistent snapshot."""
 
 import argparse
 import os
@@ -38,26 +38,27 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer")
 RETRIES = 3
-"""A command gives up sooner than a program that has run for days; not so where there are two nodes, of which one may be
-about to take over."""
+"""Number of retries of a command with one address; fewer than the default of a long-running program. With several
+addresses the client's default applies, because a takeover may be in progress."""
 SERVER_TIMEOUT = 30.0
+"""Silence timeout with one address, in seconds: the command fails if the server is silent for this long. A long call,
+such as a redrive of a million dead letters, continues as long as the server answers pings."""
 SERVER_TIMEOUT_OF_MANY = 60.0
-"""Seconds after which a command gives up on a silent server. With more than one address it waits for a takeover. A call
-that takes long, such as moving a million dead letters, goes on as long as the server answers pings."""
+"""Silence timeout with more than one address, in seconds; long enough for a takeover."""
 LONGEST_SERVER_TIMEOUT = 86_400.0
 MOST_PER_CALL = 10_000
 NEEDS_FILES = "this needs the files of the store: run it on the server's machine, with --db or --path"
 
 
 class Contact(NamedTuple):
-    """How a command reaches a server, from its options and the environment."""
+    """Connection options of a command, from its flags and the environment: token, TLS files, silence timeout."""
 
     token: str = ""
     ca: str = ""
     cert: str = ""
     key: str = ""
     silence: float | None = None
-    """Seconds; None: the default for the number of addresses."""
+    """Silence timeout in seconds. None: the default for the number of addresses."""
 
 
 def contact_of(args: argparse.Namespace, env: Mapping[str, str]) -> Contact:
@@ -79,8 +80,8 @@ def contact_of(args: argparse.Namespace, env: Mapping[str, str]) -> Contact:
 
 
 def client_at(address: str, contact: Contact, consumer: str | None = None) -> "Client":
-    """A client that gives up on a server after ``Contact.silence`` seconds without any answer."""
-    from yirangmq.client.connect import connect as open_client  # a command on a local store does without
+    """Open a client that fails if the server is silent for ``Contact.silence`` seconds."""
+    from yirangmq.client.connect import connect as open_client  # not imported by a command on a local store
 
     silence = contact.silence or (SERVER_TIMEOUT_OF_MANY if "," in address else SERVER_TIMEOUT)
     return open_client(
@@ -97,22 +98,24 @@ def client_at(address: str, contact: Contact, consumer: str | None = None) -> "C
 
 
 def connect(address: str, consumer: str | None, contact: Contact) -> Queues:
-    """A stand-in: it has every method that the commands use."""
+    """Connect to a server. The result has every method of ``Queues`` that the commands use."""
     return cast("Queues", RemoteQueues(client_at(address, contact, consumer), address))
 
 
 def retries_for(address: str) -> int | None:
-    """None: as long as a takeover of a pair may take."""
+    """Return the number of retries. None with several addresses: the client's default, enough for a takeover."""
     return None if "," in address else RETRIES
 
 
 class RemoteQueues:
+    """The queues of a server, behind the interface of ``broker.queues.Queues``; one client connection."""
+
     def __init__(self, client: Any, address: str) -> None:
         self._client = client
         self.address = address
 
     def __getattr__(self, verb: str) -> Any:
-        """Every verb of the client has the name, the arguments and the results of the store's."""
+        """Forward to the client: its methods have the same names, arguments and results as those of a store."""
         return getattr(self._client, verb)
 
     def call(self, method: str, **values: Any) -> Any:
@@ -136,7 +139,7 @@ class RemoteQueues:
         return SystemClock().wall_ms()
 
     def ahead_ms(self) -> int:
-        """What a server shows is on its wall clock already."""
+        """Return 0: a server reports instants on its wall clock already."""
         return 0
 
     def __enter__(self) -> "RemoteQueues":
@@ -147,7 +150,9 @@ class RemoteQueues:
 
 
 class RemoteLooks:
-    """The reading half of ``core.ports.Transaction``. What came with one look is at hand for the next."""
+    """The read methods of ``core.ports.Transaction``, by calls to a server.
+
+    ``envelopes`` and ``failures`` return data that came with the latest page, without a further call."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
@@ -204,7 +209,7 @@ class RemoteLooks:
         return [self._seen[message.seq][2] for message in messages]
 
     def _noted(self, page: Any) -> tuple[list[Message], str]:
-        from yirangmq.wire.messages import unpack  # with msgspec, which a store in files needs none of
+        from yirangmq.wire.messages import unpack  # imports msgspec, which a store in files does not need
 
         looks, cursor = unpack(page)
         self._seen = {parts[0].seq: parts for parts in looks}
@@ -212,7 +217,9 @@ class RemoteLooks:
 
 
 class RemoteLetters:
-    """Moves of dead letters, done by the server; looking is done page by page as in a store."""
+    """Redrive, quarantine and purge of dead letters, done by the server in one call each.
+
+    Searches are not here: they read page by page, as in a store."""
 
     def __init__(self, queues: Queues) -> None:
         self._queues = queues
@@ -250,24 +257,25 @@ class RemoteLetters:
 
 
 def call(queues: Queues, method: str, **values: Any) -> Any:
-    """A method of the server that these queues are reached through."""
+    """Call a method of the server; ``queues`` must be a ``RemoteQueues``."""
     return cast("RemoteQueues", queues).call(method, **values)
 
 
 def address_of(queues: Queues) -> str | None:
-    """The server that these queues are reached through, to be shown: without its options, which may hold a token. None
-    where the store itself is open."""
+    """Return the address of the server for display, without its options, which may hold a token.
+
+    Return None if the store itself is open."""
     found: object = queues
     return found.address.partition("?")[0] if isinstance(found, RemoteQueues) else None
 
 
 def following(queues: Queues, site: dict[str, Any]) -> list[Any]:
-    """Everybody who follows the topics of a server; ``site``: what it says of itself."""
+    """Return the subscribers of a server's topics. ``site`` is the server's status document."""
     return [] if site.get("topics") is None else [*call(queues, "topic_subscribers")]
 
 
 def dead_letters(queues: Queues, progress: Callable[[int, int], None]) -> DeadLetters:
-    """To be moved, wherever they are."""
+    """Return an object that moves dead letters, in the open store or on the server."""
     if address_of(queues) is None:
         return DeadLetters(queues, progress)
     return cast("DeadLetters", RemoteLetters(queues))
@@ -277,12 +285,14 @@ def dead_letters(queues: Queues, progress: Callable[[int, int], None]) -> DeadLe
 
 BACKENDS = {"sqlite": "sqlite", "files": "fs", "etcd": "etcd", "memory": "memory"} | dict.fromkeys(ADDRESSES, "server")
 SERVED = "sqlite:yirang-data/queue.db"
-"""The store of ``yirangmq serve`` without settings, in the folder where it was started."""
+"""Default store of ``yirangmq serve``, relative to the folder where it was started."""
 PLAIN = "yirang.db"
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
+    """Location of a store or a server: a scheme, and a path or an address."""
+
     scheme: str
     path: str
 
@@ -292,7 +302,7 @@ class Place:
 
     @property
     def shown_url(self) -> str:
-        """Without the options of a server's address, which may hold a token."""
+        """The URL for display, without the options of a server's address, which may hold a token."""
         return self.url.partition("?")[0] if self.is_server else self.url
 
     @property
@@ -309,13 +319,13 @@ class Place:
 
     @property
     def is_file(self) -> bool:
-        """Or a folder, on this machine."""
+        """True if the store is a file or a folder on this machine."""
         return self.scheme in ("sqlite", "files")
 
 
 def chosen(args: argparse.Namespace, env: Mapping[str, str]) -> Place:
-    """``--store``; or ``--backend``, ``--db``, ``--path``; or $YIRANGMQ_STORE; or the server of this folder, if one is
-    there, or was there; or the defaults."""
+    """Choose the store. In order of precedence: ``--store``; ``--backend``, ``--db``, ``--path``; $YIRANGMQ_STORE; the
+    default store of a server in this folder, if a server holds it or has held it; the defaults."""
     said = [name for name in ("backend", "db", "path") if getattr(args, name) is not None]
     if args.store is not None:
         if said:
@@ -338,7 +348,7 @@ def chosen(args: argparse.Namespace, env: Mapping[str, str]) -> Place:
 
 
 def _is_served() -> bool:
-    """A server holds the store of this folder; or one did, and there is no other store."""
+    """Return True if a server holds the default store of this folder, or held it and there is no other store."""
     if who_serves(SERVED):
         return True
     return Path(SERVED.partition(":")[2]).exists() and not Path(PLAIN).exists()
@@ -353,12 +363,14 @@ def _from_url(url: str, field: str) -> Place:
 
 
 def of(args: argparse.Namespace) -> Place:
+    """Choose the store from the options and the process environment."""
     return chosen(args, os.environ)
 
 
 def opened(args: argparse.Namespace, *, itself: bool = False) -> Queues:
-    """For a command that may change something: a store that is not there yet is made, with its folder. ``itself``: the
-    store, not the server that may hold it."""
+    """Open the store for a command that may change it. Create the store and its folder if they do not exist.
+
+    ``itself``: open the store itself even if a server holds it."""
     place = of(args)
     if place.is_file:
         folder = Path(place.path).absolute()
@@ -367,7 +379,7 @@ def opened(args: argparse.Namespace, *, itself: bool = False) -> Queues:
 
 
 def seen(args: argparse.Namespace, screen: Screen, *, itself: bool = False) -> Queues:
-    """For a command that only looks: a store that is not there yet is an empty one, and stays away."""
+    """Open the store for a command that only reads. If it does not exist, return an empty one and create nothing."""
     place = of(args)
     if place.exists:
         return _open(place, args, itself, screen)
@@ -376,7 +388,7 @@ def seen(args: argparse.Namespace, screen: Screen, *, itself: bool = False) -> Q
 
 
 def existing(args: argparse.Namespace, *, itself: bool = False) -> Queues:
-    """For a command that makes no sense without a store."""
+    """Open a store that must exist; raise ``NotFound`` if it does not."""
     place = of(args)
     if not place.exists:
         raise NotFound(f"there is no store at {place.path}", field="store")
@@ -384,8 +396,9 @@ def existing(args: argparse.Namespace, *, itself: bool = False) -> Queues:
 
 
 def _open(place: Place, args: argparse.Namespace, itself: bool, screen: Screen | None = None) -> Queues:
-    """Through the server that holds the store, if one does; otherwise the store itself. One that is there and cannot be
-    written is opened for reading: commands that look at it work, others are refused by the store."""
+    """Connect to the server that holds the store, if there is one; otherwise open the store itself.
+
+    A store that exists and cannot be written is opened read-only: reads work, and the store rejects writes."""
     consumer = getattr(args, "consumer_id", None)
     address = place.url if place.is_server else "" if itself else server_of(place, args)
     if address:
@@ -407,7 +420,7 @@ def _open(place: Place, args: argparse.Namespace, itself: bool, screen: Screen |
 
 
 def server_of(place: Place, args: argparse.Namespace) -> str:
-    """The address of the server that holds a store; "" if none does, or if the store itself is wanted."""
+    """Return the address of the server that holds the store; "" if there is none, or with ``--direct``."""
     if args.direct or os.environ.get("YIRANGMQ_DIRECT", "") not in ("", "0"):
         return ""
     if place.scheme == "etcd":
@@ -417,8 +430,10 @@ def server_of(place: Place, args: argparse.Namespace) -> str:
 
 
 def expects_server(place: Place, args: argparse.Namespace) -> bool:
-    """A server is expected where its address was given, and where a server has served the store before: its lock file
-    lies beside the store, also after a server has stopped or was killed. ``--direct`` asks for the store itself."""
+    """Return True if the address of a server was given, or if a server has served the store before.
+
+    The server's lock file next to the store shows that: it remains after the server stops or is killed. With
+    ``--direct`` no server is expected for a local store."""
     if place.is_server:
         return True
     if args.direct or os.environ.get("YIRANGMQ_DIRECT", "") not in ("", "0"):
@@ -428,7 +443,9 @@ def expects_server(place: Place, args: argparse.Namespace) -> bool:
 
 
 def _leader_of(url: str) -> str:
-    """Of the nodes that serve a store in etcd the one that leads, where we can reach it; "" if nobody serves it."""
+    """Return an address of the node that leads the store in etcd, unix sockets of this machine first.
+
+    Return "" if no node serves the store, or if the leader has no address for forwarded calls."""
     from yirangmq.cluster.etcd.address import read_address
     from yirangmq.stores.etcd.store import who_leads
 

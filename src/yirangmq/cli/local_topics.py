@@ -1,7 +1,7 @@
 """Topics of a folder without a server, with the methods of ``client.topics``; subscriptions that poll the log.
 
 Reading needs no lock and disturbs no writer. Publishing, trimming and durable names need the lock of the log. A
-subscription reads what is there, then polls. Its cursor is kept in a file or under a durable name."""
+subscription reads the existing records, then polls. Its cursor is kept in a file or under a durable name."""
 
 import os
 import time
@@ -32,16 +32,16 @@ from yirangmq.topics.adapters import PageLimits, read_page
 # -- subscriptions -----------------------------------------------------------------------------------------------------
 
 POLL_SECONDS = 0.2
-"""How often a log without a server is looked at."""
+"""Poll interval of a log without a server, in seconds."""
 BATCH_LIMITS = PageLimits(records=1000)
 
 
 class Keeping(Protocol):
-    """How far a subscriber has come, kept."""
+    """Cursor store of one local subscription: the last confirmed sequence, kept on disk."""
 
     @property
     def is_alone(self) -> bool:
-        """Nobody can publish while it is held, so that nothing more will come."""
+        """True if the store holds the lock of the log. No publisher can append then, so no further record will come."""
 
     def get(self) -> Place | None: ...
 
@@ -51,6 +51,8 @@ class Keeping(Protocol):
 
 
 class InFile:
+    """Cursor in a file of the user's choice."""
+
     is_alone = False
 
     def __init__(self, file: CursorFile, epoch: str) -> None:
@@ -64,11 +66,11 @@ class InFile:
         self._file.write(Place(self._epoch, sequence))
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no file is open."""
 
 
 class UnderName:
-    """In the place where a server looks for it."""
+    """Durable cursor under a subscriber name, in the cursor file that a server of this log uses."""
 
     is_alone = True
 
@@ -90,7 +92,9 @@ class UnderName:
 def following(
     view: SegmentView, filter: Filter, sequence: int, keeping: Keeping | None, *, resume: bool
 ) -> "LocalSubscription":
-    """From where it was, if that is known and wanted; else from ``sequence`` on."""
+    """Start a subscription after the stored cursor if ``resume`` and there is one; otherwise at ``sequence``.
+
+    Closes ``keeping`` on failure."""
     try:
         found = keeping.get() if keeping is not None and resume else None
         if found is not None and found.epoch != view.epoch:
@@ -105,6 +109,8 @@ def following(
 
 
 class LocalSubscription:
+    """Subscription that polls the segment files of a log; not thread-safe."""
+
     def __init__(self, view: SegmentView, filter: Filter, sequence: int, keeping: Keeping | None) -> None:
         self._view = view
         self._filter = filter
@@ -145,6 +151,10 @@ NOBODY = "opened directly"
 
 
 class LocalTopics:
+    """Topics of a log folder, opened directly; same methods as ``client.topics``.
+
+    The log is opened for writing, with its lock, only when an operation needs it, and stays open until the end."""
+
     def __init__(self, folder: Path, durability: str) -> None:
         self._folder = folder
         self._settings = LogSettings(durability="os" if durability == "os" else "full")
@@ -165,14 +175,14 @@ class LocalTopics:
         return self._folder.is_dir() and has_segments(str(self._folder))
 
     def _log(self) -> SegmentLog:
-        """For writing, ours alone until the command is over."""
+        """Open the log for writing once. Its lock is held until the command ends."""
         if self._opened is None:
             make_folder(self._folder.absolute().parent)
             self._opened = SegmentLog(self._folder, self._settings)
         return self._opened
 
     def _view(self) -> SegmentView:
-        """As it is now."""
+        """Return the view of the log, refreshed from disk."""
         if self._seen is None:
             self._seen = SegmentView(self._folder)
         else:
@@ -197,7 +207,7 @@ class LocalTopics:
     def trim(self, before: int, *, dry_run: bool = False) -> dict[str, Any]:
         if dry_run:
             return dict(to_be_trimmed(self._view().chain, before)._asdict())
-        self._view()  # none is made where there is none
+        self._view()  # raises if there is no log, so that none is created
         return dict(self._log().trim(before)._asdict())
 
     # -- reading -------------------------------------------------------------------------------------------------------
@@ -220,7 +230,9 @@ class LocalTopics:
         raise NotFound(f"there is no topic {topic!r}", field="topic")
 
     def subscribers(self) -> Sequence[dict[str, Any]]:
-        """Durable ones only: nobody is connected."""
+        """Return the durable subscribers; without a server there are no connected ones.
+
+        Return an empty list if another process holds the lock of the log."""
         if not (self._folder / "cursors").exists() or not self.is_there:
             return []
         lock = None
@@ -232,7 +244,7 @@ class LocalTopics:
                 view = self._view()
                 return [{**cursor_document(one, view.last, view.epoch), "state": "offline"} for one in cursors.all()]
         except StoreBusy:
-            return []  # whoever holds it knows
+            return []  # the process that holds the lock has the current cursors
         finally:
             if lock is not None:
                 lock.close()
@@ -273,7 +285,7 @@ class LocalTopics:
         cursor_file: str | None = None,
         **others: Any,
     ) -> LocalSubscription:
-        """``others`` are about connections."""
+        """Start a subscription. ``others`` are options of connections, ignored here."""
         if mask:
             raise BadInput("is of a server: its setting topic_masks says what the bits mean", field="--mask")
         view = SegmentView(self._folder, epoch=epoch or None)
@@ -294,7 +306,7 @@ class LocalTopics:
             return InFile(CursorFile(file), epoch)
         if not name:
             return None
-        self._log()  # or a server that comes meanwhile would write the cursors too
+        self._log()  # take the lock: a server started meanwhile would write the cursors too
         return UnderName(open_cursors(self._cursors_url), Cursor(check_subscriber(name), epoch, 0, text, 0))
 
 

@@ -78,7 +78,7 @@ def load(name: str) -> Command:
 
 
 def build(*, only: str | None = None) -> ArgumentParser:
-    """The parser; with ``only`` that command alone, or where it is none of them the names of all."""
+    """Build the parser. With ``only``, configure that command alone; if it is unknown, add only the names of all."""
     parser = Parser(prog="yirangmq", description=ABOUT, epilog=epilog(EXAMPLES))
     parser.add_argument("--version", action="store_true", help="print the version")
     commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", prog=parser.prog)
@@ -93,7 +93,7 @@ def build(*, only: str | None = None) -> ArgumentParser:
 
 
 def run(argv: Sequence[str] | None = None) -> int:
-    """What ``yirangmq`` does; returns the exit code."""
+    """Run ``yirangmq`` and return the exit code."""
     given = list(sys.argv[1:] if argv is None else argv)
     screen = Screen(json="--json" in given)
     try:
@@ -125,7 +125,7 @@ def _run(given: list[str], screen: Screen) -> int:
     if args.command is None:
         parser.print_help()
         return output.OK
-    del parser  # a server runs for years without it
+    del parser  # frees its memory: a server may run for years
     code: int = args.run(args, screen)
     return code
 
@@ -136,7 +136,7 @@ def _version(screen: Screen) -> int:
 
 
 def _failed(screen: Screen, error: QueueError) -> int:
-    """What was printed before stands before the complaint."""
+    """Flush stdout, then print the error, so that earlier output comes before it."""
     try:
         screen.flush()
     except BrokenPipeError:
@@ -148,7 +148,7 @@ def _failed(screen: Screen, error: QueueError) -> int:
 
 
 def _forget_stdout() -> None:
-    """The reader has gone; without this the interpreter would complain once more while it ends."""
+    """Point stdout to /dev/null after a broken pipe. Otherwise the interpreter reports the error again at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

@@ -87,7 +87,7 @@ EXIT_OF: dict[str, int] = {
     "hook_failed": 10,
     "cannot_listen": 12,
 }
-"""From ``QueueError.code``; a test sees that every error has its line."""
+"""Exit code by ``QueueError.code``; a test checks that every error is listed."""
 
 
 def exit_code(code: str) -> int:
@@ -100,7 +100,9 @@ PROGRAM = "yirangmq"
 
 
 class Screen:
-    """One per run. With ``json`` every document is one line, and what is meant for people is left out."""
+    """Output of one command run, to stdout and stderr.
+
+    With ``json`` every document is one line, and texts for people are omitted."""
 
     def __init__(self, *, json: bool) -> None:
         self.json = json
@@ -114,18 +116,18 @@ class Screen:
         return not self.json and sys.stderr.isatty()
 
     def document(self, value: dict[str, Any]) -> None:
-        """A result for programs."""
+        """Print a result for programs, as one line of JSON."""
         self.line(dumps(value))
 
     def line(self, text: bytes) -> None:
-        """JSON text as one line. A line break inside JSON text can only stand between its parts, so a space will do."""
+        """Print JSON text as one line. Spaces replace line breaks, which are only whitespace between tokens."""
         self.write(text.replace(b"\r", b" ").replace(b"\n", b" ") + b"\n")
 
     def write(self, data: bytes) -> None:
         sys.stdout.buffer.write(data)
 
     def say(self, text: str = "") -> None:
-        """A result for people."""
+        """Print a result for people."""
         self.write(text.encode("utf-8", "backslashreplace") + b"\n")
 
     def table(self, columns: "Sequence[Column]", rows: Sequence[Sequence[object]]) -> None:
@@ -136,14 +138,14 @@ class Screen:
             self.say(line)
 
     def answer(self, value: dict[str, Any], text: str) -> None:
-        """One result, for whoever asked."""
+        """Print one result: ``value`` with ``json``, otherwise ``text``."""
         if self.json:
             self.document({"ok": True, **value})
         else:
             self.say(text)
 
     def note(self, text: str) -> None:
-        """Something a person should know, beside the result."""
+        """Print a remark for people to stderr. Does nothing with ``json``."""
         if not self.json:
             print(f"{PROGRAM}: note: {text}", file=sys.stderr)
 
@@ -161,13 +163,16 @@ class Screen:
 # -- progress bar ------------------------------------------------------------------------------------------------------
 
 QUIET_SECONDS = 0.5
-"""Work that is over sooner shows no bar."""
+"""Delay before the bar appears, in seconds; shorter work shows no bar."""
 STEP_SECONDS = 0.1
+"""Minimum interval between updates of the bar, in seconds."""
 WIDTH = 30
 
 
 class Progress:
-    """``with Progress("importing", total, shown=…) as show: … show(done)``. Without a total it counts."""
+    """Progress bar on stderr. Without a total it prints a count.
+
+    Use: ``with Progress("importing", total, shown=…) as show: … show(done)``."""
 
     def __init__(self, label: str, total: int | None, *, shown: bool) -> None:
         self._label = label
@@ -191,7 +196,7 @@ class Progress:
         sys.stderr.flush()
 
     def part(self, done: int, total: int) -> None:
-        """For work that finds out its total on the way."""
+        """Update the bar of work that learns its total while it runs."""
         self._total = total
         self(done, f"{done:,}/{total:,}")
 

@@ -16,11 +16,11 @@ from yirangmq.format.json_codec import dumps
 # -- messages and dead letters -----------------------------------------------------------------------------------------
 
 SHOWN_BYTES = 4096
-"""Of a payload that is not text; all of it is in --json and --raw."""
+"""Maximum bytes shown of a payload that is not text; --json and --raw print all of it."""
 
 
 def payload_text(envelope: Envelope) -> str:
-    """The payload for a screen: text as it is but for control characters, other bytes by their beginning."""
+    """Format a payload for a terminal: text with control characters escaped, other bytes as a hex prefix."""
     try:
         text = envelope.payload.decode()
     except UnicodeDecodeError:
@@ -30,7 +30,7 @@ def payload_text(envelope: Envelope) -> str:
 
 
 def header_text(envelope: Envelope) -> str:
-    """The members of the envelope in one line, those with a name of their own first."""
+    """Format the members of the envelope in one line, the named members before the attributes."""
     header = header_of(envelope)
     del header["messageId"], header["queue"]
     parts = [f"{name}={_short(value)}" for name, value in header.items()]
@@ -47,14 +47,16 @@ def delivery_block(delivery: Delivery) -> str:
 
 
 def look_line(look: Look) -> bytes:
-    """Card, envelope and latest failure in one document; the payload's text is its own."""
+    """Encode a message as one JSON document: its state, envelope and latest failure.
+
+    The envelope's JSON text is copied unchanged, so a JSON payload keeps its text."""
     message = as_json(look.envelope) if look.envelope is not None else b"null"
     failure = dumps(delivery.failure_document(look.failure)) if look.failure is not None else b"null"
     return b'%s,"message":%s,"failure":%s}' % (dumps(look.card())[:-1], message, failure)
 
 
 def letter_card(look: Look) -> dict[str, Any]:
-    """A dead letter in a listing: where it came from, why it is here."""
+    """Return the row of a dead letter for a list: its source queue, and the reason of the failure."""
     message, failure = look.message, look.failure
     return {
         "messageId": message.id,
@@ -72,7 +74,7 @@ def letter_card(look: Look) -> dict[str, Any]:
 
 
 def letter_record(look: Look) -> bytes:
-    """The dead-letter record as published; its card where the envelope or the failure is no longer there."""
+    """Encode the dead-letter record as published; only its row if the envelope or the failure no longer exists."""
     if look.envelope is None or look.failure is None:
         return dumps(letter_card(look))
     return delivery.dead_letter_record(look.message, look.envelope, look.failure, look.rules)
@@ -92,7 +94,7 @@ SUBSCRIBER_COLUMNS = (
 
 
 def feed_line(about: dict[str, Any]) -> str:
-    """The publisher and its log, in a line."""
+    """Format the state of a server's topic publisher and its log as one line."""
     state = about["state"] or about["reason"]
     if about["state"] and about["reason"]:
         state += f" ({about['reason']})"

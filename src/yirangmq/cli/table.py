@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 GAP = "  "
 LEAST = 8
-"""A shrinking column keeps at least this many characters."""
+"""Minimum width of a column that may shrink, in characters."""
 
 
 class Column(NamedTuple):
-    """``right`` aligns numbers; ``shrinks`` says that it may be cut where the screen is narrow."""
+    """Column of a table. ``right``: align to the right. ``shrinks``: may be truncated on a narrow terminal."""
 
     title: str
     right: bool = False
@@ -21,7 +21,7 @@ class Column(NamedTuple):
 
 
 def render(columns: Sequence[Column], rows: Sequence[Sequence[object]], width: int | None) -> Iterator[str]:
-    """The lines of a table, cut to ``width`` if it is given."""
+    """Yield the lines of a table, truncated to ``width`` columns if it is given."""
     cells = [[plain(cell) for cell in row] for row in rows]
     lines = [[column.title for column in columns], *cells]
     widths = [max(measure(line[at]) for line in lines) for at in range(len(columns))]
@@ -33,21 +33,21 @@ def render(columns: Sequence[Column], rows: Sequence[Sequence[object]], width: i
 
 
 def plain(value: object) -> str:
-    """A cell's text: nothing for None, and no control characters."""
+    """Format a cell: "-" for None, otherwise text with control characters escaped."""
     if value is None:
         return "-"
     return safe(str(value))
 
 
 def safe(text: str, keep: str = "") -> str:
-    """Control and format characters as escapes, but for those in ``keep``."""
+    """Escape control and format characters, except those in ``keep``."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
 
 
 def measure(text: str) -> int:
-    """Columns on the screen: wide East Asian characters take two, combining ones none."""
+    """Return the width on the terminal: wide East Asian characters take two columns, combining characters none."""
     if text.isascii():
         return len(text)
     return sum(_width(character) for character in text)
@@ -72,7 +72,7 @@ def cut(text: str, width: int) -> str:
 
 
 def _fitted(columns: Sequence[Column], widths: list[int], width: int) -> list[int]:
-    """Take from the widest shrinking column until the line fits or nothing more can give."""
+    """Narrow the widest shrinkable column by one until the line fits or all are at the minimum."""
     over = sum(widths) + len(GAP) * (len(widths) - 1) - width
     widths = list(widths)
     while over > 0:

@@ -123,7 +123,7 @@ def run_ack(args: argparse.Namespace, screen: Screen) -> int:
 def _myself() -> str:
     try:
         return getpass.getuser()[:100]
-    except (KeyError, OSError):  # a user without a name
+    except (KeyError, OSError):  # the user has no name in the password database
         return ""
 
 

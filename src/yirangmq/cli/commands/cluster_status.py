@@ -1,8 +1,7 @@
 """Commands ``cluster status | members | leader | move-leader | doctor | repair``; shared options.
 
-Its options serve all ``cluster`` commands. The shared part reads the etcd address from options and environment, and
-runs a coroutine with a client in an event loop of its own. It uses uvloop where that is installed: about a third
-more messages/s."""
+All ``cluster`` commands use its options. The shared part reads the etcd address from options and environment, and runs
+a coroutine with a client in a new event loop. It uses uvloop if that is installed: about a third more messages/s."""
 
 import argparse
 import asyncio
@@ -52,7 +51,7 @@ def etcd_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_with(args: argparse.Namespace, act: Callable[["Etcd", "Address"], Coroutine[Any, Any, Answer]]) -> Answer:
-    """Something with a client, in an event loop of its own."""
+    """Run ``act`` with an etcd client, in a new event loop."""
     from yirangmq.cluster.etcd.address import read_address
     from yirangmq.cluster.etcd.client import Etcd
 
@@ -67,7 +66,7 @@ def run_with(args: argparse.Namespace, act: Callable[["Etcd", "Address"], Corout
 
 
 def with_files(args: argparse.Namespace, env: Mapping[str, str]) -> str:
-    """The URL of etcd, with the TLS files of the options or the environment where the URL names none."""
+    """Return the URL of etcd. TLS files that it does not name are added from the options or the environment."""
     url = str(args.store or env.get("YIRANGMQ_ETCD") or DEFAULT)
     named = {name for name, _ in parse_qsl(url.partition("?")[2], keep_blank_values=True)}
     files = {name: getattr(args, name) or env.get(f"YIRANGMQ_ETCD_{name.upper()}", "") for name in FILES}
@@ -76,7 +75,7 @@ def with_files(args: argparse.Namespace, env: Mapping[str, str]) -> str:
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's where it is installed: about a third more messages a second."""
+    """Return the loop factory of uvloop, or None if it is not installed. uvloop gives about a third more messages/s."""
     try:
         from uvloop import new_event_loop
     except ImportError:

@@ -25,7 +25,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
 
 
 def _mark(made: argparse.ArgumentParser, kinds: Mapping[str, object]) -> None:
-    """An option's metavar says what its value is."""
+    """Set the completer of each option by its metavar, also in subparsers."""
     for action in made._actions:
         if isinstance(action, argparse._SubParsersAction):
             for inner in action.choices.values():

@@ -1,7 +1,7 @@
 """Commands ``consume``, ``ack``, ``nack`` and ``extend``.
 
-``consume`` takes messages, prints them, and acks what it has printed. If printing is cut short, the messages are
-released at once. With ``--no-ack`` the lease stays, and the other three commands settle it.
+``consume`` leases messages, prints them, and acks the printed messages. If printing is interrupted, the messages are
+released immediately. With ``--no-ack`` the lease stays, and the other three commands settle it.
 
 With ``--handler`` or ``--exec`` it is a consumer process. Its options, and which of them go together, are checked
 here; the work is in ``cli.commands.consume_handlers``, loaded when it is needed."""
@@ -69,7 +69,9 @@ def run_extend(args: argparse.Namespace, screen: Screen) -> int:
 
 
 def _report(args: argparse.Namespace, screen: Screen, did: str, errors: list[QueueError | None]) -> int:
-    """Each lease by itself: a stale one is an error and harms no other. The exit code is that of the first error."""
+    """Print the result of each lease. A stale lease is an error and does not affect the others.
+
+    Return the exit code of the first error."""
     first = next((error for error in errors if error is not None), None)
     if screen.json:
         results = [_result(lease, error) for lease, error in zip(args.leases, errors, strict=True)]
@@ -129,9 +131,9 @@ DRAIN_SECONDS = 30.0
 GRACE_SECONDS = 5.0
 OURS = ("concurrency", "timeout", "prefetch", "drain_seconds", "poison_after", "schema", "until_empty")
 PROGRAMS = ("shell", "retry_after", "kill_after")
-"""Options that mean something with ``--exec`` only."""
+"""Options that are valid only with ``--exec``."""
 PRINTING = {"no_ack": False, "batch": 1, "wait": 0, "fail_empty": False}
-"""Options that mean something for plain ``consume`` only, and what they are if nothing is said."""
+"""Options that are valid only for plain ``consume``, with their defaults."""
 
 
 def add_worker_options(parser: argparse.ArgumentParser) -> None:
@@ -203,7 +205,7 @@ def _flag(name: str) -> str:
 # -- consume -----------------------------------------------------------------------------------------------------------
 
 FOLLOW_SECONDS = 3600
-"""One wait of --follow; then it waits again."""
+"""Length of one wait of --follow, in seconds; then the command waits again."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -243,7 +245,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
 
 
 def _why_nothing(queues: Queues, queue: str) -> str:
-    """For people; a client that may not look is told no more."""
+    """Explain for people why nothing was consumed; "" if the client may not read the counts."""
     try:
         known = queues.queues()
         if queue not in known:
@@ -266,7 +268,9 @@ def _taken(args: argparse.Namespace, queues: Queues, count: int) -> list[Deliver
 
 
 def _hand_over(args: argparse.Namespace, queues: Queues, screen: Screen, taken: list[Delivery]) -> None:
-    """Print, then acknowledge. If printing is cut short, they go back in line at once instead of at the lease's end."""
+    """Print deliveries, then ack them. If printing is interrupted, release them now instead of at lease expiry.
+
+    With --no-ack the printed ones stay leased."""
     printed = 0
     try:
         for delivery in taken:
@@ -292,7 +296,7 @@ def _print(args: argparse.Namespace, screen: Screen, delivery: Delivery) -> None
 
 @contextmanager
 def stopping_on_terminate() -> Iterator[None]:
-    """SIGTERM ends like Ctrl-C: what is in hand goes back."""
+    """Exit on SIGTERM as on Ctrl-C, so that leased messages are released. Does nothing outside the main thread."""
 
     def stop(number: int, frame: FrameType | None) -> NoReturn:
         raise SystemExit(output.TERMINATED)

@@ -34,7 +34,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     route = _program_route(args) if args.program is not None else _function_route(args)
     log = logs.begin("info", "json" if screen.json else "text", sys.stderr)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(line_buffering=True)  # what a handler prints is seen when it prints it
+        sys.stdout.reconfigure(line_buffering=True)  # output of handlers appears immediately
     try:
         with connection.opened(args) as queues:
             consumer = Consumer(
@@ -102,7 +102,7 @@ def _command(text: str, *, shell: bool) -> list[str]:
 
 
 def _function(text: str) -> Callable[..., Any]:
-    """Modules of the folder one is in are found, as with ``python -m``."""
+    """Import a handler ``MODULE:FUNCTION``. Adds the current folder to ``sys.path``, as ``python -m`` does."""
     module, colon, path = text.partition(":")
     if not (module and colon and path):
         raise BadInput(f"{text!r} is not MODULE:FUNCTION", field="--handler")

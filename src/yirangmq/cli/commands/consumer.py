@@ -88,7 +88,7 @@ def _row(card: dict[str, Any]) -> tuple[object, ...]:
 
 
 def _document(card: dict[str, Any]) -> dict[str, Any]:
-    """Instants as the outside has them."""
+    """Return the consumer's JSON document, with instants in ISO 8601."""
     return {**card, "startedAt": iso(card["startedAt"]), "seenAt": iso(card["seenAt"])}
 
 
@@ -126,7 +126,7 @@ def run_wish(args: argparse.Namespace, screen: Screen) -> int:
 
 
 def _chosen(args: argparse.Namespace, queues: Queues) -> list[str]:
-    """By id, by queue, or all; silent ones only by id."""
+    """Return the consumer ids selected by id, by queue, or with --all. Silent consumers are selected only by id."""
     if sum((bool(args.ids), args.queue is not None, args.all)) != 1:
         raise BadInput("give one or more ids, or --queue, or --all", field="consumerId")
     cards = queues.consumer_list()
@@ -136,7 +136,9 @@ def _chosen(args: argparse.Namespace, queues: Queues) -> list[str]:
 
 
 def _wait(queues: Queues, ids: list[str], wish: str, seconds: float) -> list[str]:
-    """Until all have followed; those that have not when the time is over. Who drains is done when it is gone."""
+    """Wait until all consumers have followed the request; return those that have not within ``seconds``.
+
+    A drain is complete when the consumer is no longer listed."""
     until = time.monotonic() + seconds
     while True:
         states = {card["consumerId"]: card["state"] for card in queues.consumer_list()}

@@ -16,7 +16,7 @@ from yirangmq.format.json_codec import dumps
 
 QUEUE = "telemetry"
 POLICY = {"retry": {"limit": 1, "initialDelaySec": 0.2}}
-"""One retry, soon: the demo shows in a second what the defaults do in a minute."""
+"""One retry after 0.2 s: with the default policy the same steps would take a minute."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +51,7 @@ def _play(args: argparse.Namespace, screen: Screen, folder: Path) -> int:
 
 
 class Tale:
-    """The steps, told as they happen."""
+    """Runs the steps of the demo, and prints and records each one."""
 
     def __init__(self, queues: Queues, screen: Screen) -> None:
         self._queues = queues

@@ -21,7 +21,7 @@ from yirangmq.core.errors import BadInput
 from yirangmq.format.json_codec import loads
 
 SHOWN = 100
-"""Rows of a table for people; programs get all."""
+"""Default number of table rows for people; programs get all rows."""
 WHAT = "the source queue, or the name in its policy's dlq.queue"
 
 
@@ -161,7 +161,7 @@ def run_purge(args: argparse.Namespace, screen: Screen) -> int:
 
 @contextmanager
 def _letters(args: argparse.Namespace, screen: Screen) -> Iterator[DeadLetters]:
-    """The dead letters, once it is said which ones are meant: a forgotten filter must not move everything."""
+    """Check that the options select dead letters, then open them. A forgotten filter must not move everything."""
     if args.all and (args.filter or args.id):
         raise BadInput("together with --filter or --id; give one of them", field="--all")
     if not (args.all or args.filter or args.id):

@@ -37,7 +37,7 @@ def place_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _folder(args: argparse.Namespace) -> Path:
-    """As said, or as the server that holds the store says, or beside the store."""
+    """Return the folder of the files: from --folder, from the server that holds the store, or next to the store."""
     if args.folder:
         found = Path(args.folder)
     else:
@@ -110,7 +110,7 @@ def run_show(args: argparse.Namespace, screen: Screen) -> int:
 
 
 def _show_payload(args: argparse.Namespace, screen: Screen, root: Path) -> int:
-    """The latest content, compared with its SHA-256."""
+    """Write the payload of the latest record with content, after a check of its SHA-256."""
     found = None
     for line in _wanted(args, root):
         if journal_line.head_of(line).kind in CONTENT:
@@ -195,7 +195,7 @@ def run_housekeep(args: argparse.Namespace, screen: Screen) -> int:
 def _ask(
     args: argparse.Namespace, method: str, given: dict[str, Any], itself: Callable[[Path, Queues], dict[str, Any]]
 ) -> dict[str, Any]:
-    """The server, if one holds the store and has files; else the store and the folder themselves."""
+    """Call the server if one holds the store and writes files; otherwise run ``itself`` on the folder and the store."""
     with connection.existing(args) as queues:
         if args.folder and connection.address_of(queues) is not None:
             raise BadInput("a server holds this store; leave it out, or stop the server", field="folder")

@@ -42,7 +42,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     with connection.existing(args) as queues:
         if connection.address_of(queues) is None:
             raise Unavailable("programs are known to a server: run it beside one, or name it with --store")
-        found: dict[str, Any] = queues.call("programs")  # type: ignore[attr-defined]  # a server's has it
+        found: dict[str, Any] = queues.call("programs")  # type: ignore[attr-defined]  # ``RemoteQueues`` has it
     if screen.json:
         screen.document({"ok": True, **found})
         return output.OK
@@ -116,8 +116,9 @@ def run_health(args: argparse.Namespace, screen: Screen) -> int:
 
 
 def _health(args: argparse.Namespace) -> dict[str, Any]:
-    """What the server says of itself; ``down`` where one is expected and none answers; of a store without a server,
-    whether it can be written."""
+    """Return the health document of the server; ``down`` if a server is expected and does not answer.
+
+    For a store without a server, check whether it can be written."""
     if args.data is not None:
         _choose_data(args)
     where = connection.of(args)
@@ -145,7 +146,7 @@ def _loose(url: str) -> list[HealthReason]:
 
 
 def _choose_data(args: argparse.Namespace) -> None:
-    """The server of this folder: the holder of its store, or at the folder's socket."""
+    """Set ``args.store`` to the server of the data folder: the holder of its store, or the folder's socket."""
     if any(getattr(args, name) is not None for name in ("store", "backend", "db", "path")):
         raise BadInput("says which server already; give no other store", field="--data")
     holder = who_serves(f"sqlite:{args.data}/queue.db")

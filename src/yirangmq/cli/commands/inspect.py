@@ -170,7 +170,7 @@ COUNT_COMMANDS = {
 # -- peek and show -----------------------------------------------------------------------------------------------------
 
 PREVIEW = 200
-"""Characters of a payload in a table."""
+"""Maximum characters of a payload in a table."""
 
 
 def peek_options(parser: argparse.ArgumentParser) -> None:

@@ -64,7 +64,7 @@ def run_repair(args: argparse.Namespace, screen: Screen) -> int:
     if args.dry_run:
         return run_check(args, screen)
     if not has_segments(args.folder):
-        raise NotFound(f"there is no log in {args.folder}", field="folder")  # and none is made there
+        raise NotFound(f"there is no log in {args.folder}", field="folder")  # ``SegmentLog`` would create one
     with SegmentLog(args.folder) as log:
         done = [*log.notes, *log.mend()]
     view = SegmentView(args.folder)

@@ -20,7 +20,7 @@ from yirangmq.core.states import KEPT, State
 from yirangmq.stores.open import loose_parts, mend
 
 MOST_DUE = 1_000_000
-"""More than this a dry run does not count."""
+"""Maximum number of due messages that a dry run of ``sweep`` counts."""
 
 
 def drop_options(parser: argparse.ArgumentParser) -> None:
@@ -59,7 +59,7 @@ def run_drop(args: argparse.Namespace, screen: Screen) -> int:
 
 
 def _drop_ids(args: argparse.Namespace, screen: Screen, queues: Queues) -> int:
-    """All of them are there, or none is dropped."""
+    """Drop all of the messages, or none if one of them does not exist."""
     ids = list(dict.fromkeys(validation.check_id(id) for id in args.ids))
     validation.check_queue(args.queue)
     found = queues.read(lambda transaction: transaction.by_id(args.queue, ids))
@@ -151,7 +151,7 @@ def _repair(args: argparse.Namespace) -> list[Finding]:
     except StoreDamaged:
         if args.dry_run:
             raise
-        return mend(connection.of(args).url)  # it could not even be opened
+        return mend(connection.of(args).url)  # the store cannot even be opened
 
 
 def _report(screen: Screen, findings: list[Finding], *, mending: bool) -> int:

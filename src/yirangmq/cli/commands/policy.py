@@ -26,7 +26,7 @@ from yirangmq.format.json_codec import loads
 # -- policy ------------------------------------------------------------------------------------------------------------
 
 LARGEST = 4 * 1024 * 1024
-"""A policy may carry schemas, but not more than this."""
+"""Maximum size of a policy document, in bytes. A policy may carry schemas."""
 
 
 def get_options(parser: argparse.ArgumentParser) -> None:
@@ -92,7 +92,7 @@ def run_validate(args: argparse.Namespace, screen: Screen) -> int:
 
 
 def _checked(queue: str, document: object) -> dict[str, Any]:
-    """As ``Queues.check_policy``, without a store."""
+    """Check a policy like ``Queues.check_policy``, without a store."""
     return show_policy(policies.checked(document, queue, Schemas()))
 
 

@@ -1,6 +1,6 @@
 """Command ``publish``: one JSON document, JSON lines in batches, or any bytes.
 
-A file of lines is checked to its last line before anything is stored; stdin is stored as it comes. A batch is one
+A file of lines is checked to its last line before anything is stored; stdin is stored as it arrives. A batch is one
 commit."""
 
 import argparse
@@ -23,7 +23,7 @@ from yirangmq.format.json_codec import dumps, loads, members
 MOST_PER_BATCH = 1000
 BYTES_PER_BATCH = 4 * 1024 * 1024
 LONGEST = MAX_BODY * 4 // 3 + MAX_HEADER + 1024
-"""The largest payload as Base64 with its envelope."""
+"""Maximum length of a document or a line, in bytes: the largest payload as Base64 with its envelope."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -135,7 +135,7 @@ def _raw(args: argparse.Namespace, payload: bytes) -> NewMessage:
 
 
 def _extra(args: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Envelope members and attributes given as options."""
+    """Return the envelope members and the attributes that are given as options."""
     given = {
         "messageId": args.id,
         "type": args.type,
@@ -152,7 +152,7 @@ def _extra(args: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def overlaid(text: bytes, extra: dict[str, Any], attributes: dict[str, Any]) -> bytes:
-    """The document with options laid over its envelope; a bare payload gets one. The payload's text stays as it is."""
+    """Merge options into the envelope of a document. A bare payload gets an envelope; its text is not changed."""
     if not extra and not attributes:
         return text
     parts = members(text)
@@ -171,7 +171,7 @@ def overlaid(text: bytes, extra: dict[str, Any], attributes: dict[str, Any]) -> 
 
 
 def _publish_lines(args: argparse.Namespace, queues: Queues, screen: Screen) -> int:
-    """A file is checked to its last line before anything is stored; a stream is stored as it comes."""
+    """Publish lines in batches. A file is checked to its last line first; a stream is stored as it arrives."""
     total = {"published": 0, "duplicates": 0, "refused": 0}
     with open_input(args.file) as stream:
         size = None
@@ -201,7 +201,7 @@ class Line(NamedTuple):
 
 
 def _lines(stream: BinaryIO) -> Iterator[Line]:
-    """Lines without their end; empty ones are passed over."""
+    """Yield the lines without their line ends. Empty lines are skipped."""
     number = 0
     while line := stream.readline(LONGEST + 1):
         number += 1
@@ -244,7 +244,7 @@ def _check_line(args: argparse.Namespace, text: bytes, most: int, extra: tuple[d
 
 
 def _sent_lines(args: argparse.Namespace, queues: Queues, batch: list[Line], before: int) -> list[Stored]:
-    """One commit. If it is refused, find the line that is at fault by looking at each."""
+    """Publish a batch in one commit. If it is refused, check each line to report the one at fault."""
     try:
         return _sent(args, queues, [line.text for line in batch])
     except BadInput as error:

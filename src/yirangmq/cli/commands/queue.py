@@ -1,7 +1,7 @@
 """Commands ``dispatch``, ``deliveries``, ``queue pause | resume`` and ``schedule list``.
 
 They show and change how a queue's messages are delivered: its dispatch strategy and consumers, recent deliveries,
-whether it is paused, and what is published by the clock."""
+whether it is paused, and its schedules."""
 
 import argparse
 from typing import Any
@@ -157,7 +157,7 @@ def run_deregister(args: argparse.Namespace, screen: Screen) -> int:
 
 
 def _register(args: argparse.Namespace, screen: Screen, *, comes: bool) -> int:
-    """All names are checked before the first is touched."""
+    """Register or deregister consumers. All names are validated before the first is changed."""
     wanted = list(dict.fromkeys(validation.check_consumer(name) for name in args.consumers))
     rows = []
     with connection.existing(args) as queues:
@@ -175,7 +175,7 @@ def _register(args: argparse.Namespace, screen: Screen, *, comes: bool) -> int:
 
 
 def run_callback(args: argparse.Namespace, screen: Screen) -> int:
-    """First the queue that outcomes go to and its webhook, then the word that they go there."""
+    """Set the webhook of the outcome queue first, then direct the outcomes to that queue."""
     queue = validation.check_queue(args.queue)
     goal = validation.check_queue(args.outcomes or f"{queue[:190]}-outcomes", "--outcomes")
     if args.off == (args.url is not None):
@@ -365,7 +365,7 @@ def run_resume(args: argparse.Namespace, screen: Screen) -> int:
 
 
 def _steer(args: argparse.Namespace, screen: Screen, *, paused: bool) -> int:
-    """All names are checked before the first queue is touched."""
+    """Pause or resume queues. All names are validated before the first queue is changed."""
     wanted = list(dict.fromkeys(validation.check_queue(name) for name in args.queues))
     done: list[dict[str, Any]] = []
     with connection.existing(args) as queues:

@@ -31,7 +31,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, screen: Screen) -> int:
     document = read_json(args.config, MOST_CONFIG, "config") if args.config else {}
     chosen = load(document, os.environ, {one.name: getattr(args, one.name) for one in fields(Config)})
-    gc.collect()  # the parser and its options: what they leave free is filled with what stays
+    gc.collect()  # free the parser and its options, so that long-lived objects reuse their memory
     from yirangmq.cli.commands.serve_process import serve
 
     return serve(chosen, screen)

@@ -1,10 +1,10 @@
-"""Server process: from settings to a running server, and from a signal to its end.
+"""Server process: starts a server from its settings, and stops it on a signal.
 
 Before the start it reads secrets from files, sets file modes and umask, makes folders, takes the lock of the store, and
 raises the limit of open files. Once the server is ready it tunes the garbage collector and malloc for a long run.
 
-The first SIGTERM or SIGINT stops in good order; one that comes more than ``SAME_SECONDS`` later ends the process at
-once. SIGHUP does nothing: settings are read at the start."""
+The first SIGTERM or SIGINT stops the server gracefully. One that arrives more than ``SAME_SECONDS`` later terminates
+the process immediately. SIGHUP does nothing: settings are read at the start."""
 
 import asyncio
 import contextlib
@@ -40,16 +40,16 @@ from yirangmq.stores.open import open_store
 
 MOST_TOKEN = 4096
 SPARE_FILES = 64
-"""Open files besides the clients' sockets."""
+"""Allowance of open files besides the sockets of clients."""
 STOPS = (signal.SIGTERM, signal.SIGINT)
 SAME_SECONDS = 1.0
 OURS = ("unix:", "tcp:", "tls:")
-"""Addresses at which our own protocol is spoken."""
+"""Prefixes of the addresses that serve the native protocol."""
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-"""Names of settings in glibc's malloc.h; a C library without mallopt does without."""
+"""Parameters of ``mallopt`` in glibc's malloc.h. They are not set if the C library has no ``mallopt``."""
 GC_THRESHOLDS = (20_000, 50, 100)
-"""Requests make many short-lived values and hardly a cycle, so look for cycles seldom. (Measured: no difference in
-throughput; what it spares is the pause of a full look.)"""
+"""Thresholds of the garbage collector. Requests create many short-lived values and hardly any cycles, so collections
+are rare. (Measured: the throughput does not change; the pauses of full collections are avoided.)"""
 
 
 def serve(chosen: Config, screen: Screen) -> int:
@@ -66,7 +66,7 @@ def serve(chosen: Config, screen: Screen) -> int:
         store = _store(chosen)
         stack.callback(lambda: store.close())
         if chosen.day_files_folder:
-            from yirangmq.server.journal import journaled  # a server without them does not load them
+            from yirangmq.server.journal import journaled  # not loaded by a server without files by date
 
             store = journaled(chosen, store)
         _warn_of_clear_text(chosen)
@@ -85,7 +85,7 @@ def serve(chosen: Config, screen: Screen) -> int:
 
 
 def _warn_of_clear_text(chosen: Config) -> None:
-    """What ``insecure`` allowed is said at every start."""
+    """Log a warning for each address that ``insecure`` allows, at every start."""
     for setting, address in exposed(chosen):
         if setting == "feed_tcp" or not chosen.tls_cert:
             log.warning("listening_in_clear_text", extra=values(setting=setting, address=address))
@@ -93,7 +93,7 @@ def _warn_of_clear_text(chosen: Config) -> None:
 
 def _store(chosen: Config) -> Store:
     if chosen.is_clustered:
-        from yirangmq.server.cluster import store_for  # a server without it does not load gRPC
+        from yirangmq.server.cluster import store_for  # gRPC is loaded only by a cluster node
 
         return store_for(chosen)
     return open_store(chosen.store_url, durability=chosen.durability, served=True, reserve_bytes=chosen.reserve_bytes)
@@ -110,8 +110,9 @@ async def _serve(make: Callable[[], Daemon], ready: Callable[[list[str]], None])
 
 
 class Signals:
-    """The first signal stops in good order; one that comes later does not wait. (A shell and a supervisor may both send
-    the first one, so a second at the same moment is the same one.)"""
+    """Signal handler: the first signal stops the server gracefully, a later one terminates the process immediately.
+
+    A shell and a supervisor may both send the first signal, so signals within ``SAME_SECONDS`` count as one."""
 
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
@@ -140,11 +141,14 @@ def _run_loop(main: Coroutine[Any, Any, None]) -> None:
 
 
 def _settle_memory() -> None:
-    """What is there now stays; only what comes later is looked at for cycles. What the start needed and left free goes
-    back to the system.
+    """Tune the garbage collector and malloc after the start.
 
-    A frame of many messages is larger than what glibc keeps: it would be mapped and unmapped for every one of them, a
-    tenth of a busy server's time. Asked to keep a few megabytes, it does not."""
+    Objects that exist now are frozen; only later ones are checked for cycles. Memory that the start freed is returned
+    to the system.
+
+    A frame of many messages exceeds glibc's threshold for ``mmap``. It would be mapped and unmapped for each frame,
+    which costs a busy server a tenth of its time. The thresholds are therefore raised to 4 MiB (``mmap``) and 16 MiB
+    (trim)."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
@@ -178,13 +182,13 @@ def _first_line(path: str, field: str) -> str:
 
 
 def _grants(chosen: Config, token: str) -> tuple[Grant, ...]:
-    """What HTTP clients may show: the one token that may do everything, and those of the rules."""
+    """Return the grants of HTTP clients: the token that allows everything, and those of the token rules."""
     rules = [rule.grant(rule.token or _first_line(rule.token_file, "http_tokens")) for rule in chosen.http_tokens]
     return (*([Grant(token)] if token else []), *rules)
 
 
 def _programs(chosen: Config) -> tuple[Grant, ...]:
-    """What the programs may do, with the tokens that stand in files."""
+    """Return the grants of programs, with the tokens that are read from files."""
     in_files = [one for one in chosen.programs if one.token_file]
     tokens = {one.name: check_token(_first_line(one.token_file, "programs"), "programs") for one in in_files}
     return grants(chosen.programs, chosen.routes, tokens)
@@ -204,12 +208,12 @@ def _tls(chosen: Config) -> ssl.SSLContext | None:
             context.load_verify_locations(cafile=chosen.tls_client_ca)
         except (OSError, ssl.SSLError) as error:
             raise BadInput(f"{chosen.tls_client_ca} cannot be used: {error}", field="tls_client_ca") from None
-        context.verify_mode = ssl.CERT_OPTIONAL  # a client without one shows a token; a wrong one ends the handshake
+        context.verify_mode = ssl.CERT_OPTIONAL  # without a certificate a client needs a token; a wrong one fails
     return context
 
 
 def _settle_modes(chosen: Config) -> None:
-    """Files are made with their modes; the umask is for what libraries and hooks make."""
+    """Set the default file modes and the umask. The umask applies to files that libraries and hooks create."""
     access = permissions.BY_NAME[chosen.file_access]
     permissions.set_default(access)
     os.umask(0o777 & ~access.folder)
@@ -229,7 +233,7 @@ def _holder(chosen: Config, address: str) -> Holder:
 
 
 def _allow_files(wanted: int) -> None:
-    """As many open files as all clients need, if the system lets us."""
+    """Raise the limit of open files to ``wanted``, at most to the hard limit. Log a warning if that is too low."""
     try:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         if soft == resource.RLIM_INFINITY or soft >= wanted:

@@ -16,7 +16,7 @@ from yirangmq.core.errors import BadInput
 from yirangmq.fsio.atomic_file import sync_folder
 
 RANDOM_BYTES = 24
-"""192 bits, as 32 characters of base64url."""
+"""Random bytes of a token: 192 bits, 32 characters of base64url."""
 OWNER_ONLY = 0o600
 
 
@@ -38,15 +38,16 @@ def run_new(args: argparse.Namespace, screen: Screen) -> int:
 
 
 def new_token() -> str:
-    """Never begins with ``-``: it may be given as the value of a flag."""
+    """Return a random token. It never begins with ``-``, so that it can be the value of a flag."""
     while (token := secrets.token_urlsafe(RANDOM_BYTES)).startswith("-"):
         pass
     return token
 
 
 def write_new(path: Path, token: str) -> None:
-    """The file appears under its name with its whole content, or not at all. An existing file stays as it is: programs
-    may be using the token in it."""
+    """Create a token file atomically: it appears under its name with its whole content, or not at all.
+
+    An existing file is not replaced, because programs may be using the token in it."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.new")
     try:
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, OWNER_ONLY)

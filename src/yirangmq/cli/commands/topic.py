@@ -120,7 +120,9 @@ def _cells(row: dict[str, Any]) -> list[object]:
 
 
 def _wants(row: dict[str, Any], topic: str) -> bool:
-    """By the text of its filter; what a mask means only the server knows, so that one may follow anything."""
+    """Return True if a subscriber may follow the topic, judged by the text of its filter.
+
+    Only the server knows which topics a mask selects, so a filter with a mask matches every topic."""
     words = [word for word in row["filter"].split(",") if word]
     plain = [word for word in words if not word.startswith("mask=")]
     return len(plain) < len(words) or make_filter(plain).wants(topic)

@@ -26,7 +26,7 @@ from yirangmq.format.topic_record import as_json, instant
 # -- records and instants ----------------------------------------------------------------------------------------------
 
 PREVIEW = 200
-"""Characters of a payload in a line."""
+"""Maximum number of characters of a payload in a printed line."""
 AGO = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
@@ -43,7 +43,7 @@ def record_line(record: Record) -> str:
 
 
 def show_records(args: argparse.Namespace, screen: Screen, records: Iterable[Record]) -> None:
-    """As asked for; all of it has gone out when this returns."""
+    """Print records in the requested format, and flush the output before returning."""
     for record in records:
         if args.raw:
             screen.write(record.payload + b"\n")
@@ -59,7 +59,7 @@ def sequence_of(number: int | None, field: str) -> int | None:
 
 
 def moment_of(text: str | None, field: str) -> datetime | None:
-    """``2026-01-13T10:21:00+09:00`` (UTC where no zone is said), seconds since 1970, or how long ago: ``2h``."""
+    """Parse an instant: ``2026-01-13T10:21:00+09:00`` (UTC without a zone), seconds since 1970, or an age: ``2h``."""
     if text is None:
         return None
     try:
@@ -87,7 +87,7 @@ def header_of(text: str) -> tuple[str, str]:
 # -- opening the topics ------------------------------------------------------------------------------------------------
 
 FOLDER = "topics"
-"""Of the log, in the folder of the store; where ``yirangmq serve`` has it."""
+"""Name of the log's folder beside the store, as ``yirangmq serve`` creates it."""
 
 
 def add_options(parser: argparse.ArgumentParser, *, has_own_key: bool = False) -> None:
@@ -114,11 +114,11 @@ def opened(args: argparse.Namespace) -> Iterator[Topics]:
                 yield client.topics
             return
     with LocalTopics(folder_of(args), args.durability) as topics:
-        yield cast("Topics", topics)  # a stand-in: it has every method that the commands use
+        yield cast("Topics", topics)  # it has every method of ``Topics`` that the commands use
 
 
 def address_of(args: argparse.Namespace) -> str:
-    """Of the server; "" where the log itself is to be opened."""
+    """Return the address of the server, or "" if the log is opened directly."""
     if args.log is not None:
         return ""
     at = connection.of(args)

@@ -1,7 +1,7 @@
 """Commands ``topic publish | subscribe | tail``.
 
 ``publish`` takes one record, files, lines, or the JSON lines that ``subscribe --json`` prints. Files are checked to
-their last line before anything is published; stdin is published as it comes. ``subscribe`` confirms each batch of
+their last line before anything is published; stdin is published as it arrives. ``subscribe`` confirms each batch of
 records after it was printed."""
 
 import argparse
@@ -31,7 +31,7 @@ from yirangmq.wire.records import check_record
 MOST_PER_BATCH = 1000
 BYTES_PER_READ = 1 << 20
 LONGEST = MAX_FRAME * 4 // 3 + 1024
-"""The largest record as Base64 with its members."""
+"""Maximum length of an input, in bytes: the largest record as Base64 with its members."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
 
 
 def _maker(args: argparse.Namespace) -> Callable[[bytes], NewRecord]:
-    """From bytes to a record, by what was said on the command line."""
+    """Return a function that builds a record from input bytes, according to the options."""
     given = [source for source in (args.payload, args.text, args.file) if source is not None]
     if len(given) != 1:
         raise BadInput("give one of: TEXT, --payload TEXT, --file FILE (or --file -)", field="payload")
@@ -129,7 +129,7 @@ class Line(NamedTuple):
 
 
 def _publish_lines(args: argparse.Namespace, screen: Screen, topics: Topics, make: Callable[[bytes], NewRecord]) -> int:
-    """Files are checked to their last line before anything is published; a stream is published as it comes."""
+    """Publish a record per line. Files are checked to their last line first; a stream is published as it arrives."""
     size = _size(args.file)
     if size is not None:
         for batch in _batches(args.file):
@@ -153,7 +153,7 @@ def _publish_lines(args: argparse.Namespace, screen: Screen, topics: Topics, mak
 
 
 def _size(names: list[str]) -> int | None:
-    """None: not all of them can be read twice."""
+    """Return the total size of the files, in bytes, or None if not all of them can be read twice."""
     if not all(name != "-" and Path(name).is_file() for name in names):
         return None
     return sum(Path(name).stat().st_size for name in names)
@@ -169,7 +169,7 @@ def _made(make: Callable[[bytes], NewRecord], line: Line, before: int) -> NewRec
 
 
 def _batches(names: list[str]) -> Iterator[list[Line]]:
-    """What is there, as soon as it is there: a stream that pauses holds nothing back."""
+    """Yield batches of lines as soon as they are read, so that a stream that pauses does not delay records."""
     for name in names:
         with open_input(name) as stream:
             for lines in _lines(name, stream):
@@ -178,7 +178,7 @@ def _batches(names: list[str]) -> Iterator[list[Line]]:
 
 
 def _lines(name: str, stream: BinaryIO) -> Iterator[list[Line]]:
-    """Those of each read, without their end; empty ones are passed over."""
+    """Yield the lines of each read, without line ends. Empty lines are skipped."""
     number, rest = 0, b""
     while True:
         data = stream.read1(BYTES_PER_READ)  # type: ignore[attr-defined]  # every stream that we open has it
@@ -273,7 +273,7 @@ def _terms(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _follow(args: argparse.Namespace, screen: Screen, topics: Topics, given: dict[str, Any], limit: int) -> None:
-    """Each record is confirmed after it was printed."""
+    """Print records until ``limit``, idle time or the end. Each batch is confirmed after it was printed."""
 
     def tell(event: Event) -> None:
         text = _said(event)
@@ -321,7 +321,9 @@ def run_tail(args: argparse.Namespace, screen: Screen) -> int:
 
 
 def latest(topics: Topics, wanted: list[str], count: int, first: int, last: int) -> Iterable[TopicRecord]:
-    """The last ``count`` that are wanted, up to ``last``, in order: looked for from the end on, further and further."""
+    """Return the last ``count`` matching records up to ``last``, in order.
+
+    The log is searched backwards, in ranges that grow by a factor of 4."""
     found: deque[TopicRecord] = deque()
     end, span = last + 1, max(count, 1)
     while len(found) < count and end > first:

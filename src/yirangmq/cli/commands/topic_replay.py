@@ -1,7 +1,7 @@
-"""Commands ``topic replay`` and ``topic trim``: records again, printed or published; old records removed.
+"""Commands ``topic replay`` and ``topic trim``: print or republish stored records; remove old records.
 
 A replay ends with the record that is last when it begins. Into a queue, message ids are made of epoch and sequence,
-so a replay that was cut short can be repeated without duplicates. Trimming removes whole segments."""
+so an interrupted replay can be repeated without duplicates. Trimming removes whole segments."""
 
 import argparse
 from collections.abc import Callable, Iterator, Sequence
@@ -25,13 +25,13 @@ from yirangmq.format.topic_record import is_json
 
 PAGE = 1000
 ORIGIN = "replayed-from"
-"""The header of a record that was published again: epoch and sequence of the first one."""
+"""Header of a republished record: epoch and sequence of the original."""
 Put = Callable[[str, Sequence[TopicRecord]], int]
-"""Hands records of an epoch on; how many of them were known already."""
+"""Callback that passes on records of an epoch, and returns the number of duplicates."""
 
 
 class Span(NamedTuple):
-    """Sequences, both ends included."""
+    """Range of sequences in an epoch; both ends are included."""
 
     epoch: str
     first: int
@@ -87,7 +87,7 @@ def _target(args: argparse.Namespace) -> tuple[str, str] | None:
 
 
 def _span(topics: Topics, first: int | None, begin: datetime | None, last: int | None, end: datetime | None) -> Span:
-    """What it is now: records that come while it goes on are not replayed."""
+    """Resolve the range now. Records that arrive during the replay are not replayed."""
     page = topics.read(sequence=first, limit=1) if begin is None else topics.read(time=begin, limit=1)
     if first is None:
         first = page.records[0].sequence if page.records else page.last + 1
@@ -97,7 +97,7 @@ def _span(topics: Topics, first: int | None, begin: datetime | None, last: int |
 
 
 def at_time(topics: Topics, moment: datetime) -> int:
-    """The first sequence from then on; one past the last if there is none."""
+    """Return the first sequence at or after an instant, or the last sequence plus one if there is none."""
     page = topics.read(time=moment, limit=1)
     return page.records[0].sequence if page.records else page.last + 1
 
@@ -151,7 +151,9 @@ def _again(topic: str, epoch: str, record: TopicRecord) -> NewRecord:
 
 
 def _message(epoch: str, record: TopicRecord, *, is_new: bool) -> NewMessage:
-    """Its id is that of its record, so that a replay that was cut short can be begun again."""
+    """Build a message from a record.
+
+    Unless ``is_new``, its id is derived from epoch and sequence, so that an interrupted replay can be repeated."""
     about = {"topic": record.topic, "sequence": record.sequence, "topicSequence": record.topic_sequence}
     if record.key is not None:
         about["key"] = record.key

@@ -1,8 +1,7 @@
 """Command ``torture``: simulated power cuts, and failing I/O calls, with the result as text or JSON.
 
 The tests themselves are in ``crashtest``. ``--faults`` also needs a server in this process, with socket, HTTP and
-STOMP open, on a store whose calls can be made to fail. It is built here, because ``crashtest`` does not import the
-server."""
+STOMP open, on a store with injected I/O faults. It is built here, because ``crashtest`` does not import the server."""
 
 import argparse
 import asyncio
@@ -35,11 +34,11 @@ STEPS, SEED, STATES = 60, 1, 8
 SURVIVED, LOST = 0, 1
 MOST_STEPS = 100_000
 LOSSES_SHOWN = 3
-"""Losses, and complaints of each, that are printed; the rest is in the folder kept, and in the JSON."""
+"""Maximum number of losses, and of problems per loss, that are printed. The kept folder and the JSON have the rest."""
 
 
 def power_cut_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags ``run`` understands."""
+    """Add the options of ``run_power_cuts``."""
     parser.add_argument("--backend", choices=sorted(BACKENDS), default="sqlite", help="which store to torture")
     parser.add_argument("--steps", type=int, default=STEPS, help="calls in the recorded workload (%(default)s)")
     parser.add_argument("--seed", type=int, default=SEED, help="another seed is another workload (%(default)s)")
@@ -50,7 +49,7 @@ def power_cut_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_power_cuts(args: argparse.Namespace) -> int:
-    """0: everything confirmed survived everywhere. 1: something was lost."""
+    """Simulate power cuts. Return 0 if every confirmed operation survived every cut, 1 if something was lost."""
     started = time.monotonic()
     plan = _power_cut_plan(args)
     with Progress(f"torture {plan.backend.name}", None, shown=sys.stderr.isatty()) as show:
@@ -146,8 +145,10 @@ SETTINGS: dict[str, Any] = {
 
 
 class FaultServer:
-    """Runs from the moment it is made until ``stop``. Raises what the start raised. ``errors``: what reached the event
-    loop's exception handler, which nothing should."""
+    """Server in a thread, for fault injection. It runs from construction until ``stop``.
+
+    The constructor raises the error of a failed start. ``errors`` holds what reached the exception handler of the
+    event loop; it must stay empty."""
 
     def __init__(self, store: Store, data: Path) -> None:
         settings = {**SETTINGS, "data": str(data), "socket": str(data / "y.sock"), "store": f"sqlite:{data / 'store'}"}
@@ -201,7 +202,7 @@ class FaultServer:
     def stop(self) -> None:
         daemon = self._daemon
         if daemon is not None and self._thread.is_alive():
-            with contextlib.suppress(RuntimeError):  # it has ended by itself
+            with contextlib.suppress(RuntimeError):  # the loop has ended already
                 self._loop.call_soon_threadsafe(daemon.stop)
         self._thread.join(PATIENCE)
         if self._thread.is_alive():
@@ -214,7 +215,7 @@ class FaultServer:
 PASSED, FAILED = 0, 1
 MOST = 1_000_000
 FAILURES_SHOWN = 10
-"""Failures that are printed; all of them are in the JSON."""
+"""Maximum number of failures that are printed. The JSON has all of them."""
 
 
 def fault_arguments(parser: argparse.ArgumentParser) -> None:
@@ -225,7 +226,7 @@ def fault_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_faults(args: argparse.Namespace, start_server: StartServer) -> int:
-    """0: every case passed. 1: some failed, or time was over before the last."""
+    """Inject faults. Return 0 if every case passed, 1 if one failed or time ran out before the last case."""
     started = time.monotonic()
     plan = _fault_plan(args)
     with Progress(f"faults {args.backend}", None, shown=sys.stderr.isatty()) as show:
@@ -318,7 +319,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         return run_power_cuts(args)
     import logging
 
-    logging.getLogger("yirangmq").setLevel(logging.CRITICAL)  # of thousands of errors, each of them meant
+    logging.getLogger("yirangmq").setLevel(logging.CRITICAL)  # injected faults log thousands of errors
     return run_faults(args, FaultServer)
 
 

@@ -1,6 +1,6 @@
 """Commands ``export`` and ``import``: queues to a file of JSON lines and back, between stores of any kind.
 
-They open the store itself, not the server. The export file appears under its name when it is whole and on disk."""
+They open the store itself, not the server. The export file appears under its name when it is complete and on disk."""
 
 import argparse
 import os
@@ -59,7 +59,7 @@ def run_export(args: argparse.Namespace, screen: Screen) -> int:
 
 @contextmanager
 def _output(args: argparse.Namespace) -> Iterator[BinaryIO]:
-    """stdout, or a file that appears under its name only when it is whole and on disk."""
+    """Open stdout, or a file that appears under its name only when it is complete and on disk."""
     if args.file == "-":
         yield sys.stdout.buffer
         return

@@ -1,7 +1,7 @@
 """Commands ``top``, ``watch`` and ``metrics``; pages of queue rows that several commands use.
 
 Rows come from a server's ``status``, or from transactions of a store that is open here. Without a server, rates and
-events are what changed between two looks."""
+events are computed from the changes between two snapshots."""
 
 import argparse
 import os
@@ -31,7 +31,7 @@ from yirangmq.observe.metrics import Metrics
 # -- pages of queue rows -----------------------------------------------------------------------------------------------
 
 SHOWN = 1000
-"""Rows that a terminal gets where nothing else is said."""
+"""Default maximum of rows on a terminal."""
 Row = dict[str, Any]
 
 
@@ -47,14 +47,15 @@ def queue_options(parser: argparse.ArgumentParser) -> None:
 
 
 def limit_of(args: argparse.Namespace, screen: Screen) -> int | None:
-    """How many rows are wanted; None: all."""
+    """Return the maximum number of rows, or None for all."""
     if args.limit is not None:
         return validation.check_count(args.limit, "--limit", most=10**9)
     return None if args.all or screen.json else SHOWN
 
 
 def page(queues: Queues, cursor: str = "", prefix: str = "", limit: int = PAGE, queue: str | None = None) -> Row:
-    """As a server answers ``status``: ``queues``, ``cursor``, ``all``, ``overdue`` and what a server says of itself."""
+    """Return a page of rows as ``status`` does: ``queues``, ``cursor``, ``all``, ``overdue``. A server adds its own
+    facts."""
     if connection.address_of(queues) is not None:
         found: Row = connection.call(queues, "status", queue=queue, limit=limit, cursor=cursor, prefix=prefix)
         return found
@@ -74,7 +75,7 @@ def page(queues: Queues, cursor: str = "", prefix: str = "", limit: int = PAGE, 
 
 
 def rows(queues: Queues, prefix: str = "") -> Iterator[Row]:
-    """Every queue's, a page at a time."""
+    """Yield the rows of all queues, reading one page at a time."""
     cursor, is_first = "", True
     while cursor or is_first:
         found = page(queues, cursor, prefix)
@@ -87,7 +88,7 @@ def first_rows(queues: Queues, limit: int | None, prefix: str = "") -> list[Row]
 
 
 def of_queues(queues: Queues, wanted: Sequence[str]) -> list[Row]:
-    """Those of these queues."""
+    """Return the rows of the named queues."""
     return [row for queue in wanted for row in page(queues, queue=validation.check_queue(queue))["queues"]]
 
 
@@ -98,7 +99,7 @@ def note_more(screen: Screen, shown: int, all_queues: int, prefix: str) -> None:
 
 
 def counts_of_all(queues: Queues, queue: str | None) -> dict[str, dict[str, int]]:
-    """What has passed through each queue, counted in pages: no other process waits for long."""
+    """Return the totals of each queue. They are read in pages, so that no other process waits for long."""
     found: dict[str, dict[str, int]] = {}
     chosen = queues.queues() if queue is None else [queue]
     for begin in range(0, len(chosen), PAGE):
@@ -114,9 +115,9 @@ def _totals(transaction: Transaction, some: Sequence[str]) -> dict[str, dict[str
 # -- options of top, watch and metrics ---------------------------------------------------------------------------------
 
 POLL_SECONDS = 0.5
-"""How often a store without a server is looked at."""
+"""Poll interval of a store without a server."""
 WAIT_SECONDS = 10.0
-"""How long one question to a server waits for something to happen."""
+"""Long-poll timeout of one ``watch`` request to a server."""
 HOME, CLEAR_LINE, CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 HIDE_CURSOR, SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
 COLUMNS = (
@@ -183,12 +184,12 @@ def _top_documents(args: argparse.Namespace, screen: Screen, looks: Iterator[Row
 
 
 def _top_live(args: argparse.Namespace, screen: Screen, looks: Iterator[Row]) -> int:
-    """Until Ctrl-C, which is how one leaves it."""
+    """Redraw the view until Ctrl-C."""
     sys.stdout.write(HIDE_CURSOR)
-    sys.stdout.flush()  # the view goes past this buffer
+    sys.stdout.flush()  # the view is not written through this buffer
     try:
         for look in looks:
-            width, height = os.get_terminal_size(sys.stdout.fileno())  # 0: it does not say
+            width, height = os.get_terminal_size(sys.stdout.fileno())  # 0: unknown
             lines = _view(look, width or None)[: height - 1 if height else None]
             screen.say(HOME + "\n".join(line + CLEAR_LINE for line in lines) + CLEAR_BELOW)
             screen.flush()
@@ -202,7 +203,7 @@ def _top_live(args: argparse.Namespace, screen: Screen, looks: Iterator[Row]) ->
 
 
 def _looks(queues: Queues, queue: str | None) -> Iterator[Row]:
-    """Look after look. A server knows its rates; of a store alone they are what changed since the last look."""
+    """Yield snapshots. A server reports its rates; without one they are computed since the previous snapshot."""
     address = connection.address_of(queues)
     before: dict[str, Any] = {}
     seen_at = time.monotonic()
@@ -260,7 +261,7 @@ def _rate(value: float | None) -> str | None:
 
 
 def _short(seconds: float | None) -> str | None:
-    """A time that may be a millisecond or an hour."""
+    """Format a duration, from milliseconds to hours."""
     if seconds is None:
         return None
     if seconds < 1:
@@ -314,7 +315,7 @@ def _polled(queues: Queues, queue: str | None) -> Iterator[Row]:
 
 
 def _line(event: Row) -> str:
-    """``09:21:00.000Z  mail  leased 3  meanWaitSec=0.002``"""
+    """Format an event, such as ``09:21:00.000Z  mail  leased 3  meanWaitSec=0.002``."""
     rest = "".join(
         f"  {name}={value}" for name, value in event.items() if name not in ("at", "event", "queue", "count")
     )

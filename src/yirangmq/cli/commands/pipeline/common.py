@@ -59,7 +59,7 @@ def reach_of(args: argparse.Namespace) -> Reach:
 
 
 def need(*, pipelines: bool = False) -> None:
-    """Before anything else: a missing package is one line, and not an import that fails somewhere."""
+    """Raise one clear error for a missing package, before an import fails elsewhere."""
     for name in (*NEEDED, *(FOR_PIPELINES if pipelines else ())):
         try:
             is_there = find_spec(name) is not None
@@ -80,7 +80,7 @@ def settings_of(args: argparse.Namespace) -> dict[str, str]:
 
 
 def quick_start() -> dict[str, str]:
-    """The archive of classes that ``spark warmup`` made, if it is there and of these versions."""
+    """Return the settings that use the class-data archive of ``spark warmup``, if it exists for these versions."""
     from yirangmq.pipeline.environment import archive_path
     from yirangmq.pipeline.session import SETTINGS
 
@@ -93,7 +93,7 @@ def quick_start() -> dict[str, str]:
 
 @contextmanager
 def session_of(args: argparse.Namespace, name: str, log: SparkLog | None = None) -> Iterator["SparkSession"]:
-    """One that is there already is used and left; one that is made here is ended here."""
+    """Open a Spark session. An existing one is reused and left running; a new one is stopped at the end."""
     need()
     from pyspark import SparkContext
 
@@ -123,7 +123,7 @@ def _log(given: SparkLog | None) -> Iterator[SparkLog]:
 
 @contextmanager
 def working(args: argparse.Namespace, screen: Screen, name: str) -> Iterator["SparkSession"]:
-    """For a job: errors of Spark's as ours, a line that says how many tasks are done, what the source has to say."""
+    """Open a session for a job: Spark's errors become ours, progress is shown, and notes of the source are printed."""
     with tempfile.TemporaryDirectory(prefix="yirangmq-") as folder:
         log = SparkLog(Path(folder) / "spark.log")
         with session_of(args, name, log) as spark:
@@ -145,7 +145,7 @@ def working(args: argparse.Namespace, screen: Screen, name: str) -> Iterator["Sp
 
 @contextmanager
 def _tasks(spark: "SparkSession", show: Progress) -> Iterator[None]:
-    """Spark's own count of tasks, looked at now and then."""
+    """Show progress from Spark's count of tasks, polled in a thread."""
     is_over = threading.Event()
 
     def look() -> None:

@@ -134,7 +134,7 @@ def _broker(args: argparse.Namespace) -> Any:
 
 
 def _known(args: argparse.Namespace, name: str) -> int | None:
-    """How many rows are in under this name; None: it is a new one."""
+    """Return the number of rows written under this name, or None if the name is new."""
     broker = _broker(args)
     found = broker.document("GET", f"/v1/batches?query={quote(name)}")["batches"]
     broker.close()
@@ -163,7 +163,7 @@ def _moved(args: argparse.Namespace, screen: Screen, did: str, count: int, is_fi
 
 
 def _address(table: str) -> str:
-    """Java may have been started elsewhere."""
+    """Make a path absolute, because Java may have been started in another folder. URLs are not changed."""
     return table if ":" in table else str(Path(table).absolute())
 
 

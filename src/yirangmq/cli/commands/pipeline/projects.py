@@ -1,6 +1,6 @@
 """Commands ``pipeline init | dry-run | run``: projects of Spark's declarative pipelines.
 
-A run reads what is new and ends. Its state is in the folder of pipelines and is reported to the server. SIGTERM or
+A run processes new data and ends. Its state is in the folder of pipelines and is reported to the server. SIGTERM or
 ``pipeline stop`` ends it, and the next run resumes."""
 
 import argparse
@@ -87,7 +87,7 @@ def run_run(args: argparse.Namespace, screen: Screen) -> int:
     place = find_spec(args.project).parent
     folder = run_registry.folder_of(run_registry.home(args.home), place.name)
     runner = _runner(args, screen, is_dry=False)
-    with alone(place):  # before a word about this run: the one that is going on has its own
+    with alone(place):  # first of all: the state of a run in progress must not be replaced
         return _run(args, screen, folder, runner)
 
 
@@ -116,7 +116,7 @@ def _run(args: argparse.Namespace, screen: Screen, folder: Path, runner: "Runner
 
 
 class _Stopped(BaseException):
-    """SIGTERM, or ``pipeline stop``."""
+    """Raised in the main thread by SIGTERM, which ``pipeline stop`` causes too."""
 
 
 @contextmanager
@@ -132,7 +132,7 @@ def _told_to_go() -> Iterator[None]:
 
 
 class _Standing:
-    """How a run does: in the running folder, and at the broker."""
+    """Reports the state of a run: in its folder, and to the server."""
 
     def __init__(self, folder: Path, status: "run_registry.Status", runner: "Runner", args: argparse.Namespace) -> None:
         from yirangmq.pipeline.query_monitor import Teller
@@ -146,7 +146,7 @@ class _Standing:
         return 0 if self._runner.flows is None else self._runner.flows.rows
 
     def look(self) -> None:
-        """Now and then, on a thread of the runner's."""
+        """Report progress, and check for a stop request. Called periodically on a thread of the runner."""
         self._tell(at_once=False)
         if run_registry.is_asked_to_stop(self._folder):
             run_registry.forget_stop(self._folder)

@@ -86,7 +86,7 @@ def run_process(args: argparse.Namespace, screen: Screen) -> int:
 
 
 class _Show:
-    """Lines for people; one document a line for programs."""
+    """Prints progress and notes of a stream. With ``--json`` no progress is printed."""
 
     def __init__(self, screen: Screen, log: SparkLog) -> None:
         self._screen = screen
@@ -136,7 +136,7 @@ def run_explain(args: argparse.Namespace, screen: Screen) -> int:
         rows = stream_job.build(spark, work, through)
         plan = (
             rows._jdf.queryExecution().analyzed().toString().rstrip()
-        )  # what the steps come to, before Spark turns it
+        )  # the plan of the steps, before Spark optimizes it
         columns = [{"name": field.name, "type": field.dataType.simpleString()} for field in rows.schema.fields]
     begins = stream_job.beginning(work)
     if screen.json:
