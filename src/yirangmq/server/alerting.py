@@ -3,9 +3,9 @@
 The collector gathers facts from the event stream (commits, messages that died), the group committer, the disk, the pair
 and the refused clients. What counts as a fault is decided in ``core.alert_rules``.
 
-Queues cost about 25 µs each to read, so each look reads at most 200 in rotation. It also reads up to 200 with a
+Queues cost about 25 µs each to read, so each evaluation reads at most 200 in rotation. It also reads up to 200 with a
 known fault and up to 200 with recent deaths. A standby reports no queues. While the store cannot be read, the known
-facts of queues stay as they are, because a store in trouble is a fault of its own. Loop thread only."""
+facts of queues stay as they are, because the failure of the store is reported as a separate fault. Loop thread only."""
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 MINUTE_MS = 60_000
 QUEUES_PER_LOOK = 200
-"""Queues read at each look, in turn, and as many of those with a fault: at about 25 µs each."""
+"""Maximum number of queues read per evaluation: in rotation, with a fault, and with recent deaths; about 25 µs each."""
 MOST_WITH_FAULTS = 1000
-"""Queues with a fault that are known at the same time; of more than that no alert is opened."""
+"""Maximum number of queues with a fault that are remembered. No alert is opened for further ones."""
 LEAST_JUMP_MS = 100
-"""Less than that is how clocks are corrected all the time."""
+"""Smallest change of the wall clock that counts as a jump. Smaller ones are ordinary corrections."""
 MOST_JUMPS = 100
 
 
@@ -48,13 +48,13 @@ class Sources(NamedTuple):
     clock: Clock
     disk: Disk | None
     refused: Callable[[], Mapping[str, int]]
-    """Clients since the start, by reason."""
+    """Returns the number of clients refused since the start, by reason."""
     pair: "PairWay | None"
     room: Room | None = None
 
 
 class Alerting:
-    """To be made on the loop's thread; from ``start`` to ``stop``."""
+    """Alerting of a server: monitor, sinks and methods. Created on the loop's thread; from ``start`` to ``stop``."""
 
     def __init__(self, config: Config, sources: Sources) -> None:
         settings, clock = config.alerts, SteadyClock()
@@ -83,6 +83,8 @@ class Alerting:
 
 
 class Gathering:
+    """Collector of the facts that alert rules evaluate. Loop thread only."""
+
     def __init__(self, sources: Sources, settings: AlertSettings, clock: SteadyClock) -> None:
         self._sources = sources
         self._window = settings.window
@@ -90,7 +92,7 @@ class Gathering:
         self._commits = Recent(MINUTE_MS)
         self._spent = 0.0
         self._times = 0
-        """Seconds of the commits since they were last looked at, and how many there were."""
+        """Duration of the commits since the last evaluation, in seconds, and their number."""
         self._died: dict[str, Recent] = {}
         self._refused = Growth(settings.window)
         self._ahead = clock.ahead_ms()
@@ -98,10 +100,10 @@ class Gathering:
         self._rules = settings.rules
         self._rotation = queries.QueueRotation(QUEUES_PER_LOOK)
         self._faulty: dict[str, QueueFacts] = {}
-        """Queues in which a rule found something when they were last read, the longest ago first."""
+        """Queues in which a rule found a fault when they were last read, the least recently read first."""
 
     def hear(self, events: Sequence[Event]) -> None:
-        """The events of each commit."""
+        """Process the events of a commit."""
         for event in events:
             if isinstance(event, Committed):
                 if event.messages:
@@ -133,8 +135,9 @@ class Gathering:
         return self._commits.mean(now)
 
     def _queues(self, now: int) -> list[QueueFacts]:
-        """Of a standby there is nothing to say: what waits there waits for its turn. Of many queues some are read in
-        turn, beside those in which something was wrong, or messages died of late."""
+        """Return the facts of queues. A standby returns none: its messages wait until it becomes active.
+
+        Of many queues, some are read in rotation, in addition to those with a fault or with recent deaths."""
         if not self._sources.desk.duty.is_on:
             self._faulty = {}
             return []
@@ -155,7 +158,7 @@ class Gathering:
                 self._faulty[fact.queue] = fact
 
     def _read(self, besides: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
-        """A store in trouble is a fault of its own; what is known of queues stays as it was."""
+        """Read the rows of queues. Return {} if the store refuses: that is a separate fault, and known facts stay."""
         now = self._sources.clock.now_ms()
 
         def work(transaction: Transaction) -> Mapping[str, Mapping[str, Any]]:
@@ -182,7 +185,7 @@ class Gathering:
         return self._refused.all(now)
 
     def _jump(self, now: int) -> float:
-        """Seconds; that of the largest in the window."""
+        """Return the largest jump of the wall clock in the window, in seconds."""
         before, self._ahead = self._ahead, self._clock.ahead_ms()
         if abs(self._ahead - before) >= LEAST_JUMP_MS:
             self._jumps.append((now, self._ahead - before))

@@ -1,12 +1,12 @@
-"""Server as a node of a store in etcd: starts its work when it becomes leader, and ends it when it is deposed.
+"""Server as a cluster node of a store in etcd: starts its work when it becomes leader, and stops it when it loses that.
 
 The store reports leadership and inbox changes in its etcd thread. Both are passed to the loop's thread, where
 everything else here runs.
 
 A new leader resumes store time, releases what connections of the former leader held, and adopts changed defaults.
-Then it serves; if the store refuses, it tries again after a second. A deposed leader stops its work and tells its
-clients to go elsewhere. A follower passes the connections of its clients on to the leader
-(``protocols.leader_proxy``), whose address, secret and certificate pin are in the leader's key."""
+Then it serves; if the store refuses, it tries again after a second. A former leader stops its work and redirects its
+clients. A follower passes the connections of its clients on to the leader (``protocols.leader_proxy``). The address,
+secret and certificate pin of the leader are in the leader's key."""
 
 import asyncio
 import hashlib
@@ -36,21 +36,25 @@ EVERYWHERE = ("0.0.0.0", "[::]")
 
 
 class Parts(NamedTuple):
+    """Parts of the server that a cluster node controls."""
+
     desk: Desk
     clock: Clock
     start: Callable[[], None]
-    """Of everything that works without being asked."""
+    """Starts background work."""
     stop: Callable[[], None]
     move: Callable[[QueueError], None]
-    """Clients are told to go."""
+    """Redirects the clients."""
     tidy: Callable[[Transaction], None]
-    """What connections of a former leader held goes back in line."""
+    """Releases the leases that connections of a former leader held."""
     full: Callable[[], QueueError | None]
-    """Why nothing may be published now."""
+    """Returns the reason for which publishing is refused, or None."""
 
 
 class ClusterWay:
-    """``core.active_guard.Duty`` and ``protocols.leader_proxy.Lead``. To be made on the loop's thread."""
+    """Cluster node of a server: ``core.active_guard.Duty`` and ``protocols.leader_proxy.Lead``.
+
+    Created on the loop's thread. Only the callbacks of the store are called in the etcd thread."""
 
     def __init__(self, config: Config, store: EtcdStore, tls: ssl.SSLContext | None) -> None:
         self._config = config
@@ -60,7 +64,7 @@ class ClusterWay:
         self._secret = secrets.token_urlsafe(24)
         self._parts: Parts | None = None
         self._serving = 0
-        """The number of the reign that was begun here; 0: none."""
+        """Number of the leader term in which this node serves; 0 if it does not serve."""
         self.gate = Gate(self, self._secret)
 
     def begin(self, parts: Parts) -> None:
@@ -93,7 +97,7 @@ class ClusterWay:
         self.gate.close()
 
     def facts(self) -> dict[str, Any]:
-        """For ``status``."""
+        """Return the facts for ``status``."""
         leader = self._store.leader
         return {
             "leads": self.is_on,
@@ -125,11 +129,11 @@ class ClusterWay:
     # -- gain and loss of the lead -------------------------------------------------------------------------------------
 
     def _arrived(self, puts: list[Put]) -> None:
-        """In the thread of etcd."""
+        """Called in the etcd thread when messages arrive in the inbox."""
         self._loop.call_soon_threadsafe(self._keys.arrived, puts)
 
     def _heard(self) -> None:
-        """In the thread of etcd."""
+        """Called in the etcd thread when the leadership changes."""
         self._loop.call_soon_threadsafe(self._look)
 
     def _look(self) -> None:
@@ -169,9 +173,9 @@ class ClusterWay:
 
 
 def store_for(config: Config) -> EtcdStore:
-    """It does not stand yet: others must know first where we can be reached."""
+    """Create the store. It does not join the election yet: the address of this node must be known first."""
     return EtcdStore(read_address(config.store_url, os.environ), Leader(config.node_name))
 
 
 def _nothing() -> None:
-    """Nobody listens any more."""
+    """Ignore changes after ``close``."""

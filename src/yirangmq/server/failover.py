@@ -1,15 +1,16 @@
 """Server as a node of a failover pair: its work on role changes, operator methods, adoption, overlap report.
 
 This is the ``Work`` port of ``failover.node``. A node that becomes active starts background work and opens the
-listeners that a standby keeps closed. A port that is taken is tried again every half second. A node that stands down
-stops the work and tells its clients to go elsewhere.
+listeners that a standby keeps closed. A port that is taken is tried again every half second. A node that stops being
+active stops the work and redirects its clients.
 
 Draining before a planned switch waits until no message is left, at most the configured seconds. It ends earlier when no
 count has changed for a second, because then no consumer takes messages. Leases are then treated as at a stop.
 
 ``pair_adopt`` moves the messages of another node's store into this one. It holds the lock of that store meanwhile,
-and opens it with the files by date beside it. If both nodes were active at once, the messages accepted here since
-then are written to ``overlap-TERM.jsonl``, one JSON document a line. Both are done by ``broker.export_import``."""
+and opens it with the files by date beside it. If both nodes were active at the same time, the messages accepted here
+since then are written to ``overlap-TERM.jsonl``, one JSON document a line. Both are done by
+``broker.export_import``."""
 
 import asyncio
 import os
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
 
 
 def adopt(ours: Queues, url: str, here: str, there: str, *, dry_run: bool) -> dict[str, Any]:
-    """From a store that no server holds; its lock is ours meanwhile."""
+    """Move the messages of a store that no server holds into ours. The lock of that store is held meanwhile."""
     scheme, _, place = url.partition(":")
     if scheme not in ("sqlite", "files") or not place:
         raise BadInput(f"{url!r} is not a store that can be adopted; use sqlite:FILE or files:FOLDER", field="store")
@@ -66,7 +67,7 @@ def adopt(ours: Queues, url: str, here: str, there: str, *, dry_run: bool) -> di
 
 
 def _opened(url: str, place: Path, *, dry_run: bool) -> Queues:
-    """With its files by date, where they lie beside it: they are to tell what went away."""
+    """Open the store to adopt, with its files by date if they are beside it: they record the messages that leave."""
     store = open_store(url)
     files = place.absolute().parent / BESIDE
     with store.transaction(write=False) as transaction:
@@ -80,7 +81,7 @@ def _opened(url: str, place: Path, *, dry_run: bool) -> Queues:
 
 
 def overlap(queues: Queues, since_ms: int, file: Path) -> int:
-    """One JSON document a line; on disk when it returns."""
+    """Write the messages accepted since ``since_ms``, one JSON document a line. Durable on return."""
     with os.fdopen(open_file(file, os.O_WRONLY | os.O_TRUNC), "wb") as out:
         count = export_import.overlap(queues, since_ms, lambda about: _line(out, about))
         out.flush()
@@ -96,31 +97,35 @@ def _line(out: Any, about: dict[str, Any]) -> None:
 
 STEP_SECONDS = 0.02
 STILL_SECONDS = 1.0
-"""A queue that does not get shorter for so long is not waited for: nobody takes from it."""
+"""Draining ends if no count changes for this time, because then no consumer takes messages."""
 AGAIN_SECONDS = 0.5
 SWITCH_SECONDS = 60
 MOST_HISTORY = 100_000
 
 
 class Parts(NamedTuple):
+    """Parts of the server that a node of a pair controls."""
+
     desk: Desk
     pages: Pages
     clock: Clock
     topics: Publisher | None
     start: Callable[[], None]
-    """Of everything that works without being asked."""
+    """Starts background work."""
     stop: Callable[[], None]
     open: Callable[[], Coroutine[Any, Any, None]]
-    """Doors that are open only while there is work behind them."""
+    """Opens the listeners that only an active node has."""
     move: Callable[[QueueError], None]
-    """Clients are told to go."""
+    """Redirects the clients."""
     settle: Callable[[], Coroutine[Any, Any, None]]
-    """What is under way is finished, and leases are treated as at a stop."""
+    """Finishes work in progress, then treats leases as at a stop."""
     addresses: Callable[[], list[str]]
 
 
 class PairWay:
-    """``failover.node.Work``. To be made on the loop's thread; from ``open`` to ``close``."""
+    """Node of a failover pair: ``failover.node.Work``.
+
+    Created on the loop's thread, where everything runs; active from ``open`` to ``close``."""
 
     def __init__(self, config: Config, key: str, parts: Parts) -> None:
         self._config = config
@@ -128,7 +133,7 @@ class PairWay:
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._begun = 0
-        """How often this node became active."""
+        """Number of times that this node became active."""
         self.node = Node(_settings(config, key), Memory(Path(config.pair_folder)), self)
         parts.desk.duty = self.node
         if parts.topics is not None:
@@ -153,7 +158,7 @@ class PairWay:
         return welcome._replace(role=role, term=own.term)
 
     def facts(self) -> dict[str, Any]:
-        """In short, for ``status``."""
+        """Return the facts for ``status``."""
         own = self.node.partner.own
         peer = self.node.describe()["peer"]
         shown = ("node", "role", "status", "term", "heardSec", "silent")
@@ -168,7 +173,7 @@ class PairWay:
         }
 
     def peer_facts(self) -> PeerFacts:
-        """For alerts."""
+        """Return the facts for alert rules."""
         partner = self.node.partner
         peer, silence = partner.peer, partner.silence(self.node.now())
         if peer is None:
@@ -176,12 +181,12 @@ class PairWay:
         return PeerFacts(peer.node, silence, partner.pace.timeout, peer.status)
 
     def turns(self, window: int) -> list[Turn]:
-        """Switches of the last so many milliseconds."""
+        """Return the role switches of the last ``window`` ms."""
         first = self.node.now() - window
         return [turn for at, turn in self.node.turns if at >= first]
 
     def reasons(self) -> list[HealthReason]:
-        """For ``health``: the other node is not there."""
+        """Return the reasons for ``health``: the peer is silent."""
         peer = self.peer_facts()
         if peer.silence <= peer.timeout or peer.status in (Status.STOPPING, Status.STOPPED):
             return []
@@ -212,7 +217,7 @@ class PairWay:
         self._keep(self._open_doors())
 
     async def _open_doors(self) -> None:
-        """Tried again while this node is active: a port may be taken, or the store may refuse."""
+        """Open the listeners, with retries while this node is active: a port may be taken, or the store may refuse."""
         self._begun = begun = self._begun + 1
         while self.node.partner.own.role is Role.ACTIVE and self._begun == begun:
             try:
@@ -324,7 +329,7 @@ class PairWay:
 
 
 def _backlog(transaction: Transaction) -> dict[str, int]:
-    """By queue, what waits or is in somebody's hands."""
+    """Return the number of messages per queue that wait, are claimed or are leased."""
     found = {}
     for queue in transaction.queues():
         counts = transaction.counts(queue)

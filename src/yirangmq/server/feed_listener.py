@@ -15,7 +15,7 @@ from yirangmq.topics.publisher import Publisher
 
 
 class FeedWay:
-    """From ``listen`` to ``close``; who is inside is sent away by ``abort``."""
+    """Listener of the feed protocol, from ``listen`` to ``close``. ``abort`` closes the connections that remain."""
 
     def __init__(self, config: Config, topics: Publisher, limits: Limits) -> None:
         self._config = config
@@ -25,7 +25,7 @@ class FeedWay:
         topics.after_turn.append(self.door.flush)
 
     async def listen(self) -> list[str]:
-        """The addresses: a unix socket and TCP, both if both are set."""
+        """Listen on the unix socket and the TCP address, if they are set. Return the addresses."""
         addresses = []
         if self._path is not None:
             self._servers.append(await listen_feed_unix(self.door, self._path, self._config.unix_mode))
@@ -37,7 +37,7 @@ class FeedWay:
         return addresses
 
     def close(self) -> None:
-        """No new clients."""
+        """Stop accepting connections."""
         for server in self._servers:
             server.close()
         if self._servers and self._path is not None:
@@ -46,7 +46,7 @@ class FeedWay:
         self._servers.clear()
 
     def send_away(self) -> None:
-        """What is on its way is sent; there is no word for goodbye."""
+        """Flush and close the connections. The protocol has no goodbye."""
         for connection in list(self.door.connections):
             connection.shut()
 

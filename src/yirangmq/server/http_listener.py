@@ -27,7 +27,7 @@ BURST_SECONDS = 2
 
 
 def mounts(house: House, guard: Guard, api: Api, terms: Terms, together: Together) -> Mounts:
-    """Each API under its prefix; what is under none is answered in plain words."""
+    """Return the mounts: each API under its prefix. Paths under no prefix get the dashboard or a plain-text answer."""
     plain = Pages(house, guard).routes()
     add_dashboard(plain)
     found = Mounts(fallback=plain)
@@ -74,7 +74,7 @@ def _limits(config: Config) -> Limits:
 
 
 class Web:
-    """From ``listen`` to ``close``."""
+    """HTTP listener, from ``listen`` to ``close``."""
 
     def __init__(self, config: Config, house: House, grants: Iterable[Grant], way: WayIn) -> None:
         guard = Guard(grants, _rate(config), _counting(house), house.attempts)
@@ -93,7 +93,7 @@ class Web:
         self._server: asyncio.AbstractServer | None = None
 
     async def listen(self) -> list[str]:
-        """Where it can be reached from now on."""
+        """Listen, and return the addresses."""
         if isinstance(self._address, tuple):
             self._server = await listen_tcp(self.door, self._address, self._tls, self._before)
             scheme = "http" if self._tls is None else "https"
@@ -106,12 +106,12 @@ class Web:
         return [f"http+unix:{self._address}"]
 
     def move(self) -> None:
-        """Another node does the work from now on: whoever waits for some is told that there is none here."""
+        """Answer long polls with no messages and end the connections: another node is active now."""
         self._api.move()
         self.door.send_away()
 
     def close(self) -> None:
-        """No new clients; those who wait for messages are told that there are none."""
+        """Stop accepting connections, and answer long polls with no messages."""
         if self._server is None:
             return
         self._api.stop()

@@ -25,11 +25,11 @@ from yirangmq.stores.journal.store import JournaledStore
 
 HOUR_MS = 3_600_000
 RETRY_MS = 60_000
-"""After so long it is tried again if the disk refused."""
+"""Retry interval after an error of the disk."""
 
 
 def journaled(config: Config, store: Store) -> JournaledStore:
-    """What was mended is logged."""
+    """Wrap a store with the files by date. Opening repairs them; each repair is logged."""
     day_files = DayFiles(Path(config.day_files_folder).absolute(), durability=store.durability())
     made = JournaledStore(store, day_files, SystemClock())
     for finding in made.findings:
@@ -46,7 +46,9 @@ def day_way(config: Config, store: JournaledStore, pages: Pages, clock: Clock, c
 
 
 class DayWay:
-    """``look`` is called on the desk's thread every second or so; what takes long is done in another."""
+    """Snapshots and retention of the files by date.
+
+    ``look`` is called about once a second on the loop's thread; long work runs in the thread of the paged calls."""
 
     def __init__(self, config: Config, store: JournaledStore, pages: Pages, clock: Clock) -> None:
         self._store = store
@@ -65,7 +67,8 @@ class DayWay:
         return {"folder": str(self._files.root), "keepDays": self._keep, "file": end.file, "fileBytes": end.size}
 
     def look(self) -> None:
-        """Another hour, by whatever the clock now says, is another snapshot; another day, housekeeping as well."""
+        """Start a snapshot if the hour of the wall clock has changed, in either direction; also starts housekeeping
+        if the day has changed."""
         now = self._clock.wall_ms()
         if self._is_busy or now // HOUR_MS == self._hour or 0 <= self._not_before - now < RETRY_MS:
             return

@@ -3,10 +3,10 @@
 - The store listener is a thread that reports commits which other processes make to the same store. It waits on the
   store only while a consumer waits for messages, because it sees the server's own commits too.
 - Supervisor notices are systemd's datagrams to ``NOTIFY_SOCKET``; without that variable nothing is sent.
-- Shutdown stops listening, answers what was asked for within ``stop_seconds``, and closes the connections. Leases that
-  were taken through this server are kept or released, as the setting ``on_stop`` says. Webhook calls that do not end in
-  time put their messages back.
-- The tick looks at connections, disk, metrics, files by date, store errors and the wall clock. It logs only changes.
+- Shutdown stops listening, answers pending requests within ``stop_seconds``, and closes the connections. Leases that
+  were taken through this server are kept or released, according to the setting ``on_stop``. Messages of webhook calls
+  that do not end in time are released.
+- The tick checks connections, disk, metrics, files by date, store errors and the wall clock. It logs only changes.
 - The status report collects the facts of ``status``, the server's own metrics, and the programs that may use it.
 
 Everything but the store listener belongs to the loop's thread."""
@@ -57,14 +57,16 @@ if TYPE_CHECKING:
 # -- store listener ----------------------------------------------------------------------------------------------------
 
 WAIT_SECONDS = 0.25
-"""How long one wait lasts at most, and so how long stopping may take."""
+"""Upper bound of one wait, and so of the time that ``stop`` takes."""
 PAUSE_SECONDS = 0.02
-"""Between two pieces of news: the server's own commits are heard too, and must cost nothing."""
+"""Pause between two notifications. The server's own commits wake the listener too, and must cost nothing."""
 
 
 class Listener:
-    """Calls ``tell``, from its own thread, when the store may have changed; not while nobody waits for what others
-    bring (``is_awaited``): the server's own commits are heard too."""
+    """Store listener: calls ``tell`` from a separate thread when the store may have changed.
+
+    It waits on the store only while ``is_awaited`` returns True (a consumer waits for messages), because the server's
+    own commits wake it too."""
 
     def __init__(self, store: Store, tell: Callable[[], object], is_awaited: Callable[[], bool]) -> None:
         self._store = store
@@ -85,7 +87,7 @@ class Listener:
                     self._tell()
 
     def stop(self) -> None:
-        """Returns when the store is no longer listened to."""
+        """Stop listening. Returns when the thread has ended, at most after ``WAIT_SECONDS``."""
         self._end.set()
         self._thread.join()
 
@@ -94,7 +96,7 @@ class Listener:
 
 
 def notify(text: str) -> None:
-    """``READY=1``, ``STOPPING=1``, ``WATCHDOG=1``. Nobody listening is no error."""
+    """Send ``READY=1``, ``STOPPING=1`` or ``WATCHDOG=1`` to the supervisor. A missing supervisor is not an error."""
     path = os.environ.get("NOTIFY_SOCKET", "")
     if not path:
         return
@@ -111,10 +113,12 @@ def notify(text: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerParts:
+    """Parts of a server that its lifecycle works on."""
+
     config: Config
     store: Store
     started: float
-    """On the monotonic clock."""
+    """Start of the server on the monotonic clock, in seconds."""
     desk: Desk
     pages: Pages
     ticking: Ticking
@@ -128,7 +132,7 @@ class ServerParts:
     entrance: Entrance
     alerting: Alerting
     disk: Disk | None
-    """Not every store lies on one."""
+    """None if the store is not on a disk."""
     pair: "PairWay | None"
     cluster: "ClusterWay | None"
     day_files: "DayWay | None"
@@ -139,20 +143,20 @@ class ServerParts:
 
 PER_PAGE = 500
 LAST_SECONDS = 1.0
-"""For giving back what webhooks did not finish."""
+"""Time limit for releasing the messages of unfinished webhook calls."""
 STEP_SECONDS = 0.005
-"""How often a stopping server looks whether its work is done."""
+"""Poll interval of a stopping server, which waits until its work is done."""
 
 
 class Ending:
-    """To be made on the loop's thread."""
+    """Shutdown of a server. Created on the loop's thread."""
 
     def __init__(self, parts: ServerParts) -> None:
         self._parts = parts
         self._loop = asyncio.get_running_loop()
 
     async def settle(self) -> None:
-        """What is under way is finished; leases are given back, if they are at a stop."""
+        """Finish work in progress, within ``stop_seconds``. Release leases if ``on_stop`` is ``release``."""
         parts = self._parts
         until = self._loop.time() + parts.config.stop_seconds
         await self._until(lambda: parts.desk.is_idle and parts.webhooks.is_idle and parts.bridging.is_idle, until)
@@ -161,7 +165,7 @@ class Ending:
             log.info("released", extra=values(leases=await self._release_leases()))
 
     async def drain(self) -> None:
-        """No new clients, no new requests; answers to all that was asked; then goodbye."""
+        """Stop accepting connections and requests, answer all pending requests, then close the connections."""
         notify("STOPPING=1")
         parts, entrance = self._parts, self._parts.entrance
         if parts.pair is not None:
@@ -183,28 +187,28 @@ class Ending:
         entrance.say_bye()
         await self._until(lambda: not entrance.clients, until)
         entrance.abort()
-        await asyncio.sleep(0)  # so that the aborted ones are told
+        await asyncio.sleep(0)  # runs the callbacks of the aborted connections
 
     @property
     def _is_idle(self) -> bool:
-        """Nothing is asked for that is not answered."""
+        """True if every request is answered."""
         parts = self._parts
         are_topics = parts.topics is None or parts.topics.is_idle
         return parts.desk.is_idle and parts.pages.is_idle and are_topics and parts.bridging.is_idle
 
     async def _end_webhooks(self) -> None:
-        """What is still on its way goes back in line."""
+        """Abort webhook calls in flight, and wait until their messages are released."""
         webhooks = self._parts.webhooks
         if not webhooks.is_idle:
             webhooks.abort()
             await self._until(lambda: self._is_idle and webhooks.is_idle, self._loop.time() + LAST_SECONDS)
 
     async def _until(self, is_done: Callable[[], bool], until: float) -> None:
-        while not is_done() and self._loop.time() < until:  # noqa: ASYNC110  (several parts, none tells when it is)
+        while not is_done() and self._loop.time() < until:  # noqa: ASYNC110  (several parts, none of which signals it)
             await asyncio.sleep(STEP_SECONDS)
 
     async def _release_leases(self) -> int:
-        """What was leased through this server goes back in line, page by page."""
+        """Release the leases that were taken through this server, page by page. Return their number."""
         total = 0
         after, is_first_page = "", True
         while after or is_first_page:
@@ -237,7 +241,7 @@ TICK_SECONDS = 1.0
 
 
 class Rounds:
-    """From ``begin`` until ``stopping`` is set. To be made on the loop's thread."""
+    """One-second tick, from ``begin`` until ``stopping`` is set. Created on the loop's thread."""
 
     def __init__(self, parts: ServerParts, stopping: asyncio.Event) -> None:
         self._parts = parts
@@ -268,9 +272,9 @@ class Rounds:
         self._look_at_clock()
 
     def _look_at_clock(self) -> None:
-        """The wall clock was set: store time goes on as before, and its record is renewed."""
+        """If the wall clock was set, renew the record of store time. Store time continues without a jump."""
         clock = self._parts.house.clock
-        clock.now_ms()  # compares the two
+        clock.now_ms()  # compares wall clock and monotonic clock
         ahead = clock.ahead_ms()
         if ahead != self._ahead:
             set_by, self._ahead = ahead - self._ahead, ahead
@@ -309,6 +313,8 @@ class Rounds:
 
 
 class Telling:
+    """Status report and metrics of a server."""
+
     def __init__(self, parts: ServerParts) -> None:
         self._parts = parts
 
@@ -334,13 +340,13 @@ class Telling:
         }
 
     def programs(self, desk: Desk, given: Given, done: Done) -> None:
-        """Who may come, who may send to whom, and who was refused."""
+        """Report the programs that may connect, their routes, and the clients that were refused."""
         reading(given, lambda values: None)
         rows = show_programs(self._parts.config.programs, self._parts.config.routes)
         done({"programs": rows, "refused": self._parts.refusals.document()}, None)
 
     def samples(self) -> "dict[str, Reading]":
-        """The server's own metrics, and those of its parts."""
+        """Return the metrics of the server and of its parts."""
         parts = self._parts
         found = self._own() | self._measured()
         for calls in (parts.topic_calls, parts.bridging.calls, parts.alerting.calls):
@@ -376,7 +382,7 @@ class Telling:
         }
 
     def _measured(self) -> "dict[str, Reading]":
-        """Those that cannot be told are left out."""
+        """Return the measured metrics. Those that are not available are left out."""
         disk = self._parts.disk
         measured = {
             "yirangmq_resident_memory_bytes": resident_bytes(),

@@ -4,7 +4,7 @@ HTTP, feed and STOMP are loaded only where they are on. In a pair, STOMP listens
 recognise a standby only by a refused connection.
 
 Shutdown is ``close`` (no new connections), ``stop`` (no new requests, waiting consumers get an empty answer),
-``say_bye`` (everything is answered or refused), ``abort``. Loop thread only."""
+``say_bye`` (every request is answered or refused), ``abort``. Loop thread only."""
 
 import asyncio
 import contextlib
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 
 class Entrance:
+    """All listeners of a server."""
+
     def __init__(self, config: Config, house: House, way: WayIn, grants: Iterable[Grant]) -> None:
         self._config = config
         self._house = house
@@ -38,7 +40,7 @@ class Entrance:
         self._path = Path(config.socket_path).absolute() if config.socket_path else None
         self._servers: list[asyncio.AbstractServer] = []
         self.addresses: list[str] = []
-        """Where it can be reached."""
+        """Addresses at which the server can be reached."""
         if self._web is not None:
             self._web.door.flush_after(house.desk)
         if house.topics is not None:
@@ -64,13 +66,13 @@ class Entrance:
             self.addresses += await self.stomp.listen()
 
     async def begin(self) -> None:
-        """This node of a pair is active. STOMP clients know a standby only by a port that nobody listens at."""
+        """Open STOMP when this node of a pair becomes active. STOMP clients recognise a standby by a closed port."""
         if self.stomp is not None:
             found = await self.stomp.listen()
             self.addresses += [one for one in found if one not in self.addresses]
 
     def close(self) -> None:
-        """No new clients."""
+        """Stop accepting connections."""
         for server in self._servers:
             server.close()
         if self._servers and self._path is not None:
@@ -88,12 +90,12 @@ class Entrance:
 
     @property
     def _others(self) -> "list[Web | FeedWay | StompWay]":
-        """The ways that are not our own socket's."""
+        """Listeners other than the native socket."""
         return [way for way in (self._web, self._feed, self.stomp) if way is not None]
 
     @property
     def _doors(self) -> list[Door]:
-        """Those whose connections are of one kind."""
+        """Servers of native and STOMP connections, which have the same type."""
         return [self._door, *([] if self.stomp is None else [self.stomp.door])]
 
     @property
@@ -102,18 +104,18 @@ class Entrance:
 
     @property
     def accepted(self) -> int:
-        """Since the start."""
+        """Number of connections accepted since the start."""
         return self._door.accepted + sum(way.door.accepted for way in self._others)
 
     def sent_away(self) -> dict[str, int]:
-        """Clients refused or closed, by reason; those of other doors than the socket's say so."""
+        """Return the number of clients refused or closed, by reason. Other listeners than the native one prefix it."""
         web = {} if self._web is None else {f"http {why}": n for why, n in self._web.door.closed_for.items()}
         feed = {} if self._feed is None else {f"feed {why}": n for why, n in self._feed.door.closed_for.items()}
         stomp = {} if self.stomp is None else {f"stomp {why}": n for why, n in self.stomp.door.closed_for.items()}
         return {**self._door.closed_for, **web, **feed, **stomp}
 
     def refused(self) -> dict[str, int]:
-        """Clients that may not, or for whom there is no room, since the start, by door and reason."""
+        """Return the number of clients refused since the start for their rights or for the connection limit."""
         found = {why: count for why, count in self.sent_away().items() if why.endswith("connections")}
         refusing = self._house.refusing
         return found | ({} if refusing is None else {f"{door} {why}": n for (door, why), n in refusing.counts.items()})
@@ -122,14 +124,14 @@ class Entrance:
         return self._door.describe() + [one for way in self._others for one in way.door.describe()]
 
     def look_around(self, now: float) -> None:
-        """Once a second."""
+        """Check the timeouts of all connections. Called once a second."""
         for door in self._doors:
             door.look_around(now)
         if self._web is not None:
             self._web.door.look_around(now)
 
     def move(self, why: QueueError) -> None:
-        """Another node does the work from now on: who waits for some is told which."""
+        """Redirect waiting clients: another node is active now."""
         for connection in [one for door in self._doors for one in door.connections]:
             connection.move(why)
         if self.stomp is not None and not self._config.is_clustered:
@@ -140,14 +142,14 @@ class Entrance:
     # -- shutdown, in this order ---------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Take in nothing more; who waits is told that there is nothing."""
+        """Accept no more requests. Waiting consumers get an empty answer."""
         for connection in [one for door in self._doors for one in door.connections]:
             connection.stop()
         if self._web is not None:
             self._web.door.stop()
 
     def say_bye(self) -> None:
-        """Everything asked for is answered, or refused now."""
+        """Say goodbye and close the connections; requests without an answer are refused."""
         for connection in [one for door in self._doors for one in door.connections]:
             connection.say_bye()
         if self._web is not None:

@@ -5,8 +5,8 @@ background work. A standby or a follower starts background work only when it bec
 every step even if an earlier one fails, because a lock that stays held would keep the next server out. Pair, cluster
 and files by date are imported only where they are configured.
 
-The file access checks report files and folders that other users of the machine can reach. What lies inside the data
-folder is protected by that folder's mode, whatever its own. The modes themselves are judged by ``fsio.permissions``."""
+The file access checks report files and folders that other users of the machine can reach. Files inside the data folder
+are protected by the mode of that folder, so their own modes do not matter. ``fsio.permissions`` judges the modes."""
 
 import asyncio
 import os
@@ -64,7 +64,7 @@ OTHERS = 0o007
 
 
 def access_reasons(config: Config) -> Callable[[], list[HealthReason]]:
-    """What lies in the data folder is closed by it, whatever its own modes."""
+    """Return the file access checks for ``health``. The mode of the data folder protects all files inside it."""
     data = Path(config.data).absolute()
     folders = (config.topics_folder, config.day_files_folder, config.pair_folder, config.secrets_folder)
     outside = [path for one in folders if one and not (path := Path(one).absolute()).is_relative_to(data)]
@@ -84,7 +84,7 @@ def access_reasons(config: Config) -> Callable[[], list[HealthReason]]:
 
 
 def _secret_files(config: Config) -> list[tuple[str, str]]:
-    """Paths, and the settings that name them."""
+    """Return the paths of secret files, and the settings that name them."""
     found = [(config.token_file, "token_file"), (config.pair_key_file, "pair_key_file"), (config.tls_key, "tls_key")]
     found += [(rule.token_file, "http_tokens") for rule in config.http_tokens]
     found += [(program.token_file, "programs") for program in config.programs]
@@ -92,7 +92,7 @@ def _secret_files(config: Config) -> list[tuple[str, str]]:
 
 
 def _open_secret(path: str, setting: str) -> str:
-    """A group may read a secret, as that of the service; others may not."""
+    """Return a problem text if others may access a secret. Its group may, such as the group of the service."""
     try:
         mode = stat.S_IMODE(os.stat(path).st_mode)  # noqa: PTH116
     except OSError:
@@ -105,18 +105,20 @@ def _open_secret(path: str, setting: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Secrets:
-    """What is read from files before the server starts."""
+    """Secrets of a server, which are read from files before it starts."""
 
     token: str = ""
     tls: ssl.SSLContext | None = None
     grants: tuple[Grant, ...] = ()
-    """Of HTTP clients."""
+    """Grants of HTTP clients."""
     pair_key: str = ""
     programs: tuple[Grant, ...] = ()
 
 
 class Daemon:
-    """``ready`` is called once with the addresses; ``stop`` ends ``run`` in good order."""
+    """Composition root: creates and connects the parts of a server, and runs them on the loop's thread.
+
+    ``ready`` is called once with the addresses. ``stop`` ends ``run`` gracefully."""
 
     def __init__(self, config: Config, store: Store, secrets: Secrets) -> None:
         self._config = config
@@ -171,7 +173,7 @@ class Daemon:
         self._rounds = Rounds(parts, self._stopping)
 
     def _calls(self, verbs: Verbs, clock: SystemClock) -> Calls:
-        """What can be asked at every door."""
+        """Build the registry of methods that all protocols serve."""
         reasons = (
             self._topic_calls.reasons,
             self._bridging.calls.reasons,
@@ -195,7 +197,7 @@ class Daemon:
         return calls
 
     def _furnished(self, calls: Calls, clock: SystemClock, ids: TimeOrderedIds) -> House:
-        """What the sessions of all doors share."""
+        """Build the context that the sessions of all protocols share."""
         config, secrets = self._config, self._secrets
         attempts = Attempts(time.monotonic, self._desk.later)
         return House(
@@ -243,7 +245,7 @@ class Daemon:
         self._stopping.set()
 
     async def run(self, ready: Callable[[list[str]], None]) -> None:
-        """Until ``stop``; then what was asked for is answered, and leases are kept or given back."""
+        """Run until ``stop``; then answer pending requests, and keep or release leases."""
         listener = None
         try:
             self._rounds.begin()
@@ -253,7 +255,7 @@ class Daemon:
                 self._desk.submit(self._desk.verbs.sweep, _ignore)
                 self._desk.read(check_unmarked)
             never_wait: Callable[[], None] | None = getattr(self._store, "never_wait", None)
-            if never_wait is not None:  # from here on others use the loop
+            if never_wait is not None:  # from here on other work shares the loop
                 never_wait()
             if self._pair is not None:
                 await self._pair.open()
@@ -275,8 +277,8 @@ class Daemon:
             self._close(listener)
 
     def _close(self, listener: Listener | None) -> None:
-        """Every part, also where one before it fails: a lock that stays would keep the next server out."""
-        with ExitStack() as rest:  # it runs backwards
+        """Close every part even if an earlier one fails: a lock that stays held would keep the next server out."""
+        with ExitStack() as rest:  # the callbacks run in reverse order
             rest.callback(self._watchdog.stop)
             if listener is not None:
                 rest.callback(listener.stop)
@@ -294,15 +296,15 @@ class Daemon:
                 rest.callback(self._pair.close)
 
     def _adopt_defaults(self) -> None:
-        """Time must not act before this is done."""
+        """Adopt changed defaults. Must run before anything acts on due messages."""
         if self._desk.read(partial(housekeeping.are_other, defaults=self._desk.verbs.defaults)):
-            from yirangmq.broker.bulk import Wholesale  # an ordinary start does without
+            from yirangmq.broker.bulk import Wholesale  # an ordinary start does not load it
             from yirangmq.broker.group_commit_threads import Lane
 
             Wholesale(Lane(self._store), self._desk.verbs, self._house.clock).adopt_defaults()
 
     async def _open(self) -> None:
-        """First the log of the topics, if there is one, and what it feeds; then whoever wants it can come."""
+        """Start the topic log and its bridges, then open the listeners. A standby only loads the bridges."""
         if self._topics is None:
             await self._entrance.open()
             return
@@ -388,7 +390,7 @@ class Daemon:
         return {} if self._pair is None else {"pair": self._pair.facts()}
 
     def _full(self) -> QueueError | None:
-        """Why nothing may be published now."""
+        """Return the reason for which publishing is refused, or None."""
         return None if self._disk is None else self._disk.refusal()
 
 
@@ -405,11 +407,11 @@ def _disk_of(config: Config, store: Store) -> Disk | None:
     if config.is_clustered:
         etcd: Any = store
         return Disk(Path(config.data).absolute(), 0, 0, etcd.used_bytes, etcd.no_room)
-    measure: Callable[[], int] | None = getattr(store, "used_bytes", None)  # not every store can tell
+    measure: Callable[[], int] | None = getattr(store, "used_bytes", None)  # not every store has it
     reusable: Callable[[], int] | None = getattr(store, "reusable_bytes", None)
     folder = Path(place).absolute().parent
     return Disk(folder, config.disk_low_bytes, config.max_store_bytes, measure, reusable=reusable)
 
 
 def _ignore(value: Any, error: Any) -> None:
-    """A sweep that the store refused is done again when the time comes."""
+    """Ignore the result. A sweep that the store refused is repeated when messages are due."""

@@ -34,7 +34,7 @@ PER_PAGE = 500
 
 
 class StompWay:
-    """From ``listen`` to ``close``, and again where duty comes and goes."""
+    """STOMP listener, from ``listen`` to ``close``, and again each time the node becomes active."""
 
     def __init__(self, config: Config, house: House, limits: Limits, grants: Iterable[Grant], way: WayIn) -> None:
         self._config = config
@@ -51,10 +51,10 @@ class StompWay:
         return StompSession(self.parlour, connection.sender.send, connection.shut, lambda: connection.peer)
 
     async def listen(self) -> list[str]:
-        """Where it can be reached from now on; nowhere, if it was closed meanwhile."""
+        """Listen, and return the addresses; [] if the listener was closed meanwhile."""
         assert self._config.stomp_address is not None
         closings = self._closings
-        if not self._config.is_clustered:  # there it is done by whoever begins to lead
+        if not self._config.is_clustered:  # in a cluster the new leader does it
             await self._tidy()
         seconds = self._config.frame_seconds
         make = self._guard("stomp", partial(Connection, self.door, False))
@@ -67,14 +67,14 @@ class StompWay:
         return [f"{scheme}://{shown(one.getsockname())}" for one in sockets_of(server)]
 
     def close(self) -> None:
-        """No new clients."""
+        """Stop accepting connections."""
         self._closings += 1
         if self._server is not None:
             self._server.close()
             self._server = None
 
     def describe(self) -> dict[str, Any]:
-        """For ``status``."""
+        """Return the facts for ``status``."""
         return {
             "connections": len(self.door.connections),
             "accepted": self.door.accepted,
@@ -93,8 +93,9 @@ class StompWay:
     # -- recovery after a crash ----------------------------------------------------------------------------------------
 
     async def _tidy(self) -> None:
-        """Connections are the leases of STOMP clients, and there are none yet: what they held goes back in line, and
-        their temporary queues go."""
+        """Release the leases of earlier STOMP connections, and delete their temporary queues.
+
+        A STOMP connection owns its leases, and no connection exists yet."""
         for queue in await self._ask(lambda transaction: transaction.queues(prefix=TEMPORARY)):
             await self._ask(partial(_delete, queue))
         after, is_first_page = "", True
@@ -107,7 +108,7 @@ class StompWay:
                     cursor, is_first = await self._ask(partial(self._give_back, queue, cursor)), False
 
     def tidy(self, transaction: Transaction) -> None:
-        """The same at one go, for a node that begins to lead: nobody is served before it is done."""
+        """Like ``_tidy``, in one transaction, for a new leader. No client is served before it is done."""
         for queue in transaction.queues(prefix=TEMPORARY):
             transaction.delete_queue(queue)
         for queue in [name for name in transaction.queues() if transaction.counts(name).leased]:

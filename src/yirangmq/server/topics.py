@@ -43,7 +43,7 @@ SECOND_NS = 1_000_000_000
 
 
 def publisher_of(config: Config) -> Publisher | None:
-    """To be called on the loop's thread. Nothing is opened yet."""
+    """Build the publisher, or return None if topics are off. Called on the loop's thread; opens nothing yet."""
     if not config.topics_folder:
         return None
     loop = asyncio.get_running_loop()
@@ -122,8 +122,9 @@ SWEEP_SECONDS = 3600.0
 
 
 class Batching:
-    """To be made on the loop's thread; from ``start`` to ``stop``, and between them ``rest`` and ``start`` again where
-    duty comes and goes."""
+    """Pipeline batches of a server. Created on the loop's thread; runs from ``start`` to ``stop``.
+
+    ``rest`` pauses it while another node is active; ``start`` resumes it."""
 
     def __init__(self, config: Config, desk: Desk, clock: Clock, ids: Ids, topics: Publisher | None) -> None:
         self._loop = asyncio.get_running_loop()
@@ -136,7 +137,7 @@ class Batching:
         self._made: Batches | None = None
 
     def batches(self) -> "Batches":
-        """Made when somebody brings one, or an earlier server has left something of one."""
+        """Return the batches. They are created on first use, or if an earlier server left some."""
         if self._made is None:
             from yirangmq.broker.sink_batches import Batches
             from yirangmq.stores.staging import StageFiles
@@ -151,7 +152,7 @@ class Batching:
         return self._made is not None or self._folder.exists() or self._desk.read(_has_entries)
 
     def start(self) -> None:
-        """First what a server that died left half-way."""
+        """Finish the batches that a crash interrupted, then sweep periodically."""
         if self._timer is not None:
             self._timer.cancel()
         try:
@@ -170,7 +171,7 @@ class Batching:
             _swept(None, error)
 
     def rest(self) -> None:
-        """Nothing is swept until the next ``start``."""
+        """Stop sweeping until the next ``start``."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -181,7 +182,9 @@ class Batching:
 
 
 def _has_entries(transaction: Transaction) -> bool:
-    """Of the ledger of batches. They are not read here: the module that reads them is loaded where there is one."""
+    """Return True if the ledger of batches has entries.
+
+    They are not read here: the module that reads them is loaded only if there are entries."""
     return bool(transaction.notes(prefix_of()))
 
 
@@ -198,8 +201,9 @@ MILLISECOND_NS = 1_000_000
 
 
 class Bridging:
-    """To be made on the loop's thread; from ``start`` to ``stop``; between ``drain`` and another
-    ``start`` they rest. ``topics`` is None where the server has none."""
+    """Bridges of a server. Created on the loop's thread; they run from ``start`` to ``stop``.
+
+    After ``drain`` they are idle until the next ``start``. ``topics`` is None if the server has none."""
 
     def __init__(
         self,
@@ -219,7 +223,7 @@ class Bridging:
             topics.hearers.append(lambda live: bridges.kick())
             topics.holds.append(lambda epoch, oldest_ns: bridges.floor(epoch, oldest_ns // MILLISECOND_NS))
             if config.events_topic:
-                from yirangmq.admin.bridges import EventTopic  # loaded where it is wanted
+                from yirangmq.admin.bridges import EventTopic  # loaded only if it is configured
 
                 told = EventTopic(config.events_topic, topics, clock, bridges.fed_by)
                 desk.verbs.happened.listen(told.hear)
@@ -234,7 +238,7 @@ class Bridging:
             log.error("the bridges cannot be read", extra=values(error=str(error)))
 
     def load(self) -> None:
-        """A standby has them at rest."""
+        """Load the bridges without running them, for a standby."""
         if self._bridges is None:
             return
         try:
@@ -247,7 +251,7 @@ class Bridging:
         return self._bridges is None or self._bridges.is_idle
 
     def drain(self) -> None:
-        """Nothing more is begun; what is under way is finished."""
+        """Start no further work; work in progress is finished."""
         if self._bridges is not None:
             self._bridges.stop()
 
