@@ -4,8 +4,8 @@ Sources, the weakest first: defaults, the JSON file, the variables of the HTTP q
 ``YIRANGMQ_…``, flags. An unknown name or a bad value raises ``BadInput`` under the name by which it was given. An
 unknown environment variable is refused only if it resembles a setting's name.
 
-``checked`` refuses settings that do not fit each other although each is valid by itself. The main rule: an address that
-other machines reach needs a token and TLS, unless ``insecure`` is set."""
+``checked`` refuses combinations of settings that are invalid although each setting is valid. The main rule: an address
+that other machines reach needs a token and TLS, unless ``insecure`` is set."""
 
 import re
 import socket
@@ -53,7 +53,7 @@ class Config(Settings):
 
     @property
     def is_clustered(self) -> bool:
-        """The store is in etcd, and other nodes may serve it too."""
+        """True if the store is in etcd. Other nodes may serve it too."""
         return self.store_url.startswith("etcd:")
 
     @property
@@ -62,12 +62,12 @@ class Config(Settings):
 
     @property
     def socket_path(self) -> str:
-        """ "" is off."""
+        """Path of the unix socket, or "" if it is off."""
         return "" if self.socket == OFF else self.socket or f"{self.data}/yirangmq.sock"
 
     @property
     def unix_mode(self) -> int:
-        """Of unix sockets."""
+        """File mode of unix sockets."""
         return self.socket_mode or (0o660 if self.file_access == "group" else 0o600)
 
     @property
@@ -76,7 +76,7 @@ class Config(Settings):
 
     @property
     def http_address(self) -> tuple[str, int] | str | None:
-        """Host and port, or the path of a unix socket, or nothing."""
+        """Host and port, or the path of a unix socket, or None if HTTP is off."""
         if self.http in ("", OFF):
             return None
         if self.http.startswith("unix:"):
@@ -85,7 +85,7 @@ class Config(Settings):
 
     @property
     def inherited(self) -> Defaults:
-        """What the policies of queues leave open."""
+        """Defaults for members that the policy of a queue does not set."""
         return Defaults(
             unique=self.mq_unique,
             draft_ms=round(self.mq_drafting_timeout * 1000),
@@ -100,7 +100,7 @@ class Config(Settings):
 
     @property
     def topics_folder(self) -> str:
-        """ "" is off."""
+        """Folder of the topic log, or "" if topics are off."""
         if self.topics == OFF or (self.is_clustered and not self.topics):
             return ""
         return self.topics or f"{self.data}/topics"
@@ -111,7 +111,7 @@ class Config(Settings):
 
     @property
     def feed_path(self) -> str:
-        """ "" is off."""
+        """Path of the unix socket of the feed protocol, or "" if it is off."""
         return "" if self.feed_socket == OFF else self.feed_socket
 
     @property
@@ -124,7 +124,7 @@ class Config(Settings):
 
     @property
     def day_files_folder(self) -> str:
-        """ "" is off."""
+        """Folder of the files by date, or "" if they are off."""
         return {OFF: "", "": "", "on": f"{self.data}/by-date"}.get(self.files_by_date, self.files_by_date)
 
     @property
@@ -156,12 +156,12 @@ class Config(Settings):
 # -- settings that must fit each other ---------------------------------------------------------------------------------
 
 LONGEST_ADDRESS = 150
-"""Of what the other node tells clients; it is in every heartbeat."""
+"""Maximum length of ``pair_address``, in characters, because every heartbeat carries it."""
 WITNESS = re.compile(r"file:/.*|etcd://[^/?]+/[A-Za-z0-9._-]{1,64}(\?.*)?")
 
 
 def checked(config: Config) -> Config:
-    """Settings that must fit each other."""
+    """Return the settings, or raise ``BadInput`` if two of them do not fit each other."""
     if config.token and config.token_file:
         raise BadInput("stands beside token_file; give one of them", field="token")
     _check_secrets(config)
@@ -229,7 +229,7 @@ def _check_pair(config: Config) -> None:
 
 
 def _check_secrets(config: Config) -> None:
-    """Those of the settings themselves; those in files are checked when they are read."""
+    """Check the secrets that are given as settings. Secrets in files are checked when they are read."""
     if config.token:
         check_token(config.token, "token")
     if config.pair_key:
@@ -239,7 +239,7 @@ def _check_secrets(config: Config) -> None:
 
 
 def _check_reach(config: Config) -> None:
-    """Other machines reach the server only with a token and only over TLS, unless ``insecure`` says otherwise."""
+    """Refuse an address that other machines reach without a token or without TLS, unless ``insecure`` is set."""
     if config.insecure:
         return
     has_token = bool(config.token or config.token_file or config.programs)
@@ -262,8 +262,9 @@ def _check_reach(config: Config) -> None:
 
 
 def exposed(config: Config) -> list[tuple[str, str]]:
-    """Settings whose address other machines reach, with that address. Heartbeats of a pair are signed, and hold no
-    secret: ``pair_listen`` is not among them."""
+    """Return the settings with an address that other machines reach, and that address.
+
+    ``pair_listen`` is not among them, because heartbeats of a pair are signed and hold no secret."""
     addresses: list[tuple[str, tuple[str, int] | str | None]] = [
         ("feed_tcp", config.feed_address),
         ("tcp", config.tcp_address),
@@ -278,11 +279,11 @@ def exposed(config: Config) -> list[tuple[str, str]]:
 # -- loading -----------------------------------------------------------------------------------------------------------
 
 FOREIGN = "mq_"
-"""Settings that are variables of the HTTP queue whose API we speak; those are read too, and are weaker than ours."""
+"""Prefix of settings that are also read from variables of the HTTP queue's API. ``YIRANGMQ_…`` overrides those."""
 
 
 def load(document: object, env: Mapping[str, str], flags: Mapping[str, object]) -> Config:
-    """The settings in force. ``flags`` are by name of the setting; those not given are None."""
+    """Return the settings in force. ``flags`` is by name of the setting; flags that are not given are None."""
     if not isinstance(document, Mapping):
         raise BadInput(f"must be a JSON object, not {kind(document)}", field="config")
     known = {setting.name: setting for setting in fields(Config)}
@@ -305,7 +306,7 @@ def load(document: object, env: Mapping[str, str], flags: Mapping[str, object]) 
 
 
 def _foreign(known: "Mapping[str, Field[Any]]", env: Mapping[str, str]) -> dict[str, Any]:
-    """Variables of the HTTP queue whose API we speak; an empty one says nothing."""
+    """Read the variables of the HTTP queue's API. An empty variable counts as not set."""
     found = {
         name: _read(setting, env[name.upper()], name.upper())
         for name, setting in known.items()

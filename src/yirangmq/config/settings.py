@@ -49,7 +49,7 @@ OFF = "off"
 
 
 def setting(default: Any, read: Reader, about: str, *, shown: str = "", secret: bool = False) -> Any:
-    """A field of the table. ``shown`` is the default as people should see it."""
+    """Return a field of the table. ``shown`` is the default as documentation shows it."""
     return field(default=default, repr=not secret, metadata={"read": read, "about": about, "shown": shown})
 
 
@@ -62,7 +62,7 @@ def flag(setting: str) -> str:
 
 
 def default_of(setting: "Field[Any]") -> str:
-    """The default as people should see it."""
+    """Return the default as documentation shows it."""
     shown = str(setting.metadata["shown"] or ("" if setting.default in (MISSING, ()) else setting.default))
     return shown.removesuffix(".0")
 
