@@ -1,1 +1,1 @@
-"""Methods of a server beside the hot path: queues, messages, topics, bridges, health. Below every protocol."""
+"""Named methods of a server beside the hot path: queues, messages, topics, bridges, health. Used by every protocol."""

@@ -1,10 +1,10 @@
 """Bridge methods, bridges in status, health and metrics; and queue events published to a topic.
 
-The event topic receives what happens in the queues, as records. They are published after the commit, like any
-listener's events: a server killed at that moment loses them. Events of queues that a bridge feeds from this same topic
-are skipped. They would become messages of those queues, and the events of these messages further records, without end.
-Beyond ``MOST_WAITING`` unpublished events, new events are dropped and counted; the next record says how many. Event
-loop thread only."""
+The event topic receives the events of the queues as records. They are published after the commit, like the events of
+any listener: a server killed between the two loses them. Events of queues that a bridge feeds from this same topic are
+skipped. They would become messages of those queues, and the events of these messages further records, in an endless
+loop. Beyond ``MOST_WAITING`` unpublished events, new events are dropped and counted; the next record has their number.
+Loop thread only."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -32,14 +32,17 @@ if TYPE_CHECKING:
 
 
 class BridgeCalls:
-    """``bridges`` is None where the server has no topics. ``lag_limit``: as ``topic_lag_limit``."""
+    """Named methods of bridges, and bridges in status, health and metrics.
+
+    ``bridges`` is None if the server has no topics. ``lag_limit`` is the setting ``topic_lag_limit``, in records; 0
+    disables the check. Loop thread only."""
 
     def __init__(self, bridges: Bridges | None, lag_limit: int = 0) -> None:
         self._bridges = bridges
         self._lag_limit = lag_limit
 
     def begin(self, calls: Calls) -> None:
-        """From here on it can be asked."""
+        """Add the methods to the call table."""
         for name, entry in {
             "bridges": self._list,
             "bridge_show": self._show,
@@ -63,7 +66,9 @@ class BridgeCalls:
         done(self._there().one(reading(given, _name)), None)
 
     def _add(self, desk: Desk, given: Given, done: Done) -> None:
-        """``name``, ``queue``, ``topics``, ``groups``; ``start`` and ``at`` as a subscriber has them."""
+        """Add a bridge from ``name``, ``queue``, ``topics``, ``groups``, ``start`` and ``at``.
+
+        ``start`` and ``at`` mean the same as in a subscription."""
         self._there().add(read_new(given), done)
 
     def _remove(self, desk: Desk, given: Given, done: Done) -> None:
@@ -84,7 +89,7 @@ class BridgeCalls:
         return [{name: row[name] for name in ("name", "queue", "state", "lag")} for row in self._bridges.rows()]
 
     def reasons(self) -> list[HealthReason]:
-        """What keeps the server from being well."""
+        """Return the health reasons of bridges: stopped, waiting, or lagging by more than the limit."""
         found = []
         for one in self._bridges.all() if self._bridges is not None else ():
             name = one.bridge.name
@@ -120,12 +125,15 @@ def _read_resume(values: Values) -> tuple[str, Start | None, int]:
 # -- queue events as records of a topic --------------------------------------------------------------------------------
 
 MOST_WAITING = 10_000
-"""Events that may wait for the log; past this they are counted, and that is told."""
+"""Upper bound of events that wait for the topic log; past this, new events are dropped and counted, and the next record
+has their number (``missed``)."""
 NAME = "event"
 
 
 class EventTopic:
-    """``fed``: the queues that get their messages from a topic."""
+    """Publisher of queue events to a topic. ``fed`` returns the queues that a bridge feeds from a topic.
+
+    Loop thread only."""
 
     def __init__(self, topic: str, topics: Publisher, clock: Clock, fed: Callable[[str], frozenset[str]]) -> None:
         self._topic = topic
@@ -134,7 +142,7 @@ class EventTopic:
         self._fed = fed
         self._waiting = 0
         self.missed = 0
-        """Events that could not be told."""
+        """Events dropped since the start: too many were unpublished, or the publication failed."""
         self._untold = 0
 
     def hear(self, events: Sequence[Event]) -> None:

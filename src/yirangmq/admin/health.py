@@ -1,9 +1,9 @@
 """Health of the server: store, disk, full-store latch and backlogs, judged by ``core.health``.
 
-A health check is cheap and never waits for the store: the store probe of ``broker.commit_jobs`` answers in time. Each
-check counts the backlog of some queues in rotation, so its cost does not depend on the number of queues. After a write
-is refused for lack of space, health reports a failure for ``REFUSED_MS`` and then a warning, until a message is
-published."""
+A health check is cheap and never blocks on the store: the store probe of ``broker.commit_jobs`` answers within
+``PROBE_SECONDS``. Each check counts the backlog of some queues in rotation, so its cost does not depend on the number
+of queues. After a write is refused for lack of space, health reports a failure for ``REFUSED_MS`` and then a warning,
+until a message is published."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -24,19 +24,20 @@ if TYPE_CHECKING:
     from yirangmq.broker.queues import Queues
 
 LATE_MS = 10_000
-"""Work of time itself (delays that end, leases that lapse) may be this late before we worry."""
+"""Delay of expiries (ends of delays, expired leases) past which health reports ``overdue``, in ms."""
 SHOWN_QUEUES = 5
+"""Upper bound of queues over the backlog limit that one report names."""
 QUEUES_PER_LOOK = 500
-"""Queues whose backlog one look counts, at about 3 µs each."""
+"""Queues per check whose backlog is counted, at about 3 µs per queue."""
 MOST_OVER = 100
-"""Queues over the limit that are counted again at each look."""
+"""Upper bound of queues over the limit that every check counts again."""
 REFUSED_MS = 60_000
-"""A refusal for want of space is a failure for so long. Later it is only told: if nobody sends anything because the
-server is said to fail, nobody would ever find out that there is room again."""
+"""Time for which a refusal for lack of space is a failure, in ms; afterwards it is a warning. Clients may stop
+publishing while the server reports a failure. Then no publish would succeed, and the failure would never end."""
 
 
 class Signs(NamedTuple):
-    """What a look into the store showed."""
+    """Health facts read from the store: delay of expiries in ms, and (queue, messages) of backlogs over the limit."""
 
     late_ms: int
     backlogs: list[tuple[str, int]]
@@ -44,9 +45,11 @@ class Signs(NamedTuple):
 
 @dataclass(slots=True)
 class Disk:
-    """The disk under the store. ``look`` asks it; ``full`` is what a publisher is told when it is below its mark, or
-    when the store has grown to ``most_bytes`` (0: no limit). ``measure`` says how large it is, where it can tell;
-    ``refuse`` is asked of a store that itself knows when it is full."""
+    """Disk space of the store, with low-water mark and size limit.
+
+    ``look`` reads the free space. ``full`` is the error for publishers: the free space is below ``low_bytes``, or the
+    store has grown to ``most_bytes`` (0: no limit). ``measure`` returns the size of the store in bytes. ``refuse``
+    returns the error of a store that detects itself that it is full; it replaces the check of the size."""
 
     folder: Path
     low_bytes: int
@@ -54,7 +57,7 @@ class Disk:
     measure: Callable[[], int] | None = None
     refuse: Callable[[], QueueError | None] | None = None
     reusable: Callable[[], int] | None = None
-    """Bytes inside the store's file that hold nothing: publishing uses them before it needs the disk."""
+    """Return the free bytes inside the store's file: publishing uses them before it needs disk space."""
     free: int = 0
     size: int = 0
     used: int | None = None
@@ -74,7 +77,7 @@ class Disk:
         return self.free
 
     def refusal(self) -> QueueError | None:
-        """What a publisher is told at this moment: of what was last seen, unless the store itself knows better."""
+        """Return the error for publishers now: that of the last ``look``, or of ``refuse`` if the store has it."""
         return self.full if self.refuse is None else self.refuse()
 
     def _inside(self) -> int:
@@ -86,13 +89,15 @@ class Disk:
     def _measured(self) -> int | None:
         try:
             return None if self.measure is None else self.measure()
-        except QueueError:  # the store is busy or in trouble, which health reports by itself
+        except QueueError:  # the store is busy or failing, which health reports separately
             return self.used
 
 
 class Room:
-    """Whether the store had room for what it was last given. Our own look writes a few bytes, for which there is room
-    long after there is none for a message; so a refusal holds until something was published."""
+    """Full-store latch: set when the store refuses a commit for lack of space, cleared by the next published message.
+
+    The store probe neither sets nor clears it: its few bytes still fit long after a message no longer does. Loop
+    thread only."""
 
     def __init__(self, desk: Desk, clock: Clock) -> None:
         self._desk = desk
@@ -113,7 +118,7 @@ class Room:
 
     @property
     def refusal(self) -> StoreFull | None:
-        """As long as it is a failure."""
+        """Return the refusal while it is a failure: for ``REFUSED_MS`` after it happened."""
         return self._refused if self._clock.now_ms() - self._at < REFUSED_MS else None
 
     def reasons(self) -> list[HealthReason]:
@@ -125,8 +130,10 @@ class Room:
 
 
 class Backlogs:
-    """Queues with more than ``limit`` waiting messages. Each look counts some of all queues in turn, and those that
-    were over the limit before: with many queues a new one is found after some looks."""
+    """Finder of queues with more than ``limit`` delayed and ready messages.
+
+    Each check counts the next queues in rotation, and up to ``MOST_OVER`` queues that were over the limit in the
+    previous check. With many queues, a new one is therefore found after several checks."""
 
     def __init__(self) -> None:
         self._rotation = QueueRotation(QUEUES_PER_LOOK)
@@ -144,23 +151,25 @@ class Backlogs:
 
 @dataclass(frozen=True, slots=True)
 class Health:
+    """Health checks of a server, or of a store that no server has open. Loop thread only in a server."""
+
     clock: Clock
     disk: Disk | None
     backlog_limit: int = 0
-    """Waiting messages of one queue past which we worry; 0: never."""
+    """Backlog of one queue past which health reports it, in messages; 0: never."""
     others: tuple[Callable[[], list[HealthReason]], ...] = ()
-    """More that can be wrong, as other parts of the server see it."""
+    """Further checks, added by other parts of the server."""
     about: Callable[[], dict[str, Any]] = dict
-    """What else belongs to it: the pair, where there is one."""
+    """Return further members of the report, such as the failover pair."""
     room: Room | None = None
     backlogs: "Backlogs" = field(default_factory=lambda: Backlogs())
 
     def ask(self, desk: Desk, done: Callable[[dict[str, Any]], None]) -> None:
-        """``done`` is called within ``PROBE_SECONDS``, also while the store does not answer."""
+        """Check the health and call ``done`` within ``PROBE_SECONDS``, also while the store does not answer."""
         desk.probe.ask(lambda probed: done(self._told(self._of_server(desk, probed))))
 
     def of_store(self, queues: "Queues") -> dict[str, Any]:
-        """Of a store that no server has open."""
+        """Return the health report of a store that no server has open."""
 
         def look(transaction: Transaction) -> Signs:
             write_probe(transaction, self.clock.now_ms())
@@ -172,7 +181,7 @@ class Health:
             return self._told([_unwritable(error)])
 
     def signs(self, transaction: Transaction) -> Signs:
-        """What a look into the store shows; it changes nothing."""
+        """Read the health facts of the store. Changes nothing."""
         now = self.clock.now_ms()
         due = transaction.next_due(before=now)
         backlogs = self.backlogs.look(transaction, self.backlog_limit) if self.backlog_limit else []
@@ -193,7 +202,7 @@ class Health:
         try:
             found += self._of_signs(desk.read(self.signs))
         except StoreBusy:
-            pass  # by a request of the moment; one that lasts is told above
+            pass  # a short lock by another request; a long one is reported above
         except QueueError as error:
             found.append(_unwritable(error))
         return found if self.room is None else [*found, *self.room.reasons()]
@@ -229,7 +238,7 @@ def _unwritable(error: Exception) -> HealthReason:
 
 
 def _late(desk: Desk) -> HealthReason:
-    """The store has not answered in time."""
+    """Return the reason for a store that has not answered in time: slow, locked, or refusing requests."""
     if desk.busy.since is None:
         return health_reason("store_slow", f"a write to the store takes longer than {PROBE_SECONDS:g} s")
     text = f"the store is locked since {desk.seconds_busy:.1f} s, by another process or a long commit"

@@ -1,8 +1,8 @@
 """Monitoring methods ``metrics``, ``rates``, ``trends`` and ``watch``, and the sampler of trends.
 
 They change nothing. Only ``metrics`` and the sampler read the store, in slices (``admin.queue_lists``), so that other
-requests are served in between. ``watch`` is a long poll for events. A busy store does not stop ``metrics``: the page
-then has the server's own metrics only."""
+requests are served in between. ``watch`` is a long poll for events. ``metrics`` also answers while the store is busy:
+the page then has only the server's own metrics."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from yirangmq.observe.prometheus import Reading
 
 LINES_PER_SLICE = 2000
-"""Of the metrics page, at about 1 µs each, before others go first."""
+"""Lines of the metrics page per slice, at about 1 µs per line; other requests run between two slices."""
 LONGEST_WATCH = 30.0
-"""Seconds a ``watch`` may wait for something to happen; whoever follows asks again."""
+"""Upper bound of the wait of one ``watch`` call, in seconds; a follower calls again."""
 
 
 def _nothing() -> "Mapping[str, Reading]":
@@ -36,12 +36,14 @@ def _nothing() -> "Mapping[str, Reading]":
 
 @dataclass(slots=True)
 class Observing:
-    """``server``: samples of the server's own metrics, by name, taken when they are asked for."""
+    """Monitoring of the server: metrics, event stream, trends, and their named methods.
+
+    ``server`` takes samples of the server's own metrics, by name, at each read. Loop thread only."""
 
     clock: Clock
     server: Callable[[], Mapping[str, "Reading"]] = _nothing
     most_queues: int = MOST_QUEUES
-    """Queues that have metrics of their own."""
+    """Upper bound of queues with metrics by queue."""
     is_sampling: bool = False
     metrics: Metrics = field(init=False)
     feed: Feed = field(init=False)
@@ -52,7 +54,7 @@ class Observing:
         self.feed = Feed(self.clock)
 
     def begin(self, happened: Happenings, calls: Calls) -> None:
-        """From here on it hears what happens, and can be asked."""
+        """Register the event listeners and add the methods to the call table."""
         happened.listen(self.metrics.hear)
         happened.listen(self.feed.hear)
         happened.listen(log_events, NOTEWORTHY)
@@ -62,14 +64,14 @@ class Observing:
         calls.add_entry("watch", self._watch)
 
     def look(self, desk: Desk) -> None:
-        """About once a second: a sample for the trends, when it is time for one. It is taken in slices."""
+        """Start a sample of the trends in slices if one is due. Called about once a second."""
         now = self.clock.now_ms()
         if self.is_sampling or not self.trends.is_due(now):
             return
 
         def taken(found: Any, error: QueueError | None) -> None:
             self.is_sampling = False
-            if error is None:  # a store in trouble: whoever uses it is told
+            if error is None:  # an error of the store is reported to the requests that use it
                 self.trends.add(*found)
 
         self.is_sampling = True
@@ -80,13 +82,15 @@ class Observing:
         return rows, now, everything
 
     def _chosen(self, now: int, most: int) -> Slices:
-        """Rows of the queues with numbers of their own, filled up with others in the order of their names; and what all
-        queues are together."""
+        """Return rows of at most ``most`` queues, and the totals of all queues.
+
+        Queues with counters come first; the rest is filled with other queues in the order of their names. The
+        counters of queues that no longer exist are deleted."""
         known: list[str] = yield lambda transaction: [one for one in self.metrics.queues if transaction.has_queue(one)]
         self.metrics.forget(self.metrics.queues.keys() - set(known))
         first: list[str] = yield lambda transaction: transaction.queues(limit=most)
         names = sorted(dict.fromkeys([*known[:most], *first][:most]))
-        if len(first) < most:  # these are all
+        if len(first) < most:  # the store has no further queues
             names = first
         rows: list[dict[str, Any]] = []
         for begin in range(0, len(names), ROWS_PER_SLICE):
@@ -96,11 +100,11 @@ class Observing:
         return [row for row in rows if row["exists"]], everything
 
     def _metrics(self, desk: Desk, given: Given, done: Done) -> None:
-        """The page that Prometheus reads, as text."""
+        """Return the metrics page in the Prometheus text format."""
         reading(given, lambda values: None)
         try:
             desk.read(lambda transaction: None)
-        except StoreBusy:  # the server's own metrics are told all the same
+        except StoreBusy:  # the page has only the server's own metrics
             from yirangmq.observe.prometheus import page
 
             done(page(self.metrics, None, self.server()), None)
@@ -109,7 +113,7 @@ class Observing:
 
     def _page(self) -> Slices:
         rows, everything = yield from self._chosen(self.clock.now_ms(), self.most_queues)
-        from yirangmq.observe.prometheus import parts  # loaded for the first who asks
+        from yirangmq.observe.prometheus import parts  # imported at the first read of the page
 
         lines: list[str] = []
         for some in parts(self.metrics, rows, self.server(), everything):
@@ -119,16 +123,18 @@ class Observing:
         return "\n".join(lines) + "\n"
 
     def _rates(self, desk: Desk, given: Given, done: Done) -> None:
-        """Queue by queue, over the last minute."""
+        """Return the rates of each queue over the last 60 s."""
         reading(given, lambda values: None)
         done(self.metrics.rates(), None)
 
     def _trends(self, desk: Desk, given: Given, done: Done) -> None:
-        """How the numbers of each queue, or of one, went during the last minutes."""
+        """Return the samples of the last minutes, for all queues or one."""
         done(self.trends.document(reading(given, lambda values: values.some_queue())), None)
 
     def _watch(self, desk: Desk, given: Given, done: Done) -> None:
-        """What happened after ``after`` (null: from now on), in ``queue`` or in all; waits up to ``wait`` seconds."""
+        """Return the events after number ``after`` (null: from now on), of ``queue`` or of all queues.
+
+        If there are none, wait up to ``wait`` seconds for the first."""
         after, queue, seconds = reading(given, _read_watch)
         Watch(self.feed, desk, after, queue, done).begin(seconds)
 
@@ -141,7 +147,7 @@ def _read_watch(values: Values) -> tuple[int | None, str | None, float]:
 
 
 class Watch:
-    """One who asked and waits until there is something to tell, or the time is over."""
+    """Long poll for events: a ``watch`` call that waits for an event or its timeout."""
 
     def __init__(self, feed: Feed, desk: Desk, after: int | None, queue: str | None, done: Done) -> None:
         self._feed = feed

@@ -1,7 +1,7 @@
-"""Paged lists of queues with their status rows, and long answers made in slices.
+"""Paged lists of queues with their status rows, and long answers produced in slices.
 
 A slice is a job in the next commit; requests of other clients are served between two slices. No request waits for more
-than a slice, however long the answer.
+than one slice, however long the answer is.
 
 The parameters of a list are the same everywhere: at most ``limit`` rows, of queues after ``cursor`` with names that
 begin with ``prefix`` and contain ``find``, ordered by ``sort``. The answer has the ``cursor`` of the next page, "" at
@@ -24,11 +24,12 @@ from yirangmq.core.ports import Clock, Transaction
 
 Slice = Callable[[Transaction], Any]
 Slices = Generator[Slice | None, Any, Any]
-"""Yields the work of each slice and is sent its result; None lets others go first. What it returns is the answer."""
+"""Generator of a long answer. It yields the work of each slice and receives its result; a yielded None lets other
+requests run first. The return value is the answer."""
 
 
 def in_slices(desk: Desk, steps: Slices, done: Done) -> None:
-    """``done(answer, error)`` once, on the desk's thread."""
+    """Run the slices one after another. Call ``done(answer, error)`` once, on the loop thread."""
 
     def go_on(value: Any, error: QueueError | None) -> None:
         if error is not None:
@@ -53,11 +54,11 @@ def in_slices(desk: Desk, steps: Slices, done: Done) -> None:
 # -- lists of queues ---------------------------------------------------------------------------------------------------
 
 PAGE = 1000
-"""Rows of a page where nothing else is said, and at most."""
+"""Default and maximum of rows per page."""
 ROWS_PER_SLICE = 50
-"""About 25 µs each."""
+"""Status rows per slice, at about 25 µs per row."""
 NAMES_PER_SLICE = 500
-"""Queues that are searched or counted for their order in one slice, at about 3 µs each."""
+"""Queues per slice whose name is searched or whose counts are read for the order, at about 3 µs per queue."""
 BY_NAME = "queue"
 SORTS = (BY_NAME, "backlog", *queries.STATES, *queries.TOTALS)
 Rates = Callable[[str], Any]
@@ -65,15 +66,17 @@ Rates = Callable[[str], Any]
 
 @dataclass(frozen=True, slots=True)
 class ListQuery:
+    """Parameters of a list of queues."""
+
     queue: str | None = None
     limit: int = PAGE
     cursor: str = ""
     prefix: str = ""
     find: str = ""
     sort: str = BY_NAME
-    """With "-" in front the largest come first."""
+    """A name of ``SORTS``. A count with the prefix "-" sorts in descending order."""
     sees: Callable[[str], bool] | None = None
-    """Which queues the client may hear of; None: all."""
+    """Predicate of the queues that the client may see, or None for all."""
 
     @property
     def key(self) -> str:
@@ -85,7 +88,7 @@ class ListQuery:
 
 def read_query(values: Values) -> ListQuery:
     sees: Any = values.take("sees", None)
-    if sees is not None and not callable(sees):  # it comes from a protocol of ours, never from a client
+    if sees is not None and not callable(sees):  # the HTTP API passes it; a client cannot send a callable
         raise BadInput("not a known field", field="sees")
     query = ListQuery(
         values.some_queue(),
@@ -102,7 +105,7 @@ def read_query(values: Values) -> ListQuery:
 
 
 def page(clock: Clock, query: ListQuery, rates: Rates) -> Slices:
-    """``{"overdue", "queues", "cursor", "all"}``: the rows of a page, and what all queues are together."""
+    """Return ``{"overdue", "queues", "cursor", "all"}``: the rows of a page, and the totals of all queues."""
     now = clock.now_ms()
     if query.queue is None:
         names, following = yield from (_by_name(query) if query.key == BY_NAME else _by_count(query))
@@ -113,7 +116,7 @@ def page(clock: Clock, query: ListQuery, rates: Rates) -> Slices:
         some = names[begin : begin + ROWS_PER_SLICE]
         rows += yield partial(queries.rows, wanted=some, now=now)
     if query.queue is None:
-        rows = [row for row in rows if row["exists"]]  # one may have gone since its name was read
+        rows = [row for row in rows if row["exists"]]  # a queue may be deleted after its name was read
     for row in rows:
         row["rates"] = rates(row["queue"])
     is_overdue = yield lambda transaction: queries.is_overdue(transaction, now)
@@ -122,7 +125,7 @@ def page(clock: Clock, query: ListQuery, rates: Rates) -> Slices:
 
 
 def _together(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """As ``overview.together``, of the rows that a client with a filter is shown."""
+    """Return totals like ``queries.together``, of the rows that a client with a filter may see."""
     return {
         "queues": len(rows),
         "backlog": sum(row["ready"] + row["delayed"] + row.get("held", 0) for row in rows),
@@ -132,7 +135,7 @@ def _together(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _by_name(query: ListQuery) -> Slices:
-    """The names of the page, and the cursor of the next one."""
+    """Return the names of the page and the cursor of the next page."""
     found: list[str] = []
     after, step = query.cursor, NAMES_PER_SLICE if query.find or query.sees else query.limit + 1
     while len(found) <= query.limit:
@@ -146,8 +149,10 @@ def _by_name(query: ListQuery) -> Slices:
 
 
 def _by_count(query: ListQuery) -> Slices:
-    """All queues are counted, slice by slice; in memory are no more than a page. Its cursor is the count and the name
-    of the last one."""
+    """Return the names of the page and the cursor of the next page, ordered by a count.
+
+    The counts of all queues are read, slice by slice; at most a page of them is kept in memory. The cursor is the
+    count and the name of the last queue of the page."""
     turn = -1 if query.sort.startswith("-") else 1
     behind = _read_cursor(query.cursor, turn)
     best: list[tuple[int, str]] = []

@@ -1,9 +1,9 @@
 """Named methods of queues: search, dead letters, dispatch, processors, policies, bulk; and their registration.
 
-Short methods run inside the next commit. Long methods (``paged``) have a thread of their own and use the committer for
-a page at a time (``admin.registry``). Search and dead letters are long. ``fill`` puts the methods that every server has
-into the call table. This module is loaded at the first call of a named method; a server that only passes messages on
-never loads it."""
+Short methods run inside the next commit. Paged methods run on a thread of ``admin.registry.Pages`` and use the
+committer for one page at a time. Search and dead letters are paged. ``fill`` adds the methods that every server has to
+the call table. This module is loaded at the first call of a named method; a server that only publishes and delivers
+messages never loads it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -45,7 +45,7 @@ MOST_MOVED = 10**9
 
 
 def search(queues: Queues, given: Given) -> dict[str, Any]:
-    """Messages of one state that match a filter: a page, and a cursor that begins the next one."""
+    """Return a page of messages of one state that match a filter, and the cursor of the next page."""
 
     def read(values: Values) -> tuple[str, State, Node, int, str]:
         state = check_state(values.text("state", "ready"))
@@ -64,7 +64,9 @@ def _step(queues: Queues, queue: str, state: State, node: Node, count: int, curs
 
 
 def find(queues: Queues, given: Given) -> dict[str, Any]:
-    """Dead letters under either name of a queue: a page, and a cursor that begins the next one."""
+    """Return a page of dead letters and the cursor of the next page.
+
+    The queue is named by its own name or by that of its dead-letter queue."""
 
     def read(values: Values) -> tuple[str, Node, str, int, str]:
         node = parse(values.text("filter"))
@@ -79,7 +81,7 @@ def find(queues: Queues, given: Given) -> dict[str, Any]:
 def _walk(
     queues: Queues, places: list[tuple[str, State]], node: Node, count: int, cursor: str
 ) -> tuple[str, list[Look]]:
-    """One step through the states of several queues; the cursor says in which, and how far."""
+    """Read one step through the states of several queues. The cursor holds the queue, the state and the position."""
     if not places:
         return "", []
     at, inner = _where(places, cursor) if cursor else (0, "")
@@ -134,7 +136,7 @@ def _which(values: Values) -> tuple[str, str, list[str] | None]:
 
 
 def _most(values: Values) -> int | None:
-    """At most so many, the first that arrived; null: all."""
+    """Return the maximum number of messages, the first that arrived, or None for all."""
     limit = values.take("limit", None)
     return None if limit is None else validation.check_count(limit, "limit", most=MOST_MOVED)
 
@@ -144,7 +146,7 @@ def _dry(values: Values) -> bool:
 
 
 def _moved(moved: Moved) -> dict[str, Any]:
-    """How many, and the ids of the first few."""
+    """Return the number of messages and the ids of the first few."""
     return {"count": moved.count, "ids": moved.ids}
 
 
@@ -177,7 +179,7 @@ def _one(values: Values) -> tuple[str, str]:
 
 
 def deliveries(verbs: Verbs, desk: Desk, given: Given, done: Done) -> None:
-    """From memory: there is no commit to wait for."""
+    """Return deliveries from memory, without a commit."""
     limit, wanted = reading(given, _wanted)
     done(policies.deliveries(verbs, wanted, limit), None)
 
@@ -204,30 +206,30 @@ METHODS: dict[str, Callable[[Clock, Verbs, Transaction, Given], Any]] = {
 # -- processors --------------------------------------------------------------------------------------------------------
 
 MEMBERS = frozenset({"payload", "id", "type", "version", "attributes", "content_type"})
-"""Of a message that is tried."""
+"""Members of a message in an admission check."""
 
 
 def listed(verbs: Verbs, transaction: Transaction, given: Given) -> list[dict[str, Any]]:
-    """Every queue that has a processor, or the one asked for."""
+    """Return every queue that has a processor, or the requested queue only."""
     queue = reading(given, lambda values: values.some_queue())
     return dry_run.listed(transaction, verbs, queue)
 
 
 def put(verbs: Verbs, transaction: Transaction, given: Given) -> dict[str, Any] | None:
-    """Check a processor and put it in force; the rest of the policy stays. Null takes it away."""
+    """Validate a processor and set it; the rest of the policy is unchanged. A null document removes it."""
     queue, document = reading(given, lambda values: (values.queue(), values.take("document", None)))
     return dry_run.put(transaction, verbs, queue, document)
 
 
 def put_paged(queues: Queues, given: Given) -> dict[str, Any] | None:
-    """The same in a thread of its own: there schemas are compiled, so that the commit finds them in the cache."""
+    """Like ``put``, as a paged method. Schemas are compiled on its thread, so that the commit finds them cached."""
     queue, document = reading(given, lambda values: (values.queue(), values.take("document", None)))
     queues.check_policy(queue, {} if document is None else {"processor": document})
     return queues.run(lambda transaction: dry_run.put(transaction, queues.verbs, queue, document))
 
 
 def check(desk: Desk, given: Given, done: Done) -> None:
-    """Of each message whether it would be stored: bytes, or an object with a payload of bytes."""
+    """Report for each message whether it would be stored. A message is bytes, or an object with a payload of bytes."""
     queue, messages = reading(given, lambda values: (values.queue(), values.take("messages", None)))
     if not isinstance(messages, list) or not 0 < len(messages) <= MOST_PER_CALL:
         raise BadInput(f"must be an array of 1 to {MOST_PER_CALL}", field="messages")
@@ -236,7 +238,7 @@ def check(desk: Desk, given: Given, done: Done) -> None:
 
 
 def try_out(desk: Desk, queue: str, envelopes: Sequence[Envelope], done: Done) -> None:
-    """Nothing is stored, and the desk is free meanwhile."""
+    """Run an admission check without storing the messages. The committer serves other jobs while hooks run."""
     tried = desk.read(partial(dry_run.tried, gate=desk.verbs.gate, queue=queue, envelopes=envelopes))
     if tried.needed is None:
         done(tried.report({}), None)
@@ -262,40 +264,40 @@ PER_PAGE = 500
 
 
 def put_policy(verbs: Verbs, transaction: Transaction, given: Given) -> dict[str, Any]:
-    """Check a policy document and put it in force for what comes; null goes back to the defaults."""
+    """Validate a policy document and set it for new messages. A null document restores the defaults."""
     full = queue_reads.check_policy(verbs, transaction, given)
     policies.put(transaction, verbs, given["queue"], given.get("document"))
     return full
 
 
 def check_policy(queues: Queues, given: Given) -> dict[str, Any]:
-    """The full form of a policy document, without setting it. Its schemas are compiled in this thread."""
+    """Return the full form of a policy document, without setting it. Its schemas are compiled on this thread."""
     queue, document = reading(given, lambda values: (values.queue(), values.take("document", None)))
     return queues.check_policy(queue, document)
 
 
 def set_policy(queues: Queues, given: Given) -> dict[str, Any]:
-    """Check a policy document and put it in force, page by page for messages that are there; null goes back to the
+    """Validate a policy document and set it, page by page for stored messages. A null document restores the
     defaults."""
     queue, document = reading(given, lambda values: (values.queue(), values.take("document", None)))
     return queues.set_policy(queue, document)
 
 
 def pause(verbs: Verbs, transaction: Transaction, given: Given, *, paused: bool) -> bool:
-    """Stop or begin again to hand messages out; False: it was so already."""
+    """Pause or resume delivery of a queue. Return False if it was in that state already."""
     queue = reading(given, lambda values: values.queue())
     return policies.pause(transaction, verbs, queue, paused=paused)
 
 
 def drop(verbs: Verbs, transaction: Transaction, given: Given) -> list[list[str] | None]:
-    """Give messages up; for each null, or [code, text]."""
+    """Drop messages. Return for each null, or [code, text] of its error."""
     queue, ids = reading(given, lambda values: (values.queue(), values.ids()))
     errors = verbs.drop(transaction, queue, ids)
     return [None if error is None else [error.code, str(error)] for error in errors]
 
 
 def configure(queues: Queues, given: Given) -> None:
-    """Change one member of a queue's policy document; null takes it away."""
+    """Change one member of a queue's policy document. A null value removes it."""
     queue, namespace, member, value = reading(
         given,
         lambda values: (
@@ -306,28 +308,30 @@ def configure(queues: Queues, given: Given) -> None:
 
 
 def renew_failed(queues: Queues, given: Given) -> int:
-    """All dead letters of this queue back in line, first arrived first; how many."""
+    """Redrive all dead letters of this queue, in the order of arrival. Return their number."""
     return queues.wholesale.renew_failed(reading(given, lambda values: values.queue()))
 
 
 def abandon_failed(queues: Queues, given: Given) -> int:
-    """Give up all dead letters of this queue; how many."""
+    """Drop all dead letters of this queue. Return their number."""
     return queues.wholesale.abandon_failed(reading(given, lambda values: values.queue()))
 
 
 def clear(queues: Queues, given: Given) -> None:
-    """All messages of a queue, its counters and the ids it remembers; its policy stays."""
+    """Delete all messages of a queue, its counters and its remembered ids. Its policy is kept."""
     queues.wholesale.clear(reading(given, lambda values: values.queue()))
 
 
 def sweep(queues: Queues, given: Given) -> int:
-    """Do what time brings, completely; how many messages changed."""
+    """Run all due expiries: delays, leases, time-to-live. Return the number of changed messages."""
     reading(given, lambda values: None)
     return queues.sweep()
 
 
 def delete_queue(queues: Queues, given: Given) -> int:
-    """A queue with all its messages and its policy; how many messages went. A large one goes page by page first."""
+    """Delete a queue with all its messages and its policy. Return the number of deleted messages.
+
+    The messages are deleted page by page before the queue itself, so that no commit is long."""
     queue = reading(given, lambda values: values.queue())
     gone = 0
     for state in State:
@@ -401,12 +405,12 @@ def _add_site(calls: "Calls", verbs: Verbs, site: "Site") -> None:
         return site.connections()
 
     def health(desk: Desk, given: Given, done: Done) -> None:
-        """Answers also when the store does not."""
+        """Return the health report, also while the store does not answer."""
         reading(given, lambda values: None)
         site.health.ask(desk, lambda found: done(found, None))
 
     def programs(desk: Desk, given: Given, done: Done) -> None:
-        """A server that has a list of them puts its own in this place."""
+        """Return an empty report. A server with a list of programs replaces this entry."""
         reading(given, lambda values: None)
         done({"programs": [], "refused": {"counts": [], "latest": []}}, None)
 
@@ -422,7 +426,7 @@ def _add_site(calls: "Calls", verbs: Verbs, site: "Site") -> None:
 
 
 def _add_roster(calls: "Calls", roster: Roster) -> None:
-    """The consumers at work; of these nothing is stored, so there is no commit to wait for."""
+    """Add the methods of running consumers. The registry is in memory, so they answer without a commit."""
 
     def beat(desk: Desk, given: Given, done: Done) -> None:
         done(roster.beat(given), None)

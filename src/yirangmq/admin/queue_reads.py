@@ -1,8 +1,8 @@
 """Named methods that change nothing, and pages of messages bounded by count and bytes.
 
-Each method runs inside a transaction and returns a page at most. A page, the body of a RESULT frame, ends at ``limit``
-messages or ``PAGE_BYTES`` of payload; a single larger message is a page too. A cursor leads to the rest. The bytes so
-far decide how many messages the next step loads."""
+Each method runs inside a transaction and returns at most one page. A page, the body of a RESULT frame, ends at
+``limit`` messages or ``PAGE_BYTES`` of payload; a single larger message is a page too. A cursor continues after it.
+The size of the page so far decides how many messages the next step loads."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -24,16 +24,19 @@ from yirangmq.wire.messages import pack
 # -- pages of messages -------------------------------------------------------------------------------------------------
 
 PAGE_BYTES = 1024 * 1024
-"""Payload bytes of a page, but for a single message that is larger."""
+"""Upper bound of payload bytes per page; a single larger message is a page too."""
 MOST_PER_STEP = 50
-"""Messages loaded at once, so that one step holds nobody up."""
+"""Upper bound of messages loaded in one step, so that a step delays other requests little."""
 
 Step = Callable[[int, str], tuple[str, list[Look]]]
-"""(how many to look at, cursor) → (cursor, those found)."""
+"""(number of messages to scan, cursor) → (next cursor, messages found)."""
 
 
 def gather(step: Step, limit: int, cursor: str) -> tuple[list[Look], str]:
-    """Steps until there are ``limit``, or enough bytes, or no more. The size so far tells how many to load next."""
+    """Run steps until the page has ``limit`` messages or ``PAGE_BYTES``, or no messages are left.
+
+    The mean payload size of the page so far decides how many messages the next step loads. A step that finds more
+    than fit is repeated with a smaller count."""
     looks: list[Look] = []
     size, count = 0, 1
     while True:
@@ -56,12 +59,14 @@ Given = Mapping[str, Any]
 
 
 MOST_NAMES = 10_000
-"""Names of queues in one answer."""
+"""Upper bound of queue names in one answer."""
 
 
 def queues(transaction: Transaction, given: Given) -> list[str]:
-    """Names in order: those behind ``after`` that begin with ``prefix``, ``limit`` at most. With ``policied`` those
-    that have a policy of their own. Without a limit all of them, where they are no more than one answer takes."""
+    """Return at most ``limit`` queue names in order: those after ``after`` that begin with ``prefix``.
+
+    With ``policied``, return the queues that have their own policy. Without a limit, return all names, or raise
+    ``TooLarge`` if there are more than ``MOST_NAMES`` queues."""
     after, limit, prefix, policied = reading(
         given,
         lambda values: (
@@ -86,7 +91,7 @@ def counts(transaction: Transaction, given: Given) -> dict[str, int]:
 
 
 def peek(clock: Clock, transaction: Transaction, given: Given) -> dict[str, Any]:
-    """The first messages of a state: a page, and a cursor that begins the next one."""
+    """Return the first messages of a state as a page, and the cursor of the next page."""
     queue, state, limit, cursor = reading(
         given,
         lambda values: (
@@ -107,7 +112,7 @@ def _step(
 
 
 def show(clock: Clock, transaction: Transaction, given: Given) -> dict[str, Any]:
-    """One message, wherever it stands: a page of one."""
+    """Return one message in any state, as a page of one."""
     queue, id = reading(given, lambda values: (values.queue(), values.id()))
     message = transaction.by_id(queue, [id])[0]
     if message is None:
@@ -116,44 +121,44 @@ def show(clock: Clock, transaction: Transaction, given: Given) -> dict[str, Any]
 
 
 def by_id(clock: Clock, transaction: Transaction, given: Given) -> dict[str, Any]:
-    """Those of these messages that are known, in the order of their ids."""
+    """Return the known messages among these ids, in the order of the ids."""
     queue, ids = reading(given, lambda values: (values.queue(), values.ids()))
     found = [message for message in transaction.by_id(queue, ids) if message is not None]
     return pack(looks(transaction, found, clock.ahead_ms()))
 
 
 def due(clock: Clock, transaction: Transaction, given: Given) -> dict[str, Any]:
-    """Messages on which time acts now, the longest overdue first; without their envelopes."""
+    """Return messages whose due time has passed, the longest overdue first, without envelopes."""
     limit = reading(given, lambda values: values.limit(1000))
     messages = transaction.due(clock.now_ms(), limit)
     return pack((message, None, None, transaction.policy(message.queue)) for message in messages)
 
 
 def next_due(transaction: Transaction, given: Given) -> int | None:
-    """The earliest moment at which time has something to do, in milliseconds since 1970; null: never."""
+    """Return the earliest due time of a message, in ms since 1970, or null if no message has one."""
     reading(given, lambda values: None)
     return transaction.next_due()
 
 
 def policy_text(transaction: Transaction, given: Given) -> str | None:
-    """The policy document as it was set; null where the queue lives on defaults."""
+    """Return the policy document as it was set, or null if the queue has the defaults."""
     queue = reading(given, lambda values: values.queue())
     return transaction.policy_text(queue)
 
 
 def policy(transaction: Transaction, given: Given) -> dict[str, Any]:
-    """The policy in force, every member spelled out."""
+    """Return the policy in force with every member explicit."""
     queue = reading(given, lambda values: values.queue())
     return show_policy(transaction.policy(queue))
 
 
 def check_policy(verbs: Verbs, transaction: Transaction, given: Given) -> dict[str, Any]:
-    """The full form of a policy document, without setting it."""
+    """Return the full form of a policy document, without setting it."""
     queue, document = reading(given, lambda values: (values.queue(), values.take("document", None)))
     return show_policy(policies.checked(document, queue, verbs.schemas, verbs.gate))
 
 
 def schedules(clock: Clock, transaction: Transaction, given: Given) -> list[dict[str, Any]]:
-    """The schedules of all queues, or of one, each with the time at which it fires next."""
+    """Return the schedules of all queues or of one, each with its next firing time."""
     queue = reading(given, lambda values: values.some_queue())
     return listed(transaction, clock.wall_ms(), queue)

@@ -1,17 +1,17 @@
 """Registry of named methods: call table, permissions, long methods on threads, reading of arguments.
 
 The operator's commands and the client library call everything beside the hot path by name; a single table serves all
-protocols. A method takes named values and returns plain values. It is of one of three kinds: inside the next commit,
-paged, or with a start of its own.
+protocols. A method takes named values and returns plain values. It is of one of three kinds: it runs inside the next
+commit, it is paged, or it is an ``Entry`` that starts its work itself.
 
 A paged method runs on one of ``THREADS`` threads. Each of its pages is a job of the event loop's committer, so that
-other requests wait for a page at most. When the server stops, the current page ends and the next is refused. A read
+other requests wait for at most one page. When the server stops, the current page ends and the next is refused. A read
 that finds the store locked by another process is retried for as long as a request waits.
 
 ``METHODS`` gives each method its verb and where it is exercised (``core.access``). A method that is not listed needs
 ``admin`` on the whole server; a test checks that all are listed.
 
-Arguments: each known value is read once, then none may be left. ``BadInput`` names the value."""
+Arguments: each known value is read once, then none may be left. ``BadInput`` names the offending value."""
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -39,13 +39,15 @@ if TYPE_CHECKING:
 # -- committer for other threads ---------------------------------------------------------------------------------------
 
 PAUSE_SECONDS = 0.05
-"""Between two attempts to read while another process holds the store's lock."""
+"""Delay between two attempts to read while another process holds the store's lock."""
 Answer = TypeVar("Answer")
 
 
 class DeskLane:
-    """``broker.group_commit_threads.Way`` for threads other than the desk's. ``call`` runs something on the desk's
-    thread, soon."""
+    """Committer port (``broker.group_commit_threads.Way``) for threads other than the loop thread.
+
+    Each call blocks its thread until the loop thread has run the job. ``call`` schedules a function on the loop
+    thread and may be called from any thread."""
 
     def __init__(self, desk: Desk, call: Callable[[Callable[[], None]], Any]) -> None:
         self._desk = desk
@@ -53,11 +55,11 @@ class DeskLane:
         self.is_stopping = False
 
     def stop(self) -> None:
-        """What is on the desk ends as usual; the next page is refused."""
+        """Refuse further pages. A page that is already submitted ends as usual."""
         self.is_stopping = True
 
     def run(self, work: Callable[[Transaction], Answer]) -> Answer:
-        """One page in the desk's next commit; returns when it is on disk."""
+        """Run one page in the next commit. Return when it is on disk."""
 
         def begin(future: "Future[Answer]") -> None:
             def done(value: Any, error: QueueError | None) -> None:
@@ -69,8 +71,10 @@ class DeskLane:
         return self._asked(begin)
 
     def read(self, work: Callable[[Transaction], Answer]) -> Answer:
-        """One page that changes nothing. While another process holds the store's lock, this thread tries again for as
-        long as a request waits."""
+        """Run one page that changes nothing.
+
+        While another process holds the store's lock, the read is retried every ``PAUSE_SECONDS``, for as long as a
+        request waits for the lock. Then ``StoreBusy`` is raised."""
         until = monotonic() + self._desk.busy.seconds
         while True:
             try:
@@ -100,7 +104,8 @@ class DeskLane:
 # -- permissions -------------------------------------------------------------------------------------------------------
 
 QUEUE, SERVER, NOWHERE = "queue", "server", "nowhere"
-"""Where: in the queue that the call names, or in all of them if it names none; in the server; in no queue at all."""
+"""Scope in which the verb of a method is exercised. ``QUEUE``: the queue that the call names, or all queues if it names
+none. ``SERVER``: the whole server. ``NOWHERE``: no queue, so that only the scopes of the grant decide."""
 
 METHODS: dict[str, tuple[str, str]] = {
     **dict.fromkeys(("counts", "status", "trends"), (LIST, QUEUE)),
@@ -150,7 +155,7 @@ METHODS: dict[str, tuple[str, str]] = {
 
 
 def verb_of(method: str, values: Mapping[str, Any]) -> tuple[str, str | None]:
-    """The verb of a call, and the queue in which it is exercised, as ``Grant.allows`` takes them."""
+    """Return the verb of a call and the queue in which it is exercised, as arguments of ``Grant.allows``."""
     verb, where = METHODS.get(method, (ADMIN, SERVER))
     if where == NOWHERE:
         return verb, ANYWHERE
@@ -164,11 +169,13 @@ Given = Mapping[str, Any]
 Done = Callable[[Any, QueueError | None], None]
 PagedMethod = Callable[["Queues", Given], Any]
 THREADS = 2
-"""Long methods at work at the same time; the others wait their turn."""
+"""Paged methods that run at the same time; further ones wait in the executor's queue."""
 
 
 class Pages:
-    """Used from the desk's thread; ``call`` runs something there, soon, from any other."""
+    """Executor of paged methods. Loop thread only; ``call`` schedules a function there from any other thread.
+
+    The ``Queues`` facade is imported and built for the first paged method."""
 
     def __init__(self, store: Store, desk: Desk, clock: Clock, ids: Ids, call: Call) -> None:
         self._lane = DeskLane(desk, call)
@@ -192,7 +199,7 @@ class Pages:
 
     def _queues(self) -> "Queues":
         if self._made is None:
-            from yirangmq.broker.queues import Queues  # a server that nobody asks for anything long does without
+            from yirangmq.broker.queues import Queues  # not loaded by a server without calls of paged methods
 
             self._made = Queues(*self._parts, "server", self._lane, verbs=self._verbs)
         return self._made
@@ -202,7 +209,8 @@ class Pages:
         done(value, error)
 
     def stop(self) -> None:
-        """The page on the desk is the last one; whoever waits is told that we are stopping."""
+        """Let the submitted page end and refuse the next one. Methods that still wait for a thread get
+        ``Unavailable``."""
         self._lane.stop()
         self._executor.stop(wait=False, cancel=False)
 
@@ -215,27 +223,29 @@ Entry = Callable[[Desk, Given, Done], None]
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What a whole server adds to the table: itself."""
+    """Parts of a whole server that its methods read: clock, health, status facts, connections, consumers, rates."""
 
     clock: Clock
     health: Health
     facts: Callable[[], Mapping[str, Any]]
-    """Version, node, store, durability, uptime …, as ``status`` says them."""
+    """Return the server members of ``status``: version, node, store, durability, uptime …"""
     connections: Callable[[], list[dict[str, Any]]]
     roster: Roster
     rates: Callable[[str], Any] = lambda queue: None
-    """Of a queue, as ``observe.metrics`` has them; None: not known."""
+    """Return the rates of a queue, as ``observe.metrics`` counts them, or None if they are not known."""
 
 
 class Calls:
-    """The table. Parts of the server add their methods when it is put together."""
+    """Call table of named methods. Parts of the server add their methods during server construction.
+
+    Loop thread only."""
 
     def __init__(self, verbs: Verbs, pages: Pages | None = None, site: Site | None = None) -> None:
         self._entries: dict[str, Entry] = {}
         self._usual: tuple[Verbs, Pages | None, Site | None] | None = (verbs, pages, site)
 
     def add(self, name: str, method: Method) -> None:
-        """A method inside the next commit. One that raises one of our errors must have changed nothing."""
+        """Add a method that runs inside the next commit. If it raises a ``QueueError`` it must have changed nothing."""
 
         def entry(desk: Desk, given: Given, done: Done) -> None:
             desk.submit(lambda transaction: method(transaction, given), done)
@@ -246,7 +256,7 @@ class Calls:
         self.add_entry(name, lambda desk, given, done: pages.start(method, given, done))
 
     def add_entry(self, name: str, entry: Entry) -> None:
-        """A method that begins in its own way and says ``done(value, error)`` once, on the desk's thread."""
+        """Add a method that starts its work itself. It calls ``done(value, error)`` once, on the loop thread."""
         self._entries[name] = entry
 
     @property
@@ -265,7 +275,9 @@ class Calls:
         return entry
 
     def _table(self) -> dict[str, Entry]:
-        """With the usual ones, which are loaded when somebody first asks; one that a part has added goes before."""
+        """Return all entries, including the built-in ones, which are loaded at the first lookup.
+
+        An entry that a part of the server added has precedence over the built-in entry of the same name."""
         if self._usual is not None:
             from yirangmq.admin.queue_methods import fill
 
@@ -280,13 +292,13 @@ class Calls:
 
 
 class Values(Fields):
-    """The values of one call, as ``core.validation.Fields`` reads a document."""
+    """Reader of the named values of one call. Each is taken once; ``done`` refuses the values left."""
 
     def queue(self) -> str:
         return validation.check_queue(self.take("queue", None))
 
     def some_queue(self) -> str | None:
-        """A queue, or null where all are meant."""
+        """Return the queue, or None for all queues."""
         name = self.take("queue", None)
         return None if name is None else validation.check_queue(name)
 
@@ -301,7 +313,7 @@ class Values(Fields):
         return [validation.check_id(id, "ids") for id in given]
 
     def some_ids(self) -> list[str] | None:
-        """Ids, or null where a filter says which."""
+        """Return the ids, or None if a filter selects the messages."""
         if self._left.get("ids") is not None:
             return self.ids()
         self.take("ids", None)
@@ -318,7 +330,7 @@ class Values(Fields):
 
 
 def reading(given: Mapping[str, Any], read: Callable[[Values], Answer]) -> Answer:
-    """What ``read`` makes of the values, once it is sure that there are no others."""
+    """Return the result of ``read``. Raise ``BadInput`` if it left a value unread."""
     values = Values(given)
     answer = read(values)
     values.done()

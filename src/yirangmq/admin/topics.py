@@ -1,8 +1,8 @@
 """Topic methods, topics in status, health and metrics, and pages of records.
 
 Lists, status and metrics do not open a topic log that has not been used yet. Work that may wait for the disk runs on a
-background thread. A page of records ends at its limit, at ``PAGE_BYTES`` of payload, or after ``PAGE_LOOK`` records
-scanned, since cursor commits wait for the same thread."""
+background thread. A page of records ends at its limit, at ``PAGE_BYTES`` of payload, or after ``PAGE_LOOK`` scanned
+records, because cursor commits wait for the same thread."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -35,9 +35,10 @@ if TYPE_CHECKING:
 # -- pages of records --------------------------------------------------------------------------------------------------
 
 PAGE_BYTES = 1 << 20
-"""Payload bytes on one page of records, but for a single one that is larger."""
+"""Upper bound of payload bytes per page of records; a single larger record is a page too."""
 PAGE_LOOK = 20_000
-"""Records looked at for one page: others, confirmations among them, wait for the same thread."""
+"""Upper bound of records scanned for one page, because other work, such as commits of confirmed cursors, waits for the
+same thread."""
 
 
 def read_wanted(values: Values) -> tuple[int | None, int | None, Filter, int]:
@@ -53,7 +54,7 @@ def _number(values: Values, field: str) -> int | None:
 
 
 def page(log: Log, start: int | None, at_ns: int | None, filter: Filter, limit: int) -> dict[str, Any]:
-    """On a thread of its own."""
+    """Read a page of records. Runs on the background thread; blocks on the disk."""
     with closing(log.reader()) as reader:
         if start is None:
             start = reader.first if at_ns is None else max(reader.sequence_at(at_ns), reader.first)
@@ -71,7 +72,9 @@ Tell = Callable[[Sequence[Event]], None]
 
 
 class TopicCalls:
-    """``topics`` is None where the server has none."""
+    """Named methods of topics, and topics in status, health and metrics.
+
+    ``topics`` is None if the server has no topics. Loop thread only, except for work that ``Publisher.aside`` runs."""
 
     def __init__(self, topics: Publisher | None, clock: Clock) -> None:
         self._topics = topics
@@ -82,7 +85,9 @@ class TopicCalls:
         self._commits = Histogram(SECONDS)
 
     def begin(self, calls: Calls, tell: Tell) -> None:
-        """From here on it can be asked, and tells of every change of state."""
+        """Add the methods to the call table and register for publisher and subscriber events.
+
+        ``tell`` gets an event for every change of state."""
         for name, entry in {
             "topics": self._list,
             "topic_read": self._read,
@@ -116,7 +121,7 @@ class TopicCalls:
     # -- methods that look ----------------------------------------------------------------------------------------
 
     def _list(self, desk: Desk, given: Given, done: Done) -> None:
-        """Every topic with its numbers, and the log they lie in."""
+        """Return every topic with its numbers, and the facts of the topic log."""
         reading(given, lambda values: None)
         topics = self._there()
         if not topics.is_open:
@@ -150,14 +155,14 @@ class TopicCalls:
         return minute.sums(now).get("published", 0) if minute is not None else 0
 
     def _read(self, desk: Desk, given: Given, done: Done) -> None:
-        """A page of records, from a sequence or a time on, of all topics or some."""
+        """Return a page of records of all topics or some, starting at a sequence or a time."""
         start, at_ns, filter, limit = reading(given, read_wanted)
         topics = self._there()
         log = topics.opened().feed.log
         topics.aside.run(partial(page, log, start, at_ns, filter, limit), done)
 
     def _list_subscribers(self, desk: Desk, given: Given, done: Done) -> None:
-        """Everybody who follows, and every durable subscriber that does not."""
+        """Return all connected subscribers, and the durable subscribers that are not connected."""
         reading(given, lambda values: None)
         done(self.subscribers(), None)
 
@@ -174,7 +179,7 @@ class TopicCalls:
     # -- methods that change --------------------------------------------------------------------------------------
 
     def _drop_cursor(self, desk: Desk, given: Given, done: Done) -> None:
-        """Forget a durable subscriber, which must not be connected; the log is held back by it no longer."""
+        """Delete the cursor of a durable subscriber, which must not be connected. It no longer delays retention."""
         name = reading(given, lambda values: check_subscriber(values.take("name", None)))
         parts = self._there().opened()
         if any(one.name == name for one in parts.follows.subscribers.values()):
@@ -184,7 +189,7 @@ class TopicCalls:
         parts.ledger.drop(name, done)
 
     def _trim(self, desk: Desk, given: Given, done: Done) -> None:
-        """Give up every record before this sequence, as far as whole segments go; whoever needs them is not asked."""
+        """Delete the whole segments before a sequence, even if a durable subscriber still needs their records."""
         before, dry_run = reading(
             given,
             lambda values: (
@@ -200,7 +205,7 @@ class TopicCalls:
         )
 
     def _tune(self, desk: Desk, given: Given, done: Done) -> None:
-        """Numbers that can be changed while it runs, until it stops; those in force now."""
+        """Change settings of the running server until it stops. Return the settings in force."""
         now = Settings() if self._topics is None else self._topics.settings
         changed = reading(
             given,
@@ -234,7 +239,7 @@ class TopicCalls:
         return about
 
     def reasons(self) -> list[HealthReason]:
-        """What keeps the server from being well."""
+        """Return the health reasons of topics: an error of the topic log, or subscribers that lag."""
         topics = self._topics
         if topics is None:
             return []
@@ -260,7 +265,7 @@ class TopicCalls:
         return rows + [{**cursor_document(one, log.last, log.epoch), "state": str(ClientState.OFFLINE)} for one in away]
 
     def samples(self) -> "dict[str, Reading]":
-        """Metrics, by name. Of the topics as they were when the log was last asked, which it is for this too."""
+        """Return the metrics by name; {} while the topic log is not open. The topics are read from the log."""
         topics = self._topics
         if topics is None or not topics.is_open:
             return {}
@@ -291,7 +296,7 @@ def _by_topic(found: dict[str, TopicState], number: Callable[[TopicState], int])
 
 
 def _called(subscriber: "Subscriber") -> str:
-    """The name of a durable one, the number of another."""
+    """Return the name of a durable subscriber, or the number of another one."""
     return subscriber.name or str(subscriber.number)
 
 
