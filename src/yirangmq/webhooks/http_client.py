@@ -1,11 +1,11 @@
-"""HTTP/1.1 client for webhooks: kept connections, response parser, outcome of a response, signature.
+"""HTTP/1.1 client for webhooks: keep-alive, response parser, outcome of a response, signature.
 
 Redirects are not followed. A host name is resolved at most every ``ADDRESS_SECONDS``, and only addresses that the
-setting ``outgoing_networks`` allows are called. If a kept connection turns out to be dead, the request is sent on a new
-connection. The parser is sans-IO; it reads ``LONGEST_BODY`` of a body at most and keeps ``KEPT`` of it.
+setting ``outgoing_networks`` allows are called. If an idle connection turns out to be dead, the request is sent on a
+new connection. The parser is sans-IO; it reads at most ``LONGEST_BODY`` bytes of a body and keeps ``KEPT`` of them.
 
 Outcome: 2xx acks the message, 4xx other than 408, 425 and 429 rejects it, any other status retries it. ``Retry-After``
-of 429 and 503 holds back all messages.
+of 429 and 503 delays all messages.
 
 Signature: HMAC-SHA256 over timestamp and body; ``docs/http.md`` shows how to verify it. Alert sinks use this module
 too."""
@@ -30,27 +30,29 @@ from yirangmq.core.webhook import OutgoingNetworks
 
 LONGEST_HEAD = 64 * 1024
 KEPT = 4 * 1024
-"""Bytes of a body that are kept."""
+"""Maximum number of bytes of a body that are kept."""
 LONGEST_BODY = 64 * 1024
-"""Bytes of a body that are read; past them the answer is known well enough."""
+"""Maximum number of bytes of a body that are read. The outcome does not depend on the rest."""
 
 
 class BadAnswer(Exception):
-    """What came is no HTTP."""
+    """The response is not valid HTTP."""
 
 
 class NoAnswer(BadAnswer):
-    """Nothing came at all."""
+    """The connection was closed without a response."""
 
 
 class Answer:
+    """HTTP response, and its incremental parser. ``is_complete`` is set when no more bytes are needed."""
+
     def __init__(self) -> None:
         self.status = 0
         self.headers: dict[str, str] = {}
         self.body = b""
         self.is_complete = False
         self.stays = False
-        """The connection may be used again."""
+        """True if the connection can be kept alive."""
         self._parser = httptools.HttpResponseParser(self)
         self._size = self._head = 0
 
@@ -67,7 +69,7 @@ class Answer:
             self.is_complete, self.stays = True, False
 
     def ended(self) -> None:
-        """The endpoint closed: an answer without a length ends so."""
+        """Handle the end of the connection: a response without a length ends there."""
         if not self._head:
             raise NoAnswer("the connection was closed without an answer")
         if not self.status:
@@ -84,7 +86,7 @@ class Answer:
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
-        if status >= 200:  # before it others may come that say: wait
+        if status >= 200:  # 1xx responses precede the final one
             self.status = status
 
     def on_body(self, data: bytes) -> None:
@@ -102,7 +104,7 @@ class Answer:
 
 BUFFER = 16 * 1024
 ADDRESS_SECONDS = 30.0
-"""How long the address behind a name is remembered."""
+"""Time in seconds for which the addresses of a host name are cached."""
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
@@ -111,8 +113,8 @@ class RefusedAddress(OSError):
 
 
 def allowed_addresses(found: Sequence[tuple[Any, ...]], host: str, networks: OutgoingNetworks) -> list[str]:
-    """The addresses of a ``getaddrinfo`` result that may be called, in their order; ``RefusedAddress`` if there is
-    none."""
+    """Return the allowed addresses of a ``getaddrinfo`` result, in their order. Raises ``RefusedAddress`` if all are
+    refused."""
     addresses = list(dict.fromkeys(str(one[4][0]) for one in found))
     refusals = {address: networks.refusal(address) for address in addresses}
     allowed = [address for address in addresses if not refusals[address]]
@@ -122,7 +124,9 @@ def allowed_addresses(found: Sequence[tuple[Any, ...]], host: str, networks: Out
 
 
 class Poster:
-    """``tls`` makes the context for https, at first use."""
+    """HTTP client for POST requests to one URL, with keep-alive. Loop thread only.
+
+    ``tls`` creates the context for https; it is not called for http."""
 
     def __init__(self, url: str, tls: Callable[[], ssl.SSLContext], networks: OutgoingNetworks) -> None:
         self._networks = networks
@@ -139,8 +143,9 @@ class Poster:
         self._is_closed = False
 
     async def post(self, headers: Sequence[tuple[str, str]], body: bytes) -> Answer:
-        """Raises ``OSError`` or ``BadAnswer``. A kept connection that turns out to be dead is no failure: another one
-        is made."""
+        """Send a POST request and return the response. Raises ``OSError`` or ``BadAnswer``.
+
+        If an idle connection turns out to be dead, the request is sent on a new one."""
         data = self._request(headers, body)
         if self._idle:
             try:
@@ -150,7 +155,7 @@ class Poster:
         return await self._exchange(await self._connect(), data)
 
     def close(self) -> None:
-        """Connections in use end with what they are used for."""
+        """Close idle connections. Connections in use are closed when their request ends."""
         self._is_closed = True
         while self._idle:
             self._idle.pop()[1].close()
@@ -171,7 +176,9 @@ class Poster:
         raise trouble or OSError(f"{self._host} has no address")
 
     async def _addresses(self) -> list[str]:
-        """One search at a time: names are looked up by threads, which all endpoints share."""
+        """Return the cached addresses of the host, or resolve it.
+
+        At most one lookup runs per endpoint, because lookups use threads that all endpoints share."""
         async with self._finding:
             loop = asyncio.get_running_loop()
             if loop.time() >= self._known_until:
@@ -184,7 +191,7 @@ class Poster:
         reader, writer = stream
         answer = Answer()
         try:
-            writer.write(data)  # all at once: it is in memory anyway, and an answer may come before it is taken
+            writer.write(data)  # no drain: the data is in memory anyway, and a response may come before it is sent
             while not answer.is_complete:
                 piece = await reader.read(BUFFER)
                 answer.feed(piece) if piece else answer.ended()
@@ -201,17 +208,18 @@ class Poster:
 # -- outcome -----------------------------------------------------------------------------------------------------------
 
 AGAIN = frozenset({408, 425, 429})
-"""Of 4xx, those that say: not now."""
+"""4xx statuses that are retried."""
 HOLDING = frozenset({429, 503})
-"""Those whose ``Retry-After`` is about all messages, not about this one."""
+"""Statuses with a ``Retry-After`` that applies to all messages, not only to this one."""
 LONGEST_HOLD = 86_400.0
 SHOWN = 200
-"""Characters of an answer that are kept with a failure."""
+"""Maximum number of bytes of a response body that are kept with a failure."""
 
 
 class Outcome(NamedTuple):
-    """``reason`` is empty if it worked. ``delay``: seconds after which to try again, where the endpoint said so;
-    ``hold``: nothing at all is sent for so long."""
+    """Outcome of a request. ``reason`` is empty if it succeeded.
+
+    ``delay``: seconds before the retry, if the endpoint gave a time. ``hold``: seconds for which nothing is sent."""
 
     reason: str = ""
     text: str = ""
@@ -220,7 +228,7 @@ class Outcome(NamedTuple):
 
     @property
     def is_trouble(self) -> bool:
-        """The endpoint is not well: it is not this message's fault."""
+        """True if the endpoint is failing, rather than rejecting this message."""
         return self.reason not in ("", Reason.REJECTED)
 
 
@@ -238,7 +246,7 @@ def judged(status: int, headers: dict[str, str], body: bytes, now: float) -> Out
 
 
 def retry_after(given: str, now: float) -> float | None:
-    """Seconds: a number of them, or until a date."""
+    """Parse ``Retry-After``, a number of seconds or a date, and return the delay in seconds; None if it is invalid."""
     if given.isascii() and given.isdigit():
         return min(float(given[:10]), LONGEST_HOLD)
     try:
@@ -254,5 +262,5 @@ def retry_after(given: str, now: float) -> float | None:
 
 
 def signature(secret: bytes, timestamp: str, body: bytes) -> str:
-    """``sha256=…`` of the timestamp, a dot, and the body."""
+    """Return ``sha256=…``, the HMAC-SHA256 of the timestamp, a dot, and the body."""
     return "sha256=" + hmac.new(secret, timestamp.encode() + b"." + body, hashlib.sha256).hexdigest()

@@ -1,4 +1,4 @@
-"""Webhook pusher of a queue: leases its messages, POSTs them, settles them by the answer.
+"""Webhook pusher of a queue: leases its messages, POSTs them, settles them by the response.
 
 While the endpoint is failing, a single message at a time is tried, at growing intervals. Thus a dead endpoint does not
 turn a full queue into dead letters. Leases of messages in flight are extended. Event loop thread only."""
@@ -32,7 +32,7 @@ PLAIN = "!#$&'()*+,-./:;<=>?@[]^_`{|}~ "
 
 @dataclass(slots=True)
 class Tally:
-    """For an operator."""
+    """Counters and latest results of a pusher, for operators."""
 
     delivered: int = 0
     rejected: int = 0
@@ -43,7 +43,7 @@ class Tally:
 
 
 class Pusher:
-    """Used from the loop's thread."""
+    """Pusher of one queue: a waiting consumer whose deliveries are POSTed. Loop thread only."""
 
     def __init__(
         self, desk: Desk, clock: Clock, terms: Terms, tls: Callable[[], ssl.SSLContext], networks: OutgoingNetworks
@@ -61,24 +61,24 @@ class Pusher:
         )
         self._held_until = 0.0
         self._streak = 0
-        """Troubles of the endpoint without a success between them."""
+        """Consecutive failures of the endpoint."""
         self._is_stopped = False
         self._extending: Any = None
 
-    # -- life -----------------------------------------------------------------------------------------------------
+    # -- life cycle -----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         self._desk.wait(self._taker)
 
     def stop(self) -> None:
-        """Take nothing more; what is on its way is seen through."""
+        """Lease no more messages. Requests in flight are finished."""
         self._is_stopped = True
         self._desk.leave(self._taker)
         if self.is_idle:
             self._poster.close()
 
     def abort(self) -> None:
-        """What is still on its way is given back, and its attempt does not count."""
+        """Cancel the requests in flight. Their messages are released, and the attempt does not count."""
         self.stop()
         for task in self._tasks.values():
             task.cancel()
@@ -134,7 +134,7 @@ class Pusher:
                 self._poster.close()
 
     async def _attempt(self, delivery: Delivery) -> Outcome:
-        """One POST. Whatever goes wrong with it is an outcome; only being cancelled is none."""
+        """Send one POST request. Every error becomes an outcome, except cancellation."""
         seconds = self.terms.hook.timeout_ms / 1000
         self.tally.last_at = iso(self._clock.wall_ms())
         self.tally.last_status = None
@@ -190,7 +190,7 @@ class Pusher:
         self._settle(lease, lambda work, leases, consumer: verbs.nack(work, leases, consumer, cause))
 
     def _pause(self) -> float:
-        """Growing as the policy's backoff does, from the second trouble in a row on."""
+        """Return the pause in seconds: the policy's backoff, from the second consecutive failure on."""
         if self._streak < 2:
             return 0.0
         return min(backoff_ms(self.terms.policy.retry, self._streak - 1) / 1000, LONGEST_HOLD)
@@ -201,13 +201,13 @@ class Pusher:
             self._desk.later(seconds, lambda: self._desk.hungry(self.terms.queue))
 
     def _settle(self, lease: str, verb: Callable[[Transaction, Leases, str | None], Results]) -> None:
-        """Its credit is free at once, so that the commit that settles it hands out the next one too."""
+        """Settle a lease. Its credit is free immediately, so the same commit also leases the next message."""
         leases = Leases([lease])
         self._desk.submit(lambda transaction: verb(transaction, leases, None), _ignore)
         self._leases.settled([lease])
         self._desk.hungry(self.terms.queue)
 
-    # -- keeping ----------------------------------------------------------------------------------------------------
+    # -- lease extension --------------------------------------------------------------------------------------------
 
     def _extend_later(self) -> None:
         if self._extending is None and self._tasks:
@@ -215,7 +215,7 @@ class Pusher:
             self._extending = self._desk.later(seconds, self._extend)
 
     def _extend(self) -> None:
-        """Leases of what is on its way do not end before it."""
+        """Extend the leases of messages in flight, so that they do not expire before the response."""
         self._extending = None
         texts = list(self._tasks)
         if texts:
@@ -226,9 +226,9 @@ class Pusher:
 
 
 def _plain(text: str) -> str:
-    """For a header: what is not plain ASCII is percent-encoded, and so is the percent sign."""
+    """Encode a header value: percent-encode everything but printable ASCII, and the percent sign."""
     return text if text.isascii() and text.isprintable() and "%" not in text else quote(text, safe=PLAIN)
 
 
 def _ignore(value: Any, error: QueueError | None) -> None:
-    """A lease that was lost meanwhile belongs to somebody else now; where the store refused, it lapses by itself."""
+    """Ignore the error: a lost lease belongs to another consumer, and a lease that the store did not settle expires."""

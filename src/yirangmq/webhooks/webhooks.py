@@ -1,11 +1,11 @@
-"""Webhooks of all queues: pushers started, replaced and stopped as policies change; their secrets and terms.
+"""Webhooks of all queues: start, replace and stop pushers as policies change; their secrets and options.
 
-Policies are read again every ``LOOK_SECONDS``, and at once after a change in this process. A pusher lives as long as
-its queue, webhook and secret stay the same; other changes of the policy reach it in place. If a secret cannot be read,
-the webhook waits and the operator sees why.
+Policies are read again every ``LOOK_SECONDS``, and immediately after a change in this process. A pusher runs as long as
+its queue, webhook and secret stay the same; other changes of the policy are applied in place. If a secret cannot be
+read, the webhook waits and the operator sees why.
 
-Secrets are files by name in a folder that only the server reads; they never leave it. The pusher's module is loaded
-with the first webhook. Event loop thread only."""
+Secrets are files in a folder that only the server reads; they never leave it. The pusher's module is loaded with the
+first webhook. Event loop thread only."""
 
 import logging
 import ssl
@@ -33,7 +33,7 @@ MOST_BYTES = 4096
 
 
 def read_secret(folder: Path, name: str) -> bytes:
-    """The first line of the file, without the spaces around it."""
+    """Return the first line of the secret's file, without surrounding spaces."""
     path = folder / validation.check_id(name, "secret")
     try:
         with path.open("rb") as file:
@@ -45,15 +45,15 @@ def read_secret(folder: Path, name: str) -> bytes:
     return line
 
 
-# -- terms -------------------------------------------------------------------------------------------------------------
+# -- options -----------------------------------------------------------------------------------------------------------
 
 CONSUMER = "webhook"
-"""Who leases what is pushed."""
+"""Consumer name under which messages are leased."""
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a pusher goes by; it lives as long as these do not change."""
+    """Options of a pusher. It is replaced if one of them changes, except ``policy``, which is not compared."""
 
     queue: str
     hook: Webhook
@@ -64,14 +64,16 @@ class Terms:
 # -- webhooks ----------------------------------------------------------------------------------------------------------
 
 LOOK_SECONDS = 10.0
-"""Policies are looked at so often even if nobody changed one here: another process may have."""
+"""Interval in seconds between two reads of the policies, because another process may change them."""
 log = logging.getLogger("yirangmq")
 Secret = Callable[[str], bytes]
-"""From a name to the secret, or ``QueueError`` if there is none."""
+"""Return the secret of a name. Raises ``QueueError`` if it cannot be read."""
 
 
 class Webhooks:
-    """Used from the loop's thread: ``begin`` and ``start`` once; ``stop``, then ``abort`` when time is up."""
+    """Pushers of all queues with a webhook. Loop thread only.
+
+    Call ``begin`` and ``start`` once; at shutdown ``stop``, then ``abort`` after the drain timeout."""
 
     def __init__(
         self,
@@ -89,20 +91,20 @@ class Webhooks:
         self._pushers: dict[str, Pusher] = {}
         self._ending: list[Pusher] = []
         self._troubles: dict[str, tuple[str, str]] = {}
-        """Of queues whose webhook cannot be begun: its address, and why."""
+        """Webhooks that cannot be started: URL and error, by queue."""
         self._alarm = Alarm(desk, self._look)
 
     def begin(self, calls: Calls, consumers: set[str]) -> None:
-        """From here on it can be asked; ``consumers`` learns the name under which we lease."""
+        """Register the method ``webhooks``, and add the consumer name of the pushers to ``consumers``."""
         calls.add_entry("webhooks", self._describe)
         consumers.add(CONSUMER)
 
     def start(self) -> None:
-        """From now on messages are pushed."""
+        """Start to push messages."""
         self._alarm.start()
 
     def stop(self) -> None:
-        """Take nothing more; what is on its way is seen through."""
+        """Lease no more messages. Requests in flight are finished."""
         self._alarm.stop()
         for pusher in self._all:
             pusher.stop()
@@ -135,7 +137,7 @@ class Webhooks:
             self._end(self._pushers.pop(queue))
         for queue, terms in wanted.items():
             if queue in self._pushers:
-                self._pushers[queue].terms = terms  # the same webhook, perhaps with another backoff
+                self._pushers[queue].terms = terms  # the same webhook; its backoff may differ
             else:
                 self._pushers[queue] = self._made(terms)
                 self._pushers[queue].start()
@@ -179,9 +181,9 @@ def _waiting(queue: str, url: str, error: str) -> dict[str, Any]:
 
 
 def _hooked(transaction: Transaction) -> list[tuple[str, QueuePolicy]]:
-    """Queues with a webhook. A policy that cannot be read, edited by hand, is trouble of its own queue only."""
+    """Return the queues with a webhook. A policy that cannot be read, for example after an edit by hand, is skipped."""
     found = []
-    for queue in transaction.policied():  # no other has one
+    for queue in transaction.policied():  # a webhook needs a policy
         try:
             policy = transaction.policy(queue)
         except BadPolicy:
