@@ -1,8 +1,8 @@
 """Alert monitor: periodic evaluation of the rules, the file of open alerts, alert documents and methods.
 
-Each evaluation asks for the facts, applies the rules (``core.alert_rules``, ``core.alerts``) and saves what changed.
-Outboxes send after the save, so that a notice that was sent is known after a crash. If the save fails, notices are sent
-all the same. The file is written by a thread of its own; nothing here waits for the disk or for a sink.
+Each evaluation reads the facts, applies the rules (``core.alert_rules``, ``core.alerts``) and saves changes. Outboxes
+send after the save, so that a notice that was sent is known after a crash. If the save fails, notices are still sent.
+A separate thread writes the file; nothing here waits for the disk or for a sink.
 
 The file is replaced as a whole and durable when ``save`` returns. A file that cannot be read is renamed. Sinks,
 protocols and the file share the documents of alerts and notices (docs/alerts.md)."""
@@ -46,7 +46,7 @@ _PLAIN = (
 
 
 def shown(alert: Alert, ahead: int = 0) -> dict[str, Any]:
-    """``ahead``: by how much the wall clock is ahead of the one that the alert was made by."""
+    """Return the document of an alert. ``ahead``: lead of the wall clock over the alert's clock, in ms."""
 
     def at(moment: int | None) -> str | None:
         return None if moment is None else iso(moment + ahead)
@@ -71,14 +71,14 @@ def shown(alert: Alert, ahead: int = 0) -> dict[str, Any]:
 
 
 def state_of(alert: Alert) -> str:
-    """``open``; ``settling`` where the fault is gone and may come back; ``over``."""
+    """Return ``open``, ``settling`` (the fault is gone, but may return) or ``over``."""
     if alert.closed_at is not None:
         return "over"
     return "open" if alert.is_there else "settling"
 
 
 def notice_document(told: Notice, node: str, ahead: int = 0) -> dict[str, Any]:
-    """What every sink is given."""
+    """Return the document of a notice, which every sink receives."""
     return {"notice": told.told.value, "at": iso(told.at + ahead), "node": node, "alert": shown(told.alert, ahead)}
 
 
@@ -102,7 +102,7 @@ def _written(alert: Alert) -> dict[str, Any]:
 
 
 def read(given: Any) -> Standing:
-    """``StoreDamaged`` if it is not what ``written`` makes."""
+    """Parse the document that ``written`` builds. Raises ``StoreDamaged`` if it is invalid."""
     try:
         if given["version"] != VERSION:
             raise StoreDamaged(f"alerts of version {given['version']}; this server knows {VERSION}")
@@ -130,26 +130,26 @@ ASIDE = "alerts.broken.json"
 
 
 class AlertFile:
-    """The folder is made when there is something to keep."""
+    """File of the open alerts. Its folder is created by the first ``save``."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / NAME
 
     def load(self) -> Any | None:
-        """None where there is none yet. ``BadInput`` or ``OSError`` if it cannot be read."""
+        """Return the document, or None if there is no file. Raises ``BadInput`` or ``OSError`` if it cannot be read."""
         try:
             return loads(self.path.read_bytes())
         except FileNotFoundError:
             return None
 
     def set_aside(self) -> Path:
-        """Out of the way, for somebody to look at."""
+        """Quarantine a damaged file: rename it for inspection, and return the new path."""
         aside = self.path.with_name(ASIDE)
         self.path.replace(aside)
         return aside
 
     def save(self, document: dict[str, Any]) -> None:
-        """Called from a thread of its own."""
+        """Replace the file, and make it durable. Blocks, so it runs in the writer thread."""
         folder = self.path.parent
         is_new = not folder.exists()
         make_folders(folder)
@@ -165,7 +165,9 @@ Saved = Callable[[QueueError | None], None]
 
 
 class AlertWatch:
-    """Used from the loop's thread; from ``start`` to ``stop``. ``facts`` is asked at each look, with the time."""
+    """Alert monitor: evaluates the rules periodically, from ``start`` to ``stop``. Loop thread only.
+
+    ``facts`` is called at each evaluation with the time in ms."""
 
     def __init__(
         self,
@@ -188,16 +190,16 @@ class AlertWatch:
         self._alarm: asyncio.TimerHandle | None = None
         self._is_saving = self._is_dirty = False
         self._waiting: list[Saved] = []
-        """Who wants to know when what is known now is on disk."""
+        """Callbacks to run when the current state is on disk."""
         self._trouble = ""
 
-    # -- its life ---------------------------------------------------------------------------------------------------
+    # -- life cycle -------------------------------------------------------------------------------------------------
 
     def add(self, outbox: Outbox) -> None:
         self.outboxes[outbox.sink.name] = outbox
 
     def start(self) -> None:
-        """What was open before is open still, and what was not sent yet is sent."""
+        """Load the open alerts and the unsent notices of the previous process, and start evaluating."""
         try:
             self._resume(self._file.load())
         except (OSError, QueueError) as error:
@@ -217,7 +219,7 @@ class AlertWatch:
                 self.outboxes[name].wake()
 
     def stop(self) -> None:
-        """What is known is on disk when this returns."""
+        """Stop evaluating. The state is on disk on return, unless the write fails."""
         if self._alarm is not None:
             self._alarm.cancel()
         for outbox in self.outboxes.values():
@@ -227,7 +229,7 @@ class AlertWatch:
             with suppress(OSError):
                 self._file.save(self._document())
 
-    # -- looking ------------------------------------------------------------------------------------------------------
+    # -- evaluation ---------------------------------------------------------------------------------------------------
 
     def _plan(self) -> None:
         self._alarm = self._loop.call_later(self.settings.every, self._turn)
@@ -268,13 +270,16 @@ class AlertWatch:
     # -- on disk ------------------------------------------------------------------------------------------------------
 
     def _document(self) -> dict[str, Any]:
-        """In the time of the wall clock, which is what the next process begins with."""
+        """Return the document of the file.
+
+        Its times are wall-clock times, because the next process starts with them."""
         pending = [[name, told] for name, outbox in self.outboxes.items() for told in outbox.pending]
         return {**written(alerts.shifted(self.standing, self.clock.ahead_ms())), "pending": pending}
 
     def _save(self, then: Saved | None = None) -> None:
-        """Outboxes send when it is done: a notice that is sent is known after a crash. One that cannot be kept is sent
-        all the same."""
+        """Save the state in the writer thread. Outboxes send afterwards, also if the save fails.
+
+        So a notice that was sent is known after a crash."""
         if then is not None:
             self._waiting.append(then)
         if self._is_saving:
@@ -283,7 +288,7 @@ class AlertWatch:
         self._is_saving, self._is_dirty = True, False
         waiting, self._waiting = self._waiting, []
         document = self._document()
-        with suppress(RuntimeError):  # it is over
+        with suppress(RuntimeError):  # the executor is shut down
             work = self._loop.run_in_executor(self._thread, self._file.save, document)
             work.add_done_callback(lambda done: self._saved(done, waiting))
 
@@ -304,13 +309,13 @@ class AlertWatch:
             self._save()
 
     def sent(self) -> None:
-        """An outbox has less to send."""
+        """Save the state: an outbox has removed a notice."""
         self._save()
 
-    # -- by hand ------------------------------------------------------------------------------------------------------
+    # -- operator actions ---------------------------------------------------------------------------------------------
 
     def acknowledge(self, id: str, by: str, note: str, done: Callable[[Any, QueueError | None], None]) -> None:
-        """``done`` when it is on disk."""
+        """Acknowledge an alert. ``done`` is called when that is on disk, or the save failed."""
         self.standing = alerts.acknowledge(self.standing, id, by, note, self.clock.now_ms())
         alert = self.shown(alerts.find(self.standing, id))
         log.info("alert acknowledged", extra=values(alert=id, rule=alert["rule"], by=by))
@@ -320,7 +325,7 @@ class AlertWatch:
         return shown(alert, self.clock.ahead_ms())
 
     def test_document(self, level: Level) -> dict[str, Any]:
-        """A notice that means nothing."""
+        """Build a test notice, and log it if the log is a sink."""
         now = self.clock.now_ms()
         fault = Fault("test", "", level, f"a test of the alerts of {self.node}: nothing is wrong")
         alert = Alert(
@@ -349,12 +354,14 @@ LONGEST_NAME, LONGEST_NOTE = 100, 500
 
 
 class AlertCalls:
+    """Server methods of alerts, and their figures for status and metrics."""
+
     def __init__(self, watch: AlertWatch) -> None:
         self._watch = watch
         self._tests: set[asyncio.Task[None]] = set()
 
     def begin(self, calls: Calls) -> None:
-        """From here on it can be asked."""
+        """Register the methods."""
         calls.add_entry("alerts", self._list)
         calls.add_entry("alert_show", self._show)
         calls.add_entry("alert_ack", self._ack)
@@ -362,7 +369,7 @@ class AlertCalls:
         calls.add_entry("alert_rules", self._rules)
 
     def _list(self, desk: Desk, given: Given, done: Done) -> None:
-        """The worst first, then the latest."""
+        """List alerts: open ones first, then by level, highest first, then the latest first."""
         state = reading(given, lambda values: values.choice("state", "open", STATES))
         standing = self._watch.standing
         found = [*(standing.open.values() if state != "over" else ()), *(standing.closed if state != "open" else ())]
@@ -393,7 +400,7 @@ class AlertCalls:
         self._watch.acknowledge(id, by, note, done)
 
     def _test(self, desk: Desk, given: Given, done: Done) -> None:
-        """To each sink, or to one; what became of it. Levels and rules of sinks are passed over."""
+        """Send a test notice to all sinks or to one, and return the results. Levels and rules of sinks are ignored."""
         level, name = reading(
             given, lambda values: (values.choice("level", Level.INFO, tuple(Level)), values.text("sink", "", 100))
         )
@@ -473,5 +480,5 @@ def _id(values: Values) -> str:
 
 
 def _line(values: Values, name: str, most: int) -> str:
-    """A text of one line."""
+    """Read a text, and collapse white space so that it is one line."""
     return " ".join(values.text(name, "", most).split())

@@ -1,11 +1,11 @@
 """Alert outbox of a sink: notices in order, with retries; the channel interface; the program sink.
 
-Each notice is retried until its time is over, then it is lost and counted. Beyond ``MOST_PENDING`` the oldest notices
-are dropped. A channel makes a single attempt and raises ``Undelivered``; the outbox enforces the timeout by cancelling
-it. Event loop thread only.
+Each notice is retried until its deadline, then it is dropped and counted as lost. Beyond ``MOST_PENDING`` the oldest
+notices are dropped. A channel makes a single attempt and raises ``Undelivered``; the outbox enforces the timeout by
+cancelling it. Event loop thread only.
 
-The program sink runs a program of the operator's without a shell, with the notice as JSON on stdin. ``channel_of``
-turns a sink of the settings into its channel; mail and webhooks are in ``alerts.remote_sinks``."""
+The program sink runs a program that the operator configures, without a shell, with the notice as JSON on stdin.
+``channel_of`` builds the channel of a sink in the settings; mail and webhooks are in ``alerts.remote_sinks``."""
 
 import asyncio
 import os
@@ -34,8 +34,10 @@ class Undelivered(Exception):
 
 
 class Channel(Protocol):
+    """Transport of notices to one sink."""
+
     async def send(self, document: Document) -> None:
-        """One try; ``Undelivered`` if it did not arrive. Who calls it says when it takes too long, by cancelling."""
+        """Make one attempt. Raises ``Undelivered`` if it fails. The caller cancels it after the timeout."""
 
     def close(self) -> None: ...
 
@@ -43,21 +45,23 @@ class Channel(Protocol):
 # -- outbox ------------------------------------------------------------------------------------------------------------
 
 MOST_PENDING = 200
-"""Past them the oldest are given up."""
+"""Upper bound of unsent notices of a sink. Above it the oldest is dropped."""
 BACKOFF = Backoff(first=1.0, limit=300.0)
 """Seconds between two attempts to deliver a notice."""
 
 
 class Outcome(NamedTuple):
-    """Of one try; ``trouble`` is "" if it arrived."""
+    """Result of one attempt. ``trouble`` is the error, or "" if the notice arrived."""
 
     trouble: str
     seconds: float
 
 
 class Outbox:
-    """Used from the loop's thread. ``changed`` is called when there is less to be sent; ``now`` gives milliseconds of
-    the wall clock."""
+    """Queue of the notices for one sink, sent in order with retries. Loop thread only.
+
+    ``give_up``: seconds for which a notice is retried. ``changed`` is called when a notice is removed. ``now`` returns
+    the wall-clock time in ms."""
 
     def __init__(
         self, sink: Sink, channel: Channel, give_up: float, changed: Callable[[], None], now: Callable[[], int]
@@ -72,7 +76,7 @@ class Outbox:
         self._task: asyncio.Task[None] | None = None
         self._is_closed = False
         self.sent = self.failed = self.lost = 0
-        """Notices that arrived; tries that did not; notices given up."""
+        """Notices that arrived; attempts that failed; notices that were dropped."""
         self.last_error = ""
         self.last_at: str | None = None
 
@@ -81,9 +85,9 @@ class Outbox:
         return [document for _, document in self._pending]
 
     def put(self, document: Document) -> None:
-        """To be sent at the next ``wake``."""
+        """Add a notice; it is sent after the next ``wake``."""
         if len(self._pending) >= MOST_PENDING:
-            del self._pending[1 if self._task is not None else 0]  # the first one is on its way
+            del self._pending[1 if self._task is not None else 0]  # the first one is in flight
             self.lost += 1
         self._pending.append((self._loop.time(), document))
 
@@ -92,7 +96,7 @@ class Outbox:
             self._task = self._loop.create_task(self._work())
 
     async def attempt(self, document: Document) -> Outcome:
-        """One try, which ends in time."""
+        """Make one attempt, bounded by the sink's timeout."""
         begun = self._loop.time()
         self.last_at = iso(self._now())
         try:
@@ -158,11 +162,11 @@ class Outbox:
 # -- program sink ------------------------------------------------------------------------------------------------------
 
 KEPT = 500
-"""Bytes of what it says on stderr that are kept."""
+"""Maximum number of bytes of the program's stderr that are kept."""
 
 
 class Running:
-    """``alerts.outbox.Channel``."""
+    """Channel that runs a program for each notice; implements ``alerts.outbox.Channel``."""
 
     def __init__(self, program: Program) -> None:
         self._words = program.words
@@ -197,14 +201,16 @@ class Running:
             raise Undelivered(f"{self._words[0]} ended with {code}" + (f": {words}" if words else ""))
 
     def close(self) -> None:
-        """Each notice has a process of its own."""
+        """Do nothing: each notice has a separate process."""
 
 
 async def _talk(process: asyncio.subprocess.Process, text: bytes) -> bytes:
-    """What it says on stderr, its beginning; the rest is read and forgotten. It need not read what it is given."""
+    """Write ``text`` to stdin, and return the first bytes of stderr.
+
+    The rest of stderr is read and discarded. A program that does not read its stdin is no error."""
     assert process.stdin is not None
     assert process.stderr is not None
-    with suppress(OSError, RuntimeError):  # it has ended already
+    with suppress(OSError, RuntimeError):  # the process has ended already
         process.stdin.write(text)
         process.stdin.close()
     said = b""
@@ -214,7 +220,7 @@ async def _talk(process: asyncio.subprocess.Process, text: bytes) -> bytes:
 
 
 def _kill(pid: int) -> None:
-    """The program, and what it has started."""
+    """Kill the program and its child processes, by process group."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
 
@@ -222,17 +228,17 @@ def _kill(pid: int) -> None:
 # -- channels of the settings ------------------------------------------------------------------------------------------
 
 Secret = Callable[[str], bytes]
-"""From a name to the secret, or ``QueueError`` if there is none."""
+"""Return the secret of a name. Raises ``QueueError`` if it cannot be read."""
 
 
 def channel_of(sink: Sink, secret: Secret, networks: OutgoingNetworks) -> Channel:
     if isinstance(sink.to, Mail):
-        from yirangmq.alerts.remote_sinks import Mailing  # a server that sends no mail does not load it
+        from yirangmq.alerts.remote_sinks import Mailing  # not loaded by a server without remote sinks
 
         return Mailing(sink.to, partial(_secret, secret, sink.to.secret), sink.timeout, networks)
     if isinstance(sink.to, Program):
         return Running(sink.to)
-    from yirangmq.alerts.remote_sinks import Posting  # nor one without webhooks what they need
+    from yirangmq.alerts.remote_sinks import Posting  # not loaded by a server without remote sinks
 
     return Posting(sink.to, partial(_secret, secret, sink.to.secret), networks)
 

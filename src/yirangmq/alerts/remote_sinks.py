@@ -1,8 +1,8 @@
 """Alert sinks over the network: e-mail by SMTP, and webhooks.
 
-``smtplib`` blocks, so each mail has a thread and a connection of its own; cancelling closes the connection, which ends
-the thread. A webhook receives the notice as JSON, signed like the messages of a queue (docs/http.md). Both connect only
-to addresses that the setting ``outgoing_networks`` allows."""
+``smtplib`` blocks, so each mail has a separate thread and connection; cancelling closes the connection, which ends the
+thread. A webhook receives the notice as JSON, signed like the messages of a queue (docs/http.md). Both connect only to
+addresses that the setting ``outgoing_networks`` allows."""
 
 import asyncio
 import smtplib
@@ -27,13 +27,15 @@ from yirangmq.webhooks.http_client import BadAnswer, Poster, allowed_addresses, 
 
 LONGEST_SUBJECT = 200
 SERVICE_READY = 220
-"""SMTP's greeting."""
+"""SMTP status code of the server's greeting."""
 LONGEST_ANSWER = 200
 
 
 class Mailing:
-    """``alerts.outbox.Channel``. ``secret`` gives the password, b"" for none, each time anew; ``seconds``: for
-    each step of the conversation."""
+    """Channel that sends e-mail; implements ``alerts.outbox.Channel``.
+
+    ``secret`` returns the password, or b"" for none; it is called for each mail. ``seconds``: timeout of each step of
+    the SMTP session."""
 
     def __init__(self, mail: Mail, secret: Callable[[], bytes], seconds: float, networks: OutgoingNetworks) -> None:
         self._mail = mail
@@ -52,7 +54,7 @@ class Mailing:
 
         def work() -> None:
             trouble = talk.say(composed(document, self._mail))
-            with suppress(RuntimeError):  # the loop is over
+            with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(settle, trouble)
 
         threading.Thread(target=work, name="mail", daemon=True).start()
@@ -62,11 +64,11 @@ class Mailing:
             talk.cut()
 
     def close(self) -> None:
-        """Each mail has a connection of its own."""
+        """Do nothing: each mail has a separate connection."""
 
 
 class Talk:
-    """One conversation with a mail server, in a thread; ``cut`` ends it from another."""
+    """One SMTP session. ``say`` blocks, and runs in its own thread; ``cut`` ends the session from another thread."""
 
     def __init__(self, mail: Mail, password: bytes, seconds: float, networks: OutgoingNetworks) -> None:
         self._mail = mail
@@ -77,7 +79,7 @@ class Talk:
         self._is_cut = False
 
     def say(self, message: EmailMessage) -> str:
-        """Why it was not taken; "" if it was."""
+        """Send a mail. Return the error, or "" if the server accepted it."""
         try:
             with self._connected() as client:
                 self._client = client
@@ -112,7 +114,7 @@ class Talk:
         return ssl.create_default_context(cafile=self._mail.ca_file or None)
 
     def cut(self) -> None:
-        """Also a server that says a byte now and then is not listened to any longer."""
+        """Shut down the socket. This also ends a session with a server that keeps sending single bytes."""
         self._is_cut = True
         line = None if self._client is None else self._client.sock
         if line is not None:
@@ -121,7 +123,9 @@ class Talk:
 
 
 class CheckedSmtp(smtplib.SMTP):
-    """Connects to an address that ``networks`` allows, with TLS from the first byte if there is a context."""
+    """SMTP client that connects only to addresses that ``networks`` allows.
+
+    If there is a context, it uses TLS from the first byte."""
 
     def __init__(self, networks: OutgoingNetworks, context: ssl.SSLContext | None, seconds: float) -> None:
         self._networks = networks
@@ -129,7 +133,7 @@ class CheckedSmtp(smtplib.SMTP):
         super().__init__(timeout=seconds)
 
     def connect(self, host: str = "localhost", port: int = 0, source_address: Any = None) -> tuple[int, bytes]:
-        self._host = host  # what STARTTLS verifies the certificate against
+        self._host = host  # STARTTLS verifies the certificate against this name
         return super().connect(host, port, source_address)
 
     def _get_socket(self, host: str, port: int, timeout: float) -> socket.socket:
@@ -167,7 +171,9 @@ def composed(document: Document, mail: Mail) -> EmailMessage:
 
 
 class Posting:
-    """``alerts.outbox.Channel``. ``secret`` gives the one to sign with, b"" for none, each time anew."""
+    """Channel that POSTs notices to a webhook; implements ``alerts.outbox.Channel``.
+
+    ``secret`` returns the signing secret, or b"" for none; it is called for each notice."""
 
     def __init__(self, hook: Webhook, secret: Callable[[], bytes], networks: OutgoingNetworks) -> None:
         self._hook = hook
