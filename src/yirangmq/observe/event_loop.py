@@ -1,15 +1,15 @@
 """Event-loop watchdog, and busy polling of the loop between quick requests.
 
-While the server works, the loop beats every ``BEAT_SECONDS`` by a timer, and a thread checks as often. Each beat's
-delay goes to a histogram. If the loop is blocked for ``WARN_SECONDS``, the thread logs ``loop_stalled`` at once with
-the stack of the loop's thread. When the loop runs again it logs ``loop_resumed`` with the whole time. One second after
-the last commit the beats stop and the thread sleeps: an idle server wakes no more often than without them.
+While the server works, a timer of the loop beats every ``BEAT_SECONDS``, and a thread checks at the same interval. Each
+beat's delay goes to a histogram. If the loop is blocked for ``WARN_SECONDS``, the thread immediately logs
+``loop_stalled`` with the stack of the loop's thread. When the loop runs again it logs ``loop_resumed`` with the total
+time. One second after the last commit the beats stop and the thread sleeps: an idle server has no wakeups from it.
 
-The thread measures time only while it runs on time itself. A stopped process (SIGSTOP, a suspended machine) and a
-machine without processor time therefore do not count as a blocked loop; they do count in the histogram.
+The thread measures time only while it is itself scheduled on time. A stopped process (SIGSTOP, a suspended machine) and
+a machine without processor time therefore do not count as a blocked loop; they do count in the histogram.
 
-Busy polling: after replies have left, the loop reschedules itself for up to 0.15 ms instead of blocking. A client
-that works request by request has sent its next one by then. ``core.adaptive_spin`` decides for how long. Loop thread
+Busy polling: after it has sent replies, the loop reschedules itself for up to 0.15 ms instead of blocking. A client
+that sends one request at a time has sent its next one by then. ``core.adaptive_spin`` decides the time. Loop thread
 only."""
 
 import sys
@@ -29,26 +29,28 @@ from yirangmq.observe.metrics import Histogram
 BEAT_SECONDS = 0.1
 WARN_SECONDS = 0.2
 LINGER_BEATS = 10
-"""Beats without a commit after which the watchdog rests."""
+"""Beats without a commit after which the watchdog becomes idle."""
 LOG_SECONDS = 1.0
-"""Between two warnings: a loop that is late again and again is counted, not logged each time."""
+"""Minimum seconds between two warnings. Further delays are counted but not logged."""
 FRAMES = 12
-"""The innermost frames of a stack that are logged."""
+"""Number of innermost stack frames in the log."""
 BOUNDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 UNWELL_SECONDS = 5.0
-"""A blocked loop makes health degraded from here on ..."""
+"""A loop blocked for at least this time makes health degraded ..."""
 UNWELL_FOR = 60.0
-"""... for so many seconds."""
+"""... for this many seconds after it resumed."""
 
 
 class Timers(Protocol):
-    """What is used of an event loop."""
+    """The part of an event loop that the watchdog uses."""
 
     def call_later(self, delay: float, callback: Callable[[], None], /) -> Any: ...
 
 
 class LoopWatchdog:
-    """Made on the loop's thread; all methods are called there. ``is_always_on``: it never rests, for tests."""
+    """Watchdog of the event loop. Created on the loop's thread; all public methods are called there.
+
+    ``is_always_on`` disables the idle state, for tests."""
 
     def __init__(self, loop: Timers, *, is_always_on: bool = False) -> None:
         self._loop = loop
@@ -61,25 +63,25 @@ class LoopWatchdog:
         self._is_active = False
         self._idle_beats = 0
         self._due = 0.0
-        """When the next beat is to come."""
+        """Monotonic time at which the next beat is due."""
         self._seen: tuple[float, float] = (0.0, 0.0)
-        """Written by the thread: the beat that it found overdue, and for how long."""
+        """Due time of the latest overdue beat, and the seconds it was overdue. Written by the watchdog thread."""
         self._logged_at = float("-inf")
         self._latest: tuple[float, float] | None = None
         self.delays = Histogram(BOUNDS)
         self.longest = 0.0
-        """Seconds of the longest time for which the loop was blocked."""
+        """Longest time for which the loop was blocked, in seconds."""
 
     # -- on the loop's thread -------------------------------------------------------------------------------------
 
     def active(self) -> None:
-        """The server works: called before each commit."""
+        """Note activity of the server and start the beats. Called before each commit."""
         self._is_active = True
         if not self._is_on:
             self._begin()
 
     def observe_delay(self, seconds: float) -> None:
-        """Of another timer of the loop, which runs also while the watchdog rests."""
+        """Add the delay of another timer of the loop, which also runs while the watchdog is idle."""
         self.delays.observe(max(0.0, seconds))
         if seconds > WARN_SECONDS and not self._is_on:
             self._warn("loop_stalled", seconds=round(seconds, 3), stack=None)
@@ -93,7 +95,7 @@ class LoopWatchdog:
             self._thread = threading.Thread(target=self._watch, name="yirangmq-watchdog", daemon=True)
             try:
                 self._thread.start()
-            except RuntimeError as error:  # delays are measured all the same
+            except RuntimeError as error:  # the beats still measure delays
                 log.warning("watchdog_not_started", extra=values(error=str(error)))
         self._awake.set()
 
@@ -117,12 +119,12 @@ class LoopWatchdog:
             self._plan()
 
     def _blocked(self) -> float:
-        """Seconds for which the thread saw the beat of now overdue."""
+        """Return the seconds for which the thread saw the current beat overdue; 0 if it did not."""
         due, seconds = self._seen
         return seconds if due == self._due else 0.0
 
     def reasons(self) -> list[HealthReason]:
-        """For health."""
+        """Return the reasons for degraded health."""
         if self._latest is None:
             return []
         seconds, ago = self._latest[0], time.monotonic() - self._latest[1]
@@ -143,7 +145,7 @@ class LoopWatchdog:
         while not self._over.is_set():
             if not self._is_on:
                 self._awake.clear()
-                if not self._is_on:  # it may have been set in between
+                if not self._is_on:  # the loop may have set it in between
                     self._awake.wait()
                 on_time_since = time.monotonic()
                 continue
@@ -161,13 +163,13 @@ class LoopWatchdog:
                     self._warn("loop_stalled", seconds=round(overdue, 3), stack=self._stack())
 
     def _stack(self) -> str:
-        import traceback  # a server whose loop never stalls does without
+        import traceback  # loaded only when a loop stalls
 
         frame = sys._current_frames().get(self._loop_thread)
         return "" if frame is None else "".join(traceback.format_stack(frame)[-FRAMES:])
 
     def _warn(self, event: str, *, is_urgent: bool = False, **named: Any) -> None:
-        """Not more often than once in ``LOG_SECONDS``, unless it ends what was told before."""
+        """Log a warning, at most once per ``LOG_SECONDS``. Always log an urgent one: it ends an earlier warning."""
         now = time.monotonic()
         if is_urgent or now - self._logged_at >= LOG_SECONDS:
             self._logged_at = now
@@ -177,11 +179,11 @@ class LoopWatchdog:
 # -- busy polling ------------------------------------------------------------------------------------------------------
 
 LONGEST = 0.00015
-"""Seconds in which a client that has its answer asks again; others are not stayed awake for."""
+"""Maximum seconds of polling after a reply. It covers clients that send the next request immediately."""
 
 
 class Lookout:
-    """Used from one thread, the loop's."""
+    """Busy poll of the event loop after replies. Used from the loop's thread only."""
 
     def __init__(
         self,
@@ -194,18 +196,18 @@ class Lookout:
         self._seconds = seconds
         self._vigil = Vigil(LONGEST)
         self._since = 0.0
-        """When answers left that nothing was asked after yet; 0: work came since."""
+        """Time of the latest replies; 0 if a request has arrived since."""
         self._until = 0.0
         self._is_out = False
 
     def asked(self) -> None:
-        """Work has come."""
+        """Note that requests have arrived."""
         if self._since:
             self._vigil.took(self._seconds() - self._since)
             self._since = 0.0
 
     def answered(self) -> None:
-        """Answers have left."""
+        """Note that replies were sent, and start polling if the adaptive spin allows it."""
         self._since = self._seconds()
         awake = self._vigil.seconds
         self._until = self._since + awake
@@ -214,7 +216,7 @@ class Lookout:
             self._soon(self._look)
 
     def _look(self) -> None:
-        """The loop looks at its sockets before it comes here again."""
+        """Yield the processor and reschedule. The loop polls its sockets between two calls."""
         if self._since and (now := self._seconds()) < self._until:
             self._give_way()
             if self._seconds() - now > self._vigil.slow:

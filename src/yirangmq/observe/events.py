@@ -1,8 +1,8 @@
-"""Event stream: a buffer of recent events for their followers, and events as documents and log lines.
+"""Event stream: a buffer of recent events for its followers, and events as documents and log lines.
 
-The buffer numbers every event, but keeps events only while a client follows: one that waits, or that asked within the
-last 60 s. A follower passes the number of the last event it has seen. The answer has the later events and how many of
-them the buffer no longer holds (it holds 2,000). Used from one thread at a time."""
+The buffer numbers every event, but keeps events only while a client follows: one that waits, or that polled within the
+last 60 s. A follower passes the number of the last event it has seen. The result has the later events, and the number
+of events that the buffer has already dropped (it keeps 2,000). Used from one thread at a time."""
 
 import logging
 from collections import deque
@@ -41,7 +41,7 @@ NAMES = (
     "published", "leased", *VERBS.values(), "lapsed", "died", "dropped", "redriven", "parked", "refused",
     *STEPS.values(), "moved", "client refused",
 )  # fmt: skip
-"""Every name that an event may have."""
+"""All event names."""
 UNTOLD = (Committed, Traced, DeliveriesEnded)
 NOTEWORTHY: dict[type, int] = {
     Died: logging.INFO,
@@ -52,11 +52,11 @@ NOTEWORTHY: dict[type, int] = {
     Dropped: logging.DEBUG,
     Refused: logging.DEBUG,
 }
-"""What a producer or a consumer does in the course of its work is counted, not logged."""
+"""Log level by event type. The normal work of producers and consumers is counted but not logged."""
 
 
 def describe(event: OfQueue, at_ms: int) -> dict[str, Any]:
-    """``{"at", "event", "queue", "count", …}``; times in seconds, as everywhere outside."""
+    """Return an event as ``{"at", "event", "queue", "count", …}``. Durations are in seconds, as in all protocols."""
     name, more = _DETAILS[type(event)](event)
     about: dict[str, Any] = {"at": iso(at_ms), "event": name, "queue": event.queue}
     if not isinstance(event, Steered | FeedMoved):
@@ -95,7 +95,7 @@ def _mean(spans_ms: Sequence[int]) -> float:
 
 
 def log_events(events: Sequence[Event]) -> None:
-    """A log line for each event worth one."""
+    """Log the events that have a log level."""
     for event in events:
         level = NOTEWORTHY.get(type(event))
         if level is not None and not isinstance(event, UNTOLD) and log.isEnabledFor(level):
@@ -108,19 +108,19 @@ def log_events(events: Sequence[Event]) -> None:
 # -- the buffer --------------------------------------------------------------------------------------------------------
 
 KEPT = 2_000
-"""Events a follower may be behind; past that it is told how many it missed."""
+"""Maximum number of buffered events. A follower further behind gets the number of missed events."""
 FOLLOWED_MS = 60_000
-"""Somebody who asked within this time is still there."""
+"""A client that polled within this time, in ms, counts as a follower."""
 Part = dict[str, Any]
 
 
 class Feed:
-    """``hear`` is given the events of each commit. Used from one thread at a time."""
+    """Buffer of recent events. Pass the events of each commit to ``hear``. Used from one thread at a time."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._asked_at: int | None = None
-        """When somebody last asked; None: too long ago to be kept in mind."""
+        """Time of the last poll, in ms; None if no client follows."""
         self._last = 0
         self._kept: deque[tuple[int, Part]] = deque(maxlen=KEPT)
         self._waiting: list[Callable[[], None]] = []
@@ -146,36 +146,38 @@ class Feed:
                 wake()
 
     def after(self, seen: int | None, queue: str | None) -> Part:
-        """What happened since ``seen`` (None: from now on), in all queues or in one; ``last`` is for the next call."""
-        if seen is None or seen > self._last:  # the second: numbers of an earlier server
+        """Return the events after number ``seen`` (None: from now on) of all queues or of one.
+
+        The result's ``last`` is the argument of the next call."""
+        if seen is None or seen > self._last:  # a larger number is from before a restart of the server
             seen = self._last
         missed, steps = self.steps(seen)
         events = [part for _, part in steps if queue in (None, part["queue"])]
         return {"last": self._last, "missed": missed, "events": events}
 
     def steps(self, seen: int) -> tuple[int, list[tuple[int, Part]]]:
-        """Events after number ``seen``, each with its own; and how many of them are no longer known."""
+        """Return the number of dropped events after ``seen``, and the later events with their numbers."""
         self._asked_at = self._clock.now_ms()
         first = self._kept[0][0] if self._kept else self._last + 1
         return max(0, first - seen - 1), list(islice(self._kept, max(0, seen + 1 - first), None))
 
     def begin(self) -> int:
-        """For somebody who follows from now on: the number of the latest event."""
+        """Register a follower from now on. Return the number of the latest event."""
         self._asked_at = self._clock.now_ms()
         return self._last
 
     @property
     def last(self) -> int:
-        """The number of the latest event."""
+        """Number of the latest event."""
         return self._last
 
     @property
     def is_followed(self) -> bool:
-        """Somebody waits for what happens next."""
+        """True if a client waits for the next event."""
         return bool(self._waiting)
 
     def wait(self, wake: Callable[[], None]) -> None:
-        """``wake`` is called once, when something happens."""
+        """Call ``wake`` once, at the next event."""
         self._asked_at = self._clock.now_ms()
         self._waiting.append(wake)
 

@@ -1,4 +1,4 @@
-"""Log lines: one JSON document a line, or text for people.
+"""Log lines: one JSON document per line, or text for people.
 
 An event has a short fixed name and named values::
 
@@ -17,7 +17,7 @@ log = logging.getLogger(NAME)
 
 
 def values(**named: Any) -> dict[str, dict[str, Any]]:
-    """Named values of an event, for ``extra``."""
+    """Build the argument ``extra`` of a log call from the named values of an event."""
     return {"values": named}
 
 
@@ -48,7 +48,7 @@ def _at(record: logging.LogRecord) -> str:
 
 
 def begin_syslog(place: str) -> logging.Handler:
-    """From here on it goes there as well."""
+    """Also send the log of this process to syslog."""
     from yirangmq.observe.syslog import SysLog
 
     handler = SysLog(place)
@@ -57,7 +57,7 @@ def begin_syslog(place: str) -> logging.Handler:
 
 
 def begin(level: str, form: str, stream: TextIO) -> logging.Handler:
-    """From here on everything that is logged in this process goes to ``stream``."""
+    """Send the log of this process to ``stream``."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonLines() if form == "json" else Text())
     root = logging.getLogger()

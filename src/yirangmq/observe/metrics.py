@@ -3,8 +3,8 @@
 Counters and histograms run since the server's start, rates over the last 60 s. They are fed with the events of each
 commit and used from one thread at a time; time is passed in. ``observe.prometheus`` prints them.
 
-Trends are the last 120 samples of each queue's numbers, taken every 5 s, or less often where there are many queues. A
-chart therefore has a past when it is first opened. All of it is in memory and lost with the process."""
+Trends are the last 120 samples of each queue's numbers, taken every 5 s, or less often if there are many queues. A
+chart therefore has data when it is first opened. All of it is in memory and lost with the process."""
 
 import os
 from bisect import bisect_left
@@ -22,11 +22,11 @@ from yirangmq.format.envelope import iso
 # -- histograms and rates ----------------------------------------------------------------------------------------------
 
 WINDOW = 60
-"""Seconds over which rates are taken."""
+"""Window of the rates, in seconds."""
 
 
 class Histogram:
-    """How many values were at most each bound, and their sum."""
+    """Histogram: number of values up to each bound, and their sum."""
 
     __slots__ = ("_counts", "bounds", "total")
 
@@ -40,8 +40,9 @@ class Histogram:
         self.total += value
 
     def observe_all(self, values: Sequence[int]) -> int:
-        """A batch, more often than not all of one bucket; its sum. (A clock that was set back makes negative times:
-        they count as none.)"""
+        """Add a batch of values and return their sum. Usually all of them are in one bucket.
+
+        A clock that was set back gives negative times; they count as 0."""
         low, high = min(values), max(values)
         if low < 0:
             values = [max(0, value) for value in values]
@@ -56,7 +57,9 @@ class Histogram:
         return total
 
     def at_most(self, share: float) -> float | None:
-        """The bound that so large a share of the values did not pass; None: there are none, or they passed them all."""
+        """Return the lowest bound that at least ``share`` of the values do not exceed.
+
+        Return None if there are no values or the quantile is above the last bound."""
         counts = self.counts
         wanted = share * counts[-1]
         return next(
@@ -65,12 +68,12 @@ class Histogram:
 
     @property
     def counts(self) -> list[int]:
-        """Of values up to each bound, and of all."""
+        """Cumulative counts: values up to each bound, then all values."""
         return list(accumulate(self._counts))
 
 
 class Minute:
-    """Sums by name over the last minute, second by second."""
+    """Sums by name over the last minute, in buckets of one second."""
 
     __slots__ = ("_seconds",)
 
@@ -86,7 +89,7 @@ class Minute:
             latest[name] = latest.get(name, 0) + value
 
     def sums(self, now_ms: int) -> dict[str, int]:
-        """Of the running second and the 59 before it."""
+        """Return the sums of the current second and the 59 before it."""
         first = now_ms // 1000 - WINDOW + 1
         while self._seconds and self._seconds[0][0] < first:
             self._seconds.popleft()
@@ -98,7 +101,7 @@ class Minute:
 
 
 def window_seconds(now_ms: int, since_ms: int) -> float:
-    """How long ``sums`` reach back: the running second and the 59 before it, or less if counting began later."""
+    """Return the seconds covered by ``sums``: the current second and the 59 before it, less shortly after the start."""
     reach = WINDOW - 1 + now_ms % 1000 / 1000
     return max(1.0, min(reach, (now_ms - since_ms) / 1000))
 
@@ -106,16 +109,16 @@ def window_seconds(now_ms: int, since_ms: int) -> float:
 # -- metrics of queues and commits -------------------------------------------------------------------------------------
 
 SPANS_MS = (1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000, 60_000, 300_000, 3_600_000)
-"""From a call on the same machine to an hour of work."""
+"""Bounds in ms, from a call on the same machine to an hour of work."""
 MOST_QUEUES = 1000
-"""Queues with numbers of their own, where nothing else is said."""
+"""Default maximum of queues with separate metrics."""
 SIZES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000)
 SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
-"""From a disk with a protected cache to one that is in trouble."""
+"""Bounds in seconds, from a disk with a protected write cache to a failing one."""
 
 
 class QueueNumbers:
-    """What happened in one queue since the start."""
+    """Counters and histograms of one queue since the start."""
 
     def __init__(self) -> None:
         self.published_bytes = 0
@@ -132,16 +135,16 @@ class QueueNumbers:
 
     @property
     def is_used(self) -> bool:
-        """Something was counted."""
+        """True if anything was counted."""
         happened = (self.settled, self.nacked, self.died, self.dropped, self.refused)
         return bool(self.published_bytes or self.leased or self.lapsed or any(happened))
 
 
 class Metrics:
-    """``hear`` is given the events of each commit. Used from one thread at a time.
+    """Metrics of queues and commits. Pass the events of each commit to ``hear``. Used from one thread at a time.
 
-    At most ``most`` queues have numbers of their own, those in which something happened first; what happens in others
-    is counted in ``other``. About 3 KB a queue."""
+    At most ``most`` queues have separate numbers: the first ones with an event. All others are counted together in
+    ``other``. A queue takes about 3 KB."""
 
     def __init__(self, clock: Clock, most: int = MOST_QUEUES) -> None:
         self._clock = clock
@@ -173,33 +176,35 @@ class Metrics:
         return numbers
 
     def _committed(self, event: Committed) -> None:
-        if event.messages:  # what changed nothing was not synced either
+        if event.messages:  # a commit without changes is not synced
             self.commit_requests.observe(event.requests)
             self.commit_messages.observe(event.messages)
             self.work_seconds.observe(event.work_seconds)
             self.sync_seconds.observe(event.sync_seconds)
 
     def forget(self, queues: Iterable[str]) -> None:
-        """These do not exist any more."""
+        """Remove the numbers of deleted queues."""
         for gone in queues:
             self.queues.pop(gone, None)
 
     # -- rates ----------------------------------------------------------------------------------------------------
 
     def rates(self) -> dict[str, dict[str, Any]]:
-        """Per second over the last minute, or since the start if that was later; a mean of nothing is None."""
+        """Return the rates per second of all queues, over the last minute or since the start if that is shorter.
+
+        A mean over no messages is None."""
         now = self._clock.now_ms()
         seconds = window_seconds(now, self._since)
         return {queue: _rates(numbers.minute.sums(now), seconds) for queue, numbers in sorted(self.queues.items())}
 
     def rates_of(self, queue: str) -> dict[str, Any] | None:
-        """The same of one queue; None: nothing happened in it, or it has no numbers of its own."""
+        """Return the rates of one queue; None if it had no event or has no separate numbers."""
         numbers, now = self.queues.get(queue), self._clock.now_ms()
         return None if numbers is None else _rates(numbers.minute.sums(now), window_seconds(now, self._since))
 
 
 def no_rates() -> dict[str, Any]:
-    """Of a queue in which nothing happened."""
+    """Return the rates of a queue without events."""
     return _rates({}, 1.0)
 
 
@@ -274,7 +279,7 @@ STATM = Path("/proc/self/statm")
 
 
 def resident_bytes() -> int | None:
-    """Memory in use now; None where the system does not say."""
+    """Return the resident memory of this process in bytes; None if the system does not report it."""
     try:
         return int(STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
@@ -284,24 +289,26 @@ def resident_bytes() -> int | None:
 # -- trends ------------------------------------------------------------------------------------------------------------
 
 KEPT = 120
-"""Samples; at one every ``EVERY_MS`` ten minutes."""
+"""Number of samples kept: ten minutes at one every ``EVERY_MS``."""
 EVERY_MS = 5_000
 PER_QUEUE_MS = 20
-"""With many queues samples are taken less often, so that they take a thousandth of the server's time (measured: 24 µs
-a queue)."""
+"""Minimum sample interval per queue, in ms. With many queues samples are taken less often, so that they take about a
+thousandth of the server's time (measured: 24 µs per queue)."""
 MOST_SAMPLED = 1000
-"""Queues in a sample: all of them, or of more those that a metric of their own is kept of."""
+"""Maximum number of queues in a sample. If there are more, the queues with separate metrics are sampled."""
 METRICS = ("waiting", "ageSec", "leased", "dead", "published", "acked", "failed")
-"""The last three are totals since the queue exists: rates are their differences."""
+"""Sampled numbers of a queue. The last three are totals since the queue was created: rates are their differences."""
 NONE = -1
 _sample = Struct(f"<{len(METRICS)}q")
-"""A queue at one moment takes 56 bytes; as Python's numbers it would be five times that."""
+"""Packed sample of one queue: 56 bytes. As Python numbers it would take five times the memory."""
 
 
 class Trends:
+    """Ring buffer of samples of the queues' numbers, for charts. Used from one thread at a time."""
+
     def __init__(self) -> None:
         self._taken: deque[tuple[int, dict[str, bytes], bytes]] = deque(maxlen=KEPT)
-        """The moment, the queues, and all of them together."""
+        """Per sample: time in ms, packed numbers by queue, packed sum of all queues."""
 
     def is_due(self, now: int) -> bool:
         if not self._taken:
@@ -310,16 +317,18 @@ class Trends:
         return not 0 <= now - at < max(EVERY_MS, PER_QUEUE_MS * len(queues))
 
     def add(self, rows: Sequence[Mapping[str, Any]], now: int, everything: Mapping[str, Any] | None = None) -> None:
-        """A sample. What is older than a clock that was set back never was. ``everything``: what all queues are
-        together, where ``rows`` may not be all of them."""
+        """Add a sample. Samples later than ``now`` are dropped: the clock was set back.
+
+        ``everything`` has the sums of all queues. It is required if ``rows`` does not have all of them."""
         while self._taken and self._taken[-1][0] >= now:
             self._taken.pop()
         whole = _sum(rows) if everything is None else {**everything, "headAgeSec": _oldest(rows)}
         self._taken.append((now, {row["queue"]: _packed(row) for row in rows}, _packed(whole)))
 
     def document(self, queue: str | None = None) -> dict[str, Any]:
-        """``{"at": […], "all": {metric: […]}, "queues": {queue: {metric: […]}}}``, oldest first; null where a queue was
-        not there, or nothing waited."""
+        """Return ``{"at": […], "all": {metric: […]}, "queues": {queue: {metric: […]}}}``, oldest sample first.
+
+        A value is null if the queue did not exist, or if it had no backlog to measure the age of."""
         latest = self._taken[-1][1] if self._taken else {}
         names = [name for name in latest if queue in (None, name)]
         return {

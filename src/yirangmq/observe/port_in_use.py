@@ -1,8 +1,8 @@
-"""Diagnosis of an address that cannot be listened at: the setting, the process that has it, the remedy.
+"""Diagnosis of a failed listen: the setting, the process that uses the address, the remedy.
 
-Linux says most: the process is found through ``/proc/net`` and the open files of ``/proc/PID/fd``, or at a unix socket
-by its peer credentials. Of a process only its number and the program's name are shown, because its command line may
-hold secrets."""
+On Linux the process is found through ``/proc/net`` and the open files in ``/proc/PID/fd``, or through the peer
+credentials of a unix socket. Only its process id and program name are shown, because its command line may contain
+secrets."""
 
 import contextlib
 import errno
@@ -15,17 +15,17 @@ from yirangmq.core.errors import CannotListen
 
 PROC = Path("/proc")
 TABLES = {socket.SOCK_STREAM: ("tcp", "0A"), socket.SOCK_DGRAM: ("udp", "07")}
-"""Where the system lists sockets of a kind, and its mark of those that wait for whoever comes."""
+"""Per socket type, the file in ``/proc/net`` and the state code of a listening or bound socket."""
 LOCAL, STATE, INODE = 1, 3, 9
-"""Columns of these lists."""
+"""Column numbers in these files: local address, state, inode."""
 CREDENTIALS = struct.Struct("3i")
-"""Process, user and group."""
+"""Layout of ``SO_PEERCRED``: process, user and group id."""
 SOMEBODY = "another program"
 NEEDED = frozenset({"pair_listen", "cluster_listen"})
-"""Settings that cannot be off."""
+"""Settings that cannot be set to ``off``."""
 LOWEST_FREE_PORT = 1024
 FIRST_WORDS = 4
-"""Of a command line, among which the name of its program stands: ``nice python -m yirangmq``."""
+"""Number of leading words of a command line that are searched for the program, as in ``nice python -m yirangmq``."""
 
 
 def cannot_listen(
@@ -53,7 +53,7 @@ def _ways(setting: str, form: str) -> str:
 
 
 def who_has(port: int, kind: socket.SocketKind = socket.SOCK_STREAM) -> str:
-    """Who listens at a port of this machine, as far as this process may know."""
+    """Describe the process that listens at a port of this machine, if this process has the rights to find it."""
     marks = {f"socket:[{inode}]" for inode in _inodes(port, *TABLES[kind])}
     for process in PROC.glob("[0-9]*") if marks else ():
         with contextlib.suppress(OSError):
@@ -74,12 +74,12 @@ def _inodes(port: int, table: str, state: str) -> list[str]:
 
 
 def who_listens(path: Path) -> str | None:
-    """Who takes connections at a unix socket; None if nobody does, and it was left behind."""
+    """Describe the process that listens at a unix socket; None if the socket file is stale."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
         try:
             probe.connect(str(path))
-        except BlockingIOError:  # somebody is there, and busy
+        except BlockingIOError:  # a process listens, and its backlog is full
             return SOMEBODY
         except OSError:
             return None
@@ -91,7 +91,7 @@ def who_listens(path: Path) -> str | None:
 
 
 def named(pid: int) -> str:
-    """Never more of its command line than whether it is one of ours: there may be secrets in it."""
+    """Describe a process by id and program name. The rest of its command line is not shown: it may contain secrets."""
     process = PROC / str(pid)
     try:
         words = os.fsdecode((process / "cmdline").read_bytes()).split("\0")

@@ -1,8 +1,8 @@
 """Prometheus text format, and the table of all metrics.
 
-A metric is a row of ``METRICS``; a test compares docs/metrics.md with it. Queues without series of their own are summed
-up under the label ``_other``. The text is made in parts of 100 queues' histograms, so that the event loop can run
-between two parts."""
+A metric is a row of ``METRICS``; a test compares docs/metrics.md with it. Queues without separate series are summed up
+under the label ``_other``. The text is built in parts of 100 queues' histograms, so that the event loop can run between
+two parts."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -10,18 +10,18 @@ from typing import Any
 from yirangmq.observe.metrics import Histogram, Metrics, QueueNumbers
 
 OTHER = "_other"
-"""The label of all queues together that have no series of their own."""
+"""Label of the sum of all queues without separate series."""
 QUEUES, FOLDED = "yirangmq_queues", "yirangmq_queues_folded"
 QUEUES_PER_PART = 100
-"""Queues whose histograms are written at one go, at about 20 lines each."""
+"""Queues per part of the text. A histogram takes about 20 lines per queue."""
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Labels = Mapping[str, str]
 Samples = Iterable[tuple[Labels, float]]
 Reading = Samples | Histogram
-"""What a part of the server says of one of its metrics."""
+"""Value of one metric as reported by a part of the server."""
 
 METRICS: dict[str, tuple[str, str]] = {
-    # of each queue, as the store says at this moment
+    # per queue, current values from the store
     "yirangmq_queue_backlog": ("gauge", "messages ready or delayed"),
     "yirangmq_queue_ready": ("gauge", "messages that may be taken"),
     "yirangmq_queue_delayed": ("gauge", "messages that wait for their time"),
@@ -33,13 +33,13 @@ METRICS: dict[str, tuple[str, str]] = {
     "yirangmq_queue_paused": ("gauge", "1 while the queue is paused"),
     "yirangmq_queues": ("gauge", "queues in the store"),
     "yirangmq_queues_folded": ("gauge", "queues without series of their own: they are summed up as _other"),
-    # of each queue, kept by the store since the queue exists
+    # per queue, totals that the store keeps since the queue was created
     "yirangmq_published_total": ("counter", "messages published"),
     "yirangmq_acked_total": ("counter", "messages acknowledged"),
     "yirangmq_failed_total": ("counter", "failed attempts: nacks, lapsed leases, refused and expired messages"),
     "yirangmq_dropped_total": ("counter", "messages given up for good"),
     "yirangmq_redriven_total": ("counter", "dead letters put back in line"),
-    # of each queue, since this server started
+    # per queue, since this server started
     "yirangmq_published_bytes_total": ("counter", "payload bytes published"),
     "yirangmq_leased_total": ("counter", "messages handed out"),
     "yirangmq_nacked_total": ("counter", "messages given back as failed, by reason"),
@@ -51,7 +51,7 @@ METRICS: dict[str, tuple[str, str]] = {
     "yirangmq_refused_total": ("counter", "messages not taken in, by the code of the error"),
     "yirangmq_wait_seconds": ("histogram", "from the moment a message could be taken to its lease"),
     "yirangmq_processing_seconds": ("histogram", "from lease to ack"),
-    # of the topics, where there are any
+    # topics, if the server has any
     "yirangmq_topic_last_sequence": ("gauge", "sequence of the latest record of the topic"),
     "yirangmq_topic_bytes": ("gauge", "bytes of the topic's records that are kept"),
     "yirangmq_feed_last_sequence": ("gauge", "sequence of the latest record of all topics"),
@@ -64,27 +64,27 @@ METRICS: dict[str, tuple[str, str]] = {
     "yirangmq_subscribers": ("gauge", "subscribers, by state"),
     "yirangmq_subscriber_lag": ("gauge", "records between a subscriber and the end of the log"),
     "yirangmq_subscriber_late": ("gauge", "connected subscribers that are behind by more than topic_lag_limit"),
-    # of the bridges from topics to queues
+    # bridges from topics to queues
     "yirangmq_bridge_lag": ("gauge", "records between a bridge and the end of the log"),
     "yirangmq_bridge_records_total": ("counter", "records that a bridge brought into its queue since the start"),
     "yirangmq_bridge_running": ("gauge", "1 while a bridge is neither paused, waiting nor stopped"),
-    # of the STOMP door, where there is one
+    # STOMP listener, if it is on
     "yirangmq_stomp_connections": ("gauge", "STOMP clients connected"),
     "yirangmq_stomp_frames_total": ("counter", "frames since the start, by command: those of clients, and MESSAGE"),
     "yirangmq_stomp_errors_total": ("counter", "ERROR frames since the start, by the code of the error"),
-    # of the pair, where this server is one of two
+    # pair, if this server is one of two
     "yirangmq_pair_active": ("gauge", "1 while this node is the active one"),
     "yirangmq_pair_term": ("gauge", "the term, which rises with every takeover"),
     "yirangmq_pair_silence_seconds": ("gauge", "since the other node was heard, or since the start"),
     "yirangmq_pair_link_delay_seconds": ("gauge", "from a heartbeat to its echo, without the time at the other node"),
     "yirangmq_pair_switches": ("gauge", "switches of this node in the last day"),
     "yirangmq_pair_heartbeats_total": ("counter", "heartbeats since the start, by way: sent, heard, refused"),
-    # of the alerts
+    # alerts
     "yirangmq_alerts_open": ("gauge", "alerts that are open, by level"),
     "yirangmq_alerts_total": ("counter", "what happened to alerts, by event (docs/alerts.md)"),
     "yirangmq_alert_notices_total": ("counter", "notices by sink and outcome since the start: sent, failed, lost"),
     "yirangmq_alert_notices_pending": ("gauge", "notices that a sink has not taken yet"),
-    # of the server
+    # server
     "yirangmq_commit_requests": ("histogram", "requests that shared a commit"),
     "yirangmq_commit_messages": ("histogram", "messages changed in a commit"),
     "yirangmq_commit_work_seconds": ("histogram", "work inside a commit, before it is written"),
@@ -116,7 +116,7 @@ def page(
     server: Mapping[str, Reading],
     everything: Mapping[str, Any] | None = None,
 ) -> str:
-    """All metrics, at one go."""
+    """Return the text of all metrics."""
     return "\n".join(line for some in parts(metrics, rows, server, everything) for line in some) + "\n"
 
 
@@ -126,11 +126,13 @@ def parts(
     server: Mapping[str, Reading],
     everything: Mapping[str, Any] | None = None,
 ) -> Iterator[list[str]]:
-    """The lines of all metrics, some thousand at a time. ``rows``: the queues that have series of their own, as
-    ``status`` shows them; None while the store cannot be read. ``everything``: what all queues are together, from which
-    follows what the others are. ``server``: samples of the server's own, by name."""
+    """Yield the lines of all metrics, some thousand at a time.
+
+    ``rows`` has the queues with separate series, as ``status`` shows them; None while the store cannot be read.
+    ``everything`` has the sums of all queues; the difference is the series ``_other``. ``server`` has the server's
+    samples by metric name."""
     is_read, rows = rows is not None, rows or ()
-    if is_read and (everything is None or everything["queues"] <= len(rows)):  # these are all
+    if is_read and (everything is None or everything["queues"] <= len(rows)):  # rows has all queues
         metrics.forget(metrics.queues.keys() - {row["queue"] for row in rows})
     named = [({"queue": str(row["queue"])}, row) for row in rows]
     other = None if everything is None else _other(rows, everything)
@@ -155,7 +157,7 @@ def parts(
 
 
 def _other(rows: Sequence[Mapping[str, Any]], everything: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What the queues without series of their own are together; None: there are none. Of ages nothing is known."""
+    """Return the sums of the queues without separate series; None if there are none. The sums have no ages."""
     if everything["queues"] <= len(rows):
         return None
     sums = {name: everything[name] - sum(row[name] for row in rows) for name in ("backlog", *_STATES)}
@@ -227,7 +229,7 @@ def _plain(name: str, samples: Samples) -> Iterable[str]:
 
 
 def _histogram(name: str, labels: Labels, histogram: Histogram, scale: int) -> list[str]:
-    """``scale``: how many of the histogram's units are one of the metric's."""
+    """Format a histogram. ``scale`` is the number of histogram units per unit of the metric."""
     bounds = [_number(bound / scale) for bound in histogram.bounds]
     counts = histogram.counts
     lines = [

@@ -1,4 +1,4 @@
-"""The same log lines for the system's log. Loaded only where they are to go there."""
+"""Log lines to syslog. Loaded only if the setting ``syslog`` is on."""
 
 import logging
 from logging.handlers import SysLogHandler
@@ -8,7 +8,7 @@ from yirangmq.observe.logs import NAME, JsonLines
 
 
 class SysLog(SysLogHandler):
-    """The same lines for the system's log. Nobody waits for it: what it does not take at once is not told there."""
+    """Log handler that sends the JSON lines to syslog. The socket does not block: a line that it rejects is dropped."""
 
     def __init__(self, place: str) -> None:
         kind, _, where = place.partition(":")
@@ -23,4 +23,4 @@ class SysLog(SysLogHandler):
         self.setFormatter(JsonLines())
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Every line stands in our own log."""
+        """Ignore a line that could not be sent. The server's own log has every line."""

@@ -1,4 +1,4 @@
-"""OpenTelemetry spans of messages that carry a trace: one of its publish, one of each processing.
+"""OpenTelemetry spans of messages that carry a trace: one for the publish, one for each processing.
 
 A message carries a trace as the attribute ``traceparent`` (W3C), or as ``traceId``. Spans need the extra ``otel`` and a
 tracer provider in this process, as ``opentelemetry-instrument yirangmq serve`` sets one up."""
@@ -18,7 +18,7 @@ NANO = 1_000_000
 
 
 class Traces:
-    """``hear`` is given the events of each commit."""
+    """Span exporter. Pass the events of each commit to ``hear``."""
 
     def __init__(self, provider: "TracerProvider") -> None:
         from opentelemetry import trace
