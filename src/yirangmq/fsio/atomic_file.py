@@ -1,8 +1,8 @@
 """Atomic replacement of files, and durable creation of folders.
 
 ``replace_file`` writes ``FILE.new``, syncs it, renames it over the file and syncs the folder. After a crash or a power
-cut there is the old file or the new one, never a part of one. ``make_folder`` syncs the parent of every folder that it
-creates, so that its name is on disk before anything is stored in it.
+cut the old file or the new one exists, never a part of one. ``make_folder`` syncs the parent of every folder that it
+creates, so that the folder's name is on disk before anything is stored in it.
 
 ``make_folder`` raises ``StoreFull``, ``StoreReadOnly`` or ``StoreError``; the other functions raise ``OSError``. A
 store that is tested with a fault at every single write uses ``fsio.disk`` instead."""
@@ -19,8 +19,9 @@ from yirangmq.fsio.permissions import Access, open_file
 
 
 def replace_file(path: Path, data: bytes, access: Access | None = None) -> None:
-    """Temp, sync, rename, sync the folder: whatever happens, there is the file as it was, or as it is to be.
-    ``access``: where it is not given, that of its folder."""
+    """Replace a file atomically: write a temporary file, sync it, rename it, sync the folder.
+
+    After a crash the file has the old content or the new one. ``access`` defaults to that of the folder."""
     temporary = path.with_name(f"{path.name}.new")
     handle = open_file(temporary, os.O_WRONLY | os.O_TRUNC, access)
     try:
@@ -37,7 +38,7 @@ def replace_file(path: Path, data: bytes, access: Access | None = None) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """The names in it are on disk."""
+    """Sync a folder. On return the names in it are on disk."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(handle)
@@ -46,7 +47,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Missing folders, their names on disk before anything is stored in them."""
+    """Create a folder and its missing parents. On return their names are on disk."""
     missing = [parent for parent in (folder, *folder.parents) if not parent.exists()]
     try:
         for parent in reversed(missing):

@@ -1,8 +1,8 @@
 """Background executors: blocking work in threads, its result delivered on the caller's event loop.
 
-``BackgroundExecutor`` adds three things to a pool of ``concurrent.futures``. The pool is made for the first work, so
-that an idle server has no thread. Work that is refused is never run later, although the pool queues work before it
-starts a thread. An event loop gets the result as ``done(value, error)`` by way of its ``call_soon_threadsafe``.
+``BackgroundExecutor`` adds three things to a pool of ``concurrent.futures``. The pool is created for the first work, so
+that an idle server has no thread. Rejected work is never run later, although the pool queues work before it starts a
+thread. An event loop gets the result as ``done(value, error)`` through its ``call_soon_threadsafe``.
 
 The executor of an event loop runs reads of the log, writes of cursors and retention, by default in one thread and in
 order. For work that is mostly Python it shortens the interpreter's switch interval from 5 ms to 0.5 ms while work runs.
@@ -20,12 +20,14 @@ from yirangmq.core.errors import QueueError, Unavailable
 Value = TypeVar("Value")
 Done = Callable[[Any, QueueError | None], None]
 Call = Callable[[Callable[[], None]], object]
-"""Runs a function on the loop's thread, soon; raises ``RuntimeError`` when the loop is closed."""
+"""Schedules a function on the loop's thread. Raises ``RuntimeError`` if the loop is closed."""
 
 
 class BackgroundExecutor:
-    """``make_pool``: ``partial(ThreadPoolExecutor, 1, "name")``. Work of a pool with one thread runs in the order in
-    which it was submitted. Submit from one thread at a time."""
+    """Executor of blocking work that creates its pool on demand.
+
+    ``make_pool`` is for example ``partial(ThreadPoolExecutor, 1, "name")``. A pool with one thread runs work in the
+    order of submission. Submit from one thread at a time."""
 
     def __init__(self, make_pool: Callable[[], Executor]) -> None:
         self._make_pool = make_pool
@@ -33,7 +35,9 @@ class BackgroundExecutor:
         self._is_stopped = False
 
     def submit(self, work: Callable[[], Value]) -> "Future[Value]":
-        """``Unavailable`` after ``stop``, and where no thread can be started; ``work`` is not run then."""
+        """Submit work to the pool.
+
+        Raise ``Unavailable`` after ``stop``, or if no thread can be started. ``work`` is not run then."""
         if self._is_stopped:
             raise Unavailable("the server is stopping")
         try:
@@ -45,14 +49,16 @@ class BackgroundExecutor:
             raise Unavailable(f"no thread for this work: {error}; try again") from None
 
     def _drop_pool(self) -> None:
-        """A pool queues work before it starts a thread: with it goes the refused work, lest it be run later."""
+        """Discard the pool. It queues work before it starts a thread, so it could still run the rejected work later."""
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def run(self, work: Callable[[], Value], call: Call, done: Done) -> None:
-        """``done`` runs on the loop's thread; before this returns if ``work`` is refused, never if ``stop`` cancels it.
-        An exception that is not a ``QueueError`` becomes one."""
+        """Run work and call ``done(value, error)`` on the loop's thread.
+
+        ``done`` runs before this method returns if ``work`` is rejected, and never if ``stop`` cancels it. An exception
+        that is not a ``QueueError`` becomes one."""
         try:
             future = self.submit(partial(_outcome, work))
         except Unavailable as error:
@@ -73,12 +79,14 @@ class BackgroundExecutor:
             return
 
     def drain(self) -> None:
-        """Returns when the work submitted so far has ended, where there is one thread."""
+        """Wait for the work submitted so far. Only correct for a pool with one thread."""
         if self._pool is not None and not self._is_stopped:
             self.submit(_nothing).result()
 
     def stop(self, *, wait: bool = True, cancel: bool = True) -> None:
-        """``wait`` for the work that is running. ``cancel`` the work that has not begun; else it is done first."""
+        """Reject new work and shut the pool down.
+
+        With ``wait`` block until running work has ended. With ``cancel`` drop queued work; otherwise it still runs."""
         self._is_stopped = True
         if self._pool is not None:
             self._pool.shutdown(wait=wait, cancel_futures=cancel)
@@ -94,17 +102,18 @@ def _outcome(work: Callable[[], Value]) -> tuple[Value | None, QueueError | None
 
 
 def _nothing() -> None:
-    """Its turn comes when all work before it has ended."""
+    """Do nothing. In a pool with one thread it completes after all earlier work."""
 
 
 # -- the interpreter's switch interval ---------------------------------------------------------------------------------
 
 SWITCH_SECONDS = 0.0005
-"""After so long a thread gives way to another one that waits. Python's own measure is ten times that."""
+"""Switch interval in seconds while ``Turns`` is in use: a running thread releases the GIL to a waiting one after it.
+Python's default is ten times as long."""
 
 
 class Turns:
-    """How soon threads of this process change places: sooner while anybody asks for it."""
+    """Switch interval of this process, shortened while at least one caller has requested it. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -132,8 +141,10 @@ _turns = Turns()
 
 
 class Aside:
-    """Used from the loop's thread; ``call`` runs something there, soon, from any other. ``gives_way``: for work that is
-    much Python, so that the loop need not wait for it, back from the disk or the network, nor it for the loop."""
+    """Executor of an event loop. Used from the loop's thread; ``call`` schedules a function there from any thread.
+
+    ``gives_way`` shortens the switch interval while work runs. Use it for work that is mostly Python: after I/O, the
+    loop and the work then wait less for the GIL."""
 
     def __init__(self, call: Call, hire: Callable[[], Executor] | None = None, *, gives_way: bool = False) -> None:
         self._call = call
@@ -142,7 +153,7 @@ class Aside:
         self._executor = BackgroundExecutor(hire or partial(ThreadPoolExecutor, 1, "topics"))
 
     def run(self, work: Callable[[], Value], done: Done) -> None:
-        """``done(value, error)`` on the loop's thread, in the order of the works."""
+        """Run work and call ``done(value, error)`` on the loop's thread, in the order of submission."""
         if self._gives_way:
             self._under_way += 1
             _turns.ask()
@@ -159,6 +170,6 @@ class Aside:
             _turns.rest()
 
     def stop(self) -> None:
-        """Returns when the work under way is done; what has not begun never does."""
+        """Wait for running work and cancel queued work."""
         self._executor.stop()
         self._rest(self._under_way)

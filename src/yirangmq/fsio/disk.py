@@ -1,14 +1,14 @@
 """Disk access: every call that changes a disk behind one object, direct I/O, and tolerant reads.
 
-``Disk`` holds the calls by which the stores and the journal change a disk. A test or the fault injector stands in its
-place, to record what is written, synced and renamed, or to let the disk be full. Errors pass as ``OSError``.
+``Disk`` has the calls by which the stores and the journal change a disk. A test or the crash-test recorder replaces it
+to record writes, syncs and renames, or to simulate a full disk. Errors pass as ``OSError``.
 
-Reads and writes of 2 MiB or more bypass the page cache (``O_DIRECT``). Finding pages for so much data takes longer than
-writing it, and evicts pages that other readers use. The unaligned ends go through the cache, and so does everything on
-a file system without ``O_DIRECT``.
+Reads and writes of 2 MiB or more bypass the page cache (``O_DIRECT``). Allocating pages for that much data takes longer
+than writing it, and evicts pages that other readers use. The unaligned ends go through the cache, and so does all I/O
+on a file system without ``O_DIRECT``.
 
-The reads by path expect other processes to change the folders at the same moment. A missing path is a result (False,
-None, nothing), not an error. Every other error is raised, so that an unreadable file is never taken for a missing
+The reads by path allow for other processes that change the folders concurrently. A missing path is a result (False,
+None or empty), not an error. Every other error is raised, so that an unreadable file is never taken for a missing
 one."""
 
 import ctypes
@@ -27,20 +27,20 @@ from yirangmq.fsio.permissions import OWNER, Access, make_folder, open_file
 # -- direct I/O --------------------------------------------------------------------------------------------------------
 
 LARGE = 2 << 20
-"""From so many bytes on."""
+"""Minimum bytes of a read or write that bypasses the page cache."""
 BLOCK = 4096
-"""Where such a write may begin and end, in the file and in memory."""
+"""Alignment of direct I/O in bytes, in the file and in memory."""
 CHUNK = 2 << 20
-"""What is written is first copied to memory that begins with a page, so many bytes at a time."""
+"""Bytes per direct write. The data is first copied to page-aligned memory of this size."""
 PAST_CACHE = getattr(os, "O_DIRECT", 0)
 
 _spare: deque[mmap] = deque(maxlen=2)
-"""Chunks nobody uses at present: to get memory from the system costs more than to copy to it."""
+"""Pool of idle chunks: allocating memory from the system costs more than copying to it."""
 os.register_at_fork(after_in_child=_spare.clear)
 
 
 def write_at(fd: int, data: bytes, offset: int) -> None:
-    """All of it, there; the file grows where it must."""
+    """Write all data at ``offset``. The file grows if necessary."""
     view, done = memoryview(data), 0
     if len(view) >= LARGE:
         begin = -offset % BLOCK
@@ -51,14 +51,16 @@ def write_at(fd: int, data: bytes, offset: int) -> None:
 
 
 def _write_plainly(fd: int, view: memoryview, offset: int) -> None:
-    """The system may take it in parts."""
+    """Write through the page cache; repeat after a short write."""
     done = 0
     while done < len(view):
         done += os.pwrite(fd, view[done:], offset + done)
 
 
 def _write_past_cache(fd: int, view: memoryview, offset: int) -> int:
-    """Whole blocks; how many bytes of them were written. What was not is for the other way, which says why it fails."""
+    """Write whole blocks with direct I/O. Return the number of bytes written.
+
+    The caller writes the rest through the page cache, and that write reports the reason of a failure."""
     done = 0
     chunk = _take_chunk()
     if chunk is None:
@@ -82,7 +84,7 @@ def _write_past_cache(fd: int, view: memoryview, offset: int) -> int:
 
 
 def _take_chunk() -> mmap | None:
-    """None: there is no memory for it."""
+    """Take a chunk from the pool or allocate one. Return None if there is no memory for it."""
     with suppress(IndexError):
         return _spare.pop()
     with suppress(OSError):
@@ -91,13 +93,13 @@ def _take_chunk() -> mmap | None:
 
 
 class Place:
-    """Memory to which files are read, one after the other."""
+    """Reusable read buffer for files, one at a time."""
 
     def __init__(self) -> None:
         self._memory = memoryview(b"")
 
     def read(self, path: Path) -> memoryview:
-        """All of a file; good until the next one is read to the same place."""
+        """Read a whole file. The result is valid until the next call of ``read``."""
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             size = os.fstat(fd).st_size
@@ -114,7 +116,7 @@ class Place:
         return self._memory[:done]
 
     def _read_past_cache(self, fd: int, size: int) -> int:
-        """How much of it could be read so."""
+        """Read with direct I/O. Return the number of bytes read; 0 if direct I/O is not possible."""
         try:
             return min(size, os.preadv(fd, [self._memory], 0)) if _go_past_cache(fd, True) else 0
         except OSError as error:
@@ -126,13 +128,15 @@ class Place:
 
 
 def _memory(size: int) -> mmap:
-    """It begins with a page, and ends with one. It is shared with children, because Linux may read to the wrong place
-    where memory of one's own is just being copied for a child; so a child must not use what its parent has."""
+    """Allocate page-aligned memory, rounded up to whole blocks.
+
+    The mapping is shared with forked children: with private memory Linux may complete a direct read to the wrong page
+    while the page is copied for a child. A child must therefore not use its parent's buffers."""
     return mmap(-1, -(-size // BLOCK) * BLOCK)
 
 
 def _go_past_cache(fd: int, is_wanted: bool) -> bool:
-    """Whether it does now."""
+    """Set or clear ``O_DIRECT`` on a descriptor. Return True if it is set afterwards."""
     flags = fcntl.fcntl(fd, fcntl.F_GETFL) & ~PAST_CACHE
     try:
         fcntl.fcntl(fd, fcntl.F_SETFL, flags | PAST_CACHE if is_wanted else flags)
@@ -144,44 +148,46 @@ def _go_past_cache(fd: int, is_wanted: bool) -> bool:
 # -- calls that change a disk ------------------------------------------------------------------------------------------
 
 HONEST_SYNCFS = (5, 8)
-"""From this Linux on ``syncfs`` tells of write errors; before it, only ``fsync`` does."""
+"""Lowest Linux version in which ``syncfs`` reports write errors. In older ones only ``fsync`` does."""
 
 
 class Disk:
-    """Paths are absolute strings; a file open for writing is its descriptor."""
+    """All calls that change a disk. Paths are absolute strings; an open file is its descriptor."""
 
     access: Access = OWNER
-    """Modes of what is made; a store sets it when it knows its folder."""
+    """Modes of new files and folders. A store sets it when it knows its folder."""
 
     def __init__(self) -> None:
         self._syncfs = find_syncfs()
 
     @property
     def has_syncfs(self) -> bool:
-        """Whether one call can make everything durable and says so if it cannot."""
+        """True if ``syncfs`` is available and reports write errors."""
         return self._syncfs is not None
 
     def open_write(self, path: str, *, append: bool = False) -> int:
-        """A new file, which must not exist yet; with ``append`` the end of one that may."""
+        """Create a file, which must not exist. With ``append`` open its end and create it if necessary."""
         kind = os.O_APPEND if append else os.O_EXCL
         return open_file(path, os.O_WRONLY | kind, self.access)
 
     def write(self, fd: int, data: bytes) -> None:
-        """All of it; the system may take it in parts."""
+        """Write all data at the file position; repeat after a short write."""
         done = os.write(fd, data)
         while done < len(data):
             done += os.write(fd, data[done:])
 
     def open_update(self, path: str) -> int:
-        """A file that exists, to be written anywhere in it."""
+        """Open an existing file for writes at any offset."""
         return os.open(path, os.O_RDWR | os.O_CLOEXEC)
 
     def write_at(self, fd: int, data: bytes, offset: int) -> None:
-        """All of it, there; the file grows where it must. Much at once goes past the system's page cache."""
+        """Write all data at ``offset``. The file grows if necessary. 2 MiB or more bypass the page cache."""
         write_at(fd, data, offset)
 
     def reserve(self, fd: int, offset: int, length: int) -> None:
-        """Room for so much, or an error before any of it is written. Where nobody can say, nothing is promised."""
+        """Preallocate space, so that a full disk is an error before any data is written.
+
+        On a file system without preallocation this does nothing."""
         try:
             os.posix_fallocate(fd, offset, length)
         except OSError as error:
@@ -201,15 +207,16 @@ class Disk:
         os.fdatasync(fd)
 
     def begin_sync(self, fd: int, offset: int, length: int) -> None:
-        """Let the disk begin to write this part, so that ``fdatasync`` has less to wait for. Nothing is promised.
-        (Whoever does not need pages any more has them written: that is what Linux makes of it.)"""
-        try:  # once a commit, where ``suppress`` would be three calls
+        """Start writeback of a range, so that ``fdatasync`` waits for less. Best effort; nothing is durable afterwards.
+
+        Linux starts writeback of the dirty pages of a range given as ``POSIX_FADV_DONTNEED``."""
+        try:  # runs once per commit; ``suppress`` would add three calls
             os.posix_fadvise(fd, offset, length, os.POSIX_FADV_DONTNEED)
         except OSError:
             pass
 
     def fsync_file(self, path: str) -> None:
-        """Make a file durable that somebody else wrote."""
+        """Make the content of a file durable that another process or descriptor wrote."""
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
@@ -217,7 +224,7 @@ class Disk:
             os.close(fd)
 
     def fsync_folder(self, path: str) -> None:
-        """Make the names in a folder durable."""
+        """Sync a folder: make the names in it durable."""
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
@@ -225,7 +232,7 @@ class Disk:
             os.close(fd)
 
     def syncfs(self, path: str) -> None:
-        """Make everything on the file system of ``path`` durable: contents and names, everybody's."""
+        """Make the whole file system of ``path`` durable: contents and names, also of other processes."""
         if self._syncfs is None:
             raise OSError("this system has no syncfs")
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -271,8 +278,10 @@ def find_syncfs() -> Callable[[int], None] | None:
 
 
 def exists(path: str) -> bool:
-    """As ``os.path.exists``, which takes every error for "no": here one that does not say so is raised, lest what
-    cannot be seen be taken for gone."""
+    """Return True if the path exists.
+
+    ``os.path.exists`` returns False for every error. This function raises all errors but a missing path, so that an
+    unreadable path is not taken for a deleted one."""
     try:
         os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -281,7 +290,7 @@ def exists(path: str) -> bool:
 
 
 def isdir(path: str) -> bool:
-    """As ``os.path.isdir``, with the same care."""
+    """Return True if the path is a folder. Errors are raised as in ``exists``."""
     try:
         return stat.S_ISDIR(os.stat(path).st_mode)
     except (FileNotFoundError, NotADirectoryError):
@@ -296,7 +305,7 @@ def listdir(path: str) -> list[str]:
 
 
 def subfolders(path: str) -> list[str]:
-    """Names of the folders in a folder; hidden ones left out."""
+    """Return the names of the subfolders of a folder, except hidden ones."""
     try:
         with os.scandir(path) as entries:
             return [entry.name for entry in entries if entry.name[0] != "." and entry.is_dir()]
@@ -313,7 +322,7 @@ def read_bytes(path: str) -> bytes | None:
 
 
 def ends_whole(path: str) -> bool:
-    """Whether a file of lines ends with a whole one; a power cut may have torn the last."""
+    """Return True if a file of lines is empty or ends with a line feed. A power cut may leave a torn tail."""
     try:
         with open(path, "rb") as file:
             if file.seek(0, os.SEEK_END) == 0:

@@ -1,8 +1,7 @@
 """Translation of ``OSError`` to store errors.
 
 ``ENOSPC`` and ``EDQUOT`` become ``StoreFull``; ``EROFS``, ``EACCES`` and ``EPERM`` become ``StoreReadOnly``; any
-other becomes ``StoreError``. ``unwritable`` makes the error ``store_read_only`` for every store, with advice on what
-to do."""
+other becomes ``StoreError``. ``unwritable`` builds the error ``store_read_only`` of every store, with a remedy."""
 
 import errno
 from collections.abc import Iterator
@@ -27,7 +26,7 @@ REFUSED = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
 @contextmanager
 def translated(root: Path) -> Iterator[None]:
-    """An ``OSError`` leaves as a ``StoreError``; everything else passes."""
+    """Translate an ``OSError`` to a ``StoreError``. Other exceptions pass."""
     try:
         yield
     except OSError as error:

@@ -1,7 +1,7 @@
 """Modes of new files and folders: for the owner alone, or shared with a group.
 
-The system call that creates the file sets its mode, so that there is no moment at which other users could open it. The
-umask can only tighten the mode; for a group's files that is undone.
+The system call that creates the file sets its mode, so that other users cannot open it at any moment. The umask can
+only tighten the mode; for files shared with a group that is undone.
 
 A folder with the set-group-ID bit and access for its group, but no write access for others (2770), is shared. New files
 in it get mode 0660 and new folders 2770. In any other folder they get 0600 and 0700, unless the server's setting
@@ -26,7 +26,7 @@ GROUP = Access(0o660, 0o2770)
 BY_NAME = {"owner": OWNER, "group": GROUP}
 SHARED, OTHERS_WRITE = 0o2070, 0o002
 default = OWNER
-"""What holds in folders that are not shared; set once, at the start of a server (``file_access``)."""
+"""Access in folders that are not shared. Set once, at the start of a server (``file_access``)."""
 
 
 def set_default(access: Access) -> None:
@@ -35,7 +35,7 @@ def set_default(access: Access) -> None:
 
 
 def access_in(folder: str | os.PathLike[str]) -> Access:
-    """Of what is made in this folder; it must exist, or a folder above it is asked."""
+    """Return the access for new files in a folder. If it does not exist, the nearest existing parent decides."""
     if default is GROUP:
         return GROUP
     path = os.path.abspath(folder)
@@ -51,7 +51,7 @@ def access_in(folder: str | os.PathLike[str]) -> Access:
 
 
 def open_file(path: str | os.PathLike[str], flags: int, access: Access | None = None) -> int:
-    """``os.open`` that makes the file if it is not there. ``access``: where it is not given, that of its folder."""
+    """Open a file like ``os.open`` and create it if necessary. ``access`` defaults to that of the folder."""
     if access is None:
         access = access_in(os.path.dirname(os.path.abspath(path)))
     fd = os.open(path, flags | os.O_CREAT | os.O_CLOEXEC, access.file)
@@ -61,14 +61,14 @@ def open_file(path: str | os.PathLike[str], flags: int, access: Access | None = 
 
 
 def _widen(fd: int, mode: int) -> None:
-    """Of a new file from which the umask took the group's part."""
+    """Restore the group bits of a new file if the umask cleared them."""
     found = os.fstat(fd)
     if found.st_size == 0 and stat.S_IMODE(found.st_mode) != mode and found.st_uid == os.geteuid():
         os.fchmod(fd, mode)
 
 
 def make_folder(path: str | os.PathLike[str], access: Access | None = None) -> None:
-    """``os.mkdir``. The folders above it must exist."""
+    """Create a folder like ``os.mkdir``. Its parents must exist."""
     if access is None:
         access = access_in(os.path.dirname(os.path.abspath(path)))
     os.mkdir(path, access.folder & 0o777)
@@ -77,7 +77,7 @@ def make_folder(path: str | os.PathLike[str], access: Access | None = None) -> N
 
 
 def make_folders(path: str | os.PathLike[str], access: Access | None = None) -> None:
-    """With those above it; one that exists stays as it is."""
+    """Create a folder and its missing parents. Existing folders are not changed."""
     whole = os.path.abspath(path)
     if not os.path.isdir(whole):
         above = os.path.dirname(whole)
@@ -88,7 +88,7 @@ def make_folders(path: str | os.PathLike[str], access: Access | None = None) -> 
 
 
 def loose(path: str | os.PathLike[str]) -> str:
-    """Who else may reach a file or folder, and what to do, in words; "" if only those may who should."""
+    """Describe which other users can access a file or folder, and the remedy; "" if its mode is tight enough."""
     try:
         found = os.stat(path)
     except OSError:
