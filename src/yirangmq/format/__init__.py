@@ -1,4 +1,4 @@
 """Formats of messages and records: envelope, dead letters, CloudEvents, exports, journal lines, JSON.
 
-Values to bytes and back, without files or sockets. The formats are public and versioned; tests/golden pins their
-bytes."""
+Conversion between values and bytes, without files or sockets. The formats are public and versioned; tests/golden pins
+their bytes."""

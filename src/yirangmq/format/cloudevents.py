@@ -2,10 +2,10 @@
 
 ``docs/http.md`` has the table. Attributes of an event that have no member in an envelope are kept in the member
 ``cloudEvent``. Members of an envelope that have no attribute in an event become extension attributes that begin with
-``mq``. An event is identified by its source and its id together, and so is its message: the same event is stored once.
+``mq``. Source and id together identify an event, and its message: the same event is stored once.
 
-Both modes are here, structured (an event in JSON) and binary (attributes beside the data); ``protocols.http`` reads the
-HTTP headers."""
+Both modes are here: structured (an event in JSON) and binary (attributes as headers). ``protocols.http`` reads the HTTP
+headers."""
 
 import base64
 import binascii
@@ -24,22 +24,22 @@ from yirangmq.format.json_codec import dumps, loads, members
 
 VERSION = "1.0"
 OURS = "urn:yirangmq:queue:"
-"""Begins the source of an event that was published as a plain message: its id is then the message's own."""
+"""Prefix of the source of an event that was published as a plain message. Its id is the message id."""
 NO_TYPE = "yirangmq.message"
-"""The type of a message that has none; an event must have one."""
+"""Event type of a message without a type. CloudEvents requires one."""
 NAME = re.compile(r"[a-z0-9]{1,20}")
 OWN = ("specversion", "id", "source", "type", "time", "subject", "datacontenttype", "dataschema")
 CORE = frozenset({*OWN, "data"})
 MEMBERS = {"mqversion": "version", "mqtraceid": "traceId", "mqdeduplicationkey": "deduplicationKey"}
-"""Extension attributes that stand for members of the envelope; ``mqattributes`` and ``mqmembers`` hold, as JSON text,
-what fits into none."""
+"""Extension attributes and the envelope members they map to. Other members are JSON text in ``mqattributes`` and
+``mqmembers``."""
 KEPT: dict[str, type] = {
     **dict.fromkeys(("specversion", "id", "source", "subject", "dataschema"), str),
     "noData": bool,
 }
-"""Members of ``cloudEvent``."""
+"""Members of ``cloudEvent`` and their types."""
 TOLD = frozenset({"mqleaseid", "mqattempt"})
-"""Of a lease: an event that comes back with them is the same event."""
+"""Extension attributes of a lease. They are ignored when an event is published again: it is the same event."""
 JSON_TYPE = "application/json"
 MAX_TEXT = 1024
 
@@ -48,7 +48,7 @@ MAX_TEXT = 1024
 
 
 def read(queue: str, text: bytes, now: int, delay: float = 0, ttl: float | None = None) -> Envelope:
-    """An event in JSON."""
+    """Parse an event in structured mode (JSON)."""
     parts = members(text)
     if parts is None:
         raise BadInput("must be a JSON object", field="event")
@@ -79,7 +79,7 @@ def read_binary(
     delay: float = 0,
     ttl: float | None = None,
 ) -> Envelope:
-    """An event whose attributes came as headers (without ``ce-``) and whose data is the body."""
+    """Parse an event in binary mode: the attributes are headers without ``ce-``, the data is the body."""
     given: dict[str, Any] = dict(attributes)
     if content_type:
         given["datacontenttype"] = content_type
@@ -89,7 +89,7 @@ def read_binary(
 
 
 def is_json_type(content_type: object) -> bool:
-    """None counts: an event in JSON without a type of its data has JSON data."""
+    """Return True if the media type is JSON. None counts too: an event without ``datacontenttype`` has JSON data."""
     if content_type is None:
         return True
     base = str(content_type).partition(";")[0].strip().lower()
@@ -123,7 +123,7 @@ def _envelope(
     given = {name: value for name, value in attributes.items() if value is not None}
     id, source = _check_attributes(given)
     if is_json and source.startswith(OURS) and given.get("datacontenttype") == JSON_TYPE:
-        del given["datacontenttype"]  # it was said for us
+        del given["datacontenttype"]  # added when this message was shown as an event
     header = _header(given, payload is None)
     own = id if source.startswith(OURS) else message_id(source, id)
     head = dumps({"messageId": own, **header})[:-1]
@@ -156,14 +156,14 @@ def _check_attributes(given: dict[str, Any]) -> tuple[str, str]:
 
 
 def message_id(source: str, id: str) -> str:
-    """An event is known by its source and its id together; so is the message. The same event is stored once."""
+    """Return the id of an event's message. It depends on source and id, so the same event is stored once."""
     mark = hashlib.sha256(f"{source}\n{id}".encode()).hexdigest()[:32]
     readable = id if len(id) <= 60 and validation.IDENTIFIER.fullmatch(id) else "event"
     return f"{readable}.{mark}"
 
 
 def _header(given: dict[str, Any], is_empty: bool) -> dict[str, Any]:
-    """The members of the envelope."""
+    """Return the header members of the envelope."""
     header: dict[str, Any] = _object(given.pop("mqmembers", None), "mqmembers")
     if not header.keys().isdisjoint(OUTSIDE):
         raise BadInput(f"has a member that is none of a header: one of {', '.join(OUTSIDE)}", field="mqmembers")
@@ -208,7 +208,7 @@ def _object(text: object, field: str) -> dict[str, Any]:
 
 
 def attributes_of(envelope: Envelope) -> dict[str, Any]:
-    """The attributes of the event that a message is."""
+    """Return the attributes of a message shown as an event."""
     header = header_of(envelope)
     event = _event_of(header)
     shown: dict[str, Any] = {
@@ -232,7 +232,9 @@ def attributes_of(envelope: Envelope) -> dict[str, Any]:
 
 
 def _event_of(header: dict[str, Any]) -> dict[str, Any] | None:
-    """What an event brought that an envelope has no member for; None if it was none, whatever its producer wrote."""
+    """Return the stored member ``cloudEvent``; None if the message was not published as an event.
+
+    A producer can write this member itself, so its names and types are checked."""
     event = header.get("cloudEvent")
     if not isinstance(event, dict) or not event.keys() >= {"id", "source"}:
         return None
@@ -267,13 +269,13 @@ def _fits(name: str, value: object) -> bool:
 
 
 def content_type(envelope: Envelope) -> str | None:
-    """What the payload's bytes are, as far as is known."""
+    """Return the media type of the payload; None if it is unknown."""
     given: str | None = header_of(envelope).get("contentType")
     return given or (JSON_TYPE if envelope.is_json else None)
 
 
 def as_json(envelope: Envelope, more: Mapping[str, Any] | None = None) -> bytes:
-    """The event in JSON, the payload's own text in it; ``more`` are further extension attributes."""
+    """Return the event in JSON with the payload's own text. ``more`` has further extension attributes."""
     shown = attributes_of(envelope)
     event = _event_of(header_of(envelope))
     head = dumps({**shown, **(more or {})})[:-1]
@@ -288,7 +290,7 @@ def as_json(envelope: Envelope, more: Mapping[str, Any] | None = None) -> bytes:
 
 
 def _text(payload: bytes, content_type: str | None) -> str | None:
-    """The data of an event of text is a string."""
+    """Return the payload as a string if its media type is text or XML; None if it is not, or is not UTF-8."""
     base = (content_type or "").partition(";")[0].strip().lower()
     if not (base.startswith("text/") or base.endswith("xml")) or is_json_type(base):
         return None

@@ -1,7 +1,7 @@
 """Deliveries, message views, and the dead-letter record.
 
-A delivery is a message with its lease and policy, as a consumer gets it. A view shows a message without leasing it.
-Deliveries of a run share their values: the value of each message is made only when the caller looks at one."""
+A delivery is a message with its lease and policy, as a consumer receives it. A view shows a message without leasing it.
+Deliveries of a run share their values: the value of a message is built when the caller first accesses one."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -16,7 +16,7 @@ from yirangmq.format.json_codec import dumps, loads
 
 
 def failure_document(failure: Failure) -> dict[str, Any]:
-    """Why, when, at which attempt and by whom: the same at every surface."""
+    """Return the document of a failure: reason, time, attempt and consumer. All protocols show the same."""
     return {
         "reasonCode": failure.reason_code,
         "reasonMessage": failure.reason_message,
@@ -27,7 +27,7 @@ def failure_document(failure: Failure) -> dict[str, Any]:
 
 
 def dead_letter_record(message: Message, envelope: Envelope, failure: Failure, policy: QueuePolicy) -> bytes:
-    """``originalMessage`` holds the envelope with the payload's own text."""
+    """Return the dead-letter record. ``originalMessage`` is the envelope with the payload's own text."""
     why = failure_document(failure) | ({"reasonCode": message.reason} if message.reason else {})
     routing = {"sourceQueue": message.queue, "dlqQueue": policy.dlq.queue}
     return b'{"originalMessage":%s,"failure":%s,"routing":%s}' % (as_json(envelope), dumps(why), dumps(routing))
@@ -37,7 +37,7 @@ def dead_letter_record(message: Message, envelope: Envelope, failure: Failure, p
 
 
 class Delivery(NamedTuple):
-    """One message in a consumer's hands. ``lease_id`` is what ack, nack and extend want."""
+    """A leased message. ``lease_id`` is the argument of ack, nack and extend."""
 
     message: Message
     envelope: Envelope
@@ -53,7 +53,7 @@ class Delivery(NamedTuple):
 
     @property
     def payload(self) -> bytes:
-        """The payload's bytes, exactly as sent."""
+        """The payload bytes exactly as published."""
         return self.envelope.payload
 
     @property
@@ -66,7 +66,7 @@ class Delivery(NamedTuple):
 
     @property
     def lease_until(self) -> float:
-        """Seconds since 1970."""
+        """End of the lease, in seconds since 1970."""
         return self.message.due_at / 1000
 
     @property
@@ -83,11 +83,11 @@ class Delivery(NamedTuple):
         return show_policy(self.rules)
 
     def value(self) -> Any:
-        """The payload decoded from JSON, or its bytes if it is not JSON."""
+        """Return the payload decoded from JSON, or its bytes if it is not JSON."""
         return payload_value(self.envelope)
 
     def as_json(self) -> bytes:
-        """Envelope, lease and policy in one document, as the command line prints it."""
+        """Return envelope, lease and policy as one JSON document, as the command line prints it."""
         lease = {
             "leaseId": self.lease_id,
             "leaseUntil": iso(self.message.due_at),
@@ -98,14 +98,16 @@ class Delivery(NamedTuple):
 
 
 class Leased(Protocol):
-    """A message in somebody's hands, wherever it came from."""
+    """Any leased message, in this process or from a server."""
 
     @property
     def lease_id(self) -> str: ...
 
 
 def lease_ids(deliveries: Leased | Sequence[Leased]) -> list[str]:
-    """Of one, or of several. (A delivery is a tuple, so it is not enough to ask whether it is a sequence.)"""
+    """Return the lease ids of one delivery or of several.
+
+    A delivery is itself a tuple, so the attribute distinguishes one delivery from a sequence."""
     one: str | None = getattr(deliveries, "lease_id", None)
     return [one] if one is not None else [delivery.lease_id for delivery in cast("Sequence[Leased]", deliveries)]
 
@@ -114,8 +116,9 @@ new_delivery = cast("Callable[[tuple[Message, Envelope, QueuePolicy]], Delivery]
 
 
 class RunDeliveries(Sequence[Delivery]):
-    """What is handed out in runs (at least one), all of one queue. Who passes on bytes needs no card of each: they are
-    made when somebody looks at one."""
+    """Deliveries leased as runs (at least one), all of one queue.
+
+    A caller that only forwards bytes needs no ``Delivery`` per message. They are built on the first access."""
 
     __slots__ = ("_leases", "_made", "rules", "runs")
 
@@ -127,7 +130,7 @@ class RunDeliveries(Sequence[Delivery]):
 
     @property
     def leases(self) -> list[str]:
-        """The lease id of each."""
+        """The lease id of each delivery."""
         if self._leases is None:
             self._leases = [lease for run, _ in self.runs for lease in run.leases()]
         return self._leases
@@ -158,7 +161,7 @@ class RunDeliveries(Sequence[Delivery]):
 
 
 def rules_of(deliveries: Sequence[Delivery]) -> QueuePolicy:
-    """Of what was handed out at one go, from one queue."""
+    """Return the policy of deliveries that were leased together from one queue."""
     return deliveries.rules if isinstance(deliveries, RunDeliveries) else deliveries[0].rules
 
 
@@ -166,7 +169,7 @@ def rules_of(deliveries: Sequence[Delivery]) -> QueuePolicy:
 
 
 class Look(NamedTuple):
-    """A message seen without being taken: its card, its envelope if still stored, its latest failure if any."""
+    """View of a message without a lease: its state, its envelope if still stored, its latest failure if any."""
 
     message: Message
     envelope: Envelope | None
@@ -174,7 +177,7 @@ class Look(NamedTuple):
     rules: QueuePolicy
 
     def card(self) -> dict[str, Any]:
-        """Where it stands, for listings."""
+        """Return the state of the message as a document, for listings."""
         message = self.message
         return {
             "messageId": message.id,
@@ -190,7 +193,7 @@ class Look(NamedTuple):
         }
 
     def record(self) -> dict[str, Any] | None:
-        """The dead-letter record; None where there is no failure or no envelope to speak of."""
+        """Return the dead-letter record; None if there is no failure or the envelope is no longer stored."""
         if self.envelope is None or self.failure is None:
             return None
         record: dict[str, Any] = loads(dead_letter_record(self.message, self.envelope, self.failure, self.rules))

@@ -1,6 +1,6 @@
 """Envelope of a message: as JSON text, as content with a media type, and with the payload's SHA-256.
 
-Between JSON text and ``Envelope`` the payload's own text is kept to the byte, and unknown members are kept as they are.
+Between JSON text and ``Envelope`` the payload's text is kept to the byte, and unknown members are kept as they are.
 A document is an envelope if it has a payload and at least one other known member; anything else is a bare payload.
 
 HTTP gives content as bytes and a media type; both are kept as given. The digest is the header's member
@@ -37,10 +37,10 @@ MARKS = frozenset(
 )
 """A document with a payload and at least one of these is an envelope; anything else is a bare payload."""
 MAX_HEADER = 65_536
-"""Bytes of envelope beside the payload: attributes are for routing, not for content."""
+"""Maximum bytes of an envelope without its payload. Attributes are for routing, not for content."""
 MAX_TEXT = 255
 RESERVED_KEYS = "payload-sha256:"
-"""Deduplication keys that begin so are the queue's own (``broker.unique_payloads``)."""
+"""Prefix of deduplication keys reserved for the queue itself (``broker.unique_payloads``)."""
 JSON_TYPE = "application/json"
 
 
@@ -49,10 +49,10 @@ JSON_TYPE = "application/json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewMessage:
-    """A message to be published. Only ``payload`` is needed; bytes go through untouched, other values become JSON.
+    """A message to publish. Only ``payload`` is required: bytes are stored unchanged, other values become JSON.
 
-    ``delay`` and ``ttl`` are seconds; ``priority`` 0 goes first, None last. Messages of one ``group`` are handed out
-    one at a time, in order; a message with a ``target`` is seen by the consumer of that name only."""
+    ``delay`` and ``ttl`` are in seconds. ``priority`` 0 is first, None is last. Messages of one ``group`` are leased
+    one at a time, in order. A message with a ``target`` is leased only to the consumer of that name."""
 
     payload: object
     id: str | None = None
@@ -71,7 +71,7 @@ class NewMessage:
 
 
 def build(queue: str, new: NewMessage, fallback_id: str, now: int) -> Envelope:
-    """Check a new message and give it its envelope."""
+    """Validate a new message and build its envelope."""
     if isinstance(new.payload, bytes | bytearray | memoryview):
         payload, is_json = bytes(new.payload), new.content_type == JSON_TYPE
         if is_json:
@@ -100,21 +100,21 @@ def build(queue: str, new: NewMessage, fallback_id: str, now: int) -> Envelope:
 
 
 def plain(queue: str, id: str, payload: bytes, now: int, *, is_json: bool = False) -> Envelope:
-    """A payload and nothing else; ``id`` and ``payload`` are as they must be."""
+    """Build an envelope of a payload without other members. ``id`` and ``payload`` must already be valid."""
     return Envelope(queue, id, RANK_LAST, now, now, 0, None, "", payload, is_json)
 
 
 def read(
     queue: str, text: bytes, fallback_id: str, now: int, *, delay: float = 0, ttl: float | None = None
 ) -> Envelope:
-    """A JSON document to an envelope: taken as one if it is one, wrapped if it is a bare payload."""
+    """Parse a JSON document: as an envelope if it is one, otherwise as a bare payload."""
     if not isinstance(text, bytes):
         raise BadInput(f"must be the bytes of a JSON document, not {type(text).__name__}", field="document")
     return read_members(queue, text, members_of(text), fallback_id, now, delay, ttl)
 
 
 def members_of(text: bytes) -> dict[str, bytes] | None:
-    """The top level of a document, each member with its own text; None if it is no object."""
+    """Split the top level of a document into members with their raw text; None if it is not an object."""
     return _named("document", members, text)
 
 
@@ -127,7 +127,7 @@ def read_members(
     delay: float = 0,
     ttl: float | None = None,
 ) -> Envelope:
-    """``read``, of a document whose top level is known already; ``parts`` is used up."""
+    """Like ``read``, for a document already split by ``members_of``. ``parts`` is modified."""
     if parts is None or not ("payload" in parts or "payloadBase64" in parts) or not MARKS & parts.keys():
         return _checked(queue, fallback_id, {}, text.strip(), True, now, delay, ttl)
     payload, is_json = _take_payload(parts)
@@ -141,7 +141,7 @@ def read_members(
 
 
 def _named(field: str, work: Callable[[Any], Answer], value: Any) -> Answer:
-    """``work``, its complaint naming the field."""
+    """Call ``work`` and add the field name to its ``BadInput``."""
     try:
         return work(value)
     except BadInput as error:
@@ -187,11 +187,11 @@ def _checked(
 # -- headers -----------------------------------------------------------------------------------------------------------
 
 OUTSIDE = ("messageId", "queue", "payload", "payloadBase64")
-"""Members of an envelope that are no part of its header."""
+"""Members of an envelope that are not part of its header."""
 
 
 def check_header_text(text: str) -> dict[str, Any]:
-    """A header given as JSON text, as the wire carries it."""
+    """Parse and check a header given as JSON text, as it is sent on the wire."""
     if len(text) > MAX_HEADER:
         raise TooLarge(
             f"the envelope without its payload has {len(text)} characters, at most {MAX_HEADER}", field="header"
@@ -206,7 +206,7 @@ def check_header_text(text: str) -> dict[str, Any]:
 
 
 class Facts(NamedTuple):
-    """What the broker needs to know of a header."""
+    """Header members that the broker uses: rank, deduplication key, and the hashes of group and target."""
 
     rank: int = RANK_LAST
     key: str | None = None
@@ -215,7 +215,7 @@ class Facts(NamedTuple):
 
 
 def check_header(header: dict[str, Any]) -> Facts:
-    """Types of the members we know, and what follows from them."""
+    """Check the types of the known members and return the ones that the broker uses."""
     for name in ("type", "traceId", "deduplicationKey", "contentType", "groupId"):
         value = header.get(name)
         if value is not None and (not isinstance(value, str) or not 0 < len(value) <= MAX_TEXT):
@@ -266,13 +266,14 @@ def _short(value: object) -> str:
 
 
 def iso(milliseconds: int) -> str:
-    """An instant as the outside sees it: ISO 8601 with offset, milliseconds kept."""
+    """Format an instant in ms since 1970 as ISO 8601 with offset, to the millisecond."""
     return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 def stamped(envelope: Envelope, ahead: int) -> Envelope:
-    """With the time of the wall clock in its header, where the producer gave none. ``published_at`` is store time, and
-    the wall clock is ``ahead`` of that."""
+    """Add the wall-clock time to the header if the producer gave no timestamp.
+
+    ``published_at`` is store time; the wall clock is ``ahead`` ms ahead of it."""
     header = envelope.header
     if '"timestamp"' in header and loads(header.encode()).get("timestamp") is not None:
         return envelope
@@ -281,14 +282,14 @@ def stamped(envelope: Envelope, ahead: int) -> Envelope:
 
 
 def header_of(envelope: Envelope) -> dict[str, Any]:
-    """The members of the envelope other than the payload, as given; id, queue and a timestamp always there."""
+    """Return the members of the envelope except the payload, as given. Id, queue and timestamp are always present."""
     header = loads(envelope.header.encode()) if envelope.header else {}
     stamp = header.pop("timestamp", None) or iso(envelope.published_at)
     return {"messageId": envelope.id, "timestamp": stamp, "queue": envelope.queue, **header}
 
 
 def as_json(envelope: Envelope) -> bytes:
-    """The whole envelope as JSON text, the payload's own text inside it; bytes that are not JSON as Base64."""
+    """Return the whole envelope as JSON text. A JSON payload keeps its own text, any other becomes Base64."""
     head = dumps(header_of(envelope))[:-1]
     if envelope.is_json:
         return b'%s,"payload":%s}' % (head, envelope.payload)
@@ -296,7 +297,7 @@ def as_json(envelope: Envelope) -> bytes:
 
 
 def payload_value(envelope: Envelope) -> Any:
-    """The payload as a value: JSON decoded, other bytes as they are."""
+    """Return the payload decoded from JSON, or its bytes if it is not JSON."""
     return loads(envelope.payload) if envelope.is_json else envelope.payload
 
 
@@ -304,7 +305,7 @@ def payload_value(envelope: Envelope) -> Any:
 
 BYTES_TYPE = "application/octet-stream"
 SHORT = 200
-"""Characters of a header that is kept with what comes of it; most have none, or a priority."""
+"""Maximum characters of a header for which the result is cached. Most headers are empty or only have a priority."""
 
 
 def check_type(media_type: str) -> str:
@@ -314,7 +315,7 @@ def check_type(media_type: str) -> str:
 
 
 def with_content(envelope: Envelope, media_type: str, payload: bytes) -> Envelope:
-    """Other content for the same envelope; its other members stay. "" is no type."""
+    """Replace the content of an envelope and keep its other members. The media type "" means none."""
     is_json = says_json(media_type) and is_plain_json(payload)
     said = "" if is_json and media_type == JSON_TYPE else media_type
     header = _with_type(envelope.header, said) if len(envelope.header) <= SHORT else _retyped(envelope.header, said)
@@ -324,7 +325,7 @@ def with_content(envelope: Envelope, media_type: str, payload: bytes) -> Envelop
 def _retyped(header: str, media_type: str) -> str:
     members = loads(header.encode()) if header else {}
     members.pop("contentType", None)
-    members.pop("payloadSha256", None)  # that of the content before (format.digest)
+    members.pop("payloadSha256", None)  # the digest of the replaced content
     if media_type:
         members["contentType"] = media_type
     return dumps(members).decode() if members else ""
@@ -345,7 +346,9 @@ def says_json(media_type: str) -> bool:
 
 
 def is_plain_json(payload: bytes) -> bool:
-    """One document with no space around it, so that it can stand in an envelope and come out of it to the byte."""
+    """Return True if the payload is one JSON document without surrounding space.
+
+    Such a payload can be embedded in an envelope and extracted again to the byte."""
     try:
         return members(b'{"payload":%s}' % payload) == {"payload": payload}
     except BadInput:
@@ -361,7 +364,7 @@ _END = len(_BEGIN) + 64
 
 
 def with_digest(envelope: Envelope) -> Envelope:
-    """With the digest of its payload. One that the sender gave must be right: ``Unfit`` if it is not."""
+    """Add the digest of the payload. Raise ``Unfit`` if the sender gave a digest that does not match."""
     header, digest = envelope.header, sha256(envelope.payload).hexdigest()
     if _KEY in header:
         members = loads(header.encode())
@@ -376,7 +379,7 @@ def with_digest(envelope: Envelope) -> Envelope:
 
 
 def digest_of(envelope: Envelope) -> str:
-    """As it is kept; "" if there is none. ``BadInput`` if the header cannot be read."""
+    """Return the stored digest, or "" if there is none. Raise ``BadInput`` if the header cannot be parsed."""
     header = envelope.header
     if header.startswith(_BEGIN):
         return header[len(_BEGIN) : _END]
@@ -386,7 +389,7 @@ def digest_of(envelope: Envelope) -> str:
 
 
 def damage(envelope: Envelope) -> str:
-    """What is wrong with a stored payload; "" if nothing is, or if no digest was kept."""
+    """Verify a stored payload against its digest. Return the problem; "" if it matches or no digest was stored."""
     try:
         kept = digest_of(envelope)
     except BadInput as error:

@@ -1,8 +1,8 @@
-"""Export format: one JSON document a line, read and written, checked to the last field.
+"""Export format: one JSON document per line, written and parsed with a check of every field.
 
-A file has an opening line, a line for each queue with its policy, a line for each message, and a closing line; without
-that it was cut off. A message line has the envelope, the state and the latest failure. Numbers and places of the old
-store are left out. ``docs/transfer.md`` is its page."""
+A file has an opening line, a line per queue with its policy, a line per message, and a closing line. Without the
+closing line the file is truncated. A message line has the envelope, the state and the latest failure. Sequence numbers
+and positions of the old store are left out. ``docs/transfer.md`` documents the format."""
 
 import base64
 import binascii
@@ -27,14 +27,14 @@ LARGEST = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """The first line: what this is."""
+    """Opening line of an export."""
 
     exported_at: int
 
 
 @dataclass(frozen=True, slots=True)
 class QueueLine:
-    """A queue begins. ``policy`` is the document as it was set, None where the queue lives on defaults."""
+    """Opening line of a queue. ``policy`` is the document as it was set; None if the queue uses the defaults."""
 
     queue: str
     policy: dict[str, Any] | None
@@ -43,7 +43,7 @@ class QueueLine:
 
 @dataclass(frozen=True, slots=True)
 class MessageLine:
-    """One message: what was sent, where it stands, why it failed last. Numbers of the old store are left behind."""
+    """Line of a message: its envelope, state and latest failure, without the numbers of the old store."""
 
     message: Message
     envelope: Envelope
@@ -52,7 +52,7 @@ class MessageLine:
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """The last line; an export without it was cut off."""
+    """Closing line. An export without it is truncated."""
 
     messages: int
 
@@ -64,7 +64,7 @@ Line = Opening | QueueLine | MessageLine | Closing
 
 
 def write(line: Line) -> bytes:
-    """One line, with its line feed."""
+    """Format one line, with its line feed."""
     match line:
         case Opening(exported_at):
             return _line({"kind": "export", "format": FORMAT, "exportedAt": iso(exported_at)})
@@ -107,7 +107,10 @@ def _write_message(message: Message, envelope: Envelope, failure: Failure | None
 
 
 def _payload(envelope: Envelope) -> bytes:
-    """JSON as it is; JSON that would break the line, or lose a space at its ends, as text; other bytes as Base64."""
+    """Format the payload member.
+
+    JSON is embedded as it is. JSON with a line break or surrounding space becomes a JSON string, so that neither is
+    lost. Other bytes become Base64."""
     payload = envelope.payload
     if not envelope.is_json:
         return b'"payloadBase64":"%s"' % base64.b64encode(payload)
@@ -124,7 +127,7 @@ def _or_null(moment: int) -> str | None:
 
 
 def read(text: bytes) -> Line:
-    """One line to its value, or BadInput naming the field."""
+    """Parse one line. Raise ``BadInput`` that names the field if it is malformed."""
     parts = members(text)
     if parts is None:
         raise BadInput("must be a JSON object", field="document")
@@ -202,7 +205,7 @@ READERS: dict[str, Callable[[dict[str, bytes]], Line]] = {
 
 
 def _read_card(fields: Fields, envelope: Envelope) -> Message:
-    """``seq`` and ``place`` are 0: the store it goes to gives them out."""
+    """Parse the state of a message. ``seq`` and ``place`` are 0: the importing store assigns them."""
     state = State(fields.choice("state", "", STATES))
     return Message(
         0,
@@ -273,7 +276,7 @@ def _reason(fields: Fields) -> str:
 
 
 def _take_header(parts: dict[str, bytes]) -> tuple[str, Facts]:
-    """Its exact text, and what follows from it."""
+    """Return the exact text of the header and the members of it that the broker uses."""
     text = parts.pop("header", b"null")
     header = loads(text)
     if header is None:

@@ -1,8 +1,8 @@
 """Line of the message journal (files by date): one record as JSON, the payload last.
 
 The members that identify a record come first and in a fixed order, so that ``head_of`` reads them without decoding the
-line. A payload that is UTF-8 stands there as text, any other as Base64. Both are restored to the byte; the line has the
-SHA-256 of the bytes (docs/files-by-date.md)."""
+line. A UTF-8 payload is stored as text, any other as Base64. Both are restored to the byte; the line has the SHA-256 of
+the bytes (docs/files-by-date.md)."""
 
 import base64
 import binascii
@@ -24,7 +24,7 @@ STATE = re.compile(rb',"state":"([a-z]+)"')
 
 
 class Head(NamedTuple):
-    """What stands at the beginning of a line; ``state`` of outcomes only."""
+    """Leading members of a line. ``state`` is set only for outcomes and deleted queues."""
 
     kind: str
     at: str
@@ -43,7 +43,7 @@ def instant(ms: int) -> str:
 def accepted(
     at: int, messages: Sequence[tuple[int, Envelope]], kind: Kind = Kind.ACCEPTED, *, completed: bool = False
 ) -> Iterator[bytes]:
-    """A line for each number and envelope. ``completed``: it is written later than it happened."""
+    """Yield a line per pair of number and envelope. ``completed`` marks a line written later than the event itself."""
     moment, mark = instant(at), ',"completed":true' if completed else ""
     for seq, sent in messages:
         payload, header = sent.payload, sent.header
@@ -59,7 +59,7 @@ def accepted(
 
 
 def _more(sent: Envelope) -> str:
-    """What only some messages have."""
+    """Return the members that only some messages have, as JSON text."""
     found = "" if sent.is_json else ',"json":false'
     if sent.available_at > sent.published_at:
         found += f',"availableAt":"{instant(sent.available_at)}"'
@@ -87,7 +87,7 @@ def outcome(at: int, told: Outcome, *, completed: bool = False) -> bytes:
 
 
 def queue_deleted(at: int, queue: str, place: int) -> bytes:
-    """All its messages went with it: those with numbers up to ``place``."""
+    """Return the line of a deleted queue. All its messages with numbers up to ``place`` were deleted with it."""
     return (
         f'{{"record":"{Kind.QUEUE_DELETED}","at":"{instant(at)}","seq":{place},"queue":"{queue}","messageId":"",'
         f'"state":"{State.DROPPED}"}}\n'
@@ -98,7 +98,7 @@ def queue_deleted(at: int, queue: str, place: int) -> bytes:
 
 
 def head_of(line: bytes) -> Head:
-    """Without looking at the rest. ``BadInput`` if it is no record."""
+    """Parse the leading members without decoding the rest of the line. Raise ``BadInput`` if it is not a record."""
     found = HEAD.match(line)
     if found is None:
         raise BadInput(f"is no record of files by date: {line[:80]!r}")
@@ -108,7 +108,7 @@ def head_of(line: bytes) -> Head:
 
 
 def read(line: bytes) -> dict[str, Any]:
-    """The whole record. ``BadInput`` if it is none."""
+    """Parse a whole record. Raise ``BadInput`` if it is not one."""
     head_of(line)
     value = loads(line)
     if not isinstance(value, dict):
@@ -117,7 +117,9 @@ def read(line: bytes) -> dict[str, Any]:
 
 
 def payload_of(record: Mapping[str, Any]) -> bytes | None:
-    """The bytes that were sent, compared with their SHA-256; None of a record that carries none."""
+    """Return the payload bytes, verified against their SHA-256; None if the record has no payload.
+
+    Raise ``BadInput`` if the digest differs or the Base64 is malformed."""
     if "payloadText" in record:
         payload = str(record["payloadText"]).encode()
     elif "payloadBase64" in record:

@@ -1,7 +1,7 @@
-"""JSON codec: msgspec where it is installed, else the standard library with the same results.
+"""JSON codec: msgspec if it is installed, otherwise the standard library with the same results.
 
-Without msgspec a device runs the files store on bare Python, slower. The choice is made at the first text: an idle
-server decodes none, and msgspec takes two megabytes. NaN, infinity and halves of surrogate pairs raise ``BadInput``."""
+Without msgspec a device runs the files store on plain Python, slower. The codec is chosen at the first text: an idle
+server decodes none, and msgspec takes 2 MB of memory. NaN, infinity and lone surrogates raise ``BadInput``."""
 
 import json
 import math
@@ -26,7 +26,7 @@ def _finite(text: str) -> float:
 
 _reader = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite)
 _decoder = json.JSONDecoder(parse_constant=_no_constant)
-"""For text that is passed on as it is: a number of any size will do."""
+"""Decoder of text that is passed on unchanged. It accepts a number of any size."""
 
 
 def _plain_loads(data: bytes) -> Any:
@@ -40,7 +40,7 @@ def _plain_loads(data: bytes) -> Any:
 
 
 def _refuse_halves(text: str, value: Any) -> None:
-    """Half of a surrogate pair is no character, and could not be written again."""
+    """Raise ``UnicodeEncodeError`` if an escape is a lone surrogate. It is not a character and cannot be encoded."""
     if "\\u" in text:
         json.dumps(value, ensure_ascii=False).encode()
 
@@ -53,7 +53,7 @@ def _plain_dumps(value: Any) -> bytes:
 
 
 def _plain_members(data: bytes) -> dict[str, bytes] | None:
-    """Walk the top level of an object, keeping each member's own text."""
+    """Parse the top level of an object and keep the raw text of each member."""
     try:
         text = data.decode()
         at = _skip(text, 0)
@@ -98,11 +98,11 @@ class _Tools(NamedTuple):
 
 
 plain = _Tools(_plain_loads, _plain_dumps, _plain_members)
-"""Of the standard library: for a few words at the start of a program, which are not worth loading msgspec for."""
+"""Codec of the standard library, for a few short texts at program start that do not justify loading msgspec."""
 
 
 def _choose() -> None:
-    """At the first text: a server at rest sees none, and msgspec takes two megabytes."""
+    """Choose the codec at the first text. An idle server decodes none, and msgspec takes 2 MB of memory."""
     global _loads, _dumps, _members
     try:
         from yirangmq.format import json_codec_msgspec as fast
@@ -139,5 +139,5 @@ def dumps(value: Any) -> bytes:
 
 
 def members(data: bytes) -> dict[str, bytes] | None:
-    """The members of an object, each as its own text; None: it is JSON, and no object."""
+    """Return the members of an object with their raw text; None if the text is JSON but not an object."""
     return _members(data)

@@ -31,7 +31,7 @@ def dumps(value: Any) -> bytes:
 
 def members(data: bytes) -> dict[str, bytes] | None:
     try:
-        data.decode()  # raw members are skipped over, not looked into
+        data.decode()  # msgspec skips raw members without checking that they are UTF-8
         return {key: bytes(raw) for key, raw in _decode_members(data).items()}
     except msgspec.ValidationError:
         loads(data)
@@ -45,7 +45,7 @@ def _malformed(error: Exception) -> BadInput:
 
 
 def _is_finite(value: Any) -> bool:
-    """No NaN and no infinity in it: msgspec would write them as null, and nobody would know."""
+    """Return True if the value has neither NaN nor infinity. msgspec would silently write them as null."""
     if isinstance(value, float):
         return math.isfinite(value)
     if isinstance(value, dict):

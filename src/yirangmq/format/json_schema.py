@@ -1,12 +1,12 @@
 """JSON Schema of messages: limits of a schema, its compilation within a time limit, and validation.
 
-A schema is input of a client that is not trusted. Its references must stay inside the document, because a reference to
-another one would make the compiler read a file or call a URL. Size, depth, patterns and the number of subschemas that
-apply to one value are bounded, which bounds the time of compilation and validation. The check itself is bounded too.
+A schema is untrusted input. Its references must stay inside the document, because a reference to another document would
+make the compiler read a file or call a URL. Size, depth, patterns and the number of subschemas that apply to one value
+are bounded, which bounds the time of compilation and validation. The check of the limits is bounded too.
 
-The compiler has no way to read files or URLs either. It runs in a thread of its own, for up to 5 s. It releases the
-GIL, so that an event loop goes on if the caller is in another thread. Compiled schemas are cached by the digest of
-their text for all threads. The library is loaded when a schema is first needed (extra ``[schema]``)."""
+The compiler cannot read files or URLs either. It runs in a separate thread for up to 5 s and releases the GIL, so that
+an event loop in another thread keeps running. Compiled schemas are cached by the digest of their text for all threads.
+The library is loaded when a schema is first needed (extra ``[schema]``)."""
 
 import threading
 from collections import OrderedDict
@@ -21,20 +21,23 @@ from yirangmq.format.json_codec import dumps
 # -- limits ------------------------------------------------------------------------------------------------------------
 
 MOST_BYTES = 256 * 1024
-"""Of a schema as JSON text. Compiling that much takes about 50 ms."""
+"""Maximum bytes of a schema as JSON text. Compiling that much takes about 50 ms."""
 MOST_DEPTH = 100
-"""Objects and arrays inside each other; the compiler itself stops at 255."""
+"""Maximum nesting of objects and arrays. The compiler itself stops at 255."""
 MOST_PATTERNS = 200
-"""``pattern`` keywords and names in ``patternProperties``: each costs up to 0.2 ms and 100 KB when it is compiled."""
+"""Maximum number of ``pattern`` keywords and names in ``patternProperties``. Compiling one costs up to 0.2 ms and
+100 KB."""
 MOST_APPLIED = 10_000
-"""Subschemas that apply to one and the same value, references followed. Twenty definitions that each refer twice to
-the next one are a million."""
+"""Maximum number of subschemas that apply to one value, references included. Twenty definitions that each refer twice
+to the next one are a million."""
 MOST_REFERENCES = 2000
-"""In one schema: a chain of so many takes 0.15 s to compile, and the time grows with the square of its length."""
+"""Maximum number of references in one schema. A chain of 2,000 takes 0.15 s to compile, and the time grows with the
+square of its length."""
 MOST_EXPANDED = 20_000
-"""Subschemas that the compiler makes of embedded resources (those with an ``$id``). It makes a resource again for every
-path of references by which it is reached: eight that refer to each other are 100,000 paths and 5 s, twenty do not
-end."""
+"""Maximum number of subschemas that the compiler builds from embedded resources (those with an ``$id``).
+
+It builds a resource again for every path of references that reaches it. Eight resources that refer to each other have
+100,000 paths and take 5 s; with twenty the compilation does not end."""
 
 DRAFTS = frozenset(
     {
@@ -45,20 +48,20 @@ DRAFTS = frozenset(
         "http://json-schema.org/draft-04/schema",
     }
 )
-"""What ``$schema`` may say, with or without an empty fragment. It names the draft; nothing is loaded."""
+"""Accepted values of ``$schema``, with or without an empty fragment. The value names the draft; nothing is loaded."""
 REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 DATA = frozenset({"const", "enum", "default", "examples"})
-"""Keywords whose values are no schemas, whatever they look like."""
+"""Keywords with values that are data and not schemas, even if they look like schemas."""
 BY_NAME = frozenset(
     {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"}
 )  # fmt: skip
-"""Keywords whose values are objects of schemas, so that their members are names and not keywords."""
+"""Keywords with an object of schemas as value. The members of the object are names and not keywords."""
 IN_PLACE = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "dependencies")
-"""Keywords whose subschemas apply to the value itself, and not to a part of it."""
+"""In-place applicators: keywords with subschemas that apply to the value itself and not to a part of it."""
 
 
 class Place(NamedTuple):
-    """A subschema, its JSON pointer, the base URI at which it stands, and how deep."""
+    """A subschema with its JSON pointer, its base URI and its depth."""
 
     schema: Mapping[str, Any]
     pointer: str
@@ -67,8 +70,9 @@ class Place(NamedTuple):
 
 
 def check_limits(schema: Any, size: int, field: str, error: type[BadInput]) -> None:
-    """``BadInput`` naming the pointer of a reference that leaves the document; ``error`` for the other limits.
-    ``size``: bytes of the schema as JSON text."""
+    """Check the limits of a schema. ``size`` is the bytes of the schema as JSON text.
+
+    Raise ``BadInput`` with the pointer of a reference that leaves the document, and ``error`` for any other limit."""
     if size > MOST_BYTES:
         raise error(f"has {size} bytes; a schema may have {MOST_BYTES}", field=field)
     places = []
@@ -87,7 +91,7 @@ def check_limits(schema: Any, size: int, field: str, error: type[BadInput]) -> N
 
 
 def _places(schema: Any, field: str, error: type[BadInput]) -> Iterator[Place]:
-    """Every object in which keywords stand."""
+    """Yield every object that has keywords as members."""
     is_old = isinstance(schema, Mapping) and urldefrag(str(schema.get("$schema")))[0].endswith("/draft-04/schema")
     identifier = "id" if is_old else "$id"
     waiting: list[tuple[Any, str, str, int, bool]] = [(schema, "#", "", 1, False)]
@@ -113,7 +117,7 @@ def _places(schema: Any, field: str, error: type[BadInput]) -> Iterator[Place]:
 
 
 class _References:
-    """Where the references of a document lead: to subschemas by their JSON pointers."""
+    """Index that resolves the references of a document to the JSON pointers of its subschemas."""
 
     def __init__(self, places: list[Place]) -> None:
         self.places = {place.pointer: place for place in places}
@@ -131,7 +135,7 @@ class _References:
         return urldefrag(_joined(place.base, target))[0] in self._resources
 
     def find(self, place: Place, target: str) -> str | None:
-        """The pointer of the subschema it refers to; None if there is none, or if it is true or false."""
+        """Return the pointer of the referenced subschema; None if it does not exist, or is true or false."""
         found = self._pointer(place, target)
         return found if found in self.places else None
 
@@ -174,7 +178,7 @@ def _check_references(references: _References, field: str, error: type[BadInput]
                     field=field,
                 )
             if references.find(place, target) is None and not references.is_boolean(place, target):
-                raise error(  # what the compiler might find there would not have been counted
+                raise error(  # the limits do not count what the compiler would find there
                     f"the subschema that the reference at {place.pointer[:200]}/{keyword} names does not exist, or "
                     f"is data of {', '.join(sorted(DATA))}; put it under $defs",
                     field=field,
@@ -188,7 +192,7 @@ def _check_references(references: _References, field: str, error: type[BadInput]
 
 
 def _check_expanded(references: _References, field: str, error: type[BadInput]) -> None:
-    """Walks every simple path from the document's own resource through those it refers to, until the limit."""
+    """Walk every simple path of references from each resource, and fail at ``MOST_EXPANDED`` subschemas."""
     sizes: dict[str, int] = {}
     edges: dict[str, set[str]] = {}
     for place in references.places.values():
@@ -226,8 +230,9 @@ def _check_applied(references: _References, field: str, error: type[BadInput]) -
 
 
 def _applied(start: str, references: _References, known: dict[str, int]) -> None:
-    """Depth first without recursion. A reference back to a subschema under way counts as nothing: the compiler does
-    not follow it either."""
+    """Count the subschemas that apply together, depth first without recursion.
+
+    A reference back to a subschema that is still being counted adds 0: the compiler does not follow it either."""
     waiting = [(start, False)]
     while waiting:
         pointer, is_left = waiting.pop()
@@ -243,7 +248,7 @@ def _applied(start: str, references: _References, known: dict[str, int]) -> None
 
 
 def _targets(place: Place, references: _References) -> Iterator[str]:
-    """Subschemas that apply to the same value as this one."""
+    """Yield the pointers of subschemas that apply to the same value as this one."""
     for keyword in IN_PLACE:
         part = place.schema.get(keyword)
         inner = f"{place.pointer}/{keyword}"
@@ -264,7 +269,7 @@ def _targets(place: Place, references: _References) -> Iterator[str]:
 def _joined(base: str, reference: str) -> str:
     try:
         return urljoin(base, reference)
-    except ValueError:  # no URI at all
+    except ValueError:  # not a URI
         return reference
 
 
@@ -275,21 +280,21 @@ def _escaped(name: str) -> str:
 # -- compilation and validation ----------------------------------------------------------------------------------------
 
 COMPILE_SECONDS = 5.0
-"""For one schema. Within the limits a compilation takes some 50 ms; a thread cannot be ended, so that one past this
-time runs to its end while the caller has its error."""
+"""Time limit of one compilation. Within the limits it takes about 50 ms. A thread cannot be killed: after the time
+limit the caller gets an error while the compilation runs to its end."""
 MOST_COMPILING = 4
-"""Compilations at the same time, those included that were given up; more are refused."""
+"""Maximum number of concurrent compilations, including those past the time limit. More are rejected."""
 MOST_CACHED = 100
 REGEX_BYTES = 100 * 1024
-"""Of one compiled pattern."""
+"""Maximum bytes of one compiled pattern."""
 REGEX_CACHE_BYTES = 256 * 1024
 BACKTRACK_STEPS = 100_000
-"""Patterns without lookaround and backreferences are matched in linear time. The others stop after so many steps,
-about 4 ms, and the value does not fit."""
+"""Maximum backtracking steps per match, about 4 ms. After them the value is invalid. Patterns without lookaround and
+backreferences are matched in linear time."""
 
 
 def chosen_schema(schemas: Mapping[str, Mapping[str, Any]], header: Mapping[str, Any]) -> Any:
-    """By the type and version a message says it has, from ``{type: {version: schema}}``; None if there is none."""
+    """Return the schema for a header's type and version from ``{type: {version: schema}}``; None if there is none."""
     kind = header.get("type")
     versions = schemas.get(str(kind)) if kind is not None else None
     if versions is None:
@@ -299,7 +304,7 @@ def chosen_schema(schemas: Mapping[str, Mapping[str, Any]], header: Mapping[str,
 
 
 class _Cache:
-    """Compiled schemas by the digest of their text, the least recently used one dropped first. Any thread."""
+    """LRU cache of compiled schemas by the digest of their text. Thread-safe."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -323,8 +328,10 @@ _compiling = threading.BoundedSemaphore(MOST_COMPILING)
 
 
 def compiled(schema: Any, field: str, error: type[BadInput]) -> Any:
-    """A validator. ``BadInput`` for a reference that leaves the document; ``error``, naming the field, for what is no
-    JSON Schema or larger than the limits."""
+    """Compile a schema to a validator, or return the cached one.
+
+    Raise ``BadInput`` for a reference that leaves the document. Raise ``error`` with the field for a document that is
+    not a JSON Schema or exceeds the limits."""
     try:
         text = dumps(schema)
     except (BadInput, RecursionError):
@@ -340,7 +347,7 @@ def compiled(schema: Any, field: str, error: type[BadInput]) -> Any:
 
 def _within_time(schema: Any, field: str, error: type[BadInput]) -> Any:
     try:
-        import jsonschema_rs  # noqa: F401  (here, so that its loading is not part of the time)
+        import jsonschema_rs  # noqa: F401  (loaded here, so that loading does not count towards the time limit)
     except ImportError:
         raise MissingExtra("schemas need the extra: pip install 'yirangmq[schema]'") from None
     if not _compiling.acquire(blocking=False):
@@ -378,7 +385,7 @@ def _compile(schema: Any) -> Any:
 
 
 def _refuse(uri: str) -> Never:
-    """Instead of the library's own retriever, which reads files and calls URLs."""
+    """Replace the library's default retriever, which reads files and calls URLs."""
     raise ValueError("only references inside the schema are resolved")
 
 
@@ -388,7 +395,7 @@ def _first_line(problem: Exception) -> str:
 
 
 def first_complaint(validator: Any, value: Any) -> str:
-    """What does not fit, naming the place; "" if all does."""
+    """Return the first validation error with the path of the value; "" if the value is valid."""
     for error in validator.iter_errors(value):
         path = ".".join(["payload", *(str(step) for step in error.instance_path)])
         return f"{path}: {error.message}"

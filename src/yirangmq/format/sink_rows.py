@@ -1,8 +1,8 @@
 """Rows of a sink batch: from records to envelopes, dead letters and topic records.
 
 The record's topic is the target: ``queue:mail``, ``topic:trades`` or ``dlq:mail``. Its headers are the members of an
-envelope; headers of other names are attributes. A row that cannot be taken goes to the dead letters with its reason,
-where the batch allows that; otherwise ``BadInput`` names the row. The same records give the same rows every time."""
+envelope; headers of other names are attributes. A row that is invalid becomes a dead letter with the reason if the
+batch allows that; otherwise ``BadInput`` names the row. The same records give the same rows every time."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -27,23 +27,23 @@ TEXTS = {
 }
 NUMBERS = {"version": "version", "priority": "priority", "delaySec": "delay", "ttlSec": "ttl"}
 ATTRIBUTES = "attributes"
-"""A header with a JSON object; headers of other names are attributes too, each a text."""
+"""Header with a JSON object of attributes. Headers of other names are attributes too, each a string."""
 REASON = "reason"
-"""The header of a dead letter that says why."""
+"""Header of a dead letter with the reason."""
 TOPIC = b"topic:"
-"""How the target of a row for a topic begins."""
+"""Prefix of the target of a row for a topic."""
 IS_JSON = "isJson"
-"""A header of a row for a queue: ``yes``, the payload is JSON; ``maybe``: it is if it can be read as such."""
+"""Header of a row for a queue. ``yes``: the payload is JSON. ``maybe``: it is JSON if it parses as such."""
 MAX_REASON = 1000
 IDS_AT_ONCE = 500
 LARGE = 1 << 20
-"""A payload that may be too large for a record."""
+"""Payload bytes above which a record is checked, because it may be too large for the log."""
 BAD = "bad row: "
-"""How the reason begins of a row that could not be taken as it was."""
+"""Prefix of the reason of an invalid row."""
 
 
 class Rows(NamedTuple):
-    """What a batch brings, in its order."""
+    """Rows of a batch in order: envelopes and dead letters per queue, and records of topics."""
 
     queues: dict[str, list[Envelope]]
     dead: dict[str, list[tuple[Envelope, str]]]
@@ -59,10 +59,11 @@ class Rows(NamedTuple):
 
 
 class Sorter:
-    """From records to rows, one lot after the other. ``mark`` is a header for each record that goes to a topic,
-    ``check`` refuses what cannot be one. ``bad_queue``: a row that cannot be taken is buried, in the dead letters of
-    its own queue or else in those of this one; without it ``BadInput`` names the row. The same records are sorted
-    alike every time."""
+    """Converter of records to rows, part by part. The same records give the same rows every time.
+
+    ``mark`` is a header added to each record of a topic. ``check`` raises if a record is invalid. With ``bad_queue``
+    an invalid row becomes a dead letter of its target queue, or of ``bad_queue`` if the target has no valid name.
+    Without ``bad_queue`` the row raises ``BadInput`` that names it."""
 
     def __init__(
         self, ids: Ids, now: int, mark: tuple[str, str], check: Callable[[NewRecord], None], bad_queue: str = ""
@@ -76,7 +77,7 @@ class Sorter:
         self._spare: list[str] = []
         self._places: dict[str, tuple[str, str]] = {}
         self._plain: Mapping[str, str] | None = None
-        """Headers that were seen last among rows for topics, and with the mark."""
+        """Headers of the previous record of a topic. ``_marked`` has the same headers with the mark."""
         self._marked: dict[str, str] = {}
 
     def sort(self, records: Iterable[Record]) -> Rows:
@@ -94,7 +95,7 @@ class Sorter:
         return rows
 
     def passed(self, count: int) -> None:
-        """So many were looked at elsewhere."""
+        """Advance the row number by ``count`` rows that were handled elsewhere."""
         self._number += count
 
     def _take(self, record: Record, rows: Rows) -> None:
@@ -112,7 +113,7 @@ class Sorter:
         self._places[record.topic] = known
 
     def _record(self, topic: str, record: Record) -> NewRecord:
-        """Those with the same headers share them, and are checked once."""
+        """Build the record of a topic. Consecutive records with the same headers share them and are checked once."""
         is_same = record.headers is self._plain
         if not is_same:
             name, value = self._mark
@@ -123,7 +124,7 @@ class Sorter:
         return new
 
     def _bury(self, record: Record, why: str, rows: Rows) -> None:
-        """Its bytes, under a fresh id; whatever else it said may be what was wrong with it."""
+        """Add the payload as a dead letter with a new id. The other members are dropped: any of them may be invalid."""
         place = record.topic.partition(":")[2]
         try:
             queue = validation.check_queue(place, "target")
@@ -146,7 +147,7 @@ class Sorter:
 
 
 def _place(target: str) -> tuple[str, str]:
-    """queue, topic or dlq, and the name."""
+    """Split a target into its kind (queue, topic or dlq) and the name."""
     kind, _, place = target.partition(":")
     if kind not in ("queue", "topic", "dlq"):
         raise BadInput(f"{target[:60]!r} is not queue:NAME, topic:NAME or dlq:NAME", field="target")
@@ -154,7 +155,7 @@ def _place(target: str) -> tuple[str, str]:
 
 
 def are_for_topics(targets: Iterable[bytes]) -> bool:
-    """Whether all of these are topics with names that are allowed."""
+    """Return True if all targets are topics with valid names."""
     try:
         return all(_place(target.decode())[0] == "topic" for target in targets)
     except (BadInput, UnicodeDecodeError):
@@ -162,7 +163,7 @@ def are_for_topics(targets: Iterable[bytes]) -> bool:
 
 
 def set_aside(rows: Rows, queue: str, largest: int) -> None:
-    """Those too large for their queue go to its dead letters, whole."""
+    """Move messages that are too large for their queue to its dead letters, without truncating them."""
     why = f"{BAD}value: {{}} bytes, queue {queue!r} takes {largest}"
     large = [envelope for envelope in rows.queues[queue] if len(envelope.payload) > largest]
     if large:
@@ -171,7 +172,9 @@ def set_aside(rows: Rows, queue: str, largest: int) -> None:
 
 
 def set_unfit_aside(rows: Rows, queue: str, complaints: Sequence[str]) -> None:
-    """Those that the queue's processor refuses, too; a complaint for each row, "" where there is none."""
+    """Move messages that the queue's processor rejects to its dead letters.
+
+    ``complaints`` has the validation error of each row, "" if it is valid."""
     if any(complaints):
         judged = list(zip(rows.queues[queue], complaints, strict=True))
         rows.queues[queue] = [envelope for envelope, complaint in judged if not complaint]

@@ -1,7 +1,7 @@
 """Topic records and cursors as JSON documents, and topic records as messages of a queue.
 
-A record's payload is its own text where it is JSON, else Base64. When a document is published again, the numbers that
-the log gave are ignored.
+A JSON payload is embedded with its own text, any other as Base64. When a document is published again, the numbers that
+the log assigned are ignored.
 
 As a message a record keeps its payload's bytes. Topic, sequences, key and headers become attributes of the envelope;
 the id is that of ``core.bridges``."""
@@ -25,11 +25,11 @@ from yirangmq.format.json_codec import dumps, loads, members
 NS = 1_000_000_000
 GIVEN = frozenset({"topic", "key", "headers", "payload", "payloadBase64"})
 NUMBERS = frozenset({"sequence", "topicSequence", "at", "atNs"})
-"""Members that the log gives: of a record that is published again they are passed over."""
+"""Members that the log assigns. They are ignored when a record is published again."""
 
 
 def as_json(record: Record) -> bytes:
-    """One line. The payload's own text if it is JSON, Base64 if it is not."""
+    """Format a record as one line: a JSON payload as its own text, any other as Base64."""
     head = {
         "sequence": record.sequence,
         "topic": record.topic,
@@ -54,7 +54,7 @@ def is_json(payload: bytes) -> bool:
 
 
 def instant(at_ns: int) -> str:
-    """ISO 8601 in UTC, to the nanosecond; a number of nanoseconds past the year 9999 stays a number."""
+    """Format ns since 1970 as ISO 8601 in UTC, to the nanosecond. Past the year 9999, return the number as text."""
     seconds, rest = divmod(at_ns, NS)
     try:
         return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:09d}+00:00"
@@ -63,8 +63,9 @@ def instant(at_ns: int) -> str:
 
 
 def from_json(text: bytes, topic: str | None = None) -> NewRecord:
-    """What ``as_json`` wrote, to be published again; its payload keeps its very bytes. ``topic``: of one that has
-    none. An object without a payload, or anything else, is a bare payload."""
+    """Parse a document written by ``as_json`` for publishing again. The payload keeps its bytes.
+
+    ``topic`` is used if the document has none. A document without a payload member is a bare payload."""
     parts = members(text)
     if parts is None or not ("payload" in parts or "payloadBase64" in parts):
         loads(text)
@@ -93,7 +94,7 @@ def _payload(parts: Mapping[str, bytes]) -> bytes:
 
 
 def from_base64(text: bytes) -> bytes:
-    """The bytes of the member ``payloadBase64``, which is given as JSON text."""
+    """Decode the member ``payloadBase64``, given as JSON text."""
     written = loads(text)
     try:
         if not isinstance(written, str):
@@ -104,7 +105,7 @@ def from_base64(text: bytes) -> bytes:
 
 
 def cursor_document(cursor: Cursor, last: int, epoch: str) -> dict[str, Any]:
-    """A durable subscriber that is away, beside a log of this epoch that ends at ``last``."""
+    """Return the document of a disconnected durable subscriber. ``last`` and ``epoch`` are those of the log."""
     return {
         "subscriber": cursor.name,
         "name": cursor.name,
@@ -124,7 +125,7 @@ MILLISECOND = 1_000_000
 
 
 def envelope_of(record: Record, queue: str, epoch: str, now: int, *, groups: bool) -> Envelope:
-    """``groups``: its key becomes the group."""
+    """Build the message of a record. With ``groups`` the record's key becomes the message's group."""
     attributes: dict[str, Any] = {
         "topic": record.topic,
         "sequence": record.sequence,
@@ -154,7 +155,7 @@ def envelope_of(record: Record, queue: str, epoch: str, now: int, *, groups: boo
 
 
 def _is_json(payload: bytes) -> bool:
-    """JSON text without space around it, which a store of JSON files would not keep."""
+    """Return True if the payload is JSON without surrounding space, which the files store would not keep."""
     if not payload or payload[0] in SPACE or payload[-1] in SPACE:
         return False
     try:

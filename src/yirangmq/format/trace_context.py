@@ -1,7 +1,7 @@
 """Trace context of a message, for OpenTelemetry.
 
-It is read from the attribute ``traceparent`` (W3C), or from ``traceId``. The library is used only where the process has
-loaded it and set up a tracer provider; ``observe.traces`` and ``consumer.worker_pool`` make the spans."""
+It is read from the attribute ``traceparent`` (W3C), or from ``traceId``. The library is used only if the process has
+loaded it and set up a tracer provider. ``observe.traces`` and ``consumer.worker_pool`` create the spans."""
 
 import sys
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 
 
 def provider() -> "TracerProvider | None":
-    """The one that somebody has set up in this process, which loads the library; None otherwise."""
+    """Return the tracer provider that is set up in this process; None if there is none.
+
+    Setting one up loads the library, so this function does not load it."""
     if "opentelemetry.trace" not in sys.modules:
         return None
     from opentelemetry import trace
@@ -22,7 +24,7 @@ def provider() -> "TracerProvider | None":
 
 
 def parent_of(header: dict[str, Any]) -> "Context | None":
-    """What the spans hang under: the producer's span, or a trace of which only the id is known."""
+    """Return the context of the parent span: the producer's span, or a trace of which only the id is known."""
     from opentelemetry import trace
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -33,13 +35,13 @@ def parent_of(header: dict[str, Any]) -> "Context | None":
     number = _trace_number(header.get("traceId"))
     if not number:
         return None
-    # Only the trace is known, not who began it: the lower half of its number stands for that.
+    # Only the trace id is known. The lower 64 bits of it serve as the id of the parent span, which must not be 0.
     span = trace.SpanContext(number, number & (2**64 - 1) or 1, True, trace.TraceFlags(trace.TraceFlags.SAMPLED))
     return trace.set_span_in_context(trace.NonRecordingSpan(span))
 
 
 def _trace_number(text: object) -> int:
-    """32 hexadecimal digits, dashes apart, as a number; 0 where it is anything else."""
+    """Parse 32 hexadecimal digits, ignoring dashes. Return 0 for any other value."""
     digits = text.replace("-", "") if isinstance(text, str) else ""
     if len(digits) != 32 or any(digit not in "0123456789abcdefABCDEF" for digit in digits):
         return 0
