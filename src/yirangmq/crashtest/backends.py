@@ -1,6 +1,6 @@
 """Backends under test, and the I/O recorders below them: a ``Disk``, and a VFS for SQLite.
 
-A recorder does what it is asked, then notes it in the journal. The VFS models two habits of SQLite's unix VFS. The
+A recorder executes a call, then adds it to the journal. The VFS models two properties of SQLite's unix VFS. The
 shared-memory file does not survive a power cut. The first sync of a journal or WAL opened with permission to create it
 also syncs its folder; a test proves this.
 
@@ -26,7 +26,7 @@ from yirangmq.stores.sqlite.store import SqliteStore
 
 
 class RecordingDisk(Disk):
-    """Does what it is asked, then notes it. What the journal's folder does not hold is done and not noted."""
+    """Disk that executes each call, then records it. Calls outside the journal's folder are not recorded."""
 
     def __init__(self, journal: Journal, *, use_syncfs: bool) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class RecordingDisk(Disk):
         return fd
 
     def write(self, fd: int, data: bytes) -> None:
-        offset = os.fstat(fd).st_size  # new files and appended ones alike are written at their end
+        offset = os.fstat(fd).st_size  # both new and appended files are written at their end
         super().write(fd, data)
         if fd in self._nodes:
             self._journal.add(Write(self._nodes[fd], offset, bytes(data)))
@@ -136,7 +136,7 @@ JOURNALS = apsw.SQLITE_OPEN_MAIN_JOURNAL | apsw.SQLITE_OPEN_WAL
 
 
 class RecordingVfs(apsw.VFS):
-    """Register it under a name, open connections with that name, read ``journal`` afterwards."""
+    """SQLite VFS that records the I/O. Open connections with its name, then read ``journal``."""
 
     def __init__(self, name: str, journal: Journal) -> None:
         super().__init__(name, BASE)
@@ -203,10 +203,10 @@ def sync_folder_of(journal: Journal, path: Path) -> None:
 
 OpenStore = Callable[[], Store]
 STORE = "store"
-"""The name of the store's file or folder."""
+"""Name of the store's file or folder."""
 REDO_BYTES = 16384
 SHARED = f"{STORE}-shm"
-"""SQLite's index of the WAL, shared by processes."""
+"""SQLite's shared-memory index of the WAL."""
 
 
 class Backend(Protocol):
@@ -215,25 +215,25 @@ class Backend(Protocol):
 
     @property
     def is_atomic(self) -> bool:
-        """A call cut off half-way is there wholly or not at all; where not, each message is."""
+        """True if an interrupted call is on disk completely or not at all. Otherwise this holds per message."""
 
     def recorded(self, top: Path, journal: Journal) -> AbstractContextManager[OpenStore]:
-        """Ways to open the store below ``top``, as often as wanted, with everything it does in the journal."""
+        """Yield a function that opens the store in ``top``, any number of times, with all its I/O recorded."""
 
     def plain(self, top: Path) -> Store:
-        """The store as users open it."""
+        """Open the store as users do, without a recorder."""
 
     def is_recorded(self, path: str) -> bool:
-        """False: the store never syncs this file, and makes it anew after a power cut."""
+        """Return False if the store never syncs this file and rebuilds it after a power cut."""
 
     def debris(self, day: Path) -> Tree:
-        """Such files as may still lie there, with any content. ``day``: where the recorded store was."""
+        """Return stale files that are never synced. ``day`` is the folder of the recorded store."""
 
     def half_written(self, top: Path) -> list[str]:
-        """Files of unfinished messages that lie where they were being written."""
+        """Return the files of half-written messages that are still in the temporary folder."""
 
     def set_aside(self, top: Path) -> int:
-        """How many files the store has put where they can do no harm, for a person to see."""
+        """Return the number of files that the store has quarantined."""
 
 
 class SqliteBackend:
@@ -262,7 +262,7 @@ class SqliteBackend:
         return {SHARED: bytes(range(256)) * 128}
 
     def half_written(self, top: Path) -> list[str]:
-        return []  # what a transaction left unfinished is no part of the file
+        return []  # an unfinished transaction is not part of the database
 
     def set_aside(self, top: Path) -> int:
         return 0
@@ -272,8 +272,10 @@ class SqliteBackend:
 
 
 class ServedBackend(SqliteBackend):
-    """``yirangmq torture --backend served``: SQLite as a server has it, once in its process. Without threads, whose
-    work could not be told apart, and with little room beside the file, so that all there is happens."""
+    """``yirangmq torture --backend served``: SQLite as a server uses it, one handle per process.
+
+    It runs without threads, because the journal cannot tell the I/O of one thread from that of another. The redo log is
+    small, so that every path of the store runs."""
 
     name = "served"
 
@@ -296,7 +298,7 @@ class ServedBackend(SqliteBackend):
 
 
 class FilesBackend:
-    """``yirangmq torture --backend fs``. Every second opening does without ``syncfs``, as on other systems."""
+    """``yirangmq torture --backend fs``. Every second handle does not use ``syncfs``, as on other systems."""
 
     name = "fs"
     is_atomic = False
@@ -326,7 +328,7 @@ class FilesBackend:
 
 
 class LogBackend:
-    """``yirangmq torture --backend log``: a log of topics and its cursors; no store of queues (log_workload.py)."""
+    """``yirangmq torture --backend log``: a topic log with its cursors and no queue store (``log_workload``)."""
 
     name = "log"
 

@@ -1,13 +1,13 @@
-"""Disk model of a power cut: file trees, the recorded I/O, and what may be on disk after a cut.
+"""Disk model of a power cut: file trees, the recorded I/O, and the possible disks after a cut.
 
-``Tree`` is a disk's content as a value. ``Journal`` lists in order what a store asked of the disk; it follows which
-name stands for which file.
+``Tree`` is a disk's content as a value. ``Journal`` lists the I/O of a store in order, and tracks which name refers to
+which file.
 
-``Shadow`` is the disk after some of these events, by the rules POSIX gives for fsync, read at their worst:
+``Shadow`` is the disk after some of these events, by the worst reading of the POSIX rules for fsync:
 
 - Syncing a file makes its content durable, not its name. Syncing a folder makes the names in it durable.
-- Until then a file may hold any part of what was written since its last sync. A name may stand for anything it stood
-  for since its folder's last sync.
+- Until then a file may have any part of the data written since its last sync. A name may refer to any file that it
+  referred to since its folder's last sync.
 - A rename leaves the old name, the new name, or both; never neither.
 
 ``crashtest.power_cuts`` picks from these possibilities."""
@@ -22,22 +22,22 @@ from typing import NamedTuple
 # -- file trees --------------------------------------------------------------------------------------------------------
 
 Tree = Mapping[str, bytes | None]
-"""Paths below one folder, parents first, to a file's bytes; None is a folder."""
+"""Map from the path below one folder to a file's bytes, parents first. None is a folder."""
 
 
 def lay_out(tree: Tree, folder: Path) -> None:
-    """Make these files and folders, and nothing else, in an empty folder."""
+    """Create the files and folders of a tree in an empty folder."""
     for path, content in tree.items():
         place = f"{folder}/{path}"
         if content is None:
-            os.mkdir(place)  # noqa: PTH102 — thousands of trees are laid out, and paths as text take half the time
+            os.mkdir(place)  # noqa: PTH102 — thousands of trees are written, and paths as text take half the time
         else:
             with open(place, "xb", buffering=0) as file:  # noqa: PTH123
                 file.write(content)
 
 
 def read_tree(folder: Path) -> dict[str, bytes | None]:
-    """What ``lay_out`` would need to make this folder again."""
+    """Read a folder as a tree: the inverse of ``lay_out``."""
     found: dict[str, bytes | None] = {}
     for place in sorted(folder.rglob("*")):
         found[place.relative_to(folder).as_posix()] = None if place.is_dir() else place.read_bytes()
@@ -45,7 +45,7 @@ def read_tree(folder: Path) -> dict[str, bytes | None]:
 
 
 def digest(tree: Tree) -> bytes:
-    """The same for the same names and contents, and practically never else."""
+    """Return a hash of the names and contents of a tree."""
     total = hashlib.blake2b(digest_size=16)
     for path in sorted(tree):
         content = tree[path]
@@ -58,11 +58,11 @@ def digest(tree: Tree) -> bytes:
 # -- recorded I/O ------------------------------------------------------------------------------------------------------
 
 TOP = 0
-"""The number of the folder that holds everything."""
+"""Node number of the top folder."""
 
 
 class Name(NamedTuple):
-    """A name in a folder; the folder by its number, so that moving it does not matter."""
+    """A name in a folder. The folder is a node number, so the name stays valid if the folder is moved."""
 
     folder: int
     text: str
@@ -92,7 +92,7 @@ class SyncAll(NamedTuple):
 
 
 class Bind(NamedTuple):
-    """The name stands for this file or folder from now on."""
+    """The name refers to this file or folder from now on."""
 
     name: Name
     node: int
@@ -104,20 +104,20 @@ class Unbind(NamedTuple):
 
 
 class Move(NamedTuple):
-    """A rename: ``new`` stands for what ``old`` stood for."""
+    """A rename: ``new`` refers to the node that ``old`` referred to."""
 
     old: Name
     new: Name
 
 
 class Called(NamedTuple):
-    """The workload made its call of this number."""
+    """The workload started its call of this number."""
 
     call: int
 
 
 class Returned(NamedTuple):
-    """The call came back: what it did is confirmed."""
+    """The call returned: its changes are confirmed."""
 
     call: int
 
@@ -126,7 +126,7 @@ Event = Write | Truncate | SyncFile | SyncFolder | SyncAll | Bind | Unbind | Mov
 
 
 class Journal:
-    """The list of events, and the names as a running system sees them."""
+    """Recorded I/O events, and the names as a running system sees them."""
 
     def __init__(self, top: Path, start: Tree | None = None) -> None:
         self._top = top
@@ -141,7 +141,7 @@ class Journal:
     # -- names ----------------------------------------------------------------------------------------------------
 
     def holds(self, path: PurePath | str) -> bool:
-        """Whether the path lies below the folder this journal is about."""
+        """Return True if the path is below the recorded folder."""
         return PurePath(path).is_relative_to(self._top)
 
     def name(self, path: PurePath | str) -> Name:
@@ -152,7 +152,7 @@ class Journal:
         return Name(folder, last)
 
     def node(self, path: PurePath | str) -> int | None:
-        """What the path stands for; None: nothing."""
+        """Return the node of the path; None if it does not exist."""
         if PurePath(path) == self._top:
             return TOP
         return self.names.get(self.name(path))
@@ -184,7 +184,7 @@ class Journal:
 
 
 def number(tree: Tree) -> tuple[dict[Name, int], dict[int, bytes | None]]:
-    """Give every file and folder of a tree its number; names to numbers, numbers to contents."""
+    """Number the files and folders of a tree. Return the maps from name to node and from node to content."""
     nodes: dict[str, int] = {".": TOP}
     names: dict[Name, int] = {}
     contents: dict[int, bytes | None] = {TOP: None}
@@ -196,20 +196,24 @@ def number(tree: Tree) -> tuple[dict[Name, int], dict[int, bytes | None]]:
     return names, contents
 
 
-# -- what may be on disk -----------------------------------------------------------------------------------------------
+# -- possible disks ----------------------------------------------------------------------------------------------------
 
 DataChange = Write | Truncate
 
 
 class Version(NamedTuple):
-    """What a name stood for at one time. ``needs``: if this has happened, that name has come at least that far."""
+    """The node that a name referred to at one time.
+
+    ``needs`` is a dependency: if this version is on disk, the other name is at least at the given version."""
 
     node: int | None
     needs: tuple[Name, int] | None = None
 
 
 class Shadow:
-    """The disk after some events: certain contents, open changes. Feed it events in order."""
+    """Possible disks after some events: durable contents and names, and the unsynced changes after them.
+
+    Feed it the events in order. A name has versions; ``least`` is the index of the durable one."""
 
     def __init__(self, start: Tree) -> None:
         names, self.contents = number(start)
@@ -242,7 +246,7 @@ class Shadow:
             case Move(old, new):
                 self._move(old, new)
             case _:
-                pass  # what the workload does leaves the disk alone
+                pass  # events of the workload do not change the disk
 
     def is_open(self) -> bool:
         return bool(self.changes or self.open_names)
@@ -275,7 +279,7 @@ class Shadow:
             self._settle(name, len(self.versions[name]) - 1)
 
     def _settle(self, name: Name, least: int) -> None:
-        """The name has come this far, for certain; and so has whatever that needs."""
+        """Mark versions of a name up to ``least`` as durable, and the versions of other names that they need."""
         known = self.least[name]
         if least <= known:
             return
@@ -289,7 +293,7 @@ class Shadow:
     # -- possibilities --------------------------------------------------------------------------------------------
 
     def closed(self, picks: dict[Name, int]) -> dict[Name, int]:
-        """The picks, with what they need: a name that was renamed away pulls the name it went to along."""
+        """Complete the picks with the versions that they need: the removal of a renamed name needs its new name."""
         picks = dict(picks)
         todo = list(picks)
         while todo:
@@ -304,7 +308,7 @@ class Shadow:
         return picks
 
     def rebuild(self, picks: dict[Name, int], contents: dict[int, bytes]) -> dict[str, bytes | None]:
-        """The disk on which each name stands at its pick (or where it surely is), with these contents of open files."""
+        """Build the disk from the picked version of each name (default: the durable one) and these file contents."""
         tree: dict[str, bytes | None] = {}
         todo: list[tuple[str, int]] = [("", TOP)]
         while todo:
@@ -321,7 +325,7 @@ class Shadow:
 
 
 def apply_all(content: bytes, changes: list[DataChange]) -> bytes:
-    """The content after all of these changes."""
+    """Return the content after all changes."""
     image = bytearray(content)
     for change in changes:
         apply_one(image, change)

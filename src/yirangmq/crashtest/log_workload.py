@@ -1,7 +1,7 @@
 """Workload of the power-cut run on the topic log and its cursors.
 
 It appends batches of every size over many small segments, trims, recycles files, moves cursors, and reopens the log in
-between. The same seed gives the same calls: nothing runs in the background. Each call is announced to the journal."""
+between. The same seed gives the same calls: nothing runs in the background. The journal records each call."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,13 +19,13 @@ from yirangmq.stores.log.log import LogSettings, SegmentLog
 TOPICS = ("trades", "quotes", "rare")
 NAMES = ("billing", "audit")
 SETTINGS = LogSettings(segment_bytes=4096, ahead=False)
-"""Small, so that there are many; and nothing in the background, so that a run can be repeated."""
+"""Small segments, so that there are many. No background work, so that a run is reproducible."""
 KEPT_BYTES = 9_000
 MORNING = ("append", "append many", "append", "confirm")
 
 
 class LogSnapshot(NamedTuple):
-    """Everything a log knows, as one value that can be compared."""
+    """Content of a log and its cursors as one comparable value."""
 
     epoch: str
     first: int
@@ -67,7 +67,7 @@ def take_log(opened: OpenLog) -> LogSnapshot:
 
 
 def tell_log(backend: LogBackend, top: Path, seed: int, steps: int) -> Story:
-    """Live through the day below ``top``, an empty folder, and keep the journal of it."""
+    """Run the workload in ``top``, an empty folder, and record its I/O."""
     journal = Journal(top)
     day = _Day(top, backend.disk(journal), journal, Random(f"log {seed}"))
     try:

@@ -1,10 +1,10 @@
 """Power-cut outcomes: how much of unsynced data is left, and which of the possible disks to try.
 
-Each ``Keep`` makes one content from the durable content of a file and the changes after it: lost, kept, zeros, torn at
-a byte, or scattered by sector.
+Each ``Keep`` computes one content from the durable content of a file and the changes after it: lost, kept, zeros, torn
+at a byte, or scattered by sector.
 
-``wrecks`` yields up to ``budget`` different disks of a ``Shadow``: all where they are few, otherwise the extremes,
-cases with exactly one name early or late, and a seeded draw. The same seed gives the same disks."""
+``wrecks`` yields up to ``budget`` different disks of a ``Shadow``: all of them if they are few, otherwise the extremes,
+cases with exactly one name early or late, and a seeded sample. The same seed gives the same disks."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ from yirangmq.crashtest.disk_model import (
 # -- contents of an unsynced file --------------------------------------------------------------------------------------
 
 SECTORS = (512, 4096)
-"""What disks of both kinds write at once; a write may be torn between these, at places that are multiples of them."""
+"""Sector sizes in bytes of both kinds of disks. A sector is written atomically; a write may be torn between sectors."""
 
 
 class Keep(Protocol):
@@ -38,7 +38,7 @@ class Keep(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Nothing reached the disk."""
+    """No unsynced change reached the disk."""
 
     def left(self, safe: bytes, changes: list[DataChange]) -> bytes:
         return safe
@@ -46,7 +46,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """All of it did, although nobody asked."""
+    """All changes reached the disk, although they were not synced."""
 
     def left(self, safe: bytes, changes: list[DataChange]) -> bytes:
         return apply_all(safe, changes)
@@ -54,7 +54,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Hollow:
-    """The file grew, and the new part is zeros: the size was written, the data was not."""
+    """The file has the new size, and the new part is zeros: the size was written, the data was not."""
 
     def left(self, safe: bytes, changes: list[DataChange]) -> bytes:
         size = len(apply_all(safe, changes))
@@ -63,7 +63,7 @@ class Hollow:
 
 @dataclass(frozen=True, slots=True)
 class Torn:
-    """The first ``whole`` changes, and ``part`` bytes of the next."""
+    """The first ``whole`` changes reached the disk, and ``part`` bytes of the next."""
 
     whole: int
     part: int
@@ -79,7 +79,9 @@ class Torn:
 
 @dataclass(frozen=True, slots=True)
 class Scattered:
-    """Each sector of each write kept or not, in no order; ``junk``: a hole in new ground holds rubbish, not zeros."""
+    """Each sector of each write is kept or lost independently.
+
+    With ``junk`` a lost range beyond the old end of the file has random bytes, not zeros."""
 
     seed: int
     sector: int
@@ -102,7 +104,7 @@ class Scattered:
 
 
 def any_keep(chance: Random, changes: list[DataChange]) -> Keep:
-    """One of the kinds, with numbers that fit these changes."""
+    """Draw an outcome with parameters that fit these changes."""
     kind = chance.randrange(8)
     if kind == 0:
         return Lost()
@@ -118,7 +120,7 @@ def any_keep(chance: Random, changes: list[DataChange]) -> Keep:
 
 
 def _sectors(write: Write, size: int) -> list[tuple[int, int]]:
-    """The parts of a write that lie in different sectors of the disk."""
+    """Split a write at the sector borders; return start and end of each part."""
     end = write.offset + len(write.data)
     edges = [write.offset, *range((write.offset // size + 1) * size, end, size), end]
     return list(pairwise(edges))
@@ -127,11 +129,11 @@ def _sectors(write: Write, size: int) -> list[tuple[int, int]]:
 # -- choice of disks ---------------------------------------------------------------------------------------------------
 
 TRIES = 4
-"""Different choices often make the same disk; so many choices per wanted disk, then it is enough."""
+"""Maximum number of choices per requested disk. Different choices often give the same disk."""
 
 
 class Wreck(NamedTuple):
-    """One disk a power cut could leave. ``story`` says which names are not the latest, and what files hold."""
+    """A disk that a power cut could leave. ``story`` lists the late names and the contents of unsynced files."""
 
     tree: Tree
     digest: bytes
@@ -139,7 +141,7 @@ class Wreck(NamedTuple):
 
 
 def wrecks(shadow: Shadow, budget: int, chance: Random) -> Iterator[Wreck]:
-    """Up to ``budget`` different disks, the same ones for the same chance."""
+    """Yield up to ``budget`` different disks. The same random state gives the same disks."""
     seen: set[bytes] = set()
     for picks, keeps in islice(_candidates(shadow, budget, chance), TRIES * budget):
         wreck = _build(shadow, picks, keeps)
@@ -188,13 +190,13 @@ def _candidates(shadow: Shadow, budget: int, chance: Random) -> Iterator[tuple[d
 def _all_but_one(
     most: dict[Name, int], other: dict[Name, int], keeps: dict[int, Keep]
 ) -> Iterator[tuple[dict[Name, int], dict[int, Keep]]]:
-    """The classic slips: exactly one name late, or exactly one early."""
+    """Yield the classic cases: exactly one name late, or exactly one early."""
     for name in most:
         yield {**most, name: other[name]}, keeps
 
 
 def _any_picks(ranges: dict[Name, range], chance: Random) -> dict[Name, int]:
-    """Leaning to one side or the other, so that both nearly all and nearly none come up."""
+    """Draw a version of each name. The bias varies, so that disks with nearly all and nearly no changes occur."""
     lean = chance.choice((0.1, 0.5, 0.9))
     return {
         name: span[-1] if chance.random() < lean else chance.choice(span[:-1] or span) for name, span in ranges.items()

@@ -1,7 +1,7 @@
-"""Power-cut run: records a workload, cuts the power at every event, verifies what could be left.
+"""Power-cut run: records a workload, cuts the power at every event, verifies the possible disks.
 
-``Game`` is what differs between stores and the topic log: how the workload is recorded, how a possible disk is opened
-and verified. ``torture`` lays each disk out in a folder, in memory where the system has ``/dev/shm``, and verifies it.
+``Game`` has the differences between stores and the topic log: how the workload is recorded, how a possible disk is
+opened and verified. ``torture`` writes each disk to a folder, in ``/dev/shm`` if the system has it, and verifies it.
 
 One disk in three also gets stale files that the store never syncs. After one in six the power fails again while the
 store is opened. The run stops early after ``Plan.enough`` losses."""
@@ -24,7 +24,7 @@ from yirangmq.crashtest.workload import NOTHING, START_MS, Call, Snapshot, Story
 
 
 class Moment(NamedTuple):
-    """When the power failed: after the call ``done`` had returned, while ``under_way`` was, if one was."""
+    """Time of a power cut: after the call ``done`` returned, and during ``under_way`` if that is not None."""
 
     done: Call | None
     under_way: Call | None
@@ -37,22 +37,22 @@ class Moment(NamedTuple):
 
 class Game(Protocol):
     def tell(self, top: Path, seed: int, steps: int) -> Story:
-        """Live through a day below ``top`` and keep the journal of it."""
+        """Run the workload in the folder ``top`` and record its I/O."""
 
     def open_recorded(self, top: Path, journal: Journal) -> None:
-        """Open what lies there, look at it and close it, with everything that is done to the disk in the journal."""
+        """Open the store in ``top``, read it and close it, and record all its I/O in the journal."""
 
     def judge(self, top: Path, moment: Moment) -> list[str]:
-        """What is wrong with what lies there."""
+        """Verify the store in ``top`` and return the problems."""
 
     def is_recorded(self, path: str) -> bool:
-        """False: this file is never synced, and made anew after a power cut."""
+        """Return False if the store never syncs this file and rebuilds it after a power cut."""
 
     def debris(self, day: Path) -> Tree:
-        """Files that are never synced, as they may lie about after a cut."""
+        """Return stale files that are never synced, as they may exist after a cut."""
 
     def set_aside(self, top: Path) -> int:
-        """How many files were put where they can do no harm."""
+        """Return the number of quarantined files."""
 
 
 def game_of(backend: Backend | LogBackend) -> Game:
@@ -75,7 +75,7 @@ class StoreGame:
     def judge(self, top: Path, moment: Moment) -> list[str]:
         try:
             store = self._backend.plain(top)
-        except Exception as error:  # as in the judge
+        except Exception as error:  # of any type, as in ``judge``
             return [f"does not open: {type(error).__name__}: {error}"]
         try:
             left = [f"{path} is half-written and was not set aside" for path in self._backend.half_written(top)]
@@ -117,7 +117,7 @@ class LogGame:
         after: LogSnapshot = moment.under_way.after if moment.under_way is not None else before
         try:
             return judge_log(top, ExpectedLog(before, after, moment.now_ms))
-        except Exception as error:  # whatever it is: a log must not fall over what it finds
+        except Exception as error:  # of any type: a log must not fail because of the files it finds
             return [f"{type(error).__name__}: {error}"]
 
     def is_recorded(self, path: str) -> bool:
@@ -133,13 +133,13 @@ class LogGame:
 # -- the run -----------------------------------------------------------------------------------------------------------
 
 MEMORY = Path("/dev/shm")
-"""Wrecks are made by the thousand and thrown away; where there is a disk in memory, it spares the real one."""
+"""Folder for the possible disks. Thousands are written and deleted; in memory they do not wear the real disk."""
 DEBRIS = 3
-"""One wreck in so many has what the store never syncs lying about, from another time."""
+"""One disk in this many also gets stale files that the store never syncs."""
 SECOND_CUT = 6
-"""After one wreck in so many the power fails again, while the store is being opened."""
+"""After one disk in this many the power fails again while the store is opened."""
 MOST_LOSSES = 20
-"""Enough to see what is wrong."""
+"""Default number of losses after which a run stops."""
 
 
 class Plan(NamedTuple):
@@ -147,17 +147,17 @@ class Plan(NamedTuple):
     steps: int
     seed: int
     states: int
-    """Different disks to try at each point."""
+    """Number of different disks per point."""
     keep: Path | None = None
-    """Where to keep the wrecks in which something was lost."""
+    """Folder for copies of the disks on which something was lost."""
     only: int | None = None
-    """Cut at this point and no other."""
+    """Cut at this point only."""
     enough: int = MOST_LOSSES
-    """Losses after which to stop."""
+    """Number of losses after which the run stops."""
 
 
 class Loss(NamedTuple):
-    """A promise broken: where the cut was, during which call, on what disk, and what was wrong."""
+    """A broken guarantee: the point of the cut, the call, the disk, and the problems."""
 
     point: int
     call: str
@@ -172,12 +172,12 @@ class Report(NamedTuple):
     states: int
     second_cuts: int
     set_aside: int
-    """Half-written messages found and put aside, over all disks."""
+    """Half-written messages that were quarantined, over all disks."""
     losses: list[Loss]
 
 
 def torture(plan: Plan, progress: Callable[[int, int], None] = lambda done, total: None) -> Report:
-    """Cut at every point of one recorded day; stops early once enough losses are found."""
+    """Record a workload and cut the power at every point of it. Stop early after ``Plan.enough`` losses."""
     folder = tempfile.mkdtemp(prefix="yirangmq-torture-", dir=MEMORY if MEMORY.is_dir() else None)
     try:
         return _Torture(plan, Path(folder)).run(progress)
@@ -251,7 +251,7 @@ class _Torture:
                 return
 
     def _cut_again(self, point: int, wreck: Wreck, chance: Random) -> None:
-        """The power fails again while the store is opened; whatever mends it must itself be safe."""
+        """Cut the power again while the store is opened: its recovery must itself be crash-safe."""
         folder = self._laid_out(wreck)
         journal = Journal(folder, wreck.tree)
         try:

@@ -1,8 +1,8 @@
-"""Verification after a power cut: opens a store or a log and compares it with what was confirmed.
+"""Verification after a power cut: opens a store or a log and compares it with the confirmed content.
 
-``Expected`` and ``ExpectedLog`` hold the content before the call that was cut off, and the content after it. Every
-message or record must match one of the two, counters must be right, and ``check`` must find nothing. Then the store or
-log must work: new messages and records go through, and every message that is owed is delivered once and whole."""
+``Expected`` and ``ExpectedLog`` hold the content before the interrupted call and the content after it. Every message or
+record must match one of the two, counters must be right, and ``check`` must find nothing. Then the store or log must
+work: new messages and records succeed, and every unfinished message is delivered once and complete."""
 
 from pathlib import Path
 from random import Random
@@ -34,14 +34,14 @@ from yirangmq.stores.log.readonly import SegmentView
 # -- stores ------------------------------------------------------------------------------------------------------------
 
 LATER_MS = 600_000
-"""By then every delay and every lease of the workload is over."""
+"""Time in ms after which every delay and every lease of the workload has ended."""
 MOST = 10_000
 PROBE = "probe"
 PROBE_POLICY = {"retry": {"limit": 3}}
 
 
 class Expected(NamedTuple):
-    """What the store knew before the call that was cut off, and what it would have known after it."""
+    """Content of the store before the interrupted call, and after it had the call completed."""
 
     before: Snapshot
     after: Snapshot
@@ -50,7 +50,7 @@ class Expected(NamedTuple):
 
 
 def judge(store: Store, expected: Expected) -> list[str]:
-    """What is wrong with this store; nothing, if every promise was kept. Uses it up: messages are taken and acked."""
+    """Verify a store after a power cut and return the problems. The store is used up: messages are leased and acked."""
     try:
         found = take(store)
         complaints = [
@@ -62,7 +62,7 @@ def judge(store: Store, expected: Expected) -> list[str]:
         if not complaints:
             complaints = _trial(store, found, expected.now_ms)
         return complaints
-    except Exception as error:  # whatever it is: a store must not fall over what it finds
+    except Exception as error:  # of any type: a store must not fail because of the files it finds
         return [f"{type(error).__name__}: {error}"]
 
 
@@ -84,13 +84,15 @@ def differences(found: Snapshot, expected: Expected) -> list[str]:
 
 
 def _is_going(card: Card | None, old: Card | None, new: Card | None) -> bool:
-    """A message whose time is over is being forgotten: what lay beside it may go first."""
+    """Return True if an expired message is half removed: its other files may be removed before its state."""
     return card is not None and old is not None and new is None and card.message == old.message
 
 
 def _is_in_turn(card: Card | None, old: Card | None, new: Card | None) -> bool:
-    """One of a group. If of a call that concerned two of them only half is there, who is first is found out anew: one
-    that comes behind is held, a lease that nobody was told of taken back. (That they are in turn, ``check`` says.)"""
+    """Return True if a grouped message differs only in its position within the group.
+
+    If only half of a call on two messages of a group is on disk, the store recomputes the first one: a later message
+    becomes held, and an unconfirmed lease is released. ``check`` verifies the order of the group itself."""
     if card is None or not card.message.group or card.state not in (State.HELD, State.READY, State.DELAYED):
         return False
     either = [other for other in (old, new) if other is not None and other.state in WAITING]
@@ -100,7 +102,7 @@ def _is_in_turn(card: Card | None, old: Card | None, new: Card | None) -> bool:
 
 
 def _lasting(message: Message) -> Message:
-    """What does not depend on whose turn it is."""
+    """Return the message without the fields that depend on its position in the group."""
     return message._replace(
         state=State.READY, due_at=0, changed_at=0, consumer="", attempt=0, leases=0, reason="", repeats=0
     )
@@ -119,7 +121,9 @@ def _show(card: Card | None) -> str:
 
 
 def _trial(store: Store, found: Snapshot, now_ms: int) -> list[str]:
-    """Work with it: new messages go through, and every old one that is owed comes, whole, and no other."""
+    """Use the store: publish new messages, then lease and ack all.
+
+    Every unfinished old message must be delivered intact, and no other."""
     queues = Queues(store, StillClock(now_ms), NumberedIds(PROBE), PROBE)
     fresh: set[Key] = set()
     for queue in (*QUEUES, PROBE):
@@ -138,7 +142,7 @@ def _trial(store: Store, found: Snapshot, now_ms: int) -> list[str]:
 
 
 def _drained(queues: Queues, queue: str) -> dict[Key, bytes]:
-    """All that a queue gives to anybody: of each group one after the other."""
+    """Lease and ack all messages of a queue with every consumer, those of a group one after the other."""
     delivered: dict[Key, bytes] = {}
     while taken := [one for consumer in CONSUMERS for one in queues.lease(queue, MOST, consumer=consumer)]:
         delivered |= {(queue, delivery.id): delivery.payload for delivery in taken}
@@ -163,7 +167,7 @@ def _undelivered(found: Snapshot, delivered: dict[Key, bytes], after: Snapshot) 
 
 
 class ExpectedLog(NamedTuple):
-    """What the log knew before the call that was cut off, and what it would have known after it."""
+    """Content of the log before the interrupted call, and after it had the call completed."""
 
     before: LogSnapshot
     after: LogSnapshot
@@ -171,8 +175,9 @@ class ExpectedLog(NamedTuple):
 
 
 def judge_log(top: Path, expected: ExpectedLog) -> list[str]:
-    """What is wrong; nothing, if every promise was kept. First as a reader from outside sees it, then opened, written
-    to and opened again."""
+    """Verify a log after a power cut and return the problems.
+
+    The log is read by an external reader, then opened, appended to and opened again."""
     complaints = [f"from outside: {text}" for text in _seen_from_outside(top, expected)]
     opened = open_all(top, None, expected.now_ms, Random(0))
     try:
@@ -218,7 +223,7 @@ def _seen_from_outside(top: Path, expected: ExpectedLog) -> list[str]:
 
 
 def _state_complaints(opened: OpenLog, found: LogSnapshot) -> list[str]:
-    """The numbers of the topics, against the records themselves."""
+    """Compare the counters of the topics with the records."""
     complaints = []
     topics = opened.log.topics()
     for name, state in topics.items():
@@ -233,7 +238,7 @@ def _work(opened: OpenLog) -> None:
 
 
 def _after_work(top: Path, expected: ExpectedLog, found: LogSnapshot) -> list[str]:
-    """What was there still is, what is new follows it, and nothing that was cut off came back behind it."""
+    """Check after an append: the old records are unchanged, the new ones follow, and no truncated record reappeared."""
     opened = open_all(top, None, expected.now_ms, Random(0))
     try:
         again = take_log(opened)

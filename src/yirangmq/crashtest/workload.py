@@ -1,10 +1,10 @@
 """Workload of the power-cut run on a store, snapshots of a store, and the ledger of confirmed calls.
 
-``tell`` plays every verb on three queues through two openings of one store, with reopening in between. The same seed
-gives the same calls. Each call is announced to the journal; the recorder below the store notes its I/O.
+``tell`` runs every verb on three queues through two handles of one store, and reopens it in between. The same seed
+gives the same calls. The journal records each call; the recorder below the store adds its I/O.
 
-``Snapshot`` is everything a store knows, as one comparable value. ``Ledger`` keeps ids and payloads as the calls
-confirmed them, independently of the store under test."""
+``Snapshot`` is the content of a store as one comparable value. ``Ledger`` keeps ids and payloads as the calls confirmed
+them, independently of the store under test."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -27,14 +27,14 @@ from yirangmq.format.envelope import NewMessage
 
 PAGE = 500
 LIVING = WAITING | {State.DRAFT, State.DEAD, State.PARKED}
-"""States in which a message is still owed to somebody."""
+"""States in which a message must not be lost."""
 
 Key = tuple[str, str]
 """Queue and id."""
 
 
 class Card(NamedTuple):
-    """One message: where it stands, what was sent, why it failed last."""
+    """A stored message: its state, its envelope and its latest failure."""
 
     message: Message
     envelope: Envelope | None
@@ -90,8 +90,9 @@ def _cards(transaction: Transaction, queue: str) -> Iterator[Card]:
 
 
 def recount(snapshot: Snapshot, queue: str) -> dict[str, int]:
-    """How many the queue has in each state, and bytes that wait, counted one by one; history without content is not
-    counted."""
+    """Count the messages of a queue by state, and the bytes of its unfinished messages.
+
+    Done messages without content are not counted."""
     found = dict.fromkeys([*(state.value for state in State if state is not State.DROPPED), "bytes"], 0)
     for (owner, _), card in snapshot.cards.items():
         if owner == queue and card.state in WAITING:
@@ -112,13 +113,15 @@ def miscounts(snapshot: Snapshot) -> list[str]:
 
 
 def mistotals(found: Snapshot, before: Snapshot, after: Snapshot) -> list[str]:
-    """Totals that are not those of the messages found: as before the call that was cut off, and one more for each
-    message of that call that did move. Where only the store can know (a message failed twice in the call, or is
-    forgotten) and half of the call is there, totals must lie between those before and after it."""
+    """Return the totals that do not match the messages found.
+
+    A total must be the one before the interrupted call plus one per message of that call that changed. If half of the
+    call is on disk and the messages do not determine the total (a message failed twice in the call, or was removed),
+    it must be between those before and after the call."""
     wrong = []
     for queue, counts in found.counts.items():
         old = before.counts.get(queue, Counts())
-        new = after.counts.get(queue, old)  # a deleted queue goes as a whole
+        new = after.counts.get(queue, old)  # a queue is deleted atomically
         cards, had, would_have = (
             {key: card for key, card in one.cards.items() if key[0] == queue} for one in (found, before, after)
         )
@@ -140,7 +143,7 @@ def mistotals(found: Snapshot, before: Snapshot, after: Snapshot) -> list[str]:
 
 
 def _steps(old: Card | None, new: Card) -> dict[str, int]:
-    """What one call adds to the totals when it brings a message from here to there."""
+    """Return the additions to the totals when a call changes a message from ``old`` to ``new``."""
     was = old.state if old is not None else None
     is_failed = new.failure is not None and (old is None or new.failure != old.failure)
     return {
@@ -156,7 +159,7 @@ def _steps(old: Card | None, new: Card) -> dict[str, int]:
 
 
 class Ledger:
-    """Messages the store has confirmed and still owes, and those it must never deliver again."""
+    """Confirmed messages that must still exist, and finished ones that must not be delivered again."""
 
     def __init__(self) -> None:
         self.owed: dict[Key, bytes] = {}
@@ -175,7 +178,7 @@ class Ledger:
         self.finished = {key for key in self.finished if key[0] != queue}
 
     def complaints(self, snapshot: Snapshot) -> list[str]:
-        """Where a store that was not even cut off differs from what it told its callers."""
+        """Compare a store without any power cut with its confirmations. Return the differences."""
         found = [f"{queue}/{id} is in two states" for queue, id in snapshot.twice]
         for key, payload in self.owed.items():
             card = snapshot.cards.get(key)
@@ -193,24 +196,23 @@ class Ledger:
 # -- the workload ------------------------------------------------------------------------------------------------------
 
 START_MS = 1_768_296_060_000
-"""2026-01-13T09:21:00Z: any instant will do, if it is always the same."""
+"""2026-01-13T09:21:00Z: an arbitrary but fixed instant."""
 QUEUES = ("orders", "mail", "scratch")
 MAIL_POLICY = {"retry": {"limit": 1}, "archive": {"enabled": False}, "tombstoneSec": 60, "requeue": "front"}
-"""Few attempts, so that messages die; no history, so that contents are removed."""
+"""Few attempts, so that messages become dead; no archive, so that contents are removed."""
 CONSUMERS = ("torturer", "other")
-"""Who takes messages; some are for one of them alone."""
+"""Names of the consumers. Some messages have one of them as target."""
 GROUPS = ("ann", "bob")
 OPENINGS = 2
 LONGEST_LEASE = 40
 DRAFT_MS = 300_000
-"""How long a message may be a draft; longer than most days here last."""
+"""Maximum age of a draft in ms; longer than most workloads run in store time."""
 MORNING = ("publish many", "publish to groups", "publish", "lease", "ack")
-"""How each day begins: with something to do."""
+"""First calls of each workload, so that the later ones have messages to work on."""
 
 
 class Call(NamedTuple):
-    """One call of the workload: what it was, when, and everything the store knew after it (of a store of queues a
-    ``Snapshot``)."""
+    """A call of the workload: its name, its time, and the content after it (``Snapshot`` or ``LogSnapshot``)."""
 
     text: str
     now_ms: int
@@ -221,11 +223,11 @@ class Story(NamedTuple):
     journal: Journal
     calls: list[Call]
     complaints: list[str]
-    """What was wrong without any cut: then there is no point in cutting."""
+    """Problems found without any power cut. If there are some, the run cuts nothing."""
 
 
 class StillClock:
-    """Moves when told."""
+    """``core.ports.Clock`` that moves only when ``now`` is set."""
 
     def __init__(self, now_ms: int = START_MS) -> None:
         self.now = now_ms
@@ -254,7 +256,7 @@ class NumberedIds:
 
 
 def tell(backend: Backend, top: Path, seed: int, steps: int) -> Story:
-    """Live through the day below ``top``, an empty folder, and keep the journal of it."""
+    """Run the workload in ``top``, an empty folder, and record its I/O."""
     journal = Journal(top)
     with backend.recorded(top, journal) as open_store:
         day = _Day(open_store, journal, Random(f"workload {seed}"))
@@ -412,14 +414,14 @@ class _Day:
                 selection.swap(transaction, [Change(*pair) for pair in zip(dead, again, strict=True)], now, set())
 
     def _draft(self) -> None:
-        """A message whose content is still to come."""
+        """Create a draft: a message without content."""
         queue, now, [id] = self._chance.choice(QUEUES), self._clock.now, self._ids.new(1)
         begun = Envelope(queue, id, 3, now, now, 0, None, "", b"", is_json=False)
         with self._chance.choice(self._stores).transaction() as transaction:
             transaction.add([begun], now, now, now + DRAFT_MS)
 
     def _set(self) -> None:
-        """Give a draft its content, or a message in line another one."""
+        """Set the content of a draft, or replace that of a ready message."""
         payload = self._payload()
         with self._chance.choice(self._stores).transaction() as transaction:
             found = [

@@ -1,14 +1,14 @@
-"""Fault injection cases: the operations under test, how one case is played, and its verdict.
+"""Fault injection cases: the operations under test, how one case is run, and its verification.
 
-A case prepares a queue, arms the injector, does one operation and checks:
+A case prepares a queue, arms the injector, runs one operation and checks:
 
-1. The caller got an answer in time: success, or an error with a code of the store.
-2. A confirmed change is there, a refused one is not.
-3. While a fault lasts, health does not say ok. After it, every protocol works and health says ok.
-4. At the end of an operation's cases, a copy of the files, opened as after a kill, says the same and is sound.
+1. The caller got a reply in time: success, or an error with a code of the store.
+2. A confirmed change is in the store, a rejected one is not.
+3. While a fault lasts, health is not ok. After it, every protocol works and health is ok.
+4. At the end of an operation's cases, a copy of the files, opened as after a kill, has the same content and is sound.
 
-An ``Operation`` says how it is prepared and done, and what it may have changed. ``crashtest.faults.runner`` lists
-the cases."""
+An ``Operation`` defines its preparation, the call, and the allowed changes. ``crashtest.faults.runner`` lists the
+cases."""
 
 import contextlib
 import shutil
@@ -36,7 +36,9 @@ Target = StoreTarget | LogTarget
 
 
 class Operation(NamedTuple):
-    """``prepare`` gives what ``act`` needs; ``wrong`` says what is wrong with what was found afterwards."""
+    """An operation under test.
+
+    ``prepare`` returns the argument of ``act``. ``wrong`` returns the problem in the states after the call, or None."""
 
     prepare: Callable[[Protocols, bytes], Any]
     act: Callable[[Protocols, Any, bytes], Any]
@@ -144,7 +146,7 @@ TOPICS: dict[str, Operation] = {
     "record-large": Operation(nothing, lambda protocol, _, token: protocol.record(QUEUE, token), is_stored),
 }
 LIFE = ("open", "close")
-"""Operations on the target as a whole."""
+"""Operations on the whole target."""
 
 
 def _confirm(protocol: Protocols, given: Any, token: bytes) -> None:
@@ -169,16 +171,16 @@ ONCE, WHILE = "once", "while"
 STORE_CODES = frozenset(
     ["store_error", "store_full", "store_busy", "store_read_only", "store_damaged", "unavailable", "cannot_listen"]
 )
-"""What a caller may be told when the store fails."""
+"""Error codes that a caller may get when the store fails."""
 RECOVERY_SECONDS = 5.0
-"""After the end of a fault, health says ok within so long."""
+"""Time limit in seconds for health to become ok after a fault."""
 LARGE = 100_000
-"""Bytes of a payload that does not fit the redo log."""
+"""Size in bytes of a payload that does not fit the redo log."""
 WAITS = frozenset(("mq", "stomp"))
-"""Protocols whose consumer waits until there is a message: it is not told of a store that fails meanwhile, and is
-served when that is over."""
+"""Protocols with a consumer that blocks until there is a message. It gets no error while the store fails, and receives
+its message afterwards."""
 LIFT_SECONDS = 0.2
-"""How long a fault lasts that such a consumer waits through."""
+"""Seconds that a fault lasts while such a consumer waits."""
 PROBE = "probe"
 
 
@@ -201,7 +203,7 @@ class Outcome(NamedTuple):
 
 
 class Bench:
-    """One target in a folder of its own, over calls that can fail."""
+    """Runner of single cases: one target in a separate folder, with faulting I/O calls below it."""
 
     def __init__(self, name: str, start_server: StartServer) -> None:
         self._name = name
@@ -223,7 +225,7 @@ class Bench:
     def _begin(self) -> None:
         self._folders += 1
         self._folder = self._top / f"d{self._folders}"
-        self._folder.mkdir(mode=0o700)  # a looser one is a reason of health
+        self._folder.mkdir(mode=0o700)  # a looser mode would degrade health
         self._calls = SystemCalls(self._injector, self._folder)
         self._calls.__enter__()
         self._opened = target_of(self._name, self._folder, self._injector, self._start_server)
@@ -234,7 +236,7 @@ class Bench:
         self._injector.disarm()
         try:
             self.target.stop()
-        except Exception:  # a target that failed a case may not stop either; the case has been told
+        except Exception:  # a target that failed a case may fail to stop; the case is already reported
             pass
         finally:
             try:
@@ -243,7 +245,7 @@ class Bench:
                 self._calls.__exit__(None, None, None)
 
     def renew(self) -> None:
-        """After a failure: a new target in a new folder, so that one fault is told once."""
+        """Start a new target in a new folder after a failure, so that one fault is reported once."""
         self._end()
         self._refused.clear()
         self._begin()
@@ -265,7 +267,7 @@ class Bench:
     # -- without a fault ----------------------------------------------------------------------------------------------
 
     def calls(self, protocol: str, name: str) -> dict[str, int]:
-        """Of one operation, how many I/O calls can fail with each error."""
+        """Run one operation without a fault. Return the number of I/O calls that can fail, by error."""
         if name in LIFE:
             return self._life(name, self._injector.count)[0]
         one = self._protocol(protocol)
@@ -280,7 +282,7 @@ class Bench:
         return counts
 
     def _life(self, name: str, arm: Callable[[], None]) -> tuple[dict[str, int], Exception | None]:
-        """Stop and start, with faults in one of them: how many calls they could hit, and what was raised."""
+        """Stop and start the target with faults armed in one step. Return the call counts and the raised error."""
         error: Exception | None = None
         steps: Sequence[tuple[str, Callable[[], None]]] = (("close", self.target.stop), ("open", self.target.start))
         counts: dict[str, int] = {}
@@ -298,7 +300,7 @@ class Bench:
             self.target.start()
         return counts, error
 
-    # -- with one -----------------------------------------------------------------------------------------------------
+    # -- with a fault -------------------------------------------------------------------------------------------------
 
     def play(self, case: Case) -> Outcome:
         length = 1 if case.mode == ONCE else None
@@ -372,7 +374,7 @@ class Bench:
     def _after(
         self, operation: Operation, token: bytes, is_confirmed: bool | None, protocol: Protocols | None = None
     ) -> list[str]:
-        """The fault is over."""
+        """Verify the target after the fault: the operation, the next operations and health."""
         complaints: list[str] = []
         try:
             if is_confirmed is not None:
@@ -390,7 +392,7 @@ class Bench:
         return complaints
 
     def _probes(self) -> list[str]:
-        """The next operation works, through every protocol."""
+        """Check that the next operation works through every protocol."""
         complaints = []
         for protocol in self.target.protocols:
             token = self._token("")
@@ -412,7 +414,7 @@ class Bench:
         return complaints
 
     def _probe_same(self, protocol: Protocols) -> list[str]:
-        """The same protocol, on the same queue."""
+        """Check that the next publish works through the same protocol, to the same queue."""
         try:
             protocol.publish(QUEUE, self._token(""))
         except (Refused, Hung, Lost) as error:
@@ -420,7 +422,9 @@ class Bench:
         return []
 
     def _probe_log(self, protocol: Protocols, token: bytes) -> None:
-        """A log that took no more is opened again: by the program that uses it, or by the server within a second."""
+        """Append a record after a fault.
+
+        A failed log must be reopened: by the embedding program, or by the server within 1 s."""
         until = time.monotonic() + RECOVERY_SECONDS
         while True:
             try:
@@ -463,7 +467,7 @@ class Bench:
     # -- as after a kill ----------------------------------------------------------------------------------------------
 
     def look_at_copy(self) -> list[str]:
-        """A copy of the files as they are now: whole, and without anything that was refused."""
+        """Verify a copy of the current files, as after a kill: it is sound and has no rejected message."""
         copy = self._top / "copy"
         shutil.rmtree(copy, ignore_errors=True)
         try:

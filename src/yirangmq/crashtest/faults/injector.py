@@ -3,13 +3,13 @@
 ``Injector`` counts the I/O calls that an error applies to and decides which fail. It is thread-safe: a server's
 background threads do I/O too.
 
-``SystemCalls`` replaces functions of ``os``, ``fcntl`` and ``io`` while its block lasts, for files below one folder.
-So every call counts, through ``fsio.disk`` or not: those of a store, its locks, cursors and alerts. Calls inside C
-libraries are not seen. Needs ``/proc``.
+``SystemCalls`` replaces functions of ``os``, ``fcntl`` and ``io`` while its block runs, for files below one folder. It
+therefore sees all calls, with or without ``fsio.disk``: those of a store, its locks, cursors and alerts. It does not
+see calls inside C libraries. It needs ``/proc``.
 
-``FaultingVfs`` fails SQLite's own calls. SQLite takes the locks of a WAL on its shared-memory file, past the methods
-of an apsw VFS; a write lock of another process is therefore tested with a real lock (``targets.StoreTarget.locked``).
-A failed allocation is simulated by what a method reports, SQLITE_IOERR_NOMEM: apsw's ``fault_inject`` needs a debug
+``FaultingVfs`` fails SQLite's I/O calls. SQLite locks a WAL on its shared-memory file, which bypasses the methods of an
+apsw VFS. A write lock of another process is therefore tested with a real lock (``targets.StoreTarget.locked``). A
+failed allocation is simulated by the result SQLITE_IOERR_NOMEM of a method: apsw's ``fault_inject`` needs a debug
 build."""
 
 import builtins
@@ -49,23 +49,25 @@ APPLIES: dict[str, frozenset[str]] = {
     "CORRUPT": frozenset(("xRead",)),
     "NOMEM": frozenset(("xRead", "xOpen", "xWrite")),
 }
-"""By error, the calls that can fail with it. Names that begin with x are methods of SQLite's VFS."""
+"""Calls that can fail, by error. Names that begin with x are methods of SQLite's VFS."""
 LOCKED = "LOCKED"
-"""No call fails, but another connection holds SQLite's write lock."""
+"""Pseudo error: no call fails, but another connection holds SQLite's write lock."""
 SYSTEM_ERRORS = ("EIO", "ENOSPC", "EDQUOT", "EMFILE", "EINTR")
 SQLITE_ERRORS = ("EIO", "ENOSPC", "EMFILE", "BUSY", "CORRUPT", "NOMEM", LOCKED)
 
 
 class Fired(NamedTuple):
-    """A call that was made to fail."""
+    """A call that the injector failed, and its path."""
 
     call: str
     where: str
 
 
 class Injector:
-    """``arm`` chooses the error, the first call that fails, counted from 1 over the calls that it applies to, and how
-    many fail from there on (None: until ``disarm``). While it is not armed nothing is counted."""
+    """Fault injector: counts the calls that an error applies to and decides which fail. Thread-safe.
+
+    ``arm`` sets the error, the first failing call (counted from 1) and the number of failing calls (None: until
+    ``disarm``). While the injector is not armed, nothing is counted."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -79,13 +81,13 @@ class Injector:
         self.fired: list[Fired] = []
 
     def count(self) -> None:
-        """Let everything pass and count the calls, until ``counted``."""
+        """Count the calls without failing any, until ``counted``."""
         with self._lock:
             self._names = Counter()
             self.is_armed = True
 
     def counted(self) -> dict[str, int]:
-        """By error, how many of the calls it applied to."""
+        """Stop counting. Return the number of calls that each error applies to."""
         with self._lock:
             names, self._names, self.is_armed = self._names or Counter(), None, False
         return {error: sum(names[call] for call in calls) for error, calls in APPLIES.items()}
@@ -99,13 +101,13 @@ class Injector:
             self.is_armed = True
 
     def disarm(self) -> int:
-        """How many calls the error applied to since ``arm``."""
+        """Stop failing calls. Return the number of calls that the error applied to since ``arm``."""
         with self._lock:
             self.is_armed = False
             return self._count
 
     def fails(self, call: str, where: str) -> bool:
-        """Whether this call is to fail; counts it."""
+        """Count a call. Return True if it must fail."""
         if not self.is_armed:
             return False
         with self._lock:
@@ -122,7 +124,7 @@ class Injector:
 
     @property
     def number(self) -> int:
-        """The error as an ``errno``."""
+        """Error number of the injected error."""
         found: int = getattr(errno, self.error, errno.EIO)
         return found
 
@@ -138,15 +140,15 @@ BY_DESCRIPTOR = {
     "read": "read", "pread": "read", "preadv": "read", "readv": "read", "fstat": "stat", "ftruncate": "truncate",
     "posix_fallocate": "allocate",
 }  # fmt: skip
-"""Fail before anything is done."""
+"""These calls fail before they do anything."""
 WRITES = {"write": "write", "pwrite": "pwrite"}
-"""Half of the bytes are written, then the call fails: as a short write followed by an error."""
+"""These calls write half of the bytes, then fail: a short write followed by an error."""
 AFTERWARDS = {"fsync": "fsync", "fdatasync": "fdatasync", "close": "close"}
-"""Are done, then fail: the worst case, in which the caller cannot know what is on disk."""
+"""These calls complete, then fail: the worst case, because the caller cannot know the state of the disk."""
 
 
 class SystemCalls:
-    """``with SystemCalls(injector, folder): …``"""
+    """Replaces Python's system calls on files below a folder: ``with SystemCalls(injector, folder): …``"""
 
     def __init__(self, injector: Injector, folder: Path) -> None:
         self._injector = injector
@@ -225,10 +227,10 @@ class SystemCalls:
         found = original()
         return None if found is None else partial(self._afterwards, found, "syncfs")
 
-    # -- where ------------------------------------------------------------------------------------------------------
+    # -- paths ------------------------------------------------------------------------------------------------------
 
     def _path(self, path: Any, dir_fd: int | None = None) -> str:
-        """The path if it is below the folder; "" if it is not."""
+        """Return the path if it is below the folder, otherwise ""."""
         if isinstance(path, int):
             return self._path_of(path)
         text = os.fsdecode(path)
@@ -247,7 +249,7 @@ class SystemCalls:
 
 def _target(fd: int) -> str:
     try:
-        return os.readlink(f"/proc/self/fd/{fd}")  # noqa: PTH115 - at each call while armed: no Path is made for it
+        return os.readlink(f"/proc/self/fd/{fd}")  # noqa: PTH115 - runs at each call while armed, so it avoids Path
     except OSError:
         return ""
 
@@ -267,7 +269,7 @@ EXTENDED = {
 
 
 class FaultingVfs(apsw.VFS):
-    """``with FaultingVfs(name, injector): …``; open connections with that name."""
+    """SQLite VFS with fault injection: ``with FaultingVfs(name, injector): …``. Open connections with that name."""
 
     def __init__(self, name: str, injector: Injector) -> None:
         super().__init__(name, BASE)
@@ -312,14 +314,14 @@ class FaultingFile(apsw.VFSFile):
         return super().xRead(amount, offset)
 
     def xWrite(self, data: Any, offset: int) -> None:
-        """Half of it is written before it fails."""
+        """Write, or write half of the data and fail."""
         if self._injector.is_armed and self._injector.fails("xWrite", self._name):
             super().xWrite(bytes(data)[: len(data) // 2], offset)
             raise made(self._injector, "xWrite")
         super().xWrite(data, offset)
 
     def xSync(self, flags: int) -> None:
-        """Done, and then it fails: the caller cannot know what is on disk."""
+        """Sync, then possibly fail: the caller cannot know the state of the disk."""
         super().xSync(flags)
         self._check("xSync")
 
@@ -337,8 +339,10 @@ class FaultingFile(apsw.VFSFile):
 
 
 def made(injector: Injector, call: str) -> apsw.Error:
-    """The error as SQLite knows it. A method reports a failed allocation as SQLITE_IOERR_NOMEM, as SQLite's own VFS
-    does: after a bare SQLITE_NOMEM SQLite would go on with pages that it could not read back."""
+    """Build the error as SQLite expects it.
+
+    A failed allocation is SQLITE_IOERR_NOMEM, as in SQLite's unix VFS. After a plain SQLITE_NOMEM SQLite would continue
+    with pages that it could not read back."""
     error = injector.error
     if error in ("ENOSPC", "EDQUOT"):
         return apsw.FullError("injected: no space left")

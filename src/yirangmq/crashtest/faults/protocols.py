@@ -1,8 +1,8 @@
 """Clients of a server's protocols for fault injection, each a producer and a consumer behind one interface.
 
-Each client has a connection of its own and reconnects after losing it. An error of the server is ``Refused`` with its
-code, a missing answer after 10 s is ``Hung``, a broken connection is ``Lost``. ``Embedded`` is the Python API on a
-store in this process."""
+Each client has one connection and reconnects after losing it. An error of the server is ``Refused`` with its code, a
+missing reply after 10 s is ``Hung``, a broken connection is ``Lost``. ``Embedded`` is the Python API on a store in this
+process."""
 
 import http.client
 import json
@@ -18,12 +18,12 @@ from yirangmq.core.ports import Store
 from yirangmq.crashtest.workload import NumberedIds, StillClock
 
 DEADLINE = 10.0
-"""Seconds within which everything must be answered."""
+"""Time limit of every request, in seconds."""
 LEASE_SECONDS = 3600
 
 
 class Refused(Exception):
-    """The server said no, with this code."""
+    """Error reply of the server, with its code."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(f"{code}: {text}")
@@ -31,15 +31,15 @@ class Refused(Exception):
 
 
 class Hung(Exception):
-    """No answer in time."""
+    """No reply within the time limit."""
 
 
 class Lost(Exception):
-    """The connection broke off without an answer."""
+    """The connection broke before the reply."""
 
 
 class Addresses(NamedTuple):
-    """Of a running server."""
+    """Addresses of a running server."""
 
     socket: str
     http: tuple[str, int]
@@ -47,7 +47,7 @@ class Addresses(NamedTuple):
 
 
 class Protocols(Protocol):
-    """One protocol. ``lease`` gives a handle and the payload; None: nothing is there."""
+    """Client of one protocol. ``lease`` returns a handle and the payload; None if the queue is empty."""
 
     name: str
 
@@ -60,13 +60,13 @@ class Protocols(Protocol):
     def nack(self, handle: Any) -> None: ...
 
     def record(self, topic: str, payload: bytes) -> None:
-        """To a topic."""
+        """Publish a record to a topic."""
 
     def close(self) -> None: ...
 
 
 class Embedded:
-    """The Python API on a store that this process has opened."""
+    """Client that uses the Python API on a store in this process."""
 
     name = "embedded"
 
@@ -93,11 +93,11 @@ class Embedded:
         raise NotImplementedError
 
     def close(self) -> None:
-        """The store is its owner's to close."""
+        """Do nothing: the target closes the store."""
 
 
 class Native:
-    """The socket, by our own client."""
+    """Client of the native protocol over the unix socket."""
 
     name = "socket"
 
@@ -167,7 +167,7 @@ class _Http:
 
 
 class V1(_Http):
-    """HTTP, ``/v1``."""
+    """Client of the HTTP API ``/v1``."""
 
     name = "http"
 
@@ -195,7 +195,7 @@ class V1(_Http):
         self.ask("POST", f"/v1/topics/{topic}/records", payload, "application/octet-stream")
 
     def health(self) -> str:
-        """``ok``, ``degraded`` or ``fail``; the answer to a server that fails is an error of HTTP."""
+        """Return ``ok``, ``degraded`` or ``fail``. The HTTP status is ignored: it is an error if health fails."""
         try:
             self._line.request("GET", "/v1/health")
             answer = self._line.getresponse()
@@ -209,7 +209,7 @@ class V1(_Http):
 
 
 class Mq(_Http):
-    """The HTTP queue: draft, set, order, get, complete."""
+    """Client of the HTTP API ``/mq``: draft, set, order, get, complete."""
 
     name = "mq"
 
@@ -234,7 +234,7 @@ class Mq(_Http):
 
 
 class Stomp:
-    """STOMP 1.2. A store error ends the connection, as the protocol demands; the next call dials again."""
+    """STOMP 1.2 client. A store error ends the connection, as the protocol requires; the next call reconnects."""
 
     name = "stomp"
 
@@ -252,7 +252,7 @@ class Stomp:
         self._confirmed("SEND", {"destination": f"/topic/{topic}", "content-length": str(len(payload))}, payload)
 
     def lease(self, queue: str) -> tuple[Any, bytes] | None:
-        """One message by a subscription of its own; it stays open, since its end returns the message."""
+        """Lease one message with a new subscription. It stays open, because ending it releases the message."""
         self.close()
         about = {"id": "1", "destination": f"/queue/{queue}", "ack": "client-individual", "activemq.prefetchSize": "1"}
         self._confirmed("SUBSCRIBE", about)
@@ -303,7 +303,7 @@ class Stomp:
                 self._waiting.append((headers, body))
 
     def _frame(self) -> tuple[str, dict[str, str], bytes]:
-        """Payloads here hold no NUL."""
+        """Read one frame. The test payloads have no NUL, so a NUL ends the frame."""
         while b"\0" not in self._data:
             try:
                 more = self._line.recv(65536) if self._line is not None else b""
@@ -330,7 +330,7 @@ class Stomp:
 
 
 def translated(work: Callable[[], Any]) -> Any:
-    """Errors of the Python API as those of the other protocols."""
+    """Translate errors of the Python API to those of this module."""
     try:
         return work()
     except TimedOut as error:

@@ -1,8 +1,8 @@
-"""Fault injection run: the cases of each target, played in turn, and their summary.
+"""Fault injection run: all cases of each target, run in order, and their summary.
 
-The cases are found by doing each operation once without a fault and counting its I/O calls. Each call is a case for
-every error that applies to it: failing once, and failing from there on. ``Plan`` limits a run by a seeded sample, one
-case, time, or the number of failures. ``crashtest.faults.case`` plays and judges one case."""
+The run executes each operation once without a fault and counts its I/O calls. Each call is a case for every error that
+applies to it: failing once, and failing from there on. ``Plan`` limits a run by a seeded sample, one case, time, or the
+number of failures. ``crashtest.faults.case`` runs and verifies one case."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -14,9 +14,9 @@ from yirangmq.crashtest.faults.injector import LOCKED
 from yirangmq.crashtest.faults.targets import StartServer
 
 ONCE_ONLY = frozenset(("CORRUPT",))
-"""Errors of one call. SQLite reads pages back while it rolls back, and does not expect SQLITE_CORRUPT there."""
+"""Errors that fail only one call. SQLite reads pages during a rollback and does not expect SQLITE_CORRUPT there."""
 MANY = 200
-"""Calls of one operation that are tried at most: a bound, not a number anything comes near."""
+"""Upper bound of tried calls per operation. No operation comes near it."""
 MOST_FAILURES = 20
 
 
@@ -30,11 +30,11 @@ class Plan(NamedTuple):
     targets: Sequence[str]
     seed: int = 1
     sample: int | None = None
-    """So many cases of each target, chosen by the seed; None: all."""
+    """Number of cases per target, chosen by the seed; None: all."""
     only: str | None = None
-    """A case as it is printed, or the beginning of one."""
+    """Printed name of a case, or a prefix of it."""
     seconds: float | None = None
-    """Stop after so long."""
+    """Time limit in seconds; None: no limit."""
     enough: int = MOST_FAILURES
 
 
@@ -90,7 +90,7 @@ class _Run:
                 self._close_group(bench, cases[-1])
 
     def _cases(self, bench: Bench) -> list[Case]:
-        """Every call of every operation, found by doing each of them once without a fault."""
+        """Return a case per I/O call of every operation. Each operation runs once without faults to count its calls."""
         found: list[Case] = []
         for protocol, operation in bench.pairs():
             counts = bench.calls(protocol, operation)

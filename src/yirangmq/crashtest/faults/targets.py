@@ -1,8 +1,7 @@
-"""Targets of fault injection: each store by itself, and a whole server on it.
+"""Targets of fault injection: each store alone, and a complete server on it.
 
-A target starts and stops as one thing. It opens its store over the faulting calls, reads its content, and checks a
-copy of its files. The function that starts a server is passed in by ``cli.commands.torture``: this package may not
-import the server."""
+A target starts and stops as a unit. It opens its store over the faulting calls, reads its content, and checks a copy of
+its files. ``cli.commands.torture`` passes in the function that starts a server: this package may not import it."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
@@ -29,24 +28,26 @@ from yirangmq.stores.sqlite.server_store import ServedSqliteStore
 from yirangmq.stores.sqlite.store import SqliteStore
 
 BUSY_SECONDS = 0.05
-"""How long a store waits for another process's lock: short, because here nothing else holds it."""
+"""Time limit in seconds for a store to wait for another process's lock. Short, because no other process holds one."""
 REDO_BYTES = 64 * 1024
 SETTLE_SECONDS = 0.05
-"""How long a change may be in the redo log alone: short, so that the background commit takes part."""
+"""Maximum seconds a change stays only in the redo log. Short, so that the background commit runs."""
 CHECKPOINT_PAGES = 20
 LOCK_MS = 5000
 TURN_SECONDS = 5.0
-"""How long a look at a server's store waits for the server's own transactions. After a fault it rebuilds the index, for
-longer than a store waits for a thread where the machine is busy. A lock that is held past this was not released."""
+"""Time limit in seconds for reads of a server's store to wait for the server's own transactions.
+
+After a fault the server rebuilds the index. On a busy machine that takes longer than a store waits for a thread. A lock
+held past this limit was not released."""
 RETRY_SECONDS = 0.01
 _vfs_numbers = count()
 Answer = TypeVar("Answer")
 States = dict[bytes, list[State]]
-"""By payload, the states of the messages that have it."""
+"""States of the messages, by payload."""
 
 
 class Server(Protocol):
-    """A running server. ``stop`` ends it in good order."""
+    """A running server. ``stop`` shuts it down gracefully."""
 
     @property
     def addresses(self) -> Addresses: ...
@@ -55,7 +56,7 @@ class Server(Protocol):
 
 
 class StartServer(Protocol):
-    """Starts a server on an open store; ``topics``: the folder of its log. Raises what keeps it from starting."""
+    """Starts a server on an open store, with the data folder ``data``. Raises the error of a failed start."""
 
     def __call__(self, store: Store, data: Path) -> Server: ...
 
@@ -75,13 +76,13 @@ class Target(Protocol):
     def states(self, queue: str) -> States: ...
 
     def forget(self, queue: str) -> None:
-        """Everything that is in it."""
+        """Remove the content of a queue."""
 
     def at_rest(self) -> AbstractContextManager[None]:
-        """For so long the target's own threads remove no file, so that all of them can be copied."""
+        """Keep the target's threads from removing files while the block runs, so that all files can be copied."""
 
     def complaints(self, copy: Path) -> list[str]:
-        """What is wrong with a copy of the files, opened as after a kill: damage, and counters that do not fit."""
+        """Open a copy of the files as after a kill. Return the problems: damage and wrong counters."""
 
     def copied_states(self, copy: Path, queue: str) -> States: ...
 
@@ -99,7 +100,7 @@ def _opened(kind: str, place: Path, vfs: str | None) -> Store:
 
 
 def _checkpointed(db: apsw.Connection, name: str, pages: int) -> int:
-    """SQLite ignores errors of the checkpoint that follows a commit; apsw would raise what our VFS raised in it."""
+    """Checkpoint after a commit and ignore errors, as SQLite does. apsw would raise the errors of a Python VFS."""
     if pages >= CHECKPOINT_PAGES:
         with suppress(apsw.Error):
             db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
@@ -122,7 +123,7 @@ def states_of(store: Store, queue: str) -> States:
 
 
 class StoreTarget:
-    """A store of queues by itself, or below a server."""
+    """A queue store, alone or below a server."""
 
     def __init__(self, kind: str, folder: Path, vfs: str | None, start_server: StartServer | None) -> None:
         self.kind = kind
@@ -180,7 +181,7 @@ class StoreTarget:
             self._in_turn(lambda: embedded.queues.delete_queue(queue))
 
     def _in_turn(self, work: Callable[[], Answer]) -> Answer:
-        """The server's thread uses the same store: it is waited for, up to ``TURN_SECONDS``."""
+        """Retry while the server's thread uses the same store, up to ``TURN_SECONDS``."""
         until = monotonic() + (TURN_SECONDS if self.is_server else 0.0)
         while True:
             try:
@@ -192,7 +193,7 @@ class StoreTarget:
 
     @contextmanager
     def at_rest(self) -> Iterator[None]:
-        """A server's sweeper removes files and folders of a files store, in transactions: none runs meanwhile."""
+        """Hold a read transaction, so that the server's sweeper removes no files of a files store meanwhile."""
         with ExitStack() as held:
             if self.kind == "fs":
                 self._in_turn(lambda: held.enter_context(self.store.transaction(write=False)))
@@ -205,8 +206,9 @@ class StoreTarget:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Another connection, as of another process, holds SQLite's write lock. A server gives way when it next
-        commits."""
+        """Hold SQLite's write lock in another connection, as another process would.
+
+        A server releases its lock at its next commit."""
         other = apsw.Connection(str(self._folder / "store"))
         try:
             other.set_busy_timeout(LOCK_MS)
@@ -235,7 +237,7 @@ class StoreTarget:
 
 
 class LogProtocol:
-    """The log and its cursors as a program uses them: a record is published, a cursor is put."""
+    """Client of a topic log and its cursors in this process."""
 
     name = "embedded"
 
@@ -250,11 +252,11 @@ class LogProtocol:
         translated(lambda: self._cursors.put([Cursor("torture", self._log.epoch, self._log.last, topic, 1)]))
 
     def close(self) -> None:
-        """The log is its owner's to close."""
+        """Do nothing: the target closes the log."""
 
 
 class LogTarget:
-    """A log of topics, by itself or below a server. What is in a topic is told as messages that are ready."""
+    """A topic log, alone or below a server. Its records are reported as ready messages."""
 
     kind = "log"
     errors = SYSTEM_ERRORS
@@ -317,7 +319,7 @@ class LogTarget:
         return _records(self._topics, queue)
 
     def forget(self, queue: str) -> None:
-        """Records stay; each case has payloads of its own."""
+        """Do nothing: records stay, and each case has unique payloads."""
 
     def at_rest(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -330,7 +332,7 @@ class LogTarget:
         return [f"check: {one.kind} {one.where}: {one.text}" for one in check_log(view).findings]
 
     def copied_states(self, copy: Path, queue: str) -> States:
-        """As the log tells it once it is opened after a kill."""
+        """Open the copy once, as after a kill, then read its records."""
         with SegmentLog(copy / "topics", LogSettings(segment_bytes=16 * 1024)):
             pass
         return _records(copy / "topics", queue)
@@ -371,5 +373,5 @@ TARGETS: dict[str, Sequence[str]] = {
     "fs": ("fs", "fs-server"),
     "log": ("log", "log-server"),
 }
-"""By ``--backend``."""
+"""Target names by ``--backend``."""
 OnTarget = Callable[[StoreTarget | LogTarget], None]
