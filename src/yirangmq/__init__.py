@@ -1,8 +1,8 @@
 """Public Python API of Yi-Rang MQ, a durable message queue: ``open``, ``connect``, values and errors.
 
 ``open`` uses a store in this process. ``connect`` and ``connect_async`` take a server's address or a store's URL; their
-verbs are the same as those of ``open``. An import loads neither stores nor clients: each is loaded by the function that
-needs it, and the names in ``_LATE`` by the module's ``__getattr__``."""
+verbs are the same as those of ``open``. An import loads neither stores nor clients: the function that needs one loads
+it, and the module's ``__getattr__`` loads the names in ``_LATE``."""
 
 from collections.abc import Sequence
 from importlib import import_module
@@ -89,9 +89,9 @@ _LATE = {
     "Retry": "consumer.delivery",
     **dict.fromkeys(("LostRecords", "Missing", "Moved", "NewEpoch", "TopicRecord"), "client.values"),
 }
-"""Loaded when first asked for: who only publishes needs none of it."""
+"""Names that are loaded on first access. A program that only publishes needs none of them."""
 
-if not TYPE_CHECKING:  # or a misspelt name would be of any type
+if not TYPE_CHECKING:  # otherwise a misspelt name would have any type
 
     def __getattr__(name: str) -> object:
         if name not in _LATE:
@@ -107,11 +107,11 @@ def open(
     hooks: Sequence[str] = (),
     read_only: bool = False,
 ) -> "Queues":
-    """Open the queues kept at ``url``: ``sqlite:queue.db`` or ``files:./queues``. Use it with ``with``.
+    """Open the queues of the store at ``url``: ``sqlite:queue.db`` or ``files:./queues``. Use it with ``with``.
 
-    ``durability="os"`` survives a killed process but not a power cut; the default survives both. ``hooks`` are modules
-    and packages whose functions the queues' processors may run. ``read_only`` writes nothing to the store, and refuses
-    every call that would with ``store_read_only``."""
+    ``durability="os"`` survives a killed process but not a power cut; the default survives both. ``hooks`` lists the
+    modules and packages with functions that the queues' processors may run. With ``read_only`` the store is not
+    written, and every call that would write raises ``store_read_only``."""
     from yirangmq.broker.operations import Verbs
     from yirangmq.broker.queues import Queues
     from yirangmq.broker.store_time import resume
@@ -139,15 +139,17 @@ def connect(
     retries: int | None = None,
     stay_awake: bool = True,
 ) -> "Client | Queues":
-    """The queues at ``address``: a server (``unix:/PATH``, ``tcp://HOST:PORT``, ``tls://HOST:PORT``, or several of
-    them split by commas) or a store of our own (``sqlite:FILE``, ``files:FOLDER``). The verbs are the same.
+    """Connect to the queues at ``address``.
+
+    The address is a server (``unix:/PATH``, ``tcp://HOST:PORT``, ``tls://HOST:PORT``, or several of them separated by
+    commas) or a store in this process (``sqlite:FILE``, ``files:FOLDER``). The verbs are the same.
 
     ``ca``, ``cert`` and ``key`` are PEM files for ``tls://``: the authority that signed the server's certificate
-    (default: those of the system), and a client certificate with its key, where the server asks for one.
+    (default: those of the system), and a client certificate with its key, if the server requires one.
 
-    ``timeout`` is in seconds, for every wait; after a loss the request is tried again up to ``retries`` times
-    (8, and 50 with more than one address). Who waits for a single answer that usually comes at once looks out for it
-    instead of sleeping, for half a millisecond at most; ``stay_awake=False`` saves that power."""
+    ``timeout`` is in seconds and applies to every wait. After a lost connection the request is retried up to
+    ``retries`` times (default: 8, and 50 with more than one address). A client that waits for a single reply spins for
+    up to 0.5 ms before it blocks; ``stay_awake=False`` turns that off and saves the power."""
     from yirangmq.client.address import is_address
 
     if not is_address(address):
@@ -178,8 +180,9 @@ def connect_async(
     timeout: float = 30,
     retries: int | None = None,
 ) -> "AsyncClient | AsyncQueues":
-    """The same queues for asyncio: ``async with yirangmq.connect_async(address) as queues``, or ``await`` it.
-    Every verb is a coroutine; any number of them may be under way at once."""
+    """Connect like ``connect``, for asyncio: ``async with yirangmq.connect_async(address) as queues``, or ``await`` it.
+
+    Every verb is a coroutine. Any number of them may be in flight concurrently."""
     from yirangmq.client.address import is_address
 
     if not is_address(address):

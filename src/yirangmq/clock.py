@@ -4,8 +4,8 @@ The production implementations of the ports ``core.ports.Clock`` and ``core.port
 arguments; tests pass those of ``testing``.
 
 Store time is the time since boot, suspension included, plus an offset (docs/decisions/0021-store-time.md). Setting the
-wall clock therefore moves no lease and no delay. Message ids begin with store time, so that they sort in the order in
-which they were drawn. Alerts use the ``SteadyClock``, whose offset is the wall clock's when it is made."""
+wall clock therefore moves no lease and no delay. Message ids begin with store time, so that they sort in the order of
+creation. Alerts use the ``SteadyClock``, which takes its offset from the wall clock at construction."""
 
 import os
 import random
@@ -17,19 +17,21 @@ from contextlib import suppress
 from functools import partial
 
 LEAST_SET_MS = 1_000
-"""A wall clock that differs from the store time by less was not set: it is being slewed, or read at another moment."""
+"""Minimum difference in ms between wall clock and store time that counts as a clock that was set. Less is slewing, or
+the time between the two reads."""
 COMPARE_MS = 1_000
-"""How often the two are compared, at most."""
+"""Minimum ms between two comparisons of the clocks."""
 boot_ns: Callable[[], int] = (
     partial(time.clock_gettime_ns, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic_ns
 )
-"""Nanoseconds since the machine was started, those in which it was suspended included. Setting the wall clock does not
-change it, and all processes of one boot read the same."""
+"""Nanoseconds since boot, including the time suspended. Setting the wall clock does not change it, and all processes of
+one boot read the same value."""
 
 
 def boot_id() -> str:
-    """What the value of ``boot_ns`` is counted from: this boot of the machine, and the time namespace of the process.
-    Empty where the system does not say."""
+    """Return the origin of ``boot_ns``: the id of this boot and the time namespace of the process.
+
+    Return "" if the system does not report it."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:  # noqa: PTH123
             boot = file.read().strip()
@@ -41,8 +43,8 @@ def boot_id() -> str:
 class SystemClock:
     """``core.ports.Clock``: store time is the time since boot plus an offset. Setting the wall clock does not move it.
 
-    The offset is that of the wall clock when the process begins, until ``resume`` replaces it by the one that the store
-    has on record (``broker.store_time``). Used from any thread."""
+    The offset is that of the wall clock at construction, until ``resume`` replaces it by the offset recorded in the
+    store (``broker.store_time``). Thread-safe."""
 
     def __init__(self, boot: Callable[[], int] = boot_ns, wall: Callable[[], int] = time.time_ns) -> None:
         self._boot = boot
@@ -61,7 +63,7 @@ class SystemClock:
         return self._wall() // 1_000_000
 
     def ahead_ms(self) -> int:
-        """How far the wall clock is ahead of store time; 0 unless it was set, a second late at most."""
+        """Return how far the wall clock is ahead of store time, in ms; 0 unless it was set. At most 1 s out of date."""
         return self._ahead
 
     @property
@@ -70,11 +72,11 @@ class SystemClock:
 
     @property
     def offset_ms(self) -> int:
-        """Store time less the time since boot."""
+        """Store time minus the time since boot, in ms."""
         return self._offset
 
     def resume(self, offset_ms: int) -> None:
-        """Go by this offset from now on."""
+        """Use this offset from now on."""
         self._offset = offset_ms
         self._compare(self._boot() // 1_000_000)
 
@@ -88,11 +90,11 @@ class SystemClock:
 
 
 class TimeOrderedIds:
-    """UUIDs of version 7: they sort by time, so that an index of them grows at its end.
+    """UUIDs of version 7. They sort by time, so that an index of them grows at its end.
 
-    All of one millisecond share one draw of 73 random bits and count up from it. Each thread has draws of its own, and
-    so has a process that was forked off. The time in them is store time if its clock is given: it never goes back, so
-    that ids keep their order when the wall clock is set back."""
+    All ids of one millisecond share one draw of 73 random bits and count up from it. Each thread and each forked
+    process has a separate draw. With a store clock the ids have store time, which never goes back: they keep their
+    order when the wall clock is set back."""
 
     def __init__(self, now_ms: Callable[[], int] | None = None) -> None:
         self._draws = _Draws()
@@ -117,12 +119,13 @@ class TimeOrderedIds:
 # -- random bits of message ids ----------------------------------------------------------------------------------------
 
 DRAW = 10
-"""Random bytes of one draw; as many as a hundred need are asked for at once."""
+"""Random bytes per draw. The bytes of 100 draws are read from the system together."""
 
 
 _forks = 0
-"""How often this process, and those it descends from, were forked off: that of a child is another than its parent's.
-(To ask for the process number would be a system call for each id.)"""
+"""Number of forks from the first process to this one; a child differs from its parent.
+
+The process id would serve as well, but reading it costs a system call per id."""
 
 
 def _forked() -> None:
@@ -134,15 +137,17 @@ os.register_at_fork(after_in_child=_forked)
 
 
 class _Draws(threading.local):
-    """The latest draw: of which millisecond and process (``_forks``), what its ids begin with, what the next one ends
-    with."""
+    """Latest draw of a thread.
+
+    ``at`` is its millisecond and ``by`` its value of ``_forks``. Ids consist of the prefix ``head`` and a number;
+    ``next`` is the next number."""
 
     at = -1
     by = 0
     head = ""
     next = 0
     chance = b""
-    """Random bytes, each used once."""
+    """Unused random bytes. Each is used once."""
 
     def draw(self, now: int) -> None:
         if not self.chance or self.by != _forks:
@@ -160,7 +165,7 @@ class _Draws(threading.local):
 
 
 def default_consumer() -> str:
-    """Who we are if nobody says: host and process."""
+    """Return the default consumer name: host name and process id."""
     host = "".join(c if c.isalnum() or c in "_-" else "-" for c in socket.gethostname())[:40] or "host"
     return f"{host}-{os.getpid()}"
 
@@ -169,13 +174,15 @@ GROUPS = "/sys/fs/cgroup"
 
 
 def processors(groups: str = GROUPS) -> int:
-    """How many we may run on; where a container has a share of their time, how many whole ones that is."""
+    """Return the number of processors for this process.
+
+    In a container with a CPU quota it is the number of whole processors in the quota, at least 1."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min([count, *_shares(groups)]))
 
 
 def _shares(groups: str) -> list[int]:
-    """Whole processors that the group may use, as both versions of Linux's groups tell it; -1 and max: all."""
+    """Return the whole processors that the control group may use, by cgroup v1 and v2. -1 and max mean no limit."""
     found = []
     for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
         with suppress(OSError, ValueError):
@@ -185,12 +192,12 @@ def _shares(groups: str) -> list[int]:
 
 
 def _words(path: str) -> list[str]:
-    with open(path) as file:  # noqa: PTH123 (who only publishes loads no pathlib)
+    with open(path) as file:  # noqa: PTH123 (a pure producer does not load pathlib)
         return file.read().split()
 
 
 def give_way() -> None:
-    """Whoever else wants this processor has it first."""
+    """Yield the processor to other runnable threads."""
     if hasattr(os, "sched_yield"):
         os.sched_yield()
 
@@ -203,12 +210,12 @@ def _wall_ms() -> int:
 
 
 def _boot_ms() -> int:
-    """Milliseconds that go on while the machine sleeps, and that nobody sets."""
+    """Return ms since boot, including the time suspended. It cannot be set."""
     return boot_ns() // 1_000_000
 
 
 class SteadyClock:
-    """Begins as the wall clock does and never jumps. ``ahead``: how far the wall clock is ahead of it by now."""
+    """Clock that starts at wall-clock time and never jumps. ``ahead_ms`` is the lead of the wall clock over it."""
 
     def __init__(
         self,

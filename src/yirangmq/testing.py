@@ -1,7 +1,7 @@
 """Test doubles, also for users' tests: a manual clock, predictable ids and a store that fails on demand.
 
-``open_for_test`` opens queues on a memory store with that clock and those ids: a test of an hour takes no time, and a
-failure replays. Nothing here depends on pytest or another test runner."""
+``open_for_test`` opens queues on a memory store with that clock and those ids. A test of an hour takes no time, and a
+failure can be replayed. Nothing here depends on pytest or another test runner."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -12,12 +12,13 @@ from yirangmq.core.ports import Clock, Finding, Ids, Store, Transaction
 from yirangmq.stores.open import open_store
 
 START_MS = 1_768_296_060_000
-"""2026-01-13T09:21:00Z: late enough to look like an instant, fixed so that a failure replays."""
+"""2026-01-13T09:21:00Z: a realistic instant, fixed so that a failure can be replayed."""
 
 
 class ManualClock:
-    """``core.ports.Clock`` that stands still until ``advance``: a test of an hour takes no time. ``set_wall`` sets the
-    wall clock forward or back, as an operator or NTP does; store time does not follow."""
+    """``core.ports.Clock`` that moves only by ``advance``, so that a test of an hour takes no time.
+
+    ``set_wall`` sets the wall clock forward or back by ms, as an operator or NTP does. Store time does not follow."""
 
     def __init__(self, start_ms: int = START_MS) -> None:
         self._now = start_ms
@@ -42,7 +43,7 @@ class ManualClock:
 
 
 class CountingIds:
-    """``core.ports.Ids`` that gives m-1, m-2, m-3 …; ``chance`` is the number that ``fraction`` draws."""
+    """``core.ports.Ids`` that returns m-1, m-2, m-3 …; ``chance`` is the result of ``fraction``."""
 
     def __init__(self, prefix: str = "m", chance: float = 0.5) -> None:
         self._prefix = prefix
@@ -59,18 +60,18 @@ class CountingIds:
 
 
 class FailingStore:
-    """A store around another one that refuses when told to, and counts what passes.
+    """Wrapper of a store that fails on demand and counts transactions.
 
-    ``fail_at`` names one of the following transactions for writing: 1 is the next one. ``commit=True`` lets the work
-    be done and fails where the commit would be, ``False`` fails before any of it."""
+    ``fail_at`` selects one of the following write transactions: 1 is the next one. With ``commit=True`` the work is
+    done and the commit fails; with ``False`` the transaction fails before any work."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._failures: dict[int, tuple[BaseException, bool]] = {}
         self.transactions = 0
-        """How many transactions for writing were begun."""
+        """Number of write transactions started."""
         self.commits = 0
-        """How many of them ended well."""
+        """Number of write transactions committed."""
 
     def fail_at(self, number: int = 1, error: BaseException | None = None, *, commit: bool = True) -> None:
         problem = StoreFull("no space left, says the test") if error is None else error
@@ -112,5 +113,5 @@ def open_for_test(
     ids: Ids | None = None,
     consumer: str = "tester",
 ) -> Queues:
-    """Queues on the store at ``url``, or on the one at hand, whose time and ids the test holds in its hands."""
+    """Open queues on ``store``, or on a new one at ``url``, with a clock and ids that the test controls."""
     return Queues(store or open_store(url), clock or ManualClock(), ids or CountingIds(), consumer)
