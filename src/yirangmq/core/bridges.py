@@ -47,6 +47,10 @@ class Bridge(NamedTuple):
     def filter(self) -> Filter:
         return make_filter(self.topics)
 
+    def is_same(self, other: "Bridge") -> bool:
+        """Return True if both are defined alike; one of them may be paused."""
+        return self == other._replace(is_paused=self.is_paused, changed_at=self.changed_at)
+
 
 class Reached(NamedTuple):
     """Cursor of a bridge: all matching records up to ``sequence`` of this epoch are in the queue."""

@@ -113,7 +113,8 @@ def claim(message: Message, now: int, until: int, consumer: str) -> Message:
 def start(message: Message, now: int, until: int) -> Message:
     """Second half of a lease: the consumer fetches the content."""
     state = _follow(message.state, Verb.START)
-    return new_message((*message[:3], state, *message[4:8], until, message[9], now, *message[11:]))
+    seq, queue, id, _, rank, place, attempt, leases, _, expires_at, _, *rest = message
+    return new_message((seq, queue, id, state, rank, place, attempt, leases, until, expires_at, now, *rest))
 
 
 def unclaim(message: Message, now: int) -> Message:
