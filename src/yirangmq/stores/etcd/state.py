@@ -173,7 +173,8 @@ def _key_name(key: tuple[str, str]) -> bytes:
 
 def _show_envelope(sent: Envelope) -> bytes:
     """Encode an envelope: one line of JSON, then the raw payload."""
-    return dumps([*sent[:8], *sent[9:]]) + b"\n" + sent.payload
+    *before, payload, is_json, group, target = sent
+    return dumps([*before, is_json, group, target]) + b"\n" + payload
 
 
 # -- from keys to memory ----------------------------------------------------------------------------------------------

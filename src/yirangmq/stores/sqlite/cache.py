@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 
 import apsw
 
-from yirangmq.core.message import Envelope, Message, new_message, total_size
-from yirangmq.core.ports import Change
+from yirangmq.core.message import Envelope, Message, new_message, seq_of, total_size
+from yirangmq.core.ports import Change, before_of
 from yirangmq.core.states import State
 from yirangmq.stores.sqlite.redo_log import Made
 
@@ -265,28 +265,28 @@ class Named:
     def moved(self, old: State, new: State, changes: Sequence[Change]) -> None:
         """Follow changes of one kind, from state ``old`` to state ``new``."""
         if new in HELD:
-            self._hold([after for _, after, _ in changes])
+            self._hold([change.after for change in changes])
             return
         if old in HELD:
-            for before, _, _ in changes:
-                self._cards.pop(before[0], None)
+            for seq in map(seq_of, map(before_of, changes)):
+                self._cards.pop(seq, None)
         if new is not State.LEASED and old in WITH_NAMES and self._numbers:
-            for before, _, _ in changes:
-                self._numbers.pop((before[1], before[2]), None)
+            for before in map(before_of, changes):
+                self._numbers.pop((before.queue, before.id), None)
         if new not in WITH_NAMES and new not in IN_LINE and self._sent:
-            for before, _, _ in changes:
-                self._drop(before[0])
+            for seq in map(seq_of, map(before_of, changes)):
+                self._drop(seq)
 
     def rewritten(self, messages: Sequence[Message], envelopes: Sequence[Envelope]) -> None:
         for message, sent in zip(messages, envelopes, strict=True):
-            self._cards.pop(message[0], None)
-            self._keep(message[0], sent)
+            self._cards.pop(message.seq, None)
+            self._keep(message.seq, sent)
 
     def forget(self, messages: Sequence[Message]) -> None:
         for message in messages:
-            self._cards.pop(message[0], None)
-            self._numbers.pop((message[1], message[2]), None)
-            self._drop(message[0])
+            self._cards.pop(message.seq, None)
+            self._numbers.pop((message.queue, message.id), None)
+            self._drop(message.seq)
 
     def clear(self) -> None:
         self._cards.clear()
@@ -298,21 +298,21 @@ class Named:
         if len(self._numbers) + len(cards) > MOST_CARDS:
             self._cards.clear()
             self._numbers.clear()
-        self._cards.update([(card[0], card) for card in cards])
-        self._numbers.update([((card[1], card[2]), card[0]) for card in cards])
+        self._cards.update({card.seq: card for card in cards})
+        self._numbers.update({(card.queue, card.id): card.seq for card in cards})
 
     def _keep(self, seq: int, sent: Envelope) -> None:
         self._drop(seq)
-        self._bytes += len(sent[8]) + ENVELOPE_BYTES
+        self._bytes += len(sent.payload) + ENVELOPE_BYTES
         if self._bytes > MOST_CONTENT_BYTES:
             self._sent.clear()
-            self._bytes = len(sent[8]) + ENVELOPE_BYTES
+            self._bytes = len(sent.payload) + ENVELOPE_BYTES
         self._sent[seq] = sent
 
     def _drop(self, seq: int) -> None:
         sent = self._sent.pop(seq, None)
         if sent is not None:
-            self._bytes -= len(sent[8]) + ENVELOPE_BYTES
+            self._bytes -= len(sent.payload) + ENVELOPE_BYTES
 
     # -- lookups --------------------------------------------------------------------------------------------------
 
@@ -331,5 +331,5 @@ class Named:
     def envelopes(self, messages: Sequence[Message]) -> list[Envelope] | None:
         """Return the envelopes of all of these messages, or None if any is missing."""
         sent = self._sent
-        found = [sent[message[0]] for message in messages if message[0] in sent]
+        found = [sent[seq] for seq in map(seq_of, messages) if seq in sent]
         return found if len(found) == len(messages) else None

@@ -15,7 +15,7 @@ from typing import Any
 
 import apsw
 
-from yirangmq.core.message import Envelope, payload_of
+from yirangmq.core.message import Envelope, is_json_of, payload_of
 
 Row = tuple[int, int, bytes]
 """A row of ``content``: first and last message number, and the bytes."""
@@ -57,7 +57,7 @@ DELETE FROM content WHERE first IN (
 
 def by_itself(envelopes: Sequence[Envelope]) -> list[str | bytes]:
     """Return the column ``payload`` of messages with unpacked payloads: TEXT is JSON, BLOB is other bytes."""
-    return [envelope[8].decode() if envelope[9] else envelope[8] for envelope in envelopes]
+    return [envelope.payload.decode() if envelope.is_json else envelope.payload for envelope in envelopes]
 
 
 def laid(first: int, envelopes: Sequence[Envelope]) -> tuple[list[int | str | bytes], list[NewRow]]:
@@ -67,7 +67,7 @@ def laid(first: int, envelopes: Sequence[Envelope]) -> tuple[list[int | str | by
     lengths = [*map(len, payloads)]
     if max(lengths, default=0) > LARGEST:
         return _laid_where_it_fits(first, envelopes)
-    extents = [length << 1 | envelope[9] for length, envelope in zip(lengths, envelopes, strict=True)]
+    extents = [length << 1 | is_json for length, is_json in zip(lengths, map(is_json_of, envelopes), strict=True)]
     begins = [0, *accumulate(lengths)]
     column: list[int | str | bytes] = []
     rows: list[NewRow] = []
@@ -90,7 +90,7 @@ def _laid_where_it_fits(first: int, envelopes: Sequence[Envelope]) -> tuple[list
     sizes: list[int] = []
     size = 0
     for seq, envelope in enumerate(envelopes, first):
-        payload, is_json = envelope[8], envelope[9]
+        payload, is_json = envelope.payload, envelope.is_json
         length = len(payload)
         if length > LARGEST:
             column.append(payload.decode() if is_json else payload)

@@ -5,7 +5,7 @@ policies, notes, and the counters, which are summed in memory and written once, 
 finds messages in order, by number, id, state and due time, in single rows and in runs (``stores.sqlite.runs``)."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from operator import itemgetter
@@ -14,7 +14,7 @@ from typing import Any
 import apsw
 
 from yirangmq.core import validation
-from yirangmq.core.message import Counts, Envelope, Failure, Message, sum_of
+from yirangmq.core.message import Counts, Envelope, Failure, Message, seq_of, sum_of
 from yirangmq.core.policy import QueuePolicy, read_policy
 from yirangmq.core.ports import Page
 from yirangmq.core.states import State
@@ -294,9 +294,12 @@ class Ledger:
 
 # -- lookups -----------------------------------------------------------------------------------------------------------
 
-_in_order = itemgetter(4, 5)  # rank and place of a message
-_by_moment = itemgetter(8, 0)  # due time and number of a message
 _by_number = itemgetter(0)
+"""Number of a message: the first column of its row."""
+_index = Message._fields.index
+_in_order: Callable[[Message], tuple[int, int]] = itemgetter(_index("rank"), _index("place"))
+_by_moment: Callable[[Message], tuple[int, int]] = itemgetter(_index("due_at"), _index("seq"))
+_by_target: Callable[[Message], tuple[int, int, int]] = itemgetter(_index("target"), _index("rank"), _index("place"))
 
 
 class Reading(Ledger):
@@ -426,7 +429,10 @@ class Reading(Ledger):
         """Read envelopes by number; in the order of the numbers, so that each row of ``content`` is read once."""
         which, bindings = sql.among(list(queues))
         rows = sorted(self._db.execute(sql.ENVELOPES + which, bindings), key=_by_number)
-        return {row[0]: sql.envelope_of(row, queues[row[0]], self._contents.payload(row[0], row[8])) for row in rows}
+        return {
+            row[0]: sql.envelope_of(row, queues[row[0]], self._contents.payload(row[0], row[sql.PAYLOAD]))
+            for row in rows
+        }
 
     def failures(self, messages: Sequence[Message]) -> list[Failure | None]:
         rows = [self._db.execute(sql.FAILURE, (message.seq,)).fetchone() for message in messages]
@@ -455,7 +461,7 @@ class Reading(Ledger):
         if target <= 0:  # messages for one consumer come after all runs
             behind = (rank, place) if target == 0 else (-1, -1)
             found += self._runs.in_line(number, queue, behind, limit)
-            found.sort(key=itemgetter(16, 4, 5))
+            found.sort(key=_by_target)
         return found[:limit]
 
     def _scan_life(self, number: int, state: State, limit: int, after: int) -> list[Message]:
@@ -463,7 +469,7 @@ class Reading(Ledger):
         found = [self._message(row) for row in rows]
         if state in (State.LEASED, State.DONE):
             found += islice(self._cards(self._runs.behind(number, state, after), after, limit), limit)
-            found.sort(key=_by_number)
+            found.sort(key=seq_of)
         return found[:limit]
 
     def _cards(self, batches: Iterable[Batch], after: int = -1, most: int = -1) -> Iterator[Message]:
@@ -497,7 +503,8 @@ class Reading(Ledger):
 
 
 def _head_in_order(head: Head) -> tuple[int, int]:
-    return _in_order(head[0])  # type: ignore[no-any-return]
+    message, _ = head
+    return _in_order(message)
 
 
 def _merged(

@@ -165,8 +165,8 @@ class InLine:
         ready = State.READY
         found = []
         for seq, sent in self.sent(name, rank, span, most):
-            size = len(sent[8]) + len(sent[7])
-            card = (seq, name, sent[1], ready, rank, seq, 0, 0, 0, 0, sent[3], "", "", 0, True, 0, 0, size)
+            size = len(sent.payload) + len(sent.header)
+            card = (seq, name, sent.id, ready, rank, seq, 0, 0, 0, 0, sent.published_at, "", "", 0, True, 0, 0, size)
             found.append((new_message(card), sent))
         return found
 
@@ -376,7 +376,8 @@ class Runs(InLine):
     def settle(self, after: Batch) -> None:
         """Update a cached leased batch to ``after``, and drop it from the cache."""
         del self._held[after.first]
-        self._db.execute(SETTLE_BATCH, (*after[4:], after.first))
+        changed = (after.state, after.due_at, after.changed_at, after.consumer, after.body, after.ids)
+        self._db.execute(SETTLE_BATCH, (*changed, after.first))
 
     def weight(self, span: Span) -> int:
         """Return the bytes of the content of these messages."""

@@ -140,6 +140,8 @@ OLDEST_DONE = """
 SELECT changed_at, seq FROM life WHERE queue = ? AND state = 'done' AND body = 1 ORDER BY changed_at LIMIT ?"""
 _SENT = "id, rank, published_at, available_at, expires_at, dedup_key, header, payload, grp, target"
 ENVELOPES = f"SELECT seq, {_SENT} FROM message WHERE seq "
+PAYLOAD = ["seq", *_SENT.split(", ")].index("payload")
+"""Column of ``ENVELOPES``."""
 SEQS_BY_NAMES = """
 SELECT n.id, n.seq FROM json_each(?2) wanted CROSS JOIN name n ON n.queue = ?1 AND n.id = wanted.value"""
 FAILURE = "SELECT reason_code, reason_message, failed_at, attempt, consumer FROM failure WHERE seq = ?"

@@ -141,8 +141,9 @@ def _fresh(seq: int, queue: str, rank: int, sent: Envelope) -> Message:
 
 # -- publishing and deduplication keys ---------------------------------------------------------------------------------
 
-_kind_of = itemgetter(2, 3, 4, 5, 6, 7, 10, 11)
-"""The fields of an envelope that many messages share: rank, times, key, header, group, target."""
+_SHARED = ("rank", "published_at", "available_at", "expires_at", "dedup_key", "header", "group", "target")
+"""The fields of an envelope that many messages share."""
+_kind_of = itemgetter(*map(Envelope._fields.index, _SHARED))
 Kinds = set[tuple[Any, ...]]
 
 
@@ -164,13 +165,13 @@ class SqliteTransaction(Together):
         self.has_added = True
         if self.on_add is not None:
             self.on_add()
-        queue = self._made_queue(envelopes[0][0])
+        queue = self._made_queue(envelopes[0].queue)
         if len(envelopes) == 1 and draft_until is None:
             _, _, _, _, available, expires, key, _, _, _, group, target = envelopes[0]
             if key is None and available <= now and not (expires or group or target):
                 return [self._add_plain(queue, envelopes[0])]
         kinds = set(map(_kind_of, envelopes))
-        if any(kind[4] is not None for kind in kinds):
+        if any(key is not None for _, _, _, _, key, _, _, _ in kinds):
             return self._add_checked(queue, envelopes, now, dedup_until, draft_until)
         first = self.places(len(envelopes))
         try:
@@ -241,7 +242,7 @@ class SqliteTransaction(Together):
         """Add messages to the ready runs as one run."""
         number = len(envelopes)
         self._known.arrivals.add(first, envelopes, size)
-        self._runs.line_up(queue, envelopes[0][2], first, first + number - 1)
+        self._runs.line_up(queue, envelopes[0].rank, first, first + number - 1)
         deltas = self._deltas_of(queue)
         deltas["published"] += number
         deltas["ready"] += number
@@ -355,5 +356,7 @@ class SqliteTransaction(Together):
 
 def _is_plain(kinds: Kinds, now: int) -> bool:
     """Return True if messages can be one ready run: the same rank, ready now, without expiry, group and target."""
-    is_at_once = all(kind[2] <= now and not (kind[3] or kind[6] or kind[7]) for kind in kinds)
-    return is_at_once and len({kind[0] for kind in kinds}) == 1
+    is_at_once = all(
+        available <= now and not (expires or group or target) for _, _, available, expires, _, _, group, target in kinds
+    )
+    return is_at_once and len({rank for rank, _, _, _, _, _, _, _ in kinds}) == 1

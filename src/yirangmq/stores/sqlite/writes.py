@@ -7,13 +7,23 @@ a kind are one statement where possible. Most batches are of one kind; the group
 (``stores.sqlite.runs``). ``Ending`` replaces contents, deletes messages, and reduces history to remembered ids. It
 also moves messages that no longer decode from the head of a queue to the dead letters."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from heapq import merge
 from operator import itemgetter
+from typing import Any
 
 from yirangmq.core import transitions
-from yirangmq.core.message import Envelope, Message
-from yirangmq.core.ports import Change
+from yirangmq.core.message import (
+    Envelope,
+    Message,
+    group_of,
+    place_of,
+    rank_of,
+    seq_of,
+    size_of,
+    target_of,
+)
+from yirangmq.core.ports import Change, after_of
 from yirangmq.core.states import WAITING, State
 from yirangmq.format.json_codec import dumps
 from yirangmq.stores.sqlite import corrupt_rows as unreadable
@@ -31,42 +41,52 @@ SHARED = (State.LEASED, State.DONE)
 """States of messages in rows of ``batch``."""
 
 
+_index = Message._fields.index
+_fate_of: Callable[[Message], Fate] = itemgetter(*map(_index, ("rank", "due_at", "changed_at", "consumer")))
+_after_queue_of: Callable[[Message], tuple[Any, ...]] = itemgetter(slice(_index("queue") + 1, None))
+"""All fields after the queue, in the order of the columns."""
+_lasting_of: Callable[[Message], tuple[Any, ...]] = itemgetter(
+    slice(_index("rank"), _index("leases") + 1), _index("expires_at"), slice(_index("consumer"), None)
+)
+"""All fields of a message that may change, without state, due time and change time."""
+
+
 def by_rank(messages: list[Message]) -> dict[int, list[int]]:
     """Group places by rank and keep their order; usually all messages have one rank."""
-    if messages and messages[0][4] == messages[-1][4]:
-        rank = messages[0][4]
-        places = [message[5] for message in messages if message[4] == rank]
-        if len(places) == len(messages):
-            return {rank: places}
-    ranks: dict[int, list[int]] = {}
-    for message in messages:
-        ranks.setdefault(message[4], []).append(message[5])
-    return ranks
+    if not messages:
+        return {}
+    ranks = [*map(rank_of, messages)]
+    if ranks.count(ranks[0]) == len(ranks):
+        return {ranks[0]: [*map(place_of, messages)]}
+    places: dict[int, list[int]] = {}
+    for rank, place in zip(ranks, map(place_of, messages), strict=True):
+        places.setdefault(rank, []).append(place)
+    return places
 
 
 def by_kind(changes: Sequence[Change]) -> dict[Kind, list[Change]]:
     """Group changes by kind; usually all are of one kind."""
     if not changes:
         return {}
-    first, then, failure = changes[0]
-    kind = then[1], first[3], first[14], then[3], then[14], failure is not None
+    before, after, failure = changes[0]
+    kind = after.queue, before.state, before.body, after.state, after.body, failure is not None
     queue, old, old_body, new, new_body, failed = kind
     alike = [
         change
         for change in changes
-        if change[0][3] is old
-        and change[1][3] is new
-        and change[1][1] == queue
-        and change[0][14] == old_body
-        and change[1][14] == new_body
-        and (change[2] is not None) == failed
+        if change.before.state is old
+        and change.after.state is new
+        and change.after.queue == queue
+        and change.before.body == old_body
+        and change.after.body == new_body
+        and (change.failure is not None) == failed
     ]
     if len(alike) == len(changes):
         return {kind: alike}
     kinds: dict[Kind, list[Change]] = {}
     for change in changes:
-        before, after, why = change
-        key = after[1], before[3], before[14], after[3], after[14], why is not None
+        before, after, failure = change
+        key = after.queue, before.state, before.body, after.state, after.body, failure is not None
         kinds.setdefault(key, []).append(change)
     return kinds
 
@@ -82,47 +102,39 @@ def shared(cards: Sequence[Message]) -> list[Message]:
     return [
         card
         for card in cards
-        if card[7] == 1
-        and card[6] == 1
-        and card[5] == card[0]
-        and not (card[9] or card[12] or card[13] or card[15] or card[16])
-        and card[3] in SHARED
+        if card.leases == 1
+        and card.attempt == 1
+        and card.place == card.seq
+        and not (card.expires_at or card.reason or card.repeats or card.group or card.target)
+        and card.state in SHARED
     ]
 
 
 def is_start_alike(changes: list[Change]) -> bool:
     """Return True if each change differs only in state, due time and change time, with the same times for all."""
-    due_at, changed_at = changes[0][1][8], changes[0][1][10]
+    due_at, changed_at = changes[0].after.due_at, changes[0].after.changed_at
     return all(
-        after[8] == due_at
-        and after[10] == changed_at
-        and before[4:8] == after[4:8]
-        and before[9] == after[9]
-        and before[11:] == after[11:]
-        for before, after, _ in changes
+        change.after.due_at == due_at
+        and change.after.changed_at == changed_at
+        and _lasting_of(change.before) == _lasting_of(change.after)
+        for change in changes
     )
 
 
 def by_fate(cards: list[Message]) -> dict[Fate, list[Message]]:
     """Group messages by the columns that a batch shares: rank, due time, change time, consumer. Usually there is one
     group."""
-    fate = rank, due_at, changed_at, consumer = cards[0][4], cards[0][8], cards[0][10], cards[0][11]
-    alike = [
-        card
-        for card in cards
-        if card[8] == due_at and card[10] == changed_at and card[4] == rank and card[11] == consumer
-    ]
-    if len(alike) == len(cards):
-        return {fate: cards}
+    keys = [*map(_fate_of, cards)]
+    if keys.count(keys[0]) == len(keys):
+        return {keys[0]: cards}
     fates: dict[Fate, list[Message]] = {}
-    for card in cards:
-        fates.setdefault((card[4], card[8], card[10], card[11]), []).append(card)
+    for fate, card in zip(keys, cards, strict=True):
+        fates.setdefault(fate, []).append(card)
     return fates
 
 
 # -- state changes -----------------------------------------------------------------------------------------------------
 
-_by_number = itemgetter(0)
 MOST_CARDS = 20_000
 """Maximum number of cached leased messages, about 300 bytes each; beyond it they are read from the file."""
 
@@ -143,36 +155,38 @@ class Changing(Reading):
         kinds = by_kind(changes)
         left = {kind: self._leave(kind, alike) for kind, alike in kinds.items()}
         for kind, alike in kinds.items():
+            _, old, _, new, _, _ = kind
             self._enter(kind, alike, left[kind])
             self._count_changes(*kind, len(alike))
             self._weigh(kind, alike)
-            self._remember(kind[1], kind[3], alike)
-            self._known.named.moved(kind[1], kind[3], alike)
-            self._keep_apart(kind[3], alike)
-        if any(after[15] for _, after, _ in changes):
+            self._remember(old, new, alike)
+            self._known.named.moved(old, new, alike)
+            self._keep_apart(new, alike)
+        if any(map(group_of, map(after_of, changes))):
             self._regroup(changes)
 
     def _leave(self, kind: Kind, changes: list[Change]) -> set[int]:
         """Remove messages from the ready runs and batches. Return the numbers of those that were in a batch and
         therefore have no row in ``life``."""
-        if kind[1] is State.READY:
-            self._leave_line(self._made_queue(kind[0]), [before for before, _, _ in changes])
-        elif kind[1] in SHARED:
-            seqs = [card[0] for card in shared([before for before, _, _ in changes])]
+        queue, old, _, _, _, _ = kind
+        if old is State.READY:
+            self._leave_line(self._made_queue(queue), [change.before for change in changes])
+        elif old in SHARED:
+            seqs = [card.seq for card in shared([change.before for change in changes])]
             return members([covered for span in spans(seqs) for covered in self._runs.cut(*span)])
         return set()
 
     def _leave_line(self, queue: int, cards: list[Message]) -> None:
         """Remove ready messages. Only messages at their original place can be in runs, and most of them are."""
         covered: list[Span] = []
-        for rank, places in by_rank([card for card in cards if card[5] == card[0] and not card[16]]).items():
+        for rank, places in by_rank([card for card in cards if card.place == card.seq and not card.target]).items():
             covered += self._runs.leave_line(queue, rank, places)
         gone = members(covered)
         if len(gone) == len(cards):
             return
-        apart = [card for card in cards if card[0] not in gone] if gone else cards
-        if any(card[16] for card in apart):
-            self._db.executemany(sql.END_READY, [(queue, card[16], card[4], card[5]) for card in apart])
+        apart = [card for card in cards if card.seq not in gone] if gone else cards
+        if any(map(target_of, apart)):
+            self._db.executemany(sql.END_READY, [(queue, card.target, card.rank, card.place) for card in apart])
             return
         for rank, places in by_rank(apart).items():
             for low, high in spans(places):
@@ -180,31 +194,32 @@ class Changing(Reading):
 
     def _enter(self, kind: Kind, changes: list[Change], left: set[int]) -> None:
         """Insert messages into their new state. ``left``: numbers of those that were in a batch and have no row."""
-        queue = self._made_queue(kind[0])
-        if kind[3] in SHARED:
-            cards = shared([after for _, after, _ in changes])
+        name, _, _, new, _, failed = kind
+        queue = self._made_queue(name)
+        if new in SHARED:
+            cards = shared([change.after for change in changes])
             if cards:
                 self._enter_together(kind, queue, cards, left)
             if len(cards) < len(changes):
-                together = {card[0] for card in cards}
-                self._enter_apart(kind, queue, [change for change in changes if change[1][0] not in together], left)
+                together = {card.seq for card in cards}
+                apart = [change for change in changes if change.after.seq not in together]
+                self._enter_apart(kind, queue, apart, left)
         else:
             self._enter_apart(kind, queue, changes, left)
-        if kind[5]:
-            rows = [(after[0], *failure) for _, after, failure in changes if failure is not None]
+        if failed:
+            rows = [(after.seq, *failure) for _, after, failure in changes if failure is not None]
             self._db.executemany(sql.SET_FAILURE, rows)
 
     def _enter_together(self, kind: Kind, queue: int, cards: list[Message], left: set[int]) -> None:
         """Insert one batch for all messages with consecutive numbers and the same shared columns."""
-        if kind[1] is not State.READY:
-            self._end_rows([card[0] for card in cards], left)
-        is_done = kind[3] is State.DONE
+        _, old, old_body, new, body, _ = kind
+        if old is not State.READY:
+            self._end_rows([card.seq for card in cards], left)
         for (rank, due_at, changed_at, consumer), alike in by_fate(cards).items():
-            for first, last in spans([card[0] for card in alike]):
-                ids = _ids(alike, first, last) if is_done and not kind[4] else None
-                batch = Batch(first, last, queue, rank, kind[3].value, due_at, changed_at, consumer, kind[4], ids)
-                self._runs.add(batch)
-                if kind[2] and not kind[4]:
+            for first, last in spans([card.seq for card in alike]):
+                ids = _ids(alike, first, last) if new is State.DONE and not body else None
+                self._runs.add(Batch(first, last, queue, rank, new.value, due_at, changed_at, consumer, body, ids))
+                if old_body and not body:
                     self._end_span(first, last)
 
     def _end_rows(self, seqs: list[int], left: set[int]) -> None:
@@ -224,26 +239,28 @@ class Changing(Reading):
             self._start(changes)
             return
         many = self._db.executemany
-        rows = [(after[0], queue, *after[2:]) for _, after, _ in changes]
+        afters = [change.after for change in changes]
+        seqs = [after.seq for after in afters]
+        rows = [(after.seq, queue, *_after_queue_of(after)) for after in afters]
         if new is State.READY:
             if old is not State.READY:
-                self._end_rows([row[0] for row in rows], left)
+                self._end_rows(seqs, left)
             many(sql.INSERT_READY, rows)
-            many(sql.MOVE_NAME, [(row[5], queue, row[2]) for row in rows])
+            many(sql.MOVE_NAME, [(after.place, queue, after.id) for after in afters])
         elif old is State.READY:
             many(sql.INSERT_LIFE, rows)
         else:
-            many(sql.INSERT_LIFE, [row for row in rows if row[0] in left])
-            many(sql.UPDATE_LIFE, [row for row in rows if row[0] not in left])
+            many(sql.INSERT_LIFE, [row for seq, row in zip(seqs, rows, strict=True) if seq in left])
+            many(sql.UPDATE_LIFE, [row for seq, row in zip(seqs, rows, strict=True) if seq not in left])
         if old_body and not new_body:
-            self._end_messages([row[0] for row in rows])
+            self._end_messages(seqs)
 
     def _keep_apart(self, new: State, changes: list[Change]) -> None:
         """Unpack the payloads of messages that will stay long, so that they do not keep shared rows of ``content``."""
         if new in (State.DEAD, State.PARKED):
-            self._contents.take_out(*sql.among([after[0] for _, after, _ in changes]))
+            self._contents.take_out(*sql.among([change.after.seq for change in changes]))
         elif new is State.DELAYED:
-            long = [after[0] for _, after, _ in changes if after[8] - after[10] > LONG_MS]
+            long = [after.seq for _, after, _ in changes if after.due_at - after.changed_at > LONG_MS]
             if long:
                 self._contents.take_out(*sql.among(long))
 
@@ -252,7 +269,7 @@ class Changing(Reading):
         the same times."""
         together: dict[tuple[int, int, bool], list[int]] = {}
         for _, after, _ in changes:
-            together.setdefault((after[8], after[10], after[14]), []).append(after[0])
+            together.setdefault((after.due_at, after.changed_at, after.body), []).append(after.seq)
         for (due_at, changed_at, body), seqs in together.items():
             which, bindings = sql.among(seqs)
             self._db.execute(sql.SETTLE_LIFE + which, (due_at, changed_at, body, *bindings))
@@ -261,15 +278,17 @@ class Changing(Reading):
 
     def _start(self, changes: list[Change]) -> None:
         """Change single rows from claimed to leased with one statement; all have the same times."""
-        which, bindings = sql.among([after[0] for _, after, _ in changes])
-        card = changes[0][1]
-        self._db.execute(sql.START_LIFE + which, (card[8], card[10], *bindings))
+        which, bindings = sql.among([change.after.seq for change in changes])
+        card = changes[0].after
+        self._db.execute(sql.START_LIFE + which, (card.due_at, card.changed_at, *bindings))
 
     def _weigh(self, kind: Kind, changes: list[Change]) -> None:
         """Count the bytes that enter or leave the queue."""
-        entered = (kind[3] in WAITING) - (kind[1] in WAITING)
+        queue, old, _, new, _, _ = kind
+        entered = (new in WAITING) - (old in WAITING)
         if entered:
-            self._deltas_of(self._made_queue(kind[0]))["bytes"] += entered * sum([after[17] for _, after, _ in changes])
+            size = sum(map(size_of, map(after_of, changes)))
+            self._deltas_of(self._made_queue(queue))["bytes"] += entered * size
 
     def _regroup(self, changes: Sequence[Change]) -> None:
         """Update the table ``member`` of group members and their places."""
@@ -286,12 +305,12 @@ class Changing(Reading):
         leased = self._known.leased
         if new is State.LEASED:
             if len(leased) + len(changes) <= MOST_CARDS:
-                leased.update([(after[0], after) for _, after, _ in changes])
+                leased.update({after.seq: after for after in map(after_of, changes)})
             else:
                 leased.clear()
         elif old is State.LEASED:
-            for _, after, _ in changes:
-                leased.pop(after[0], None)
+            for after in map(after_of, changes):
+                leased.pop(after.seq, None)
 
     def _count_changes(
         self, queue: str, old: State, old_body: bool, new: State, new_body: bool, failed: bool, number: int
@@ -331,8 +350,8 @@ class Changing(Reading):
 def _ids(cards: list[Message], first: int, last: int) -> str:
     """Return the JSON of ids that stays when the content is deleted."""
     if last - first + 1 < len(cards):
-        cards = [card for card in cards if first <= card[0] <= last]
-    return dumps({card[2]: card[17] for card in sorted(cards, key=_by_number)}).decode()
+        cards = [card for card in cards if first <= card.seq <= last]
+    return dumps({card.id: card.size for card in sorted(cards, key=seq_of)}).decode()
 
 
 # -- rewrites, deletions, history --------------------------------------------------------------------------------------
@@ -349,23 +368,23 @@ class Ending(Changing):
     def rewrite(self, messages: Sequence[Message], envelopes: Sequence[Envelope]) -> None:
         contents, lives, places = [], [], []
         for message, envelope in zip(messages, envelopes, strict=True):
-            header, payload, is_json = envelope[7:10]
-            size, state = len(header) + len(payload), message[3]
-            contents.append((header, payload.decode() if is_json else payload, message[0]))
+            header, payload = envelope.header, envelope.payload
+            size, state = len(header) + len(payload), message.state
+            contents.append((header, payload.decode() if envelope.is_json else payload, message.seq))
             if state is State.READY:
-                queue = self._made_queue(message[1])
+                queue = self._made_queue(message.queue)
                 places.append((size, queue, message.target, message.rank, message.place))
             else:
-                lives.append(message[0])
+                lives.append(message.seq)
             if state in WAITING:
-                self._deltas_of(self._made_queue(message[1]))["bytes"] += size - message.size
-            self._known.leased.pop(message[0], None)
+                self._deltas_of(self._made_queue(message.queue))["bytes"] += size - message.size
+            self._known.leased.pop(message.seq, None)
         self._known.named.rewritten(messages, envelopes)
         for message in messages:
-            self._known.arrivals.drop(message[0], message[0])
-            if message[3] is State.LEASED:
+            self._known.arrivals.drop(message.seq, message.seq)
+            if message.state is State.LEASED:
                 self._known.held.clear()
-            self._contents.left(message[0], message[0])
+            self._contents.left(message.seq, message.seq)
         self._db.executemany(sql.REWRITE, contents)
         if lives:
             which, bindings = sql.among(lives)
