@@ -95,7 +95,7 @@ class Bridges:
         name, now = new.bridge.name, self._means.clock.wall_ms()
         known = self._crossings.get(name)
         if known is not None:
-            if known.bridge[:4] != new.bridge[:4]:
+            if not known.bridge.is_same(new.bridge):
                 raise WrongState(f"there is another bridge {name!r}; remove it first", field="name")
             done(self.row(known), None)
             return

@@ -122,7 +122,7 @@ class PushedLeases:
             self._whole[deliveries.leases[0]] = Pushed(deliveries.leases, until, span)
             self._in_whole += len(deliveries)
         else:
-            self._out.update([(f"{message[0]}-{message[7]}", message[8]) for message, _, _ in deliveries])
+            self._out.update([(f"{message.seq}-{message.leases}", message.due_at) for message, _, _ in deliveries])
 
     def span_of(self, leases: Sequence[str]) -> tuple[int, int, int] | None:
         """Return the span of ``leases`` if they are exactly those of one push and consecutive; else None."""

@@ -64,7 +64,9 @@ def matching(transaction: Transaction, messages: Sequence[Message], node: Node, 
     failures = transaction.failures(messages) if wanted & FROM_FAILURE else nothing
     parts = zip(messages, envelopes, failures, strict=True)
     found = [Look(message, sent, failure, transaction.policy(message.queue)) for message, sent, failure in parts]
-    return [look for look in found if matches(node, lookup_of(*(shown(look, ahead) if ahead else look)[:3]))]
+    as_shown = [shown(look, ahead) for look in found] if ahead else found
+    lookups = (lookup_of(one.message, one.envelope, one.failure) for one in as_shown)
+    return [look for look, lookup in zip(found, lookups, strict=True) if matches(node, lookup)]
 
 
 def lookup_of(message: Message, envelope: Envelope | None, failure: Failure | None) -> Lookup:

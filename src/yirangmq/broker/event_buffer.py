@@ -34,8 +34,8 @@ from yirangmq.core.events import (
     Traced,
     moved,
 )
-from yirangmq.core.message import Envelope, Message, Run
-from yirangmq.core.ports import Change, Stored
+from yirangmq.core.message import Envelope, Message, Run, queue_of
+from yirangmq.core.ports import Change, Stored, before_of
 from yirangmq.core.states import State
 
 # -- delivery log ------------------------------------------------------------------------------------------------------
@@ -262,7 +262,10 @@ class Happenings:
         """Add leased messages. The wait of a first attempt counts from the time it was to be available, that of a
         later attempt from the time the message was returned."""
         if self.is_watched:
-            waited = [now - (envelope[4] if message[6] == 0 else message[10]) for message, envelope in heads]
+            waited = [
+                now - (envelope.available_at if message.attempt == 0 else message.changed_at)
+                for message, envelope in heads
+            ]
             self._events.append(Leased(queue, len(waited), waited))
             if self.is_traced:
                 self._begin_traces(heads, now)
@@ -272,12 +275,12 @@ class Happenings:
         if self.is_traced:
             self.leased(run.card.queue, list(zip(run.cards(envelopes), envelopes, strict=True)), now)
         elif self.is_watched:
-            self._events.append(Leased(run.card.queue, run.length, [now - sent[4] for sent in envelopes]))
+            self._events.append(Leased(run.card.queue, run.length, [now - sent.available_at for sent in envelopes]))
 
     def claimed(self, queue: str, messages: Sequence[Message], now: int) -> None:
         """Add claimed messages (two-step leases) as leased. Their wait counts from the time they became ready."""
         if self.is_watched:
-            self._events.append(Leased(queue, len(messages), [now - message[10] for message in messages]))
+            self._events.append(Leased(queue, len(messages), [now - message.changed_at for message in messages]))
 
     def _begin_traces(self, heads: Sequence[tuple[Message, Envelope]], now: int) -> None:
         """Keep the headers of leased messages with a trace; the trace event is added when they are settled."""
@@ -291,8 +294,8 @@ class Happenings:
             del self._traced[next(iter(self._traced))]
 
     def _end_traces(self, changes: Sequence[Change], now: int, outcome: str) -> None:
-        for before, _, _ in changes:
-            begun = self._traced.pop((before[0], before[7]), None)
+        for before in map(before_of, changes):
+            begun = self._traced.pop((before.seq, before.leases), None)
             if begun is not None:
                 self._events.append(replace(begun, ended_at=now, outcome=outcome))
 
@@ -321,24 +324,25 @@ class Happenings:
 
     def _worked(self, changes: Sequence[Change], now: int) -> dict[str, list[int]]:
         """Return the lease durations in ms by queue. Most batches are of one queue and of leases never extended."""
-        queue = changes[0][0][1]
+        befores = [change.before for change in changes]
+        queue = befores[0].queue
         if not self._begun:
-            held = [now - change[0][10] for change in changes if change[0][1] is queue]
-            if len(held) == len(changes):
+            held = [now - before.changed_at for before in befores if before.queue is queue]
+            if len(held) == len(befores):
                 return {queue: held}
         worked: dict[str, list[int]] = {}
-        for before, _, _ in changes:
-            begun = self._begun.pop((before[0], before[7]), before[10])
-            worked.setdefault(before[1], []).append(now - begun)
+        for before in befores:
+            begun = self._begun.pop((before.seq, before.leases), before.changed_at)
+            worked.setdefault(before.queue, []).append(now - begun)
         return worked
 
     def _extended(self, changes: Sequence[Change]) -> None:
         """Add extended leases. The message holds the time of the extension, so the first start is remembered here."""
-        for before, _, _ in changes:
-            self._begun.setdefault((before[0], before[7]), before[10])
+        for before in map(before_of, changes):
+            self._begun.setdefault((before.seq, before.leases), before.changed_at)
         while len(self._begun) > MOST_BEGUN:
             del self._begun[next(iter(self._begun))]
-        queues = Counter(before[1] for before, _, _ in changes)
+        queues = Counter(map(queue_of, map(before_of, changes)))
         self._events += [Settled(queue, "extend", count) for queue, count in queues.items()]
 
     def swept(self, changes: Sequence[Change], now: int) -> None:
@@ -347,23 +351,23 @@ class Happenings:
         lapsed: Counter[str] = Counter()
         aged: Counter[str] = Counter()
         for before, after, _ in changes:
-            if before[3] in (State.LEASED, State.CLAIMED):
-                lapsed[before[1]] += 1
-                self._begun.pop((before[0], before[7]), None)
-            elif before[3] in (State.DEAD, State.DRAFT) and after[3] is State.DROPPED:
-                aged[before[1]] += 1
+            if before.state in (State.LEASED, State.CLAIMED):
+                lapsed[before.queue] += 1
+                self._begun.pop((before.seq, before.leases), None)
+            elif before.state in (State.DEAD, State.DRAFT) and after.state is State.DROPPED:
+                aged[before.queue] += 1
         self._events += [Lapsed(queue, count) for queue, count in lapsed.items()]
         if self._traced:
             self._end_traces(changes, now, "lapsed")
         self._events += [Dropped(queue, "retention", count) for queue, count in aged.items()]
-        self._given_up([change for change in changes if change[0][3] not in (State.DEAD, State.DRAFT)], now)
+        self._given_up([change for change in changes if change.before.state not in (State.DEAD, State.DRAFT)], now)
 
     def dropped(self, why: str, changes: Sequence[Change]) -> None:
         if self.is_watched and changes:
-            for before, _, _ in changes:
-                self._begun.pop((before[0], before[7]), None)
-                self._traced.pop((before[0], before[7]), None)
-            counts = Counter(before[1] for before, _, _ in changes)
+            for before in map(before_of, changes):
+                self._begun.pop((before.seq, before.leases), None)
+                self._traced.pop((before.seq, before.leases), None)
+            counts = Counter(map(queue_of, map(before_of, changes)))
             self._events += [Dropped(queue, why, count) for queue, count in counts.items()]
 
     def moved(self, goal: State, messages: Sequence[Message]) -> None:
@@ -381,9 +385,9 @@ class Happenings:
         died: Counter[tuple[str, str]] = Counter()
         gone: Counter[tuple[str, str]] = Counter()
         for before, after, _ in changes:
-            if after[3] in GIVEN_UP:
-                died[after[1], str(after[12])] += 1
-            elif after[3] is State.DROPPED:
-                gone[after[1], "expired" if 0 < before[9] <= now else "given_up"] += 1
+            if after.state in GIVEN_UP:
+                died[after.queue, str(after.reason)] += 1
+            elif after.state is State.DROPPED:
+                gone[after.queue, "expired" if 0 < before.expires_at <= now else "given_up"] += 1
         self._events += [Died(queue, reason, count) for (queue, reason), count in died.items()]
         self._events += [Dropped(queue, why, count) for (queue, why), count in gone.items()]

@@ -28,9 +28,9 @@ from yirangmq.core import transitions, validation
 from yirangmq.core.dispatch import BY_NAME
 from yirangmq.core.errors import NotFound, QueueError, QuotaExceeded, TooLarge
 from yirangmq.core.events import Refused
-from yirangmq.core.message import Envelope, payload_of
+from yirangmq.core.message import Envelope, payload_of, queue_of
 from yirangmq.core.policy import Defaults, Load, QueuePolicy
-from yirangmq.core.ports import Change, Clock, Ids, Stored, Transaction, new_change
+from yirangmq.core.ports import Change, Clock, Ids, Stored, Transaction, before_of, new_change
 from yirangmq.core.processor import Chain
 from yirangmq.core.states import State
 from yirangmq.format.delivery import Delivery, new_delivery
@@ -305,12 +305,13 @@ class Verbs:
             return
         self.uniqueness.follow(transaction, changes, now)
         selection.swap(transaction, changes, now, self.touched)
-        for queue in {change[0][1] for change in changes}:
+        for queue in set(map(queue_of, map(before_of, changes))):
             policy = transaction.policy(queue)
             if self.defaults.concurrency_in(policy) is not None:
                 self.touched.add(queue)
             if policy.dispatch is not None:
-                self.dispatched(transaction, policy, queue, [one for one in changes if one[0][1] == queue], now)
+                own = [change for change in changes if change.before.queue == queue]
+                self.dispatched(transaction, policy, queue, own, now)
 
     def dispatched(
         self, transaction: Transaction, policy: QueuePolicy, queue: str, changes: Sequence[Change], now: int
@@ -319,7 +320,7 @@ class Verbs:
         if policy.is_ordered:
             self.strict.follow(queue, policy, changes)
             self.touched.add(queue)
-        told = [one for one in changes if one[0].consumer != BROADCASTER]
+        told = [change for change in changes if change.before.consumer != BROADCASTER]
         records = self.happened.deliveries.ended(told, now)
         if records and policy.dispatch is not None and policy.dispatch.outcomes:
             tell_outcomes(self, transaction, policy.dispatch.outcomes, records, self._ids, now)

@@ -26,9 +26,9 @@ from yirangmq.broker.event_buffer import Happenings
 from yirangmq.core import transitions
 from yirangmq.core.dispatch import may_begin
 from yirangmq.core.errors import PayloadDamaged, QueueError
-from yirangmq.core.message import RANK_LAST, Envelope, Message, Run, sizes_of
+from yirangmq.core.message import RANK_LAST, Envelope, Message, Run, group_of, sizes_of
 from yirangmq.core.policy import QueuePolicy
-from yirangmq.core.ports import Change, Transaction
+from yirangmq.core.ports import Change, Transaction, after_of
 from yirangmq.core.states import WAITING, State
 from yirangmq.format.envelope import damage
 
@@ -75,7 +75,7 @@ def heads_of(
 def swap(transaction: Transaction, changes: Sequence[Change], now: int, touched: set[str]) -> None:
     """Apply changes by ``Transaction.swap``, then free the next message of each affected FIFO group."""
     transaction.swap(changes)
-    if any(change[1][15] for change in changes):
+    if any(map(group_of, map(after_of, changes))):
         _turn(transaction, changes, now, touched)
 
 

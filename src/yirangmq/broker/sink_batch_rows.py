@@ -95,7 +95,8 @@ class LaidDown:
 
     def is_plain(self, query: str, batch: int, stage: Stage) -> bool:
         known = self._stages.get((query, batch), {}).get(stage.id, NOTHING)
-        return known.is_plain and known[:3] == stage[1:]
+        received = (known.pieces, known.rows, known.checksum)
+        return known.is_plain and received == (stage.pieces, stage.rows, stage.checksum)
 
     def forget(self, query: str, batch: int) -> None:
         self._stages.pop((query, batch), None)

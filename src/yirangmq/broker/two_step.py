@@ -176,12 +176,13 @@ class Drafts:
         place = transaction.places(len(drafts))
         changes = []
         for offset, (card, _, new, _) in enumerate(drafts):
-            before = new_message((*card[:17], new.size))
+            *others, _ = card  # all but the size
+            before = new_message((*others, new.size))
             changes.append(new_change((before, transitions.set_content(before, policy, now, place + offset), None)))
         verbs.swap(transaction, changes, now)
         verbs.touched.add(queue)
         sent = [new for _, _, new, _ in drafts]
-        verbs.happened.published(queue, sent, [len(new[8]) for new in sent], (), now)
+        verbs.happened.published(queue, sent, [len(new.payload) for new in sent], (), now)
 
 
 # -- lookup by message id ----------------------------------------------------------------------------------------------
@@ -194,7 +195,7 @@ def cards_of(
     known = [id for id in dict.fromkeys(ids) if validation.IDENTIFIER.fullmatch(id)]
     cards = transaction.by_id(queue, known)
     for _ in range(MOST_SWEEPS):
-        if not any(card is not None and 0 < card[8] <= now for card in cards):
+        if not any(card is not None and 0 < card.due_at <= now for card in cards):
             break
         if not verbs.sweep_once(transaction, now):
             break

@@ -12,9 +12,9 @@ from collections.abc import Callable, Collection, Sequence
 from hashlib import sha256
 
 from yirangmq.core.errors import WrongState
-from yirangmq.core.message import Envelope, Message
+from yirangmq.core.message import Envelope, Message, queue_of
 from yirangmq.core.policy import Defaults
-from yirangmq.core.ports import Change, Stored, Transaction
+from yirangmq.core.ports import Change, Stored, Transaction, before_of
 from yirangmq.core.states import State
 from yirangmq.format.envelope import RESERVED_KEYS
 
@@ -88,9 +88,10 @@ class Uniqueness:
 
     def follow(self, transaction: Transaction, changes: Sequence[Change], now: int) -> None:
         """Release the keys of messages that reach a final state. Call it before the changes are swapped."""
-        for queue in {change[0][1] for change in changes}:
+        for queue in set(map(queue_of, map(before_of, changes))):
             if self._defaults.unique_in(transaction.policy(queue)):
-                self._follow(transaction, queue, [change for change in changes if change[0][1] == queue], now)
+                own = [change for change in changes if change.before.queue == queue]
+                self._follow(transaction, queue, own, now)
 
     def _follow(self, transaction: Transaction, queue: str, changes: Sequence[Change], now: int) -> None:
         gone = [old for old, new, _ in changes if old.state in COMPARED and new.state not in COMPARED]

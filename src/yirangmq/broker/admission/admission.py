@@ -18,13 +18,14 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
+from operator import itemgetter
 from time import monotonic
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from yirangmq.broker.quota import check_new_queues, make_room, newcomers
 from yirangmq.core.errors import BadInput, BadPolicy, HookFailed, QueueError, TooLarge, Unfit
-from yirangmq.core.message import RANK_LAST, Envelope
+from yirangmq.core.message import RANK_LAST, Envelope, payload_of
 from yirangmq.core.policy import Defaults, QueuePolicy
 from yirangmq.core.ports import Transaction
 from yirangmq.core.processor import Chain, Hook, check_hooks, may_run, refusal
@@ -343,7 +344,7 @@ class Gate:
             return True
         if not self.can_wait or not chain.checks:
             return False
-        return self.is_busy(queue) or sum([len(envelope[8]) for envelope in envelopes]) > INLINE_BYTES
+        return self.is_busy(queue) or sum(map(len, map(payload_of, envelopes))) > INLINE_BYTES
 
     # -- single messages ------------------------------------------------------------------------------------------
 
@@ -401,8 +402,7 @@ def check_schemas(chain: Chain | None) -> None:
             compiled(check.schema, f"processor.checks[{number}].schema", BadPolicy)
 
 
-def key_of(envelope: Envelope) -> Key:
-    return envelope[0], envelope[1], envelope[7], envelope[8]
+key_of: Callable[[Envelope], Key] = itemgetter(*map(Envelope._fields.index, ("queue", "id", "header", "payload")))
 
 
 def unfit(envelope: Envelope, what: str, field: str, text: str) -> Unfit:
