@@ -285,10 +285,10 @@ class Connection:
 
     def whole(self, head: Head, body: bytes, route: Route | None) -> Route:
         shared = self._shared
-        verdict = CLEAR if head[3] is self._cleared else self._judge(head)
+        verdict = CLEAR if head.headers is self._cleared else self._judge(head)
         if route is None:
             route = shared.routes.find(head.method, head.path)
-        request = new_request((*head[:4], body, self._peer))
+        request = new_request((head.method, head.path, head.query, head.headers, body, self._peer))
         size = len(body)
         delays = shared.delays
         delay = 0.0 if delays is None else delays.of(request)

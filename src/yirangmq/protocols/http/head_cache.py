@@ -79,9 +79,11 @@ class Blocks:
             return None
         opening = data[:end]
         found = self._heads.get(opening) or self._head(opening, longest_target)
-        if found is None or len(data) - end - 4 != found[0][4]:
+        if found is None:
             return None
         head, route = found
+        if len(data) - end - 4 != head.length:
+            return None
         return new_found((head, data[end + 4 :], route))
 
     def _head(self, opening: bytes, longest_target: int) -> tuple[Head, Route | None] | None:

@@ -126,7 +126,7 @@ class Intake:
             if self.is_open:
                 raise
             return
-        if found[2] is None:
+        if found.route is None:
             self._blocks.keep(data, found, route)
 
     def _feed(self, data: memoryview) -> int:

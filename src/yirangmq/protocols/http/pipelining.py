@@ -213,7 +213,7 @@ class Line:
     def answered(self) -> None:
         turns = self.turns
         response = turns[0].response if len(turns) == 1 else None
-        if response is None or response[3] is not None or self.is_stopping or self._is_advancing:
+        if response is None or response.stream is not None or self.is_stopping or self._is_advancing:
             self._advance()
             return
         turn = turns[0]  # fast path, nearly always taken: a single request with a complete answer

@@ -19,6 +19,7 @@ from yirangmq.wire import messages
 
 _DELIVERED = [itemgetter(Envelope._fields.index(name)) for name in ("published_at", "header", "payload", "is_json")]
 _id_of, _is_duplicate, _why_not = (itemgetter(Stored._fields.index(name)) for name in ("id", "duplicate", "refused"))
+_HEADER, _PAYLOAD = (itemgetter(messages.Incoming.__struct_fields__.index(name)) for name in ("header", "payload"))
 MESSAGE_BYTES = 160
 """Typical size of a message in a frame without payload and header, in bytes."""
 
@@ -77,7 +78,16 @@ def incoming(deliveries: Sequence[Delivery], ahead: int) -> list[messages.Incomi
     if isinstance(deliveries, RunDeliveries):
         return _in_runs(deliveries, ahead)
     found = [
-        (f"{message[0]}-{message[7]}", message[2], message[6], message[8] + ahead, sent[3], sent[7], sent[8], sent[9])
+        (
+            f"{message.seq}-{message.leases}",
+            message.id,
+            message.attempt,
+            message.due_at + ahead,
+            sent.published_at,
+            sent.header,
+            sent.payload,
+            sent.is_json,
+        )
         for message, sent, _ in deliveries
     ]
     return cast("list[messages.Incoming]", found)
@@ -85,9 +95,9 @@ def incoming(deliveries: Sequence[Delivery], ahead: int) -> list[messages.Incomi
 
 def size_of(body: messages.Deliver) -> int:
     """Return the approximate size of the encoded body, in bytes."""
-    messages = cast("list[tuple[Any, ...]]", body.messages)
-    headers, payloads = map(itemgetter(5), messages), map(itemgetter(6), messages)
-    return sum(map(len, headers)) + sum(map(len, payloads)) + MESSAGE_BYTES * (len(messages) + 1)
+    rows = cast("list[tuple[Any, ...]]", body.messages)
+    headers, payloads = map(_HEADER, rows), map(_PAYLOAD, rows)
+    return sum(map(len, headers)) + sum(map(len, payloads)) + MESSAGE_BYTES * (len(rows) + 1)
 
 
 def _in_runs(deliveries: RunDeliveries, ahead: int) -> list[messages.Incoming]:

@@ -151,12 +151,13 @@ class Address(NamedTuple):
 def message(address: Address, destination: str, delivery: Delivery) -> bytes:
     """Encode a delivery as a MESSAGE frame. ``destination`` is already escaped."""
     card, sent, _ = delivery
-    head = address.head(destination, sent[1], f"{card[0]}-{card[7]}")
-    if card[7] > 1:
-        head += f"redelivered:true\nJMSXDeliveryCount:{card[7]}\n"
-    told = _told(sent[7], sent[9], card[4], address.version)
-    payload = sent[8]
-    text = f"{head}timestamp:{sent[3]}\nexpires:{sent[5]}\n{told}content-length:{len(payload)}\n\n"
+    head = address.head(destination, sent.id, f"{card.seq}-{card.leases}")
+    if card.leases > 1:
+        head += f"redelivered:true\nJMSXDeliveryCount:{card.leases}\n"
+    told = _told(sent.header, sent.is_json, card.rank, address.version)
+    payload = sent.payload
+    times = f"timestamp:{sent.published_at}\nexpires:{sent.expires_at}\n"
+    text = f"{head}{times}{told}content-length:{len(payload)}\n\n"
     return b"%s%s\0" % (text.encode(), payload)
 
 

@@ -169,7 +169,7 @@ class Holdings:
         return True
 
     def push(self, taker: QueueTaker, deliveries: Sequence[Delivery]) -> bool:
-        leases = [f"{card[0]}-{card[7]}" for card, _, _ in deliveries]
+        leases = [f"{card.seq}-{card.leases}" for card, _, _ in deliveries]
         if not self._is_open() or taker not in self.takers.values():
             self._put_back(leases)
             return True
@@ -184,7 +184,7 @@ class Holdings:
             else:
                 self._gathering.add(self)
         else:
-            names = leases if address.version == V12 else [sent[1] for _, sent, _ in deliveries]
+            names = leases if address.version == V12 else [sent.id for _, sent, _ in deliveries]
             taker.held.update(zip(names, leases, strict=True))
         return True
 

@@ -103,8 +103,8 @@ def _done(call: Call, answer: None) -> None:
 
 def _show(call: Call, found: Fetched) -> None:
     message, envelope = found
-    about = _about(type_of(envelope), message[4], message[3])
-    call.answer(Response(200, envelope[8], about))
+    about = _about(type_of(envelope), message.rank, message.state)
+    call.answer(Response(200, envelope.payload, about))
 
 
 @lru_cache(maxsize=256)

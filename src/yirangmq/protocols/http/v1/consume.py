@@ -106,7 +106,8 @@ class Leasing:
         If each request wants one message and all have the same consumer and lease length, a single lease operation
         serves them, in the order of arrival."""
         first = calls[0]
-        if len(calls) > 1 and all(one.values["max"] == 1 and one[2:] == first[2:] for one in calls):
+        alike = [one.values["max"] == 1 and one.who == first.who and one.span == first.span for one in calls]
+        if len(calls) > 1 and all(alike):
             found = first.verbs.lease(transaction, queue, len(calls), first.span, first.who)
             return [(one.values, found[n : n + 1]) for n, one in enumerate(calls)]
         return [one.take(transaction, queue) for one in calls]
