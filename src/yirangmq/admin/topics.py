@@ -60,7 +60,11 @@ def page(log: Log, start: int | None, at_ns: int | None, filter: Filter, limit: 
             start = reader.first if at_ns is None else max(reader.sequence_at(at_ns), reader.first)
         found = read_page(reader, filter, start, PageLimits(limit, PAGE_BYTES, PAGE_LOOK))
         about = {"epoch": reader.epoch, "first": reader.first, "last": reader.last, "next": found.last + 1}
-    return {**about, "records": [[*one[:5], dict(one.headers), one.payload] for one in found.records]}
+    rows = [
+        [one.sequence, one.topic_sequence, one.at_ns, one.topic, one.key, dict(one.headers), one.payload]
+        for one in found.records
+    ]
+    return {**about, "records": rows}
 
 
 # -- methods, status and metrics ---------------------------------------------------------------------------------------

@@ -228,7 +228,8 @@ def _state_complaints(opened: OpenLog, found: LogSnapshot) -> list[str]:
     topics = opened.log.topics()
     for name, state in topics.items():
         own = [record for record in found.records.values() if record.topic == name]
-        if len(own) != state.records or (own and own[-1][:3] != (state.sequence, state.topic_sequence, state.at_ns)):
+        latest = [(one.sequence, one.topic_sequence, one.at_ns) for one in own[-1:]]
+        if len(own) != state.records or (own and latest != [(state.sequence, state.topic_sequence, state.at_ns)]):
             complaints.append(f"topic {name} says {state}, there are {len(own)} records")
     return complaints
 

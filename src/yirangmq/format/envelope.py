@@ -319,7 +319,9 @@ def with_content(envelope: Envelope, media_type: str, payload: bytes) -> Envelop
     is_json = says_json(media_type) and is_plain_json(payload)
     said = "" if is_json and media_type == JSON_TYPE else media_type
     header = _with_type(envelope.header, said) if len(envelope.header) <= SHORT else _retyped(envelope.header, said)
-    return new_envelope((*envelope[:7], header, payload, is_json, *envelope[10:]))
+    queue, id, rank, published_at, available_at, expires_at, key, _, _, _, group, target = envelope
+    times = published_at, available_at, expires_at
+    return new_envelope((queue, id, rank, *times, key, header, payload, is_json, group, target))
 
 
 def _retyped(header: str, media_type: str) -> str:

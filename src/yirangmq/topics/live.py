@@ -198,7 +198,7 @@ class Tail:
 # -- publishing and fan-out --------------------------------------------------------------------------------------------
 
 Hear = Callable[[Live], None]
-_topic, _payload = itemgetter(0), itemgetter(1)
+_topic, _payload = (itemgetter(NewRecord._fields.index(name)) for name in ("topic", "payload"))
 
 
 class Stored(NamedTuple):

@@ -120,7 +120,7 @@ def run_status(args: argparse.Namespace, screen: Screen) -> int:
         if screen.json:
             screen.document({"ok": True, "queues": [one._asdict() for one in found]})
         else:
-            screen.table(QUEUES, [one[:-1] for one in found])
+            screen.table(QUEUES, [columns for *columns, _ in found])  # all but the instant
         return output.OK
 
     return run_with(args, look)

@@ -151,7 +151,9 @@ def _remove(ledger: Ledger, batch: Batch, *, is_busy: bool) -> None:
             continue
         if not batch.packing.has_room(1 + len(run)):
             return
-        batch.packing.delete(ledger.keys.ordered(*run[0][:2]), ledger.keys.ordered(*run[-1][:2]) + b"\0")
+        first, last = run[0], run[-1]
+        end = ledger.keys.ordered(last.number, last.name) + b"\0"
+        batch.packing.delete(ledger.keys.ordered(first.number, first.name), end)
         for one in run:
             batch.removed.add(one.number)
             if one.noted:
