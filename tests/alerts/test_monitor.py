@@ -49,7 +49,7 @@ def test_a_fault_reaches_log_and_sink_once_and_so_does_its_end(
 
     with caplog.at_level(logging.INFO, "yirangmq"):
         hooked(tmp_path, act)
-    lines = [record.values for record in caplog.records if record.getMessage() == "alert"]  # type: ignore[attr-defined]
+    lines = [record.values for record in caplog.records if record.getMessage() == "alert_notified"]  # type: ignore[attr-defined]
     assert [(line["notice"], line["rule"]) for line in lines] == [
         ("opened", "store_refuses"),
         ("recovered", "store_refuses"),
@@ -130,7 +130,7 @@ def test_a_file_that_cannot_be_read_is_set_aside_and_said(tmp_path: Path, caplog
 
     play(lambda: AlertMonitorHarness(tmp_path), act)
     assert (tmp_path / "alerts/alerts.broken.json").read_text() == '{"version": 1, "open": 5}'
-    assert "the alerts cannot be read" in caplog.messages
+    assert "alerts_load_failed" in caplog.messages
 
 
 def test_on_a_disk_that_takes_nothing_alerts_are_told_all_the_same(tmp_path: Path) -> None:

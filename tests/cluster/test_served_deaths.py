@@ -66,4 +66,4 @@ def test_a_leader_whose_work_hangs_is_replaced_though_its_lease_lives(
         assert len(told) == 1
         with connect(nodes.addresses, retries=RETRIES) as client:
             assert client.counts(queue).published == len(set(work.confirmed))
-        assert "hangs, and leaves the lead to others" in [one["event"] for one in nodes.nodes[first].events()]
+        assert "store_leadership_released_hung" in [one["event"] for one in nodes.nodes[first].events()]

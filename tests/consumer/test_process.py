@@ -64,7 +64,7 @@ def test_a_drain_has_its_time(queues: Queues, tmp_path: Path) -> None:
         consumer.signal(signal.SIGTERM)
         code, out, err = consumer.ended()
     assert (code, out) == (0, "0 done, 1 failed\n")
-    assert "given back unfinished" in err
+    assert "drain_timed_out" in err
     assert queues.show("mail", id).message.reason == "TIMEOUT"
 
 

@@ -65,8 +65,8 @@ def test_events_worth_a_line_are_logged(caplog: pytest.LogCaptureFixture) -> Non
     log_events([*[event for event, _ in EVENTS], *UNTOLD])
     logged = [(record.message, getattr(record, "values", {})) for record in caplog.records]
     assert [name for name, _ in logged] == [
-        *("lapsed", "died", "redriven", "parked"),
-        *("policy set", "paused", "resumed", "deleted"),
+        *("leases_expired", "messages_dead_lettered", "messages_redriven", "messages_parked"),
+        *("policy_set", "queue_paused", "queue_resumed", "queue_deleted"),
     ]
     assert logged[1][1] == {"queue": "mail", "count": 1, "reason": "POISON"}
 

@@ -71,7 +71,7 @@ def test_the_systems_log_gets_the_same_lines(lines: io.StringIO, tmp_path: Path,
         place = system.getsockname()
         handler = begin_syslog(f"unix:{place}" if kind == "unix" else f"udp:127.0.0.1:{place[1]}")
         try:
-            log.warning("a subscriber is late", extra=values(name="ledger", lag=1001))
+            log.warning("subscriber_lag_exceeded", extra=values(name="ledger", lag=1001))
             heard = system.recv(4096).decode()
         finally:
             logging.getLogger().removeHandler(handler)

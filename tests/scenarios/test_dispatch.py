@@ -210,7 +210,7 @@ def test_only_listed_programs_come_and_only_as_the_table_says(tmp_path: Path) ->
         assert "JETCO" in {row["program"] for row in found["refused"]["latest"]}
         metrics = run_command(tmp_path, "metrics", "--store", server.address).stdout
         assert 'yirangmq_clients_refused_total{door="socket",reason="unknown"} 2' in metrics
-        assert [one for one in server.events() if one["event"] == "client refused" and one["door"] == "socket"]
+        assert [one for one in server.events() if one["event"] == "client_refused" and one["door"] == "socket"]
 
 
 # -- outcomes ---------------------------------------------------------------------------------------------------------

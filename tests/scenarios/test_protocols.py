@@ -84,7 +84,7 @@ def test_a_server_that_stops_sees_its_webhooks_through(tmp_path: Path) -> None:
             assert http.get("GET", "/v1/webhooks")["webhooks"][0]["inFlight"] == 1
         assert server.process is not None
         server.process.send_signal(signal.SIGTERM)
-        until(lambda: b"stopping" in server.log.read_bytes())
+        until(lambda: b"server_stopping" in server.log.read_bytes())
         hook.gate.set()
         assert server.process.wait(PATIENCE) == 0
         headers, body = hook.sent[0]

@@ -49,7 +49,7 @@ def test_a_server_tells_everything_the_page_names(tmp_path: Path) -> None:
         assert rest == {  # nobody was sent away or refused, and no queue has a strategy
             *("yirangmq_sent_away_total", "yirangmq_clients_refused_total", "yirangmq_deliveries_total")
         }
-        [died] = [event for event in server.events() if event["event"] == "died"]
+        [died] = [event for event in server.events() if event["event"] == "messages_dead_lettered"]
         assert (died["level"], died["queue"], died["reason"], died["count"]) == ("info", "mail", "HANDLER_ERROR", 1)
 
 

@@ -60,7 +60,7 @@ def test_store_busy_is_told_by_a_deadline_and_health_answers_meanwhile(tmp_path:
             status, found, headers = web.ask("POST", messages, "refused")
             assert (status, found["error"]["code"], found["error"]["retryAfterSec"]) == (503, "store_busy", 1)
             assert int(headers["retry-after"]) >= 1
-            until(lambda: "the store refuses" in [event["event"] for event in server.events()])
+            until(lambda: "store_commit_failed" in [event["event"] for event in server.events()])
             status, found, _ = web.ask("GET", "/v1/health")
             assert (status, found["status"]) == (503, "fail")
             assert [reason["code"] for reason in found["reasons"]] == ["store_busy"]

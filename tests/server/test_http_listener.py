@@ -185,7 +185,7 @@ def test_it_stops_in_good_order_though_clients_stay_connected(tmp_path: Path, li
             assert server.stop() == 0
         for line in staying:
             assert line.sock.recv(1) == b""
-        [stopping] = [event for event in server.events() if event["event"] == "stopping"]
+        [stopping] = [event for event in server.events() if event["event"] == "server_stopping"]
         assert stopping["clients"] == 6
 
 

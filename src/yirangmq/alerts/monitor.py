@@ -206,7 +206,7 @@ class AlertWatch:
             where = ""
             with suppress(OSError):
                 where = str(self._file.set_aside())
-            log.error("the alerts cannot be read", extra=values(error=str(error), aside=where))
+            log.error("alerts_load_failed", extra=values(error=str(error), moved_to=where))
         self._plan()
 
     def _resume(self, document: Any) -> None:
@@ -239,7 +239,7 @@ class AlertWatch:
         try:
             self.look()
         except Exception:
-            log.exception("a look for alerts failed")
+            log.exception("alert_evaluation_failed")
 
     def look(self) -> None:
         now = self.clock.now_ms()
@@ -265,7 +265,7 @@ class AlertWatch:
         about = values(
             notice=what, alert=alert.id, rule=alert.rule, subject=alert.subject, severity=alert.level, text=alert.text
         )
-        log.log(level, "alert", extra=about)
+        log.log(level, "alert_notified", extra=about)
 
     # -- on disk ------------------------------------------------------------------------------------------------------
 
@@ -298,7 +298,7 @@ class AlertWatch:
         error = done.exception()
         trouble = "" if error is None else str(error)
         if trouble and trouble != self._trouble:
-            log.error("the alerts cannot be kept", extra=values(error=trouble))
+            log.error("alerts_save_failed", extra=values(error=trouble))
         self._trouble = trouble
         self._is_saving = False
         for then in waiting:
@@ -318,7 +318,7 @@ class AlertWatch:
         """Acknowledge an alert. ``done`` is called when that is on disk, or the save failed."""
         self.standing = alerts.acknowledge(self.standing, id, by, note, self.clock.now_ms())
         alert = self.shown(alerts.find(self.standing, id))
-        log.info("alert acknowledged", extra=values(alert=id, rule=alert["rule"], by=by))
+        log.info("alert_acknowledged", extra=values(alert=id, rule=alert["rule"], by=by))
         self._save(lambda error: done(None, error) if error else done(alert, None))
 
     def shown(self, alert: Alert) -> dict[str, Any]:

@@ -123,20 +123,20 @@ class Outbox:
             outcome = await self.attempt(document)
             is_late = self._loop.time() - since >= self._give_up
             if outcome.trouble and not is_late:
-                self._complain(document, outcome.trouble, "the alert's notice is tried again")
+                log.warning("alert_notice_failed", extra=self._values(document, outcome))
                 failures += 1
                 await asyncio.sleep(BACKOFF.delay(failures))
                 continue
             if outcome.trouble:
                 self.lost += 1
-                self._complain(document, outcome.trouble, "the alert's notice is given up")
+                log.warning("alert_notice_dropped", extra=self._values(document, outcome))
             self._pending.popleft()
             failures = 0
             self._changed()
         self._task = None
 
-    def _complain(self, document: Document, trouble: str, event: str) -> None:
-        log.warning(event, extra=values(sink=self.sink.name, alert=document["alert"]["id"], error=trouble))
+    def _values(self, document: Document, outcome: Outcome) -> dict[str, Any]:
+        return values(sink=self.sink.name, alert=document["alert"]["id"], error=outcome.trouble)
 
     def describe(self) -> dict[str, Any]:
         return {

@@ -227,7 +227,7 @@ class Happenings:
             except Exception:
                 import logging
 
-                logging.getLogger("yirangmq").exception("a listener failed")
+                logging.getLogger("yirangmq").exception("event_listener_failed")
 
     # -- events ---------------------------------------------------------------------------------------------------
 

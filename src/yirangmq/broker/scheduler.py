@@ -176,7 +176,7 @@ class Ticking:
         try:
             ticks, soonest = self._desk.read(lambda transaction: self._due(transaction, now))
         except QueueError as error:
-            log.warning("schedules cannot be read: %s", error)
+            log.warning("schedules_read_failed", extra={"values": {"error": str(error)}})
             self._alarm.set(RETRY_SECONDS)
             return
         self._alarm.set(max(0, min(soonest, now + LOOK_MS) - self._clock.wall_ms()) / 1000)
@@ -219,4 +219,5 @@ class Ticking:
             except StoreError:
                 raise
             except QueueError as error:
-                log.warning("schedule %s of queue %s was refused: %s", tick.schedule.name, tick.queue, error)
+                about = {"queue": tick.queue, "schedule": tick.schedule.name, "error": str(error)}
+                log.warning("schedule_publish_rejected", extra={"values": about})

@@ -160,8 +160,8 @@ class Damage:
             if text:
                 outcome = transitions.set_aside(message, policy, now, text)
                 changes.append(Change(message, outcome.message, outcome.failure))
-                about = {"queue": queue, "messageId": message.id, "state": outcome.message.state, "why": text}
-                log.error("a stored payload is damaged", extra={"values": about})
+                about = {"queue": queue, "messageId": message.id, "state": outcome.message.state, "error": text}
+                log.error("payload_damaged", extra={"values": about})
         self._deeds.swap(transaction, changes, now)
         self._deeds.happened.refused(changes, now)
         return bool(changes)

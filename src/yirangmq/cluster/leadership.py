@@ -151,7 +151,7 @@ class Campaign:
                     await self._stand_on(lease)
             except (QueueError, Compacted, Deposed) as error:
                 self._followers.fails(error)
-                log.warning("cannot stand", extra={"values": {"node": self.me.node, "error": str(error)}})
+                log.warning("store_election_failed", extra={"values": {"node": self.me.node, "error": str(error)}})
                 await _first((self.stop.wait(),), PAUSE_SECONDS)
 
     async def _stand_on(self, lease: Lease) -> None:
@@ -190,11 +190,11 @@ class Campaign:
             found = await reign.begin()
             await self._followers.leads(reign, found)
             self._followers.sees(self.me)
-            log.info("leads the store", extra={"values": told | {"keys": len(found)}})
+            log.info("store_leadership_acquired", extra={"values": told | {"keys": len(found)}})
             ends = (self.stop.wait(), lease.lost.wait(), reign.over.wait(), self._gone(fence + 1), self._hangs())
             await _first(ends)
         except Hung:
-            log.error("hangs, and leaves the lead to others", extra={"values": told})
+            log.error("store_leadership_released_hung", extra={"values": told})
             return False
         except Deposed:
             pass
@@ -202,7 +202,7 @@ class Campaign:
             reign.over.set()
             self._followers.sees(None)
             self._followers.ended(reign)
-            log.info("no longer leads the store", extra={"values": told})
+            log.info("store_leadership_ended", extra={"values": told})
         if self.stop.is_set() or lease.lost.is_set():
             return False
         kv = await self._etcd.get(self._key)

@@ -122,7 +122,7 @@ class Node:
                     async with await Lease.grant(self._etcd, self._settings.lease) as lease:
                         await self._serve(lease, stop)
                 except QueueError as error:
-                    log.warning("no lease", extra={"values": {"error": str(error)}})
+                    log.warning("node_lease_grant_failed", extra={"values": {"error": str(error)}})
                     await _either(stop, PAUSE_SECONDS)
         finally:
             upkeep.cancel()
@@ -153,7 +153,7 @@ class Node:
                             self._seats[queue] = asyncio.ensure_future(self._sit(queue, lease))
                 await asyncio.wait((stopping, losing), timeout=self._settings.look, return_when=asyncio.FIRST_COMPLETED)
             if not stop.is_set():
-                log.warning("the lease was lost", extra={"values": {"node": self._settings.name}})
+                log.warning("node_lease_lost", extra={"values": {"node": self._settings.name}})
         finally:
             for task in (stopping, losing, *self._seats.values()):
                 task.cancel()
@@ -167,7 +167,7 @@ class Node:
         if not task.done():
             return False
         fault = None if task.cancelled() else task.exception()
-        log.error("a fault", exc_info=fault, extra={"values": {"queue": queue}})
+        log.error("queue_task_crashed", exc_info=fault, extra={"values": {"queue": queue}})
         return True
 
     async def _sit(self, queue: str, lease: Lease) -> None:
@@ -184,7 +184,7 @@ class Node:
                     await self._stand_by(keys, *seen)
             except (QueueError, Compacted) as error:
                 if not isinstance(error, Unavailable | Compacted):
-                    log.error("cannot serve", extra={"values": {"queue": queue, "error": str(error)}})
+                    log.error("queue_task_failed", extra={"values": {"queue": queue, "error": str(error)}})
                 await asyncio.sleep(PAUSE_SECONDS)
 
     async def _stand(self, keys: Keys, lease: Lease) -> tuple[int, tuple[int, int]]:
@@ -205,7 +205,7 @@ class Node:
 
     async def _lead(self, keys: Keys, fence: int) -> None:
         queue, told = keys.queue, {"queue": keys.queue, "node": self._settings.name, "fence": fence}
-        log.info("leads", extra={"values": told})
+        log.info("leadership_acquired", extra={"values": told})
         dispatcher = Dispatcher(
             self._etcd, queue, self._settings.name, self._clock, self._ids, self._upkeep.room, self._settings.manner
         )
@@ -213,11 +213,11 @@ class Node:
         try:
             await dispatcher.lead(fence)
         except Deposed:
-            log.info("deposed", extra={"values": told})
+            log.info("leadership_lost", extra={"values": told})
             self.leads.pop(queue, None)
             await asyncio.sleep(STEP_ASIDE_SECONDS)
         except Idle:
-            log.info("rests", extra={"values": told})
+            log.info("leadership_released_idle", extra={"values": told})
             await self._etcd.txn([created_at(keys.leader, fence)], [delete(keys.leader)], repeat=True)
         finally:
             self.leads.pop(queue, None)
@@ -236,12 +236,12 @@ class Node:
                     break
                 if nearing.done() and nearing in awaited:
                     nearing.result()
-                    log.info("takes the lead to its consumers", extra={"values": {"queue": keys.queue}})
+                    log.info("remote_leader_replaced", extra={"values": {"queue": keys.queue}})
                     await self._depose(keys, created)
                     continue
                 look = await self._look(keys)
                 if look is not None and look == seen:
-                    log.warning("deposes a leader that sleeps", extra={"values": {"queue": keys.queue}})
+                    log.warning("unresponsive_leader_replaced", extra={"values": {"queue": keys.queue}})
                     await self._depose(keys, created)
                 seen = look
             waiting.result()

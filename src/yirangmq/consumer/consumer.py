@@ -86,7 +86,7 @@ class Heartbeat:
         overdue = self._holdings.cut(now)
         for holding in overdue:
             taken, outcome = holding.taken, too_slow("the handler took longer than allowed")
-            log.warning("message %s: its handler takes too long and is not waited for", taken.id, extra=about(taken))
+            log.warning("handler_timed_out", extra=about(taken))
             self._settler.settle([Ending(holding, self._poison.judge(taken.queue, taken.id, outcome))])
 
     def _extend(self, now: float) -> None:
@@ -109,12 +109,12 @@ class Heartbeat:
             elif self._holdings.lose(holding):
                 self._tally.add(lost=1)
                 taken = holding.taken
-                log.warning("message %s: its lease is lost: %s", taken.id, problem, extra=about(taken))
+                log.warning("lease_lost", extra=about(taken, error=str(problem)))
         self._holdings.extended(kept, now)
 
     def _put_off(self, due: Sequence[Holding], now: float, error: Exception) -> None:
         if not self._is_cut_off:
-            log.warning("%d leases could not be extended, trying again: %s", len(due), error)
+            log.warning("lease_extension_failed", extra={"values": {"count": len(due), "error": str(error)}})
         self._is_cut_off = True
         self._holdings.put_off(due, now + min(1.0, due[0].span / AGAIN))
 
@@ -189,8 +189,8 @@ class Shift:
 
     def run(self) -> Summary:
         """Run until drained. A fatal error is raised after draining."""
-        queues = ", ".join(station.route.queue for station in self._stations)
-        log.info("consumer %s is at work on %s", self._settings.name, queues)
+        queues = [station.route.queue for station in self._stations]
+        log.info("consumer_started", extra={"values": {"consumer": self._settings.name, "queues": queues}})
         self._settler.start()
         self._heartbeat.start()
         for station in self._stations:
@@ -238,12 +238,12 @@ class Shift:
             wish = self._kit.queues.consumer_beat(self._card(self.gate.state))
         except Exception as error:
             if self._is_heard:
-                log.warning("an operator cannot see or steer this consumer: %s", error)
+                log.warning("consumer_report_failed", extra={"values": {"error": str(error)}})
             self._is_heard = False
             return
         self._is_heard = True
         if wish and self.gate.follow(wish):
-            log.info("%s, as an operator wished", self.gate.state.value)
+            log.info("consumer_state_changed", extra={"values": {"state": self.gate.state.value}})
 
     def _card(self, state: ConsumerState) -> dict[str, Any]:
         summary = self._tally.summary
@@ -267,13 +267,13 @@ class Shift:
         """Stop fetching, release messages not yet in a handler, and finish those in a handler, within
         ``drain_seconds``."""
         if self.gate.move(ConsumerState.DRAINING):
-            log.info("draining: %d messages in hand", len(self._holdings))
+            log.info("drain_started", extra={"values": {"count": len(self._holdings)}})
         deadline = time.monotonic() + self._settings.drain_seconds
         if self._wait_done(deadline, first_signal):
             return
         cut = self._holdings.cut()
         text = f"the consumer stopped, and {self._settings.drain_seconds:g} s were not enough for the handler to end"
-        log.warning("%d messages are given back unfinished", len(cut))
+        log.warning("drain_timed_out", extra={"values": {"count": len(cut)}})
         self._settler.settle([Ending(holding, too_slow(text)) for holding in cut])
         self._cancel(now=False)
         if self._settler.is_alive:
@@ -317,7 +317,7 @@ class Shift:
         try:
             self._kit.queues.consumer_beat(self._card(ConsumerState.STOPPED))
         except Exception as error:
-            log.debug("the last word was not heard: %s", error)
+            log.debug("consumer_stop_report_failed", extra={"values": {"error": str(error)}})
 
 
 # -- public class ------------------------------------------------------------------------------------------------------

@@ -77,9 +77,9 @@ def _if_possible(schema: Any) -> Any:
     try:
         return compiled(schema, "schema", BadInput)
     except MissingExtra as error:
-        log.warning("schemas of policies are not checked again here: %s", error)
+        log.warning("policy_schema_check_skipped", extra={"values": {"error": str(error)}})
     except QueueError as error:
-        log.warning("a schema of a policy cannot be used here: %s", error)
+        log.warning("policy_schema_rejected", extra={"values": {"error": str(error)}})
     return None
 
 

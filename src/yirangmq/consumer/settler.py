@@ -24,8 +24,8 @@ from yirangmq.core.message import Reason
 log = logging.getLogger("yirangmq.consumer")
 
 
-def about(taken: Taken) -> dict[str, dict[str, Any]]:
-    """Return the values for ``extra`` of a log line: the message and its trace."""
+def about(taken: Taken, **more: Any) -> dict[str, dict[str, Any]]:
+    """Return the values for ``extra`` of a log line: the message and its trace, and ``more``."""
     named: dict[str, Any] = {"queue": taken.queue, "messageId": taken.id, "attempt": taken.attempt}
     try:
         trace = taken.header.get("traceId")
@@ -33,7 +33,7 @@ def about(taken: Taken) -> dict[str, dict[str, Any]]:
         trace = None
     if trace:
         named["traceId"] = trace
-    return {"values": named}
+    return {"values": named | more}
 
 
 # -- counters ----------------------------------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ class Settler:
         now = time.monotonic()
         over = [ending for ending in endings if ending.holding.good_until <= now]
         if over:
-            log.warning("%d results could not be delivered before their leases ended", len(over))
+            log.warning("results_expired", extra={"values": {"count": len(over)}})
             self._tally.add(lost=len(over))
             self._holdings.drop(ending.holding for ending in over)
         return [ending for ending in endings if ending.holding.good_until > now]
@@ -180,7 +180,7 @@ class Settler:
             try:
                 results = self._verb(outcome)(leases)
             except Exception as error:
-                log.warning("%d results could not be delivered yet: %s", len(leases), error)
+                log.warning("results_delivery_failed", extra={"values": {"count": len(leases), "error": str(error)}})
                 failed += endings
             else:
                 self._count(outcome, endings, results)
@@ -200,7 +200,7 @@ class Settler:
             if error is not None:
                 lost += 1
                 taken = ending.holding.taken
-                log.warning("message %s: its result is dropped: %s", taken.id, error, extra=about(taken))
+                log.warning("result_rejected", extra=about(taken, error=str(error)))
         self._tally.add(**{_column(outcome): len(endings) - lost, "lost": lost})
         self._holdings.drop(ending.holding for ending in endings)
 

@@ -269,7 +269,9 @@ class Station:
                         return
                     failures += 1
                     if failures == 1:
-                        log.warning("nothing can be taken from %s, trying again: %s", self.route.queue, error)
+                        log.warning(
+                            "lease_request_failed", extra={"values": {"queue": self.route.queue, "error": str(error)}}
+                        )
                     self._kit.gate.rest(BACKOFF.delay(failures))
                     continue
                 failures = 0
@@ -373,18 +375,18 @@ class Station:
             kit.settler.settle([Ending(holding, kit.poison.judge(self.route.queue, holding.taken.id, outcome))])
         else:
             taken = holding.taken
-            log.warning("message %s: its handler has ended, too late to count", taken.id, extra=about(taken))
+            log.warning("handler_finished_late", extra=about(taken))
 
     def _outcome(self, taken: Taken, delivery: Delivery) -> Outcome:
         complaint = self.route.validation.complaint(delivery, self._schemas)
         if complaint:
-            log.warning("message %s is not fit: %s", taken.id, complaint, extra=about(taken))
+            log.warning("message_invalid", extra=about(taken, error=complaint))
             return invalid(complaint)
         try:
             with handling(taken, self.route.queue):
                 outcome = of_value(self.route.handle(delivery))
             if outcome.kind:
-                log.warning("message %s: %s", taken.id, outcome.text, extra=about(taken))
+                log.warning("handler_failed", extra=about(taken, error=outcome.text))
             return outcome
         except (Retry, Reject) as asked:
             return of_error(asked)
@@ -396,9 +398,9 @@ class Station:
 def _tell(taken: Taken, error: BaseException) -> None:
     """Log a handler's error, even if the error cannot be printed."""
     try:
-        log.warning("message %s: its handler failed", taken.id, exc_info=True, extra=about(taken))
+        log.warning("handler_failed", exc_info=True, extra=about(taken))
     except Exception:  # the error cannot be printed, and the log handler raised
-        log.warning("message %s: its handler failed: %s", taken.id, type(error).__name__, extra=about(taken))
+        log.warning("handler_failed", extra=about(taken, error=type(error).__name__))
 
 
 def _is_hopeless(error: Exception) -> bool:

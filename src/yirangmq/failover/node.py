@@ -197,6 +197,13 @@ TEST_INTERVALS = 0.4
 MOST_TURNS = 20
 MEANT = ("order", "consent")
 """Evidence steps that mark a switch as planned: an operator's order, or the peer's consent."""
+HISTORY_LOG_EVENTS = {
+    "took-over": "node_took_over",
+    "stood-down": "node_stood_down",
+    "handed-over": "node_handed_over",
+    "kept": "takeover_averted",
+}
+"""Log event by entry of the history."""
 
 
 class Node:
@@ -332,7 +339,7 @@ class Node:
     def _hear(self, beat: Beat) -> None:
         found = self.conduct.hear(beat, self.now(), wall_clock())
         if found is Heard.OURSELVES:
-            log.error("the peer has this node's name", extra=values(node=beat.node))
+            log.error("peer_name_conflict", extra=values(node=beat.node))
 
     def _measure(self) -> None:
         (then, used), self._cpu = self._cpu, (time.monotonic(), time.process_time())
@@ -345,9 +352,12 @@ class Node:
         if is_late != self._was_late:
             self._was_late = is_late
             silence = self.partner.silence(self.now()) / 1000
-            text = "heartbeats are late" if is_late else "heartbeats are back"
-            log.warning(text, extra=values(silentSec=round(silence, 3)))
-            self._remember("late" if is_late else "in-time", self._about(()))
+            if is_late:
+                log.warning("peer_heartbeat_delayed", extra=values(silentSec=round(silence, 3)))
+                self._remember("late", self._about(()))
+            else:
+                log.warning("peer_heartbeat_resumed", extra=values(silentSec=round(silence, 3)))
+                self._remember("in-time", self._about(()))
 
     # -- core.failover_node.Outside ------------------------------------------------------------------------------------
 
@@ -380,7 +390,7 @@ class Node:
         is_meant = any(step.step in MEANT for step in decision.steps)
         self.turns.append((now, Turn(event, own.term, is_meant)))
         if self.partner.is_restless:
-            log.error("many switches", extra=values(day=self.partner.switches))
+            log.error("switch_limit_exceeded", extra=values(switches=self.partner.switches))
             self._remember("alarm", self._about(()) | {"switches": self.partner.switches})
         if own.role is Role.ACTIVE and was is Role.STANDBY:
             self._work.begin()
@@ -416,14 +426,14 @@ class Node:
     def _note(self, event: str, steps: tuple[Step, ...]) -> None:
         about = self._about(steps)
         self._remember(event, about)
-        log.warning(event.replace("-", " "), extra=values(**about))
+        log.warning(HISTORY_LOG_EVENTS[event], extra=values(**about))
 
     def _remember(self, event: str, about: dict[str, Any]) -> None:
         """Append to the history. A write error is logged with the entry and does not stop the node."""
         try:
             self.memory.note(event, about)
         except OSError as error:
-            log.error("the history cannot be written", extra=values(event=event, error=str(error), **about))
+            log.error("history_write_failed", extra=values(entry={"event": event, **about}, error=str(error)))
 
     def _about(self, steps: tuple[Step, ...]) -> dict[str, Any]:
         own = self.partner.own

@@ -84,7 +84,7 @@ class LoopWatchdog:
         """Add the delay of another timer of the loop, which also runs while the watchdog is idle."""
         self.delays.observe(max(0.0, seconds))
         if seconds > WARN_SECONDS and not self._is_on:
-            self._warn("loop_stalled", seconds=round(seconds, 3), stack=None)
+            self._warn_stalled(seconds, None)
 
     def _begin(self) -> None:
         if self._over.is_set():
@@ -108,9 +108,10 @@ class LoopWatchdog:
         self.delays.observe(max(0.0, delay))
         if blocked > WARN_SECONDS:
             self._latest = blocked, time.monotonic()
-            self._warn("loop_resumed", seconds=round(delay, 3), blocked=round(blocked, 3), is_urgent=True)
+            self._logged_at = time.monotonic()
+            log.warning("loop_resumed", extra=values(seconds=round(delay, 3), blocked=round(blocked, 3)))
         elif delay > WARN_SECONDS:
-            self._warn("loop_stalled", seconds=round(delay, 3), stack=None)
+            self._warn_stalled(delay, None)
         self._idle_beats = 0 if self._is_active else self._idle_beats + 1
         self._is_active = False
         if self._over.is_set() or (self._idle_beats >= LINGER_BEATS and not self._is_always_on):
@@ -160,7 +161,7 @@ class LoopWatchdog:
                 self._seen = due, overdue
                 self.longest = max(self.longest, overdue)
                 if is_new:
-                    self._warn("loop_stalled", seconds=round(overdue, 3), stack=self._stack())
+                    self._warn_stalled(overdue, self._stack())
 
     def _stack(self) -> str:
         import traceback  # loaded only when a loop stalls
@@ -168,12 +169,12 @@ class LoopWatchdog:
         frame = sys._current_frames().get(self._loop_thread)
         return "" if frame is None else "".join(traceback.format_stack(frame)[-FRAMES:])
 
-    def _warn(self, event: str, *, is_urgent: bool = False, **named: Any) -> None:
-        """Log a warning, at most once per ``LOG_SECONDS``. Always log an urgent one: it ends an earlier warning."""
+    def _warn_stalled(self, seconds: float, stack: str | None) -> None:
+        """Log a stall, at most once per ``LOG_SECONDS``; ``loop_resumed`` is always logged, because it ends a stall."""
         now = time.monotonic()
-        if is_urgent or now - self._logged_at >= LOG_SECONDS:
+        if now - self._logged_at >= LOG_SECONDS:
             self._logged_at = now
-            log.warning(event, extra=values(**named))
+            log.warning("loop_stalled", extra=values(seconds=round(seconds, 3), stack=stack))
 
 
 # -- busy polling ------------------------------------------------------------------------------------------------------

@@ -37,6 +37,8 @@ from yirangmq.observe.logs import log, values
 
 VERBS = {"ack": "acked", "nack": "nacked", "release": "released", "extend": "extended"}
 STEPS = {"policy": "policy set", "pause": "paused", "resume": "resumed", "delete": "deleted"}
+STEERED = {"policy": "policy_set", "pause": "queue_paused", "resume": "queue_resumed", "delete": "queue_deleted"}
+"""Log event by what an operator did."""
 NAMES = (
     "published", "leased", *VERBS.values(), "lapsed", "died", "dropped", "redriven", "parked", "refused",
     *STEPS.values(), "moved", "client refused",
@@ -98,11 +100,27 @@ def log_events(events: Sequence[Event]) -> None:
     """Log the events that have a log level."""
     for event in events:
         level = NOTEWORTHY.get(type(event))
-        if level is not None and not isinstance(event, UNTOLD) and log.isEnabledFor(level):
-            about = describe(event, 0)
-            name = about.pop("event")
-            del about["at"]
-            log.log(level, name, extra=values(**about))
+        if level is not None and log.isEnabledFor(level):
+            _log_event(event)
+
+
+def _log_event(event: Event) -> None:
+    match event:
+        case Died():
+            about = values(queue=event.queue, count=event.count, reason=event.reason)
+            log.info("messages_dead_lettered", extra=about)
+        case Lapsed():
+            log.info("leases_expired", extra=values(queue=event.queue, count=event.count))
+        case Redriven():
+            log.info("messages_redriven", extra=values(queue=event.queue, count=event.count))
+        case Parked():
+            log.info("messages_parked", extra=values(queue=event.queue, count=event.count))
+        case Steered():
+            log.info(STEERED[event.what], extra=values(queue=event.queue))
+        case Dropped():
+            log.debug("messages_dropped", extra=values(queue=event.queue, count=event.count, why=event.why))
+        case Refused():
+            log.debug("publish_rejected", extra=values(queue=event.queue, count=event.count, code=event.code))
 
 
 # -- the buffer --------------------------------------------------------------------------------------------------------

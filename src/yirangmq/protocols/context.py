@@ -305,7 +305,7 @@ class Refusals:
             | {"count": event.count}
         )
         log.warning(
-            "client refused",
+            "client_refused",
             extra={"values": {"door": door, "address": host, "program": who, "reason": why, "count": event.count}},
         )
         self._tell([event])

@@ -97,7 +97,7 @@ class KeysDoor:
             self._next()
         else:
             key = batch[0].key.decode("utf-8", "backslashreplace")
-            log.error("stays in the inbox", extra=values(queue=batch[0].queue, key=key, error=str(error)))
+            log.error("inbox_message_rejected", extra=values(queue=batch[0].queue, key=key, error=str(error)))
             self._next()
 
     def _later(self) -> None:

@@ -154,11 +154,11 @@ class ClusterWay:
             Wholesale(Lane(self._store), desk.verbs, self._parts.clock).adopt_defaults()
             desk.read(check_unmarked)
         except QueueError as error:
-            log.warning("could not begin", extra=values(error=str(error)))
+            log.warning("server_activation_failed", extra=values(error=str(error)))
             self._loop.call_later(1.0, self._look)
             return
         self._serving = number
-        log.info("leads", extra=values(node=self._config.node_name))
+        log.info("server_activated", extra=values(node=self._config.node_name))
         desk.awake()
         self._parts.start()
         self._keys.arrived([])
@@ -167,7 +167,7 @@ class ClusterWay:
         assert self._parts is not None
         self._serving = 0
         self._keys.end()
-        log.warning("no longer leads", extra=values(node=self._config.node_name))
+        log.warning("server_deactivated", extra=values(node=self._config.node_name))
         self._parts.stop()
         self._parts.move(self.refusal())
 

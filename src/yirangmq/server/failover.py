@@ -224,7 +224,7 @@ class PairWay:
                 await self._parts.open()
                 return
             except QueueError as error:
-                log.error("a door cannot be opened yet", extra=values(error=str(error)))
+                log.error("listener_open_failed", extra=values(error=str(error)))
             await asyncio.sleep(AGAIN_SECONDS)
 
     def end(self, refusal: NotActive) -> None:
@@ -268,9 +268,13 @@ class PairWay:
         file = Path(self._config.pair_folder) / f"overlap-{term}.jsonl"
 
         def done(found: Any, error: QueueError | None) -> None:
-            about = {"term": term, "file": str(file)} | ({"error": str(error)} if error else {"messages": found})
-            self.node.memory.note("overlap", about)
-            log.warning("overlap", extra=values(**about))
+            about = {"term": term, "file": str(file)}
+            if error is None:
+                self.node.memory.note("overlap", about | {"messages": found})
+                log.warning("overlap_reported", extra=values(messages=found, **about))
+            else:
+                self.node.memory.note("overlap", about | {"error": str(error)})
+                log.warning("overlap_report_failed", extra=values(error=str(error), **about))
 
         self._parts.pages.start(lambda queues, given: overlap(queues, since_ms, file), {}, done)
 

@@ -33,7 +33,7 @@ def journaled(config: Config, store: Store) -> JournaledStore:
     day_files = DayFiles(Path(config.day_files_folder).absolute(), durability=store.durability())
     made = JournaledStore(store, day_files, SystemClock())
     for finding in made.findings:
-        log.warning("files by date", extra=values(kind=finding.kind, where=finding.where, what=finding.text))
+        log.warning("files_by_date_repaired", extra=values(kind=finding.kind, where=finding.where, text=finding.text))
     return made
 
 
@@ -86,7 +86,7 @@ class DayWay:
             self._hour = now // HOUR_MS
         else:
             self._not_before = self._clock.wall_ms() + RETRY_MS
-            log.error("files by date", extra=values(error=str(error)))
+            log.error("files_by_date_failed", extra=values(error=str(error)))
 
     def _hourly(self, queues: Queues, given: Given) -> int:
         now: int = given["now"]
@@ -98,7 +98,7 @@ class DayWay:
         if day != self._kept_on:
             told = housekeep(self._files.root, queues.read, day, self._keep)
             self._kept_on = day
-            log.info("files by date: housekeeping", extra=values(**as_values(told, dry_run=False)))
+            log.info("files_by_date_cleaned", extra=values(**as_values(told, dry_run=False)))
         return now
 
     def check(self, queues: Queues, given: Given) -> dict[str, Any]:

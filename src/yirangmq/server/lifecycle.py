@@ -162,7 +162,7 @@ class Ending:
         await self._until(lambda: parts.desk.is_idle and parts.webhooks.is_idle and parts.bridging.is_idle, until)
         await self._end_webhooks()
         if parts.config.on_stop == "release":
-            log.info("released", extra=values(leases=await self._release_leases()))
+            log.info("leases_released", extra=values(leases=await self._release_leases()))
 
     async def drain(self) -> None:
         """Stop accepting connections and requests, answer all pending requests, then close the connections."""
@@ -171,7 +171,7 @@ class Ending:
         if parts.pair is not None:
             parts.pair.stop()
         parts.ticking.stop()
-        log.info("stopping", extra=values(clients=entrance.clients, leases=parts.config.on_stop))
+        log.info("server_stopping", extra=values(clients=entrance.clients, leases=parts.config.on_stop))
         entrance.close()
         entrance.stop()
         parts.pages.stop()
@@ -183,7 +183,7 @@ class Ending:
         await self._until(lambda: self._is_idle and parts.webhooks.is_idle, until)
         await self._end_webhooks()
         if parts.config.on_stop == "release" and parts.desk.duty.is_on:
-            log.info("released", extra=values(leases=await self._release_leases()))
+            log.info("leases_released", extra=values(leases=await self._release_leases()))
         entrance.say_bye()
         await self._until(lambda: not entrance.clients, until)
         entrance.abort()
@@ -285,7 +285,7 @@ class Rounds:
         sent_away = self._parts.entrance.sent_away()
         if sent_away != self._sent_away:
             self._sent_away = sent_away
-            log.warning("clients sent away", extra=values(since_start=sent_away))
+            log.warning("clients_disconnected", extra=values(since_start=sent_away))
 
     def _look_at_store(self) -> None:
         trouble = "" if self._parts.desk.trouble is None else str(self._parts.desk.trouble)
@@ -293,9 +293,9 @@ class Rounds:
             return
         self._trouble = trouble
         if trouble:
-            log.error("the store refuses", extra=values(error=trouble))
+            log.error("store_commit_failed", extra=values(error=trouble))
         else:
-            log.info("the store works again")
+            log.info("store_commit_recovered")
 
     def _look_at_disk(self) -> None:
         disk = self._parts.disk
@@ -305,8 +305,11 @@ class Rounds:
         with contextlib.suppress(OSError):
             disk.look()
         if was_full != (disk.full is not None):
-            state = "publishing goes on" if was_full else f"publishing is refused: {disk.full}"
-            log.warning(state, extra=values(free_bytes=disk.free, used_bytes=disk.used))
+            if disk.full is None:
+                log.warning("publishing_resumed", extra=values(free_bytes=disk.free, used_bytes=disk.used))
+            else:
+                about = values(error=str(disk.full), free_bytes=disk.free, used_bytes=disk.used)
+                log.warning("publishing_refused", extra=about)
 
 
 # -- status report and metrics -----------------------------------------------------------------------------------------

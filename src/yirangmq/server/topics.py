@@ -81,7 +81,7 @@ def _opening(config: Config) -> Opening:
             make_folder(folder.parent)
             opened = SegmentLog(folder, LogSettings(durability="os" if config.topic_durability == "os" else "full"))
         for note in opened.notes:
-            log.warning("the log of the topics", extra=values(note=note))
+            log.warning("topic_log_repaired", extra=values(note=note))
         return opened
 
     def cursors() -> Cursors:
@@ -101,19 +101,22 @@ def _opening(config: Config) -> Opening:
 
 def _publisher_moved(before: PublisherState | None, after: PublisherState, why: str) -> None:
     if after is PublisherState.ERROR:
-        log.error("publisher", extra=values(before=str(before), state=str(after), why=why))
+        log.error("publisher_failed", extra=values(before=str(before), state=str(after), why=why))
     else:
-        log.debug("publisher", extra=values(before=str(before), state=str(after)))
+        log.debug("publisher_state_changed", extra=values(before=str(before), state=str(after)))
 
 
 def _subscriber_moved(subscriber: "Subscriber", before: ClientState, after: ClientState) -> None:
     about = {"number": subscriber.number, "name": subscriber.name, "peer": subscriber.line.peer}
-    log.debug("subscriber", extra=values(before=str(before), state=str(after), sequence=subscriber.cursor, **about))
+    log.debug(
+        "subscriber_state_changed",
+        extra=values(before=str(before), state=str(after), sequence=subscriber.cursor, **about),
+    )
 
 
 def _subscriber_is_late(subscriber: "Subscriber", lag: int) -> None:
     about = {"number": subscriber.number, "name": subscriber.name, "peer": subscriber.line.peer}
-    log.warning("a subscriber is late", extra=values(lag=lag, **about))
+    log.warning("subscriber_lag_exceeded", extra=values(lag=lag, **about))
 
 
 # -- batches of pipelines ----------------------------------------------------------------------------------------------
@@ -159,7 +162,7 @@ class Batching:
             if self._has_any():
                 self.batches().finish_pending()
         except QueueError as error:
-            log.error("the ledger of batches cannot be read", extra=values(error=str(error)))
+            log.error("batch_ledger_read_failed", extra=values(error=str(error)))
         self._sweep()
 
     def _sweep(self) -> None:
@@ -190,9 +193,9 @@ def _has_entries(transaction: Transaction) -> bool:
 
 def _swept(count: Any, error: QueueError | None) -> None:
     if error is not None:
-        log.warning("stages of batches could not be swept", extra=values(error=str(error)))
+        log.warning("batch_sweep_failed", extra=values(error=str(error)))
     elif count:
-        log.info("stages that nobody committed are gone", extra=values(batches=count))
+        log.info("uncommitted_batches_removed", extra=values(batches=count))
 
 
 # -- bridges, and the topic of events ----------------------------------------------------------------------------------
@@ -235,7 +238,7 @@ class Bridging:
         try:
             self._bridges.start(self._config.bridges, _not_made)
         except QueueError as error:
-            log.error("the bridges cannot be read", extra=values(error=str(error)))
+            log.error("bridges_read_failed", extra=values(error=str(error)))
 
     def load(self) -> None:
         """Load the bridges without running them, for a standby."""
@@ -244,7 +247,7 @@ class Bridging:
         try:
             self._bridges.load()
         except QueueError as error:
-            log.error("the bridges cannot be read", extra=values(error=str(error)))
+            log.error("bridges_read_failed", extra=values(error=str(error)))
 
     @property
     def is_idle(self) -> bool:
@@ -262,4 +265,4 @@ class Bridging:
 
 
 def _not_made(name: str, error: QueueError) -> None:
-    log.error("a bridge of the settings cannot be made", extra=values(bridge=name, error=str(error)))
+    log.error("bridge_creation_failed", extra=values(bridge=name, error=str(error)))

@@ -130,7 +130,7 @@ class Webhooks:
         try:
             found = self._desk.read(_hooked)
         except QueueError as error:
-            log.warning("webhooks cannot be read: %s", error)
+            log.warning("webhooks_read_failed", extra={"values": {"error": str(error)}})
             return
         wanted = {terms.queue: terms for terms in (self._terms(*one) for one in found) if terms is not None}
         for queue in [queue for queue, pusher in self._pushers.items() if wanted.get(queue) != pusher.terms]:
@@ -154,7 +154,7 @@ class Webhooks:
             secret = self._secret(policy.webhook.secret) if policy.webhook.secret else b""
         except QueueError as error:
             if queue not in self._troubles:
-                log.warning("the webhook of queue %s waits: %s", queue, error)
+                log.warning("webhook_secret_read_failed", extra={"values": {"queue": queue, "error": str(error)}})
             self._troubles[queue] = policy.webhook.url, str(error)
             return None
         self._troubles.pop(queue, None)

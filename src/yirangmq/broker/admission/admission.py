@@ -269,7 +269,7 @@ class Gate:
             self._told_at, self._told = now, 0
         self._told += 1
         if self._told <= MOST_TOLD:
-            log.warning("refused by the processor", extra={"values": {"queue": queue, "why": str(error)}})
+            log.warning("processor_message_rejected", extra={"values": {"queue": queue, "error": str(error)}})
 
     def _admitted(
         self,

@@ -80,7 +80,7 @@ def serve(chosen: Config, screen: Screen) -> int:
             _announce(chosen, screen, addresses, store.durability())
 
         _run_loop(_serve(lambda: Daemon(chosen, store, secrets), ready))
-    log.info("stopped")
+    log.info("server_stopped")
     return output.OK
 
 
@@ -105,7 +105,7 @@ async def _serve(make: Callable[[], Daemon], ready: Callable[[list[str]], None])
     signals = Signals(daemon)
     for number in STOPS:
         loop.add_signal_handler(number, signals.stop, number)
-    loop.add_signal_handler(signal.SIGHUP, log.info, "SIGHUP: nothing to do, settings are read at the start")
+    loop.add_signal_handler(signal.SIGHUP, signals.ignore, signal.SIGHUP)
     await daemon.run(ready)
 
 
@@ -122,12 +122,16 @@ class Signals:
         now = time.monotonic()
         if not self._first:
             self._first = now
-            log.info("signal", extra=values(signal=number.name))
+            log.info("signal_received", extra=values(signal=number.name))
             self._daemon.stop()
         elif now - self._first > SAME_SECONDS:
-            log.warning("signal again: not waiting", extra=values(signal=number.name))
+            log.warning("server_stop_forced", extra=values(signal=number.name))
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
+
+    def ignore(self, number: signal.Signals) -> None:
+        """Log SIGHUP, which does nothing: settings are read at the start."""
+        log.info("signal_ignored", extra=values(signal=number.name))
 
 
 def _run_loop(main: Coroutine[Any, Any, None]) -> None:
@@ -243,7 +247,7 @@ def _allow_files(wanted: int) -> None:
     except (OSError, ValueError):
         most = 0
     if most < wanted:
-        log.warning("fewer open files may be allowed than max_connections needs", extra=values(wanted=wanted))
+        log.warning("open_file_limit_too_low", extra=values(wanted=wanted))
 
 
 def _announce(chosen: Config, screen: Screen, addresses: list[str], durability: str) -> None:
@@ -256,4 +260,4 @@ def _announce(chosen: Config, screen: Screen, addresses: list[str], durability: 
         text += f"\nThe dashboard is at {pages[0]}"
     screen.answer({**value, "durability": durability, "pid": os.getpid()}, text)
     screen.flush()
-    log.info("ready", extra=values(addresses=addresses, store=chosen.store_url, durability=durability))
+    log.info("server_started", extra=values(addresses=addresses, store=chosen.store_url, durability=durability))

@@ -164,7 +164,7 @@ class Dispatcher:
             try:
                 await self._lead(fence)
             except (Unavailable, Compacted) as error:
-                log.info("reads anew", extra={"values": {"queue": self._keys.queue, "because": str(error)}})
+                log.info("dispatcher_restarted", extra={"values": {"queue": self._keys.queue, "error": str(error)}})
                 await asyncio.sleep(PAUSE_SECONDS)
 
     async def _lead(self, fence: int) -> None:
@@ -249,13 +249,13 @@ class Dispatcher:
         elif batch.moves:
             ledger.inbox.stuck.add(batch.moves[0].key)
             key = batch.moves[0].key.decode("utf-8", "backslashreplace")
-            log.error("too large to be moved", extra={"values": {"queue": self._keys.queue, "key": key}})
+            log.error("inbox_message_too_large", extra={"values": {"queue": self._keys.queue, "key": key}})
 
     async def _remove_only(self, ledger: Ledger, fence: int) -> None:
         """Remove acked messages only: a full etcd still accepts deletes."""
         batch = planner.plan_removals(ledger, fence)
         if batch.is_empty:
-            log.warning("etcd is full", extra={"values": {"queue": self._keys.queue}})
+            log.warning("etcd_full", extra={"values": {"queue": self._keys.queue}})
             await asyncio.sleep(FULL_SECONDS)
             return
         answer = await self._etcd.send(batch.packing.request)

@@ -158,7 +158,7 @@ def policy_of(queue: str, text: bytes) -> QueuePolicy:
     try:
         return read_policy(loads(text) if text else {}, queue)
     except QueueError as error:
-        log.warning("the policy cannot be read", extra={"values": {"queue": queue, "error": str(error)}})
+        log.warning("policy_read_failed", extra={"values": {"queue": queue, "error": str(error)}})
         return read_policy({}, queue)
 
 

@@ -199,7 +199,7 @@ class Upkeep:
                 await self._defragment_in_turn(quota)
         except NotAllowed:
             self._may_relieve = False
-            log.warning("may not make room in etcd: yirangmq cluster repair does, asked by an administrator")
+            log.warning("etcd_space_recovery_denied")
 
     async def _defragment_in_turn(self, quota: int) -> None:
         lease = await self._turn()
@@ -227,7 +227,9 @@ class Upkeep:
     async def _defragment(self, quota: int) -> None:
         members = [await self._calls.health(endpoint) for endpoint in self._endpoints]
         for member in sorted(members, key=lambda one: one.leads):
-            log.warning("defragments", extra={"values": {"member": member.endpoint, "bytes": member.size}})
+            log.warning(
+                "etcd_defragmentation_started", extra={"values": {"member": member.endpoint, "bytes": member.size}}
+            )
             await self._calls.defragment(member.endpoint)
         if (await self._fullest()).size < TIGHT * quota:
             await self._lift()
@@ -249,7 +251,7 @@ class Upkeep:
                         await self._compact_to(before)
                     before = now
             except NotAllowed:
-                log.warning("may not compact: leave it to etcd's --auto-compaction-retention")
+                log.warning("etcd_compaction_denied")
                 return
             await asyncio.sleep(self._compact_seconds)
 

@@ -164,7 +164,7 @@ class Connection:
         except Refused as refused:
             self._refuse(refused)
         except Exception:
-            log.exception("a request could not be taken in")
+            log.exception("http_request_intake_failed")
             self._refuse(Refused(500, "internal error"))
         if taken < len(data):
             self._rest = bytes(data[taken:])
@@ -326,7 +326,7 @@ class Connection:
         except QueueError as error:
             turn.answer(refusal(route, error))
         except Exception:
-            log.exception("a route failed")
+            log.exception("http_route_failed")
             turn.answer(refusal(route, QueueError("internal error")))
 
     def _go_late(self, turn: Turn, route: Route, request: Request) -> None:

@@ -159,7 +159,7 @@ def run_each(actions: Iterable[Callable[[], None]]) -> None:
         try:
             action()
         except Exception:
-            log.exception("leaving failed")
+            log.exception("http_cleanup_failed")
 
 
 # -- order of the answers ----------------------------------------------------------------------------------------------
@@ -292,7 +292,7 @@ class Line:
         try:
             return encode(response, tail, is_head=turn.is_head, is_old=turn.is_old)
         except (ValueError, TypeError):  # the headers cannot be encoded
-            log.exception("an answer cannot be sent")
+            log.exception("http_response_encoding_failed")
             turn.response = INTERNAL
             return encode(INTERNAL, tail, is_head=turn.is_head, is_old=turn.is_old)
 
@@ -301,7 +301,7 @@ class Line:
         try:
             step()
         except Exception:
-            log.exception("a stream failed")
+            log.exception("http_stream_failed")
             self._cut()
 
     def failed(self, turn: Turn) -> None:

@@ -195,7 +195,7 @@ def refusal(route: Route | None, error: QueueError) -> Response:
     try:
         response = route.refuse(error)
     except Exception:
-        log.exception("an error could not be told")
+        log.exception("http_error_response_failed")
         return INTERNAL
     if isinstance(error, PackedBody):
         response = response._replace(headers=(*response.headers, PLAINLY))

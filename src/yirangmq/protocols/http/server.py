@@ -463,7 +463,7 @@ class Together:
                 else:
                     batch.reply(call, answer)
             except Exception:
-                log.exception("an answer failed")
+                log.exception("http_response_failed")
                 with suppress(Exception):  # the connection may be unusable; the other requests still get answers
                     call.refuse(QueueError("internal error"))
 

@@ -28,7 +28,7 @@ def started(work: Callable[[], None], name: str) -> threading.Thread | None:
     try:
         thread.start()
     except RuntimeError as error:
-        log.warning("%s: %s", name, error)
+        log.warning("thread_not_started", extra={"values": {"thread": name, "error": str(error)}})
         return None
     return thread
 
@@ -67,7 +67,7 @@ class Settling:
             try:
                 is_all = self._settle()
             except Exception:
-                log.exception("SQLite does not commit")
+                log.exception("background_commit_crashed")
                 is_all = False
             if not is_all:
                 self._begun.set()
@@ -132,7 +132,8 @@ class Copying:
                 db = db or self._connected()
                 _copy(db)
             except (apsw.Error, OSError) as error:
-                log.warning("SQLite's log is not copied: %s", error)  # a committing thread does it later
+                # The committing thread does it later.
+                log.warning("checkpoint_failed", extra={"values": {"error": str(error)}})
             self._is_done = True
         if db is not None:
             db.close()

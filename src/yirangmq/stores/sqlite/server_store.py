@@ -63,7 +63,6 @@ LEAST_REDO = 65536
 the reserve when the disk is full."""
 WAY_SECONDS = 0.025
 """Time that the server leaves SQLite's write lock free, so that a waiting process can take it."""
-LATER = "SQLite does not commit: %s; what is on disk beside it is taken in later"
 log = logging.getLogger(__name__)
 
 
@@ -458,7 +457,7 @@ class ServedSqliteStore(SqliteStore):
         """Log the error of a commit, at most once per ``QUIET_SECONDS``."""
         if monotonic() >= self._quiet_until:
             self._quiet_until = monotonic() + QUIET_SECONDS
-            log.warning(LATER, error)
+            log.warning("background_commit_failed", extra={"values": {"error": str(error)}})
 
     def used_bytes(self) -> int:
         self._enter()

@@ -97,7 +97,7 @@ class Listing:
         try:
             self._next()
         except Exception:
-            log.exception("a list could not be read to its end")
+            log.exception("http_list_failed")
             self._outlet.fail()
 
 

@@ -129,7 +129,7 @@ class Frames:
             self._go_on()
 
     def _fail(self, outlet: Outlet) -> None:
-        journal.warning("records could not be read", extra=values(error=str(self._error)))
+        journal.warning("records_read_failed", extra=values(error=str(self._error)))
         self._outlet = None
         self._close()
         outlet.fail()
