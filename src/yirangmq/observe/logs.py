@@ -1,9 +1,11 @@
 """Log lines: one JSON document per line, or text for people.
 
-An event has a short fixed name and named values::
+The message of a log call is the identifier of its event, and everything variable is in named values::
 
-    log.info("listening", extra=values(address="unix:/run/yirangmq.sock"))
-    {"at": "2026-01-13T09:21:00.000Z", "level": "info", "event": "listening", "address": "unix:/run/yirangmq.sock"}"""
+    log.error("store_commit_failed", extra=values(error="disk I/O error"))
+    {"at": "2026-01-13T09:21:00.000Z", "level": "error", "event": "store_commit_failed", "error": "disk I/O error"}
+
+``observe.log_events`` is the table of all events, printed as docs/log-events.md."""
 
 import logging
 from datetime import UTC, datetime
