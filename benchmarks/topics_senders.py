@@ -28,7 +28,7 @@ def following(start: str, at: int = 0) -> bytes:
 
 
 def publishing(payload: bytes, batch: int) -> bytes:
-    return messages.frame(Kind.TOPIC_PUBLISH, 7, messages.TopicPublish([messages.TopicRecord(TOPIC, payload)] * batch))
+    return messages.frame(Kind.TOPIC_PUBLISH, 7, messages.TopicPublish([messages.RecordBody(TOPIC, payload)] * batch))
 
 
 class OurLine:

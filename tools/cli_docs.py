@@ -87,13 +87,13 @@ def _inner(made: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.Argume
 def _command(name: str, command: Command, made: argparse.ArgumentParser, level: int) -> Iterator[str]:
     yield f"\n{'#' * level} {name}\n\n{command.about}\n"
     yield from _options(made)
-    if not command.verbs:
+    if not command.subcommands:
         yield "\n```sh\n"
         for what, line in command.examples:
             yield f"# {what}\n{line}\n"
         yield "```\n"
     for verb, inner in _inner(made):
-        yield from _command(f"{name} {verb}", command.verbs[verb][1], inner, level + 1)
+        yield from _command(f"{name} {verb}", command.subcommands[verb][1], inner, level + 1)
 
 
 def _options(made: argparse.ArgumentParser) -> Iterator[str]:

@@ -13,7 +13,7 @@ from tests.support.locked_store import BUSY_SECONDS, Shared
 from tests.support.loops import run_loop
 from tests.support.session import Client, Server
 from tests.support.topic_server import live
-from yirangmq.admin.health import Disk
+from yirangmq.admin.health import StoreDisk
 from yirangmq.core.errors import NotActive, QueueError
 from yirangmq.core.ports import Store
 from yirangmq.fsio.disk import Disk as SystemCalls
@@ -105,7 +105,7 @@ def test_health_store_error_lasts_as_long_as_the_disk_fails(tmp_path: Path, kind
     assert told(client) == ("fail", [("store_error", "fail")]), "without a request that failed"
     disk.error = 0
     server.turns.advance(1500)
-    assert server.desk.trouble is None, "a probe of its own has found out that the disk works again"
+    assert server.desk.last_error is None, "a probe of its own has found out that the disk works again"
     assert told(client) == WELL
     store.close()
 
@@ -268,7 +268,7 @@ def test_health_backlog_is_degraded_above_its_limit(client: Client) -> None:
 
 
 def test_health_disk_low_fails_below_the_limit_and_is_degraded_below_twice_of_it(tmp_path: Path) -> None:
-    disk = Disk(tmp_path, low_bytes=2**60)
+    disk = StoreDisk(tmp_path, low_bytes=2**60)
     client = Server(disk=disk).client()
     client.publish("mail", b"1")
     assert told(client) == ("fail", [("disk_low", "fail")])
@@ -284,7 +284,7 @@ def test_health_disk_low_fails_below_the_limit_and_is_degraded_below_twice_of_it
 
 def test_health_disk_fails_where_the_folder_is_gone(tmp_path: Path) -> None:
     folder = tmp_path / "mounted"
-    client = Server(disk=Disk(folder, low_bytes=0)).client()
+    client = Server(disk=StoreDisk(folder, low_bytes=0)).client()
     assert told(client) == ("fail", [("disk", "fail")])
     folder.mkdir()
     assert told(client) == WELL
@@ -292,7 +292,7 @@ def test_health_disk_fails_where_the_folder_is_gone(tmp_path: Path) -> None:
 
 def test_health_quota_exceeded_is_degraded(tmp_path: Path) -> None:
     used = [100]
-    client = Server(disk=Disk(tmp_path, 0, most_bytes=50, measure=lambda: used[0])).client()
+    client = Server(disk=StoreDisk(tmp_path, 0, most_bytes=50, measure=lambda: used[0])).client()
     assert told(client) == ("degraded", [("quota_exceeded", "degraded")])
     used[0] = 10
     assert told(client) == WELL

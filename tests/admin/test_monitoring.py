@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.support.session import Answer, Client, Server
-from yirangmq.admin.health import Disk
+from yirangmq.admin.health import StoreDisk
 from yirangmq.core.errors import BadInput, StoreError
 from yirangmq.stores.files.store import FilesStore
 from yirangmq.stores.sqlite.store import SqliteStore
@@ -57,7 +57,7 @@ def test_a_queue_in_which_nothing_happened_has_no_rates(client: Client) -> None:
 
 def test_a_store_as_large_as_it_may_be_refuses_publishing_and_nothing_else(tmp_path: Path) -> None:
     size = 0
-    disk = Disk(tmp_path, 0, 1024, lambda: size)
+    disk = StoreDisk(tmp_path, 0, 1024, lambda: size)
     client = Server(disk=disk).client()
     client.publish("mail", b"1")
     size = 1024
@@ -76,8 +76,8 @@ def test_a_store_that_cannot_tell_its_size_is_not_refused(tmp_path: Path) -> Non
     def measure() -> int:
         raise StoreError("in trouble")
 
-    disk = Disk(tmp_path, 0, 1, measure)
-    disk.look()
+    disk = StoreDisk(tmp_path, 0, 1, measure)
+    disk.inspect()
     assert (disk.used, disk.full) == (None, None)
 
 

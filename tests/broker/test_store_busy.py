@@ -60,10 +60,10 @@ def test_busy_store_refuses_each_request_by_its_deadline_and_nothing_of_it_is_st
         assert isinstance(error, StoreBusy)
         assert error.retry_after == 1
         assert shared.client.heard(late) == []
-        assert str(shared.server.desk.trouble) == str(error)
+        assert str(shared.server.desk.last_error) == str(error)
     shared.pass_seconds(0.1)
     assert shared.client.heard(late)[0].kind is not Kind.ERROR
-    assert shared.server.desk.trouble is None
+    assert shared.server.desk.last_error is None
     assert shared.payloads() == [b"1", b"late"]
 
 

@@ -17,7 +17,7 @@ def every_command() -> Iterator[tuple[str, Command]]:
     for name in main.TABLE:
         command = main.load(name)
         yield name, command
-        for verb, (_, inner) in command.verbs.items():
+        for verb, (_, inner) in command.subcommands.items():
             yield f"{name} {verb}", inner
 
 

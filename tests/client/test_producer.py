@@ -243,7 +243,7 @@ class HandingOver:
             self.turned_away += 1
             return messages.frame(Kind.ERROR, number, messages.Failed("not_active", "this node is handing over"))
         self.stored += [message.payload for message in said.messages]
-        return messages.frame(Kind.STORED, number, messages.Stored([message.id for message in said.messages]))
+        return messages.frame(Kind.STORED, number, messages.PublishReply([message.id for message in said.messages]))
 
     def close(self) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)

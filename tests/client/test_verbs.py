@@ -14,7 +14,7 @@ from yirangmq.broker.subscription import Subscription as EmbeddedSubscription
 from yirangmq.client.async_client import AsyncClient
 from yirangmq.client.producer import FRAME_MESSAGES
 from yirangmq.client.sync_client import Client
-from yirangmq.client.sync_client import Subscription as ClientSubscription
+from yirangmq.client.sync_client import ClientSubscription as ClientSubscription
 from yirangmq.core.errors import BadInput, LeaseExpired, LeaseLost, LeaseMismatch, NotFound, QueueError, TooLarge
 from yirangmq.core.message import Counts, Reason
 from yirangmq.core.ports import Stored

@@ -13,7 +13,7 @@ from tests.support.consumer import Blocking, Watched, running
 from tests.support.wait import PATIENCE, until
 from yirangmq.broker.queues import Queues
 from yirangmq.consumer.consumer import Consumer
-from yirangmq.consumer.delivery import Delivery
+from yirangmq.consumer.delivery import HandlerDelivery
 from yirangmq.consumer.settler import Summary
 from yirangmq.consumer.worker_pool import Gate
 from yirangmq.core.consumer_registry import ConsumerState
@@ -63,7 +63,7 @@ def test_a_drain_under_load_loses_nothing_and_doubles_nothing(tmp_path: Path) ->
         assert rounds > 3
 
 
-def _note_and_stop(delivery: Delivery, handled: list[str], stop_at: int, consumer: Consumer) -> None:
+def _note_and_stop(delivery: HandlerDelivery, handled: list[str], stop_at: int, consumer: Consumer) -> None:
     handled.append(delivery.id)
     if len(handled) >= stop_at:
         consumer.stop()
@@ -257,7 +257,7 @@ def test_eight_at_a_time_handle_a_thousand_messages_once_each(tmp_path: Path) ->
         consumer = Consumer(queues, concurrency=8)
 
         @consumer.handler("mail")
-        def handle(delivery: Delivery) -> None:
+        def handle(delivery: HandlerDelivery) -> None:
             handled.append(delivery.id)
             threads.add(threading.current_thread().name)
 

@@ -8,7 +8,7 @@ from tests.support.consumer import running
 from tests.support.wait import until
 from yirangmq.broker.queues import Queues
 from yirangmq.consumer.consumer import Consumer
-from yirangmq.consumer.delivery import DONE, Delivery, of_error, too_slow
+from yirangmq.consumer.delivery import DONE, HandlerDelivery, of_error, too_slow
 from yirangmq.consumer.settler import Summary
 from yirangmq.consumer.worker_pool import MOST, Poison
 from yirangmq.core.message import RANK_LAST, Envelope, Reason
@@ -86,7 +86,7 @@ def test_an_envelope_that_cannot_be_read_is_dead_and_harms_nobody(
 # -- poison -----------------------------------------------------------------------------------------------------------
 
 
-def fails(delivery: Delivery) -> None:
+def fails(delivery: HandlerDelivery) -> None:
     raise ValueError(f"attempt {delivery.attempt}")
 
 

@@ -8,7 +8,7 @@ from tests.support.consumer import Blocking, Watched, running
 from tests.support.wait import PATIENCE, until
 from yirangmq.broker.queues import Queues
 from yirangmq.consumer.consumer import Consumer
-from yirangmq.consumer.delivery import Delivery
+from yirangmq.consumer.delivery import HandlerDelivery
 from yirangmq.consumer.settler import Summary
 from yirangmq.core.errors import StoreError
 from yirangmq.core.states import State
@@ -126,7 +126,7 @@ def test_a_result_that_comes_after_the_lease_has_ended_is_dropped(queues: Queues
     consumer = Consumer(queues)
 
     @consumer.handler("mail")
-    def late(delivery: Delivery) -> None:
+    def late(delivery: HandlerDelivery) -> None:
         clock.advance(3_600_001)
 
     id = queues.publish("mail", "x").id
@@ -164,7 +164,7 @@ def test_what_ends_while_a_commit_is_under_way_shares_the_next_one(queues: Queue
 
     watched.before = hold_up_the_first
 
-    def handle(delivery: Delivery) -> None:
+    def handle(delivery: HandlerDelivery) -> None:
         if delivery.value() != 0:
             slow(delivery)
 

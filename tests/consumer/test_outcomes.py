@@ -10,7 +10,7 @@ from tests.support.consumer import Blocking, Watched, running
 from tests.support.wait import PATIENCE, until
 from yirangmq.broker.queues import Queues
 from yirangmq.consumer.consumer import Consumer
-from yirangmq.consumer.delivery import Delivery, Reject, Retry
+from yirangmq.consumer.delivery import HandlerDelivery, Reject, Retry
 from yirangmq.consumer.lease_table import Results
 from yirangmq.consumer.settler import Summary
 from yirangmq.core.errors import BadInput
@@ -20,7 +20,7 @@ from yirangmq.format.delivery import Look
 from yirangmq.testing import ManualClock
 
 
-def handled(queues: Queues, function: Callable[[Delivery], Any], **options: Any) -> tuple[Look, Summary]:
+def handled(queues: Queues, function: Callable[[HandlerDelivery], Any], **options: Any) -> tuple[Look, Summary]:
     """One message through one handler: where it stands then, and what the consumer counted."""
     id = queues.publish("mail", {"to": "ann"}).id
     consumer = Consumer(queues, **options)
@@ -29,14 +29,14 @@ def handled(queues: Queues, function: Callable[[Delivery], Any], **options: Any)
     return queues.show("mail", id), summary
 
 
-def raising(error: BaseException) -> Callable[[Delivery], None]:
-    def handle(delivery: Delivery) -> None:
+def raising(error: BaseException) -> Callable[[HandlerDelivery], None]:
+    def handle(delivery: HandlerDelivery) -> None:
         raise error
 
     return handle
 
 
-def returning(value: object) -> Callable[[Delivery], object]:
+def returning(value: object) -> Callable[[HandlerDelivery], object]:
     return lambda delivery: value
 
 
@@ -48,7 +48,7 @@ def test_returning_anything_acknowledges(queues: Queues, value: object) -> None:
 
 
 def test_a_handler_sees_the_message_as_it_was_sent(queues: Queues) -> None:
-    seen: list[Delivery] = []
+    seen: list[HandlerDelivery] = []
     queues.publish_text("mail", [b'{"messageId":"x-1","type":"letter","traceId":"t","payload":{"to": "bo"}}'])
     consumer = Consumer(queues)
     consumer.handler("mail")(seen.append)
@@ -64,7 +64,7 @@ def test_a_handler_sees_the_message_as_it_was_sent(queues: Queues) -> None:
 
 @pytest.mark.parametrize("says", [raising, returning])
 def test_retry_comes_back_after_the_time_it_names(
-    queues: Queues, clock: ManualClock, says: Callable[[Any], Callable[[Delivery], Any]]
+    queues: Queues, clock: ManualClock, says: Callable[[Any], Callable[[HandlerDelivery], Any]]
 ) -> None:
     look, summary = handled(queues, says(Retry(after=90, reason="the door is shut")))
     assert (look.message.state, look.message.due_at) == (State.DELAYED, clock.now_ms() + 90_000)
@@ -92,7 +92,7 @@ def test_retry_at_an_impossible_time_is_refused(after: Any) -> None:
 
 @pytest.mark.parametrize("says", [raising, returning])
 def test_reject_goes_to_the_dead_letters_at_once(
-    queues: Queues, says: Callable[[Any], Callable[[Delivery], Any]]
+    queues: Queues, says: Callable[[Any], Callable[[HandlerDelivery], Any]]
 ) -> None:
     look, summary = handled(queues, says(Reject("no such account")))
     assert (look.message.state, look.message.reason) == (State.DEAD, Reason.REJECTED)
@@ -119,7 +119,7 @@ class Unprintable(Exception):
 def test_no_error_ends_the_thread_it_happens_in(queues: Queues, error: BaseException) -> None:
     done: list[str] = []
 
-    def handle(delivery: Delivery) -> None:
+    def handle(delivery: HandlerDelivery) -> None:
         if delivery.value() == "bad":
             raise error
         done.append(delivery.value())
@@ -136,7 +136,7 @@ def test_no_error_ends_the_thread_it_happens_in(queues: Queues, error: BaseExcep
     assert len(failure.reason_message) <= MAX_MESSAGE
 
 
-async def _later(delivery: Delivery) -> None:
+async def _later(delivery: HandlerDelivery) -> None:
     """Never runs."""
 
 
@@ -161,7 +161,7 @@ def test_a_handler_over_its_time_is_given_back_and_its_word_no_longer_counts(que
     first, second = (stored.id for stored in queues.publish_many("mail", ["slow", "quick"]))
     slow, done = Blocking(), threading.Event()
 
-    def handle(delivery: Delivery) -> None:
+    def handle(delivery: HandlerDelivery) -> None:
         done.set() if delivery.value() == "quick" else slow(delivery)
 
     consumer = Consumer(queues, timeout=TOO_LONG)

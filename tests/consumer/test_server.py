@@ -12,7 +12,7 @@ from tests.support.consumer import Blocking, running
 from tests.support.wait import until
 from yirangmq.client.sync_client import Client
 from yirangmq.consumer.consumer import Consumer
-from yirangmq.consumer.delivery import Delivery
+from yirangmq.consumer.delivery import HandlerDelivery
 from yirangmq.consumer.settler import Summary
 
 pytestmark = pytest.mark.process
@@ -31,7 +31,7 @@ def test_messages_come_over_the_socket_and_their_ends_go_back(tmp_path: Path) ->
         consumer = Consumer(f"unix:{tmp_path / 'mq.sock'}", concurrency=4, name="worker-1")
 
         @consumer.handler("mail", prefetch=20)
-        def handle(delivery: Delivery) -> None:
+        def handle(delivery: HandlerDelivery) -> None:
             handled.append(delivery.id)
             if delivery.value() == 13:
                 raise yirangmq.Reject("unlucky")
@@ -75,7 +75,7 @@ def test_a_server_that_is_killed_and_started_again_loses_nothing(tmp_path: Path)
         consumer = Consumer(client, concurrency=2, name="worker-1")
 
         @consumer.handler("mail")
-        def handle(delivery: Delivery) -> None:
+        def handle(delivery: HandlerDelivery) -> None:
             slow(delivery)
             handled.append(delivery.id)
 

@@ -5,14 +5,14 @@ import pytest
 from tests.support.faulty_disk import ForgetsContents, ForgetsFolders
 from yirangmq.crashtest.backends import FilesBackend, RecordingDisk
 from yirangmq.crashtest.disk_model import Journal, SyncFile
-from yirangmq.crashtest.runner import Plan, torture
+from yirangmq.crashtest.runner import PowerCutPlan, torture
 from yirangmq.fsio.disk import Disk
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_every_confirmed_message_survives_every_cut(seed: int) -> None:
-    report = torture(Plan(FilesBackend(), steps=8, seed=seed, states=3))
+    report = torture(PowerCutPlan(FilesBackend(), steps=8, seed=seed, states=3))
     assert report.losses == []
     assert report.points > 100
     assert report.states > report.points
@@ -62,5 +62,5 @@ class CarelessFiles(FilesBackend):
 @pytest.mark.parametrize("sort", ["folders", "contents", "order", "syncfs"])
 def test_a_sync_left_out_or_late_is_noticed(sort: str) -> None:
     """The day of seed 9 begins with a batch large enough for ``syncfs``."""
-    report = torture(Plan(CarelessFiles(sort), steps=12, seed=9, states=4, enough=1))
+    report = torture(PowerCutPlan(CarelessFiles(sort), steps=12, seed=9, states=4, enough=1))
     assert len(report.losses) == 1

@@ -7,14 +7,14 @@ from yirangmq.core.topics import NO_HEADERS, Cursor, Record
 from yirangmq.crashtest.backends import LogBackend, RecordingDisk
 from yirangmq.crashtest.disk_model import Journal
 from yirangmq.crashtest.log_workload import LogSnapshot
-from yirangmq.crashtest.runner import Plan, torture
+from yirangmq.crashtest.runner import PowerCutPlan, torture
 from yirangmq.crashtest.verify import ExpectedLog, log_differences
 from yirangmq.fsio.disk import Disk
 
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_every_confirmed_record_survives_every_cut(seed: int) -> None:
-    report = torture(Plan(LogBackend(), steps=20, seed=seed, states=4))
+    report = torture(PowerCutPlan(LogBackend(), steps=20, seed=seed, states=4))
     assert report.losses == []
     assert report.points > 100
     assert report.states > report.points
@@ -50,7 +50,7 @@ class CarelessLog(LogBackend):
 
 @pytest.mark.parametrize("sort", ["folders", "contents", "every second"])
 def test_a_sync_left_out_is_noticed(sort: str) -> None:
-    report = torture(Plan(CarelessLog(sort), steps=12, seed=1, states=4, enough=1))
+    report = torture(PowerCutPlan(CarelessLog(sort), steps=12, seed=1, states=4, enough=1))
     assert len(report.losses) == 1
 
 

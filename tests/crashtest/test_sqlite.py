@@ -10,7 +10,7 @@ import pytest
 from yirangmq.core.ports import Store
 from yirangmq.crashtest.backends import STORE, RecordingDisk, ServedBackend, SqliteBackend
 from yirangmq.crashtest.disk_model import SyncFolder
-from yirangmq.crashtest.runner import Plan, torture
+from yirangmq.crashtest.runner import PowerCutPlan, torture
 from yirangmq.crashtest.workload import tell
 from yirangmq.stores.sqlite.store import SqliteStore
 
@@ -30,7 +30,7 @@ class CarelessSqlite(SqliteBackend):
 @pytest.mark.long
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_every_confirmed_message_survives_every_cut(seed: int) -> None:
-    report = torture(Plan(SqliteBackend(), steps=8, seed=seed, states=3))
+    report = torture(PowerCutPlan(SqliteBackend(), steps=8, seed=seed, states=3))
     assert report.losses == []
     assert report.points > 100
     assert report.states > report.points
@@ -40,7 +40,7 @@ def test_every_confirmed_message_survives_every_cut(seed: int) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_every_message_confirmed_by_a_server_survives_every_cut(seed: int) -> None:
-    report = torture(Plan(ServedBackend(), steps=12, seed=seed, states=3))
+    report = torture(PowerCutPlan(ServedBackend(), steps=12, seed=seed, states=3))
     assert report.losses == []
     assert report.points > 80
     assert report.second_cuts > 0
@@ -52,13 +52,13 @@ def test_a_server_that_is_careless_with_its_records_is_found_out(bug: str, monke
         monkeypatch.setattr(RecordingDisk, "fdatasync", lambda self, fd: None)
     else:
         monkeypatch.setattr("yirangmq.stores.sqlite.server_store.new_generation", lambda: 1)
-    report = torture(Plan(ServedBackend(), steps=30, seed=1, states=4, enough=1))
+    report = torture(PowerCutPlan(ServedBackend(), steps=30, seed=1, states=4, enough=1))
     assert len(report.losses) == 1
 
 
 @pytest.mark.parametrize("synchronous", ["OFF", "NORMAL"])
 def test_without_a_sync_at_each_commit_messages_are_lost_and_it_is_seen(synchronous: str) -> None:
-    report = torture(Plan(CarelessSqlite(synchronous), steps=12, seed=1, states=4, enough=1))
+    report = torture(PowerCutPlan(CarelessSqlite(synchronous), steps=12, seed=1, states=4, enough=1))
     assert len(report.losses) == 1
 
 
@@ -69,7 +69,7 @@ def test_durability_os_is_what_it_says(tmp_path: Path) -> None:
         def _open(self, top: Path, vfs: str | None) -> Store:
             return SqliteStore(top / STORE, vfs=vfs, durability="os")
 
-    report = torture(Plan(OnlyTheSystem(), steps=12, seed=1, states=4, keep=tmp_path, enough=1))
+    report = torture(PowerCutPlan(OnlyTheSystem(), steps=12, seed=1, states=4, keep=tmp_path, enough=1))
     (loss,) = report.losses
     assert any("absent" in complaint or "not" in complaint for complaint in loss.complaints)
     assert loss.kept is not None

@@ -20,7 +20,7 @@ RING = 8192
 ROOM = 2000
 """More than any record takes."""
 MESSAGES = 40
-REAL_NEXT = RedoFile.next
+REAL_NEXT = RedoFile.start_commit
 
 
 class Busy(Journal):
@@ -119,7 +119,7 @@ def test_records_that_are_written_over_too_early_are_missed(tmp_path: Path, monk
     """What SQLite has not committed yet."""
 
     def too_early(file: RedoFile) -> Mark:
-        mark = file.mark = REAL_NEXT(file)
+        mark = file.position = REAL_NEXT(file)
         return mark
 
     monkeypatch.setattr(RedoFile, "next", too_early)

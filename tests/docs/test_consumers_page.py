@@ -11,7 +11,7 @@ import pytest
 import yirangmq
 from tests.support.pages import code_blocks
 from yirangmq.cli.commands import consume
-from yirangmq.consumer.delivery import Delivery
+from yirangmq.consumer.delivery import HandlerDelivery
 from yirangmq.consumer.subprocess_handler import MEANING, TAIL
 from yirangmq.core.states import State
 
@@ -65,7 +65,7 @@ def test_the_numbers_of_the_page_are_those_in_force() -> None:
 
 
 def test_every_member_of_a_delivery_is_explained() -> None:
-    members = [name for name in dir(Delivery) if not name.startswith("_") and name != "envelope_json"]
+    members = [name for name in dir(HandlerDelivery) if not name.startswith("_") and name != "envelope_json"]
     assert [name for name in members if f"`{name}`" not in PAGE and f"`{name}()`" not in PAGE] == []
 
 

@@ -44,7 +44,7 @@ def test_every_program_of_a_page_compiles(page: str) -> None:
 def test_every_verb_and_every_step_is_on_the_page() -> None:
     page = PAGES["pipelines.md"]
     jobs = ("archive", "compact", "housekeep", "report", "audit", "poison", "replay", "redrive", "load")
-    assert {*COMMANDS["pipeline"].verbs} == {
+    assert {*COMMANDS["pipeline"].subcommands} == {
         *jobs,
         "init",
         "dry-run",
@@ -56,7 +56,7 @@ def test_every_verb_and_every_step_is_on_the_page() -> None:
         "stop",
     }
     assert [job for job in jobs if f"| `{job} " not in page] == []
-    assert [verb for verb in COMMANDS["pipeline"].verbs if verb not in page] == []
+    assert [verb for verb in COMMANDS["pipeline"].subcommands if verb not in page] == []
 
 
 @pytest.mark.spark

@@ -272,7 +272,7 @@ BODIES: dict[int, msgspec.Struct] = {
     Kind.NACK: messages.Nack(["x"], "HANDLER_ERROR"),
     Kind.EXTEND: messages.Extend(["x"]),
     Kind.RELEASE: messages.Settle(["x"]),
-    Kind.TOPIC_PUBLISH: messages.TopicPublish([messages.TopicRecord(MINE, b"1")]),
+    Kind.TOPIC_PUBLISH: messages.TopicPublish([messages.RecordBody(MINE, b"1")]),
     Kind.TOPIC_SUBSCRIBE: messages.TopicSubscribe([MINE]),
     Kind.RECOVERY_REQUEST: messages.RecoveryRequest(0),
     Kind.CONFIRM: messages.Confirm(1),

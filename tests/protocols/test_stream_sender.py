@@ -160,7 +160,7 @@ def test_a_lost_connection_is_never_lent(side: Side) -> None:
     side.sender.send(b"before")
     side.lend()
     side.transport.is_lost = True
-    side.sender.end()
+    side.sender.close()
     side.transport.more_room(100)
     side.lend()
     assert side.outlets == []

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from yirangmq.admin.health import Disk, Room
+from yirangmq.admin.health import Room, StoreDisk
 from yirangmq.broker import policies
 from yirangmq.broker.group_commit import Desk
 from yirangmq.broker.operations import Verbs
@@ -38,7 +38,7 @@ class Part:
         self.store = FailingStore(MemoryStore())
         self.desk = Desk(self.store, self.verbs, self.wall, loop.call_soon, loop.call_later)
         self.refused: dict[str, int] = {}
-        self.disk = Disk(folder, 0)
+        self.disk = StoreDisk(folder, 0)
         clock = SteadyClock(lambda: self.wall.now_ms() + self.set, self.wall.now_ms)
         sources = Sources(self.desk, self.wall, self.disk, lambda: self.refused, None, Room(self.desk, self.wall))
         self.gathering = Gathering(sources, read_settings({}), clock)
@@ -142,7 +142,7 @@ def test_a_store_that_refuses_is_told_and_so_is_the_disk(tmp_path: Path) -> None
     async def main() -> None:
         part = Part(tmp_path)
         assert part.facts().disk is None, "nobody has looked at it yet"
-        part.disk.look()
+        part.disk.inspect()
         found = part.facts().disk
         assert found is not None
         assert 0 < found.free <= found.size

@@ -9,7 +9,7 @@ from typing import Any
 from tests.support.wait import PATIENCE, until
 from yirangmq.broker.queues import Queues
 from yirangmq.consumer.consumer import Consumer
-from yirangmq.consumer.delivery import Delivery
+from yirangmq.consumer.delivery import HandlerDelivery
 from yirangmq.consumer.lease_table import Results
 from yirangmq.consumer.settler import Summary
 from yirangmq.core.message import Reason
@@ -60,10 +60,10 @@ class Blocking:
     """A handler that says when it has begun and ends when it is told to."""
 
     def __init__(self) -> None:
-        self.begun: list[Delivery] = []
+        self.begun: list[HandlerDelivery] = []
         self.go = threading.Event()
 
-    def __call__(self, delivery: Delivery) -> None:
+    def __call__(self, delivery: HandlerDelivery) -> None:
         self.begun.append(delivery)
         assert self.go.wait(PATIENCE)
 

@@ -35,8 +35,10 @@ EXAMPLES = (
             [messages.Outgoing(b"\x00\xff", False, '{"attributes":{"priority":0}}', "alarm-1", 1500, 60_000)],
         ),
     ),
-    Example("stored", Kind.STORED, 2, messages.Stored(["m-1"])),
-    Example("stored-all-members", Kind.STORED, 3, messages.Stored(["a", "b"], [0], {1: "payload.temp: is required"})),
+    Example("stored", Kind.STORED, 2, messages.PublishReply(["m-1"])),
+    Example(
+        "stored-all-members", Kind.STORED, 3, messages.PublishReply(["a", "b"], [0], {1: "payload.temp: is required"})
+    ),
     Example("lease", Kind.LEASE, 4, messages.Lease("telemetry", 10, 5000, 30_000, "worker-1")),
     Example(
         "deliver",
@@ -74,7 +76,7 @@ EXAMPLES = (
         Kind.TOPIC_PUBLISH,
         14,
         messages.TopicPublish(
-            [messages.TopicRecord("trades", PAYLOAD), messages.TopicRecord("quotes", b"", "ABC", {"source": "north"})]
+            [messages.RecordBody("trades", PAYLOAD), messages.RecordBody("quotes", b"", "ABC", {"source": "north"})]
         ),
     ),
     Example(

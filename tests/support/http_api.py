@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from tests.support.session import Server
-from yirangmq.admin.health import Disk
+from yirangmq.admin.health import StoreDisk
 from yirangmq.core.errors import QueueError
 from yirangmq.core.ports import Store
 from yirangmq.protocols.http.types import Request, Response
@@ -101,7 +101,7 @@ class Line:
 class Web:
     """A server behind the API. ``ask`` sends one request and lets the server turn until nothing is left to do."""
 
-    def __init__(self, store: Store | None = None, guard: Guard = let_all, disk: Disk | None = None) -> None:
+    def __init__(self, store: Store | None = None, guard: Guard = let_all, disk: StoreDisk | None = None) -> None:
         self.server = Server(store, disk=disk)
         self.api = Api(self.server.house, self.server.observing.feed, guard=guard)
         self.peer = "127.0.0.1:1"

@@ -52,7 +52,7 @@ class Served:
         for begin in range(0, len(values), 2000):
             records = [NewRecord(topic, _bytes(value), key, headers or {}) for value in values[begin : begin + 2000]]
             data = encode_batch(records, 1, 1, {}, synced=False).data
-            last = json.loads(self.http.ask("POST", f"/v1/topics/{topic}/records", data, FRAMES))["last"]
+            last = json.loads(self.http.request("POST", f"/v1/topics/{topic}/records", data, FRAMES))["last"]
         return last
 
     def last(self) -> int:
@@ -62,7 +62,7 @@ class Served:
     def values(self, topic: str) -> list[bytes]:
         """Every payload of a topic, in order."""
         end = self.last()
-        data = self.http.ask("GET", f"/v1/log/frames?after={self.ask('GET', '/v1/log')['first'] - 1}&last={end}")
+        data = self.http.request("GET", f"/v1/log/frames?after={self.ask('GET', '/v1/log')['first'] - 1}&last={end}")
         return [record.payload for record in RecordReader().feed(data) if record.topic == topic]
 
     # -- queues --------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from yirangmq.admin.health import Disk, Health, Room
+from yirangmq.admin.health import Health, Room, StoreDisk
 from yirangmq.admin.monitoring import Observing
 from yirangmq.admin.registry import Calls, Pages, Site
 from yirangmq.admin.topics import TopicCalls
@@ -77,7 +77,7 @@ class Server:
     """Everything behind the socket door. Long methods run in their threads; ``turn`` is their desk's thread too."""
 
     def __init__(
-        self, store: Store | None = None, *, token: str = "", disk: Disk | None = None, busy_seconds: float = 5.0
+        self, store: Store | None = None, *, token: str = "", disk: StoreDisk | None = None, busy_seconds: float = 5.0
     ) -> None:
         """``busy_seconds`` pass as the test's clock does."""
         self.clock = ManualClock()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tests.support.loops import InlineExecutor
 from tests.support.session import Server
-from yirangmq.admin.health import Disk
+from yirangmq.admin.health import StoreDisk
 from yirangmq.core.access import Grant
 from yirangmq.core.message import Message
 from yirangmq.core.ports import Store
@@ -27,7 +27,7 @@ class StompServer(Server):
 
     def __init__(
         self, store: Store | None = None, *, topics: Path | None = None, grants: tuple[Grant, ...] = (),
-        disk: Disk | None = None,
+        disk: StoreDisk | None = None,
     ) -> None:  # fmt: skip
         super().__init__(store, disk=disk)
         self.topics = None if topics is None else self._publisher(topics)

@@ -27,7 +27,7 @@ def test_a_publish_is_confirmed_and_reaches_a_live_subscriber(kind: str, tmp_pat
             assert said.kind is Kind.TOPIC_SUBSCRIBED
             assert (said.value.next, said.value.first, said.value.last) == (1, 1, 0)
             body = messages.TopicPublish(
-                [messages.TopicRecord("a", b"1"), messages.TopicRecord("b", b"2", "k", {"h": "v"})]
+                [messages.RecordBody("a", b"1"), messages.RecordBody("b", b"2", "k", {"h": "v"})]
             )
             stored = (await publisher.ask(Kind.TOPIC_PUBLISH, body)).value
             assert (stored.first, stored.last, stored.topics) == (1, 2, {"a": 1, "b": 1})

@@ -84,7 +84,7 @@ class Publishing(threading.Thread):
             batch = [b"%d" % n for n in range(number, number + 16)]
             number += 16
             wire.send(
-                Kind.TOPIC_PUBLISH, messages.TopicPublish([messages.TopicRecord("abc"[int(n) % 3], n) for n in batch])
+                Kind.TOPIC_PUBLISH, messages.TopicPublish([messages.RecordBody("abc"[int(n) % 3], n) for n in batch])
             )
             kind, stored = next(answers, (0, messages.TopicStored("", 0, 0, 0, {})))
             if kind != Kind.TOPIC_STORED:
@@ -185,7 +185,7 @@ def test_killed_again_and_again_every_subscriber_has_every_record_once(tmp_path:
 def publish(wire: Wire, count: int, size: int, topic: str = "a") -> None:
     answers = wire.heard()
     for _ in range(count):
-        wire.send(Kind.TOPIC_PUBLISH, messages.TopicPublish([messages.TopicRecord(topic, b"x" * size)] * 50))
+        wire.send(Kind.TOPIC_PUBLISH, messages.TopicPublish([messages.RecordBody(topic, b"x" * size)] * 50))
         kind, value = next(answers)
         assert kind == Kind.TOPIC_STORED, value
 

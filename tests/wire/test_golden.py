@@ -47,7 +47,7 @@ def test_every_kind_and_each_of_its_members_is_documented(kind: Kind) -> None:
     assert [name for name in re.findall(r"`(\w+)`", row.split("|")[4]) if name in members] == members
 
 
-@pytest.mark.parametrize("body", [messages.Outgoing, messages.Incoming, messages.TopicRecord])
+@pytest.mark.parametrize("body", [messages.Outgoing, messages.Incoming, messages.RecordBody])
 def test_the_members_of_a_message_are_documented(body: type[messages.Outgoing]) -> None:
     rows = re.findall(rf"^\| `{body.__name__}` \| (.*) \|$", PAGE, re.MULTILINE)
     assert [re.findall(r"`(\w+)`", row) for row in rows] == [list(body.__struct_fields__)]

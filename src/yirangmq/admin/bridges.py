@@ -153,8 +153,8 @@ class EventTopic:
             for event in events
             if not isinstance(event, UNTOLD) and event.queue and event.queue not in fed
         ]
-        for begin in range(0, len(told), MOST_PER_PUBLISH):
-            self._publish(told[begin : begin + MOST_PER_PUBLISH])
+        for offset in range(0, len(told), MOST_PER_PUBLISH):
+            self._publish(told[offset : offset + MOST_PER_PUBLISH])
 
     def _publish(self, told: list[dict[str, Any]]) -> None:
         if self._waiting + len(told) > MOST_WAITING:

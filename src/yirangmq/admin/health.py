@@ -44,7 +44,7 @@ class Signs(NamedTuple):
 
 
 @dataclass(slots=True)
-class Disk:
+class StoreDisk:
     """Disk space of the store, with low-water mark and size limit.
 
     ``look`` reads the free space. ``full`` is the error for publishers: the free space is below ``low_bytes``, or the
@@ -63,7 +63,7 @@ class Disk:
     used: int | None = None
     full: QueueError | None = None
 
-    def look(self) -> int:
+    def inspect(self) -> int:
         found = os.statvfs(self.folder)
         self.free = found.f_bavail * found.f_frsize
         self.size = found.f_blocks * found.f_frsize
@@ -108,7 +108,7 @@ class Room:
         desk.verbs.happened.listen(self._hear)
 
     def _look(self) -> None:
-        trouble = self._desk.trouble
+        trouble = self._desk.last_error
         if isinstance(trouble, StoreFull) and trouble is not self._desk.probe.error:
             self._refused, self._at = trouble, self._clock.now_ms()
 
@@ -154,7 +154,7 @@ class Health:
     """Health checks of a server, or of a store that no server has open. Loop thread only in a server."""
 
     clock: Clock
-    disk: Disk | None
+    disk: StoreDisk | None
     backlog_limit: int = 0
     """Backlog of one queue past which health reports it, in messages; 0: never."""
     others: tuple[Callable[[], list[HealthReason]], ...] = ()
@@ -197,8 +197,8 @@ class Health:
         if probed.error is not None:
             return [_unwritable(probed.error)]
         found = [_late(desk)] if probed.is_late else []
-        if probed.is_late and desk.trouble is not None and not isinstance(desk.trouble, StoreBusy):
-            found.append(_unwritable(desk.trouble))
+        if probed.is_late and desk.last_error is not None and not isinstance(desk.last_error, StoreBusy):
+            found.append(_unwritable(desk.last_error))
         try:
             found += self._of_signs(desk.read(self.signs))
         except StoreBusy:
@@ -220,7 +220,7 @@ class Health:
         if self.disk is None:
             return []
         try:
-            free = self.disk.look()
+            free = self.disk.inspect()
         except OSError as error:
             return [health_reason("disk", f"{self.disk.folder}: {error.strerror}")]
         if isinstance(self.disk.full, StoreFull):

@@ -93,8 +93,8 @@ class Observing:
         if len(first) < most:  # the store has no further queues
             names = first
         rows: list[dict[str, Any]] = []
-        for begin in range(0, len(names), ROWS_PER_SLICE):
-            some = names[begin : begin + ROWS_PER_SLICE]
+        for offset in range(0, len(names), ROWS_PER_SLICE):
+            some = names[offset : offset + ROWS_PER_SLICE]
             rows += yield partial(queries.rows, wanted=some, now=now)
         everything = yield queries.together
         return [row for row in rows if row["exists"]], everything

@@ -239,13 +239,13 @@ def check(desk: Desk, given: Given, done: Done) -> None:
 
 def try_out(desk: Desk, queue: str, envelopes: Sequence[Envelope], done: Done) -> None:
     """Run an admission check without storing the messages. The committer serves other jobs while hooks run."""
-    tried = desk.read(partial(dry_run.tried, gate=desk.verbs.gate, queue=queue, envelopes=envelopes))
-    if tried.needed is None:
-        done(tried.report({}), None)
+    prepared = desk.read(partial(dry_run.tried, gate=desk.verbs.gate, queue=queue, envelopes=envelopes))
+    if prepared.needed is None:
+        done(prepared.report({}), None)
         return
     desk.look_at(
-        tried.needed,
-        lambda verdicts, error: done(None, error) if error is not None else done(tried.report(verdicts), None),
+        prepared.needed,
+        lambda verdicts, error: done(None, error) if error is not None else done(prepared.report(verdicts), None),
     )
 
 

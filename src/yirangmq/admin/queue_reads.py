@@ -37,19 +37,19 @@ def gather(step: Step, limit: int, cursor: str) -> tuple[list[Look], str]:
 
     The mean payload size of the page so far decides how many messages the next step loads. A step that finds more
     than fit is repeated with a smaller count."""
-    looks: list[Look] = []
+    views: list[Look] = []
     size, count = 0, 1
     while True:
         ahead, found = step(count, cursor)
-        if len(found) > limit - len(looks):
-            count = limit - len(looks)
+        if len(found) > limit - len(views):
+            count = limit - len(views)
             continue
         cursor = ahead
-        looks += found
+        views += found
         size += sum(len(look.envelope.payload) for look in found if look.envelope is not None)
-        if not cursor or len(looks) >= limit or size >= PAGE_BYTES:
-            return looks, cursor
-        affordable = (PAGE_BYTES - size) * len(looks) // size if size else MOST_PER_STEP
+        if not cursor or len(views) >= limit or size >= PAGE_BYTES:
+            return views, cursor
+        affordable = (PAGE_BYTES - size) * len(views) // size if size else MOST_PER_STEP
         count = max(1, min(count * 4, MOST_PER_STEP, affordable))
 
 

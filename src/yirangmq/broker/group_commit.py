@@ -344,7 +344,7 @@ class Desk:
         if not run_on_standby(self._store, self._runner, batch, self.duty):
             return None
         self.verbs.happened.forget()
-        self.serving.hungry.clear()
+        self.serving.due_queues.clear()
         self.verbs.touched.clear()
         return []
 
@@ -402,7 +402,7 @@ class Desk:
         except StoreBusy:
             self._forget()
             self._runner.reset(batch)
-            self.serving.hungry.update(self.serving.takers)
+            self.serving.due_queues.update(self.serving.takers)
             return None
         except Exception as error:
             happened.forget()
@@ -416,11 +416,11 @@ class Desk:
             else:
                 for job in batch:
                     self._alone(job)
-            self.serving.hungry.update(self.serving.takers)
+            self.serving.due_queues.update(self.serving.takers)
             return []
 
     @property
-    def trouble(self) -> Exception | None:
+    def last_error(self) -> Exception | None:
         """Error of the latest commit that wrote something, until a commit succeeds; None if it did not fail."""
         return self.probe.trouble
 

@@ -65,7 +65,7 @@ class Serving:
         self._plan = plan
         self.takers: dict[str, OrderedDict[Taker, None]] = {}
         """Waiting consumers by queue, the next one first."""
-        self.hungry: set[str] = set()
+        self.due_queues: set[str] = set()
         """Queues to serve in the next commit: a consumer joined or has capacity again."""
 
     @property
@@ -77,7 +77,7 @@ class Serving:
 
     def wait(self, taker: Taker) -> None:
         self.takers.setdefault(taker.queue, OrderedDict())[taker] = None
-        self.hungry.add(taker.queue)
+        self.due_queues.add(taker.queue)
         self._plan()
 
     def leave(self, taker: Taker) -> None:
@@ -91,12 +91,12 @@ class Serving:
 
     def wake(self, queue: str) -> None:
         if queue in self.takers:
-            self.hungry.add(queue)
+            self.due_queues.add(queue)
             self._plan()
 
     def wake_all(self) -> None:
         if self.takers:
-            self.hungry.update(self.takers)
+            self.due_queues.update(self.takers)
             self._plan()
 
     # -- inside a transaction -------------------------------------------------------------------------------------
@@ -104,8 +104,8 @@ class Serving:
     def serve(self, transaction: Transaction) -> Served:
         """Lease messages for waiting consumers, queue by queue, round-robin within a queue."""
         served: Served = []
-        queues = (self.hungry | self._verbs.touched) & self.takers.keys()
-        self.hungry.clear()
+        queues = (self.due_queues | self._verbs.touched) & self.takers.keys()
+        self.due_queues.clear()
         self._verbs.touched.clear()
         for queue in queues:
             line = self.takers[queue]
@@ -122,8 +122,8 @@ class Serving:
                 left -= len(taken)
                 served += [(taker, got) for taker, got in taken if got]
                 if len(taken[0][1]) == MOST_PER_TAKER:
-                    self.hungry.add(queue)
-        if self.hungry or not self._verbs.touched.isdisjoint(self.takers):
+                    self.due_queues.add(queue)
+        if self.due_queues or not self._verbs.touched.isdisjoint(self.takers):
             self._plan()
         return served
 
@@ -146,7 +146,7 @@ class Serving:
             line.move_to_end(taker)
         if queue in dispatching.again:
             dispatching.again.discard(queue)
-            self.hungry.add(queue)
+            self.due_queues.add(queue)
         at = dispatching.wake_at.pop(queue, None)
         if at is not None:
             self._later(max(0.0, (at - now) / 1000), lambda: self.wake(queue))

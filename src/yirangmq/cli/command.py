@@ -92,7 +92,7 @@ class Command:
     examples: tuple[tuple[str, str], ...] = ()
     options: Callable[[argparse.ArgumentParser], None] | None = None
     run: Run | None = None
-    verbs: Mapping[str, tuple[str, "Command"]] = field(default_factory=dict)
+    subcommands: Mapping[str, tuple[str, "Command"]] = field(default_factory=dict)
     has_json: bool = False
     """True if ``options`` adds ``--json``; for other commands ``configure`` adds it."""
 
@@ -105,9 +105,9 @@ class Command:
             if not self.has_json:
                 parser.add_argument("--json", action="store_true", help="one JSON document a line, for programs")
             parser.set_defaults(run=self.run)
-        if self.verbs:
+        if self.subcommands:
             inner = parser.add_subparsers(title="verbs", dest="verb", metavar="VERB", required=True, prog=parser.prog)
-            for name, (summary, command) in self.verbs.items():
+            for name, (summary, command) in self.subcommands.items():
                 command.configure(inner.add_parser(name, help=summary))
 
 

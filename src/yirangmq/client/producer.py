@@ -93,7 +93,7 @@ def in_frames(queue: str, made: Iterable[Outgoing], max_frame: int) -> Iterator[
         yield messages.Publish(queue, batch)
 
 
-def receipts(sent: Sequence[Outgoing], stored: messages.Stored, resent: bool) -> list[Stored]:
+def receipts(sent: Sequence[Outgoing], stored: messages.PublishReply, resent: bool) -> list[Stored]:
     """Return the receipt of each message of a frame.
 
     If the frame was ``resent``, a message that an earlier send stored is not reported as a duplicate. The server

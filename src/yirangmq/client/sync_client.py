@@ -225,9 +225,9 @@ class Client:
         lease_seconds: float | None = None,
         consumer: str | None = None,
         idle: float | None = None,
-    ) -> "Subscription":
+    ) -> "ClientSubscription":
         made = self._core.subscribe(queue, credit, lease_seconds=lease_seconds, consumer=consumer, idle=idle)
-        return Subscription(made)
+        return ClientSubscription(made)
 
     subscribe.__doc__ = AsyncClient.subscribe.__doc__
 
@@ -240,7 +240,7 @@ class Client:
         self.close()
 
 
-class Subscription:
+class ClientSubscription:
     """Blocking queue subscription: ``for delivery in subscription``.
 
     The iteration ends when the subscription is closed, or when no message arrived for ``idle`` seconds."""
@@ -256,7 +256,7 @@ class Subscription:
     settle = blocking(AsyncSubscription.settle)
     close = blocking(AsyncSubscription.close)
 
-    def __iter__(self) -> "Subscription":
+    def __iter__(self) -> "ClientSubscription":
         return self
 
     def __next__(self) -> Delivery:
@@ -268,7 +268,7 @@ class Subscription:
             raise StopIteration
         return delivery
 
-    def __enter__(self) -> "Subscription":
+    def __enter__(self) -> "ClientSubscription":
         return self
 
     def __exit__(

@@ -63,14 +63,14 @@ def each_new(records: Iterable[Any]) -> Iterator[NewRecord]:
 
 def in_frames(records: Iterable[NewRecord], max_frame: int) -> Iterator[messages.TopicPublish]:
     """Divide records into TOPIC_PUBLISH frames. A frame exceeds ``max_frame`` only if one record alone does."""
-    batch: list[messages.TopicRecord] = []
+    batch: list[messages.RecordBody] = []
     size = 0
     for topic, payload, key, headers in records:
         weight = RECORD_BYTES + len(payload) + len(topic) + 4 * len(key or "") + _size(headers)
         if batch and (len(batch) == FRAME_RECORDS or size >= FRAME_BYTES or size + weight > max_frame - RECORD_BYTES):
             yield messages.TopicPublish(batch)
             batch, size = [], 0
-        batch.append(messages.TopicRecord(topic, payload, key, dict(headers)))
+        batch.append(messages.RecordBody(topic, payload, key, dict(headers)))
         size += weight
     if batch:
         yield messages.TopicPublish(batch)
@@ -127,7 +127,7 @@ class AsyncTopics:
     ) -> Receipt:
         """Publish one record. Bytes are sent as they are, any other payload as JSON. The record is durable when this
         returns."""
-        body = messages.TopicPublish([messages.TopicRecord(*_plain(new_record(topic, payload, key, headers)))])
+        body = messages.TopicPublish([messages.RecordBody(*_plain(new_record(topic, payload, key, headers)))])
         errand = await self._courier.see_through(Errand(Kind.TOPIC_PUBLISH, body), self._courier.terms.timeout)
         return _receipts(body, errand)[0]
 

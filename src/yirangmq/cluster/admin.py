@@ -161,13 +161,13 @@ def server_role(name: str) -> Role:
 
 def as_commands(roles: Sequence[Role]) -> list[str]:
     """Format the roles as ``etcdctl`` commands."""
-    lines = []
+    commands = []
     for role in roles:
-        lines.append(f"etcdctl role add {role.name}")
+        commands.append(f"etcdctl role add {role.name}")
         for grant in role.grants:
             prefix = "--prefix=true " if grant.prefix else ""
-            lines.append(f"etcdctl role grant-permission {prefix}{role.name} {grant.kind} {grant.key.decode()}")
-    return lines
+            commands.append(f"etcdctl role grant-permission {prefix}{role.name} {grant.kind} {grant.key.decode()}")
+    return commands
 
 
 async def apply(etcd: Etcd, roles: Sequence[Role]) -> list[str]:

@@ -40,7 +40,7 @@ DIGITS = 20
 LONGEST_SEGMENT = 400
 
 
-class Message(NamedTuple):
+class InboxKey(NamedTuple):
     """Key of a message in the inbox. ``sender`` and ``name`` are the same for all spellings of the key."""
 
     sender: bytes
@@ -71,7 +71,7 @@ class Definition(NamedTuple):
     """Key of the queue's policy."""
 
 
-Meaning = Message | Registration | Delivery | Refusal | Definition
+Meaning = InboxKey | Registration | Delivery | Refusal | Definition
 
 
 class Keys:
@@ -137,7 +137,7 @@ class Keys:
     def meaning(self, key: bytes) -> Meaning | None:
         if key.startswith(self._plain):  # nearly all
             sender, slash, name = key[len(self._plain) :].partition(b"/")
-            return Message(sender, name.replace(b"/", b"%2F") or b"_") if slash else Message(b"", sender or b"_")
+            return InboxKey(sender, name.replace(b"/", b"%2F") or b"_") if slash else InboxKey(b"", sender or b"_")
         root = next((root for root in ROOTS if key.startswith(root)), None)
         parts = key[len(root) :].split(b"/") if root else []
         if len(parts) < 2 or parts[0] != self.queue.encode():
@@ -145,7 +145,7 @@ class Keys:
         kind, rest = parts[1], parts[2:]
         if kind in INBOX and rest:
             sender, left = (rest[0], rest[1:]) if len(rest) > 1 else (b"", rest)
-            return Message(sender, b"%2F".join(left) or b"_")
+            return InboxKey(sender, b"%2F".join(left) or b"_")
         if kind in CONSUMERS and rest and rest[0]:
             return _of_consumer(b"/".join((key[: len(root or b"")] + parts[0], kind, rest[0])) + b"/", rest)
         return Definition() if kind == POLICY and not rest and root == ROOTS[0] else None
@@ -288,9 +288,9 @@ class Inbox:
             self._give(puts)
 
 
-def _meaning(key: bytes) -> tuple[str, Message] | None:
+def _meaning(key: bytes) -> tuple[str, InboxKey] | None:
     queue = queue_of(key)
     if queue is None:
         return None
     found = Keys(queue).meaning(key)
-    return (queue, found) if isinstance(found, Message) else None
+    return (queue, found) if isinstance(found, InboxKey) else None

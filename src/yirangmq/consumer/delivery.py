@@ -14,7 +14,7 @@ from yirangmq.format.envelope import as_json
 # -- delivery ----------------------------------------------------------------------------------------------------------
 
 
-class Delivery:
+class HandlerDelivery:
     """Argument of a handler: the leased message, and whether its lease is still valid."""
 
     __slots__ = ("_header", "_holding", "_taken", "_value")

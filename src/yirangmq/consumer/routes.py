@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from yirangmq.consumer.delivery import Delivery
+from yirangmq.consumer.delivery import HandlerDelivery
 from yirangmq.consumer.settler import log
 from yirangmq.core import validation as names
 from yirangmq.core.errors import BadInput, MissingExtra, QueueError
@@ -34,7 +34,7 @@ class Validation:
         self._decode = decode or own is not None
         self._by_text: dict[bytes, Any] = {}
 
-    def complaint(self, delivery: Delivery, schemas: Mapping[str, Mapping[str, Any]]) -> str:
+    def complaint(self, delivery: HandlerDelivery, schemas: Mapping[str, Mapping[str, Any]]) -> str:
         """Return the problem, naming the field, or "" if the message is valid. ``schemas`` are those of the policy."""
         try:
             header = delivery.header
@@ -85,7 +85,7 @@ def _if_possible(schema: Any) -> Any:
 
 # -- routes ------------------------------------------------------------------------------------------------------------
 
-Handle = Callable[[Delivery], Any]
+Handle = Callable[[HandlerDelivery], Any]
 MOST_CONCURRENT = 1_000
 """Upper bound of the handler threads of one queue. More threads would only wait for each other."""
 

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import NamedTuple
 
-from yirangmq.consumer.delivery import DONE, Delivery, Outcome, too_slow
+from yirangmq.consumer.delivery import DONE, HandlerDelivery, Outcome, too_slow
 from yirangmq.core import validation
 from yirangmq.core.message import MAX_MESSAGE, Reason
 
@@ -180,7 +180,7 @@ class Program:
         self._running: set[Child] = set()
         self._cancelled = False
 
-    def __call__(self, delivery: Delivery) -> Outcome:
+    def __call__(self, delivery: HandlerDelivery) -> Outcome:
         stdin = delivery.payload if self._raw else envelope_line(delivery)
         with self._guard:
             if self._cancelled:
@@ -217,13 +217,13 @@ class Program:
         return Outcome(Reason.HANDLER_ERROR, _joined(how, tail), kind=how)
 
 
-def envelope_line(delivery: Delivery) -> bytes:
+def envelope_line(delivery: HandlerDelivery) -> bytes:
     """Return the envelope as one line. In JSON text a line break occurs only between tokens, so a space can replace
     it."""
     return delivery.envelope_json().replace(b"\r", b" ").replace(b"\n", b" ") + b"\n"
 
 
-def variables(delivery: Delivery) -> dict[str, str]:
+def variables(delivery: HandlerDelivery) -> dict[str, str]:
     """Return environment variables that describe the message, for programs that do not parse JSON. NUL bytes are
     removed, because an environment cannot hold them."""
     header = delivery.header

@@ -21,7 +21,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from yirangmq.consumer.delivery import Delivery, Outcome, Reject, Retry, invalid, of_error, of_value
+from yirangmq.consumer.delivery import HandlerDelivery, Outcome, Reject, Retry, invalid, of_error, of_value
 from yirangmq.consumer.lease_table import Holding, Holdings, Queues, Taken
 from yirangmq.consumer.routes import Route
 from yirangmq.consumer.settler import Ending, Fail, Settler, Tally, about, log, thread
@@ -370,14 +370,14 @@ class Station:
         kit, timeout = self._kit, self.route.timeout
         if not kit.holdings.start(holding, None if timeout is None else time.monotonic() + timeout):
             return
-        outcome = self._outcome(holding.taken, Delivery(holding))
+        outcome = self._outcome(holding.taken, HandlerDelivery(holding))
         if kit.holdings.finish(holding):
             kit.settler.settle([Ending(holding, kit.poison.judge(self.route.queue, holding.taken.id, outcome))])
         else:
             taken = holding.taken
             log.warning("handler_finished_late", extra=about(taken))
 
-    def _outcome(self, taken: Taken, delivery: Delivery) -> Outcome:
+    def _outcome(self, taken: Taken, delivery: HandlerDelivery) -> Outcome:
         complaint = self.route.validation.complaint(delivery, self._schemas)
         if complaint:
             log.warning("message_invalid", extra=about(taken, error=complaint))

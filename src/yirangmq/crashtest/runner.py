@@ -142,7 +142,7 @@ MOST_LOSSES = 20
 """Default number of losses after which a run stops."""
 
 
-class Plan(NamedTuple):
+class PowerCutPlan(NamedTuple):
     backend: Backend | LogBackend
     steps: int
     seed: int
@@ -166,7 +166,7 @@ class Loss(NamedTuple):
     kept: Path | None
 
 
-class Report(NamedTuple):
+class PowerCutReport(NamedTuple):
     calls: int
     points: int
     states: int
@@ -176,7 +176,7 @@ class Report(NamedTuple):
     losses: list[Loss]
 
 
-def torture(plan: Plan, progress: Callable[[int, int], None] = lambda done, total: None) -> Report:
+def torture(plan: PowerCutPlan, progress: Callable[[int, int], None] = lambda done, total: None) -> PowerCutReport:
     """Record a workload and cut the power at every point of it. Stop early after ``Plan.enough`` losses."""
     folder = tempfile.mkdtemp(prefix="yirangmq-torture-", dir=MEMORY if MEMORY.is_dir() else None)
     try:
@@ -186,7 +186,7 @@ def torture(plan: Plan, progress: Callable[[int, int], None] = lambda done, tota
 
 
 class _Torture:
-    def __init__(self, plan: Plan, folder: Path) -> None:
+    def __init__(self, plan: PowerCutPlan, folder: Path) -> None:
         self._plan = plan
         self._game = game_of(plan.backend)
         self._folder = folder
@@ -200,7 +200,7 @@ class _Torture:
         self._set_aside = 0
         self._losses: list[Loss] = []
 
-    def run(self, progress: Callable[[int, int], None]) -> Report:
+    def run(self, progress: Callable[[int, int], None]) -> PowerCutReport:
         day = self._folder / "day"
         day.mkdir()
         story = self._game.tell(day, self._plan.seed, self._plan.steps)
@@ -220,7 +220,7 @@ class _Torture:
             if point < len(events):
                 self._pass(shadow, events[point])
             progress(point, len(events))
-        return Report(len(self._calls), points, self._states, self._second_cuts, self._set_aside, self._losses)
+        return PowerCutReport(len(self._calls), points, self._states, self._second_cuts, self._set_aside, self._losses)
 
     def _pass(self, shadow: Shadow, event: Event) -> None:
         shadow.feed(event)

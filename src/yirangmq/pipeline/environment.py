@@ -175,7 +175,7 @@ def _broker(address: str) -> Check:
     broker = None
     try:
         broker = HttpBroker(address, None, 4)
-        broker.ask("GET", "/v1/health")
+        broker.request("GET", "/v1/health")
     except Exception as error:
         return Check("broker", False, str(error))
     finally:

@@ -25,7 +25,7 @@ from hashlib import sha256
 from ipaddress import IPv6Address, ip_address
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from yirangmq.admin.health import Disk
+from yirangmq.admin.health import StoreDisk
 from yirangmq.admin.registry import Calls
 from yirangmq.broker.group_commit import Desk
 from yirangmq.core.access import ALLOWED, SCOPES, Attributes, Grant
@@ -345,7 +345,7 @@ class House:
     methods: Calls
     welcome: Introduction
     token: str = ""
-    disk: Disk | None = None
+    disk: StoreDisk | None = None
     consumers: set[str] = field(default_factory=set)
     """Names of the consumers that leased messages through this protocol."""
     topics: "Publisher | None" = None
@@ -354,7 +354,7 @@ class House:
     batches: "Callable[[], Batches] | None" = None
     greet: Callable[[Introduction], Introduction] | None = None
     """Adds the role and the term of this node of a pair to the welcome."""
-    gate: Gate = field(default_factory=Gate)
+    authenticator: Gate = field(default_factory=Gate)
     """Authentication of programs; open if no grants are configured."""
     attempts: Attempts | None = None
     """The rate limiter for wrong tokens, for protocols that have separate grants."""

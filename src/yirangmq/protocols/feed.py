@@ -331,7 +331,7 @@ class FeedConnection(asyncio.Protocol):
         self._door.dirty.discard(self)
         self._leave()
         self._transport = None
-        self._sender.end()
+        self._sender.close()
 
     def pause_writing(self) -> None:
         self._sender.paused()

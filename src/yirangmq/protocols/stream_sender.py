@@ -60,7 +60,7 @@ class Sender:
         self._transport = transport
         self._set_limits()
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Release the transport: the connection is lost."""
         self._transport = None
         self._take = None

@@ -232,7 +232,7 @@ class Connection(asyncio.BufferedProtocol):
         self.door.resting.discard(self)
         self._session.end()
         self._transport = None
-        self.sender.end()
+        self.sender.close()
 
     def pause_writing(self) -> None:
         """Backpressure: the client does not read. Stop reading requests and pushing messages until it does."""

@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from yirangmq.admin.health import Disk, Room
+from yirangmq.admin.health import Room, StoreDisk
 from yirangmq.admin.registry import Calls
 from yirangmq.alerts.monitor import AlertCalls, AlertFile, AlertWatch
 from yirangmq.alerts.outbox import Outbox, channel_of
@@ -46,7 +46,7 @@ MOST_JUMPS = 100
 class Sources(NamedTuple):
     desk: Desk
     clock: Clock
-    disk: Disk | None
+    disk: StoreDisk | None
     refused: Callable[[], Mapping[str, int]]
     """Returns the number of clients refused since the start, by reason."""
     pair: "PairWay | None"
@@ -114,7 +114,7 @@ class Gathering:
                 lately.add(self._clock.now_ms(), event.count)
 
     def facts(self, now: int) -> Facts:
-        pair, room, trouble = self._sources.pair, self._sources.room, self._sources.desk.trouble
+        pair, room, trouble = self._sources.pair, self._sources.room, self._sources.desk.last_error
         trouble = trouble or (None if room is None else room.refusal)
         return Facts(
             queues=self._queues(now),

@@ -35,7 +35,7 @@ from yirangmq.stores.etcd.store import EtcdStore
 EVERYWHERE = ("0.0.0.0", "[::]")
 
 
-class Parts(NamedTuple):
+class ClusterNodeParts(NamedTuple):
     """Parts of the server that a cluster node controls."""
 
     desk: Desk
@@ -47,7 +47,7 @@ class Parts(NamedTuple):
     """Redirects the clients."""
     tidy: Callable[[Transaction], None]
     """Releases the leases that connections of a former leader held."""
-    full: Callable[[], QueueError | None]
+    publish_refusal: Callable[[], QueueError | None]
     """Returns the reason for which publishing is refused, or None."""
 
 
@@ -62,22 +62,22 @@ class ClusterWay:
         self._tls = tls
         self._loop = asyncio.get_running_loop()
         self._secret = secrets.token_urlsafe(24)
-        self._parts: Parts | None = None
+        self._parts: ClusterNodeParts | None = None
         self._serving = 0
         """Number of the leader term in which this node serves; 0 if it does not serve."""
-        self.gate = Gate(self, self._secret)
+        self.proxy = Gate(self, self._secret)
 
-    def begin(self, parts: Parts) -> None:
+    def attach(self, parts: ClusterNodeParts) -> None:
         self._parts = parts
         parts.desk.duty = self
-        self._keys = KeysDoor(parts.desk, parts.clock, parts.full)
+        self._keys = KeysDoor(parts.desk, parts.clock, parts.publish_refusal)
         self._store.changed = self._heard
         self._store.arrived = self._arrived
         self._store.ask_work = self._loop.call_soon_threadsafe
 
     async def open(self, addresses: list[str]) -> None:
         self._store.check_free()
-        forward = await self.gate.listen(self._config.cluster_address, self._tls)
+        forward = await self.proxy.listen(self._config.cluster_address, self._tls)
         host, _, port = forward.rpartition(":")
         if host in EVERYWHERE:
             forward = f"{socket.gethostname()}:{port}"
@@ -94,7 +94,7 @@ class ClusterWay:
 
     def close(self) -> None:
         self._store.changed = _nothing
-        self.gate.close()
+        self.proxy.close()
 
     def facts(self) -> dict[str, Any]:
         """Return the facts for ``status``."""
@@ -102,7 +102,7 @@ class ClusterWay:
         return {
             "leads": self.is_on,
             "leader": None if leader is None else leader.node,
-            "passedOn": len(self.gate.passages),
+            "passedOn": len(self.proxy.passages),
             "full": round(self._store.room.full, 3),
         }
 
@@ -142,7 +142,7 @@ class ClusterWay:
             self._end()
         if number and not self._serving:
             self._begin(number)
-        self.gate.changed()
+        self.proxy.changed()
 
     def _begin(self, number: int) -> None:
         assert self._parts is not None

@@ -45,7 +45,7 @@ class FeedWay:
                 clear_socket(self._path)
         self._servers.clear()
 
-    def send_away(self) -> None:
+    def close_connections(self) -> None:
         """Flush and close the connections. The protocol has no goodbye."""
         for connection in list(self.door.connections):
             connection.shut()

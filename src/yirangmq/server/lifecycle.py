@@ -23,7 +23,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from yirangmq import __version__
-from yirangmq.admin.health import Disk
+from yirangmq.admin.health import StoreDisk
 from yirangmq.admin.monitoring import Observing
 from yirangmq.admin.registry import Done, Given, Pages, reading
 from yirangmq.admin.topics import TopicCalls
@@ -131,7 +131,7 @@ class ServerParts:
     house: House
     entrance: Entrance
     alerting: Alerting
-    disk: Disk | None
+    disk: StoreDisk | None
     """None if the store is not on a disk."""
     pair: "PairWay | None"
     cluster: "ClusterWay | None"
@@ -252,14 +252,14 @@ class Rounds:
         self._ahead = parts.house.clock.ahead_ms()
         self._due: float | None = None
 
-    def begin(self) -> None:
+    def tick(self) -> None:
         if self._stopping.is_set():
             return
         now = self._loop.time()
         if self._due is not None:
             self._parts.watchdog.observe_delay(now - self._due)
         self._due = now + TICK_SECONDS
-        self._loop.call_later(TICK_SECONDS, self.begin)
+        self._loop.call_later(TICK_SECONDS, self.tick)
         notify("WATCHDOG=1")
         parts = self._parts
         parts.entrance.look_around(self._loop.time())
@@ -288,7 +288,7 @@ class Rounds:
             log.warning("clients_disconnected", extra=values(since_start=sent_away))
 
     def _look_at_store(self) -> None:
-        trouble = "" if self._parts.desk.trouble is None else str(self._parts.desk.trouble)
+        trouble = "" if self._parts.desk.last_error is None else str(self._parts.desk.last_error)
         if trouble == self._trouble:
             return
         self._trouble = trouble
@@ -303,7 +303,7 @@ class Rounds:
             return
         was_full = disk.full is not None
         with contextlib.suppress(OSError):
-            disk.look()
+            disk.inspect()
         if was_full != (disk.full is not None):
             if disk.full is None:
                 log.warning("publishing_resumed", extra=values(free_bytes=disk.free, used_bytes=disk.used))

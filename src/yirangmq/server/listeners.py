@@ -65,7 +65,7 @@ class Entrance:
         if self.stomp is not None and not self._config.pair_peer:
             self.addresses += await self.stomp.listen()
 
-    async def begin(self) -> None:
+    async def open_stomp(self) -> None:
         """Open STOMP when this node of a pair becomes active. STOMP clients recognise a standby by a closed port."""
         if self.stomp is not None:
             found = await self.stomp.listen()
@@ -155,7 +155,7 @@ class Entrance:
         if self._web is not None:
             self._web.door.send_away()
         if self._feed is not None:
-            self._feed.send_away()
+            self._feed.close_connections()
 
     def abort(self) -> None:
         for connection in [one for door in self._doors for one in door.connections]:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from yirangmq import __version__
-from yirangmq.admin.health import Disk, Health, Room
+from yirangmq.admin.health import Health, Room, StoreDisk
 from yirangmq.admin.monitoring import Observing
 from yirangmq.admin.registry import Calls, Pages, Site
 from yirangmq.admin.topics import TopicCalls
@@ -160,7 +160,7 @@ class Daemon:
         self._house = self._furnished(calls, clock, ids)
         self._webhooks.begin(calls, self._house.consumers)
         self._cluster = self._clustered() if config.is_clustered else None
-        guard = open_to_all if self._cluster is None else self._cluster.gate.guard
+        guard = open_to_all if self._cluster is None else self._cluster.proxy.guard
         self._entrance = Entrance(config, self._house, WayIn(secrets.tls, guard), (*secrets.grants, *secrets.programs))
         self._pair = self._paired(calls) if config.pair_peer else None
         self._day_files = self._by_date(calls) if config.day_files_folder else None
@@ -212,7 +212,7 @@ class Daemon:
             feed=self._observing.feed,
             batches=self._batching.batches,
             greet=self._greet if config.pair_peer else None,
-            gate=Gate(secrets.programs, attempts),
+            authenticator=Gate(secrets.programs, attempts),
             attempts=attempts,
             refusing=self._refusals,
         )
@@ -248,7 +248,7 @@ class Daemon:
         """Run until ``stop``; then answer pending requests, and keep or release leases."""
         listener = None
         try:
-            self._rounds.begin()
+            self._rounds.tick()
             if self._cluster is None:
                 self._desk.resume_time()
                 self._adopt_defaults()
@@ -278,22 +278,22 @@ class Daemon:
 
     def _close(self, listener: Listener | None) -> None:
         """Close every part even if an earlier one fails: a lock that stays held would keep the next server out."""
-        with ExitStack() as rest:  # the callbacks run in reverse order
-            rest.callback(self._watchdog.stop)
+        with ExitStack() as stack:  # the callbacks run in reverse order
+            stack.callback(self._watchdog.stop)
             if listener is not None:
-                rest.callback(listener.stop)
+                stack.callback(listener.stop)
             if self._topics is not None:
-                rest.callback(self._topics.close)
-            rest.callback(self._bridging.stop)
-            rest.callback(self._batching.stop)
-            rest.callback(self._lines.close)
-            rest.callback(self._pages.stop)
-            rest.callback(self._entrance.close)
+                stack.callback(self._topics.close)
+            stack.callback(self._bridging.stop)
+            stack.callback(self._batching.stop)
+            stack.callback(self._lines.close)
+            stack.callback(self._pages.stop)
+            stack.callback(self._entrance.close)
             if self._cluster is not None:
-                rest.callback(self._cluster.close)
-            rest.callback(self._alerting.stop)
+                stack.callback(self._cluster.close)
+            stack.callback(self._alerting.stop)
             if self._pair is not None:
-                rest.callback(self._pair.close)
+                stack.callback(self._pair.close)
 
     def _adopt_defaults(self) -> None:
         """Adopt changed defaults. Must run before anything acts on due messages."""
@@ -349,7 +349,7 @@ class Daemon:
             self._topics,
             self._begin_work,
             self._end_work,
-            lambda: self._entrance.begin(),
+            lambda: self._entrance.open_stomp(),
             lambda why: self._entrance.move(why),
             lambda: self._ending.settle(),
             lambda: self._entrance.addresses,
@@ -361,10 +361,10 @@ class Daemon:
     # -- node of a store in etcd ---------------------------------------------------------------------------------------
 
     def _clustered(self) -> "ClusterWay":
-        from yirangmq.server.cluster import ClusterWay, Parts  # a server alone does not load it
+        from yirangmq.server.cluster import ClusterNodeParts, ClusterWay  # a server alone does not load it
 
         way = ClusterWay(self._config, cast("Any", self._store), self._secrets.tls)
-        parts = Parts(
+        parts = ClusterNodeParts(
             self._desk,
             self._house.clock,
             self._begin_work,
@@ -373,7 +373,7 @@ class Daemon:
             self._tidy,
             self._full,
         )
-        way.begin(parts)
+        way.attach(parts)
         return way
 
     def _tidy(self, transaction: Transaction) -> None:
@@ -400,17 +400,17 @@ def _reserve_reasons(store: Store) -> list[HealthReason]:
     return [health_reason("reserve_used", "the disk is full, and consuming uses the space reserved for it")]
 
 
-def _disk_of(config: Config, store: Store) -> Disk | None:
+def _disk_of(config: Config, store: Store) -> StoreDisk | None:
     scheme, _, place = config.store_url.partition(":")
     if scheme == "memory":
         return None
     if config.is_clustered:
         etcd: Any = store
-        return Disk(Path(config.data).absolute(), 0, 0, etcd.used_bytes, etcd.no_room)
+        return StoreDisk(Path(config.data).absolute(), 0, 0, etcd.used_bytes, etcd.no_room)
     measure: Callable[[], int] | None = getattr(store, "used_bytes", None)  # not every store has it
     reusable: Callable[[], int] | None = getattr(store, "reusable_bytes", None)
     folder = Path(place).absolute().parent
-    return Disk(folder, config.disk_low_bytes, config.max_store_bytes, measure, reusable=reusable)
+    return StoreDisk(folder, config.disk_low_bytes, config.max_store_bytes, measure, reusable=reusable)
 
 
 def _ignore(value: Any, error: Any) -> None:

@@ -29,7 +29,7 @@ MOST_GAPS = 1000
 """Maximum number of gaps in one reply; the latest ones are kept."""
 
 
-class TopicRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
+class RecordBody(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """A record to be published; the log assigns its sequence numbers and its time."""
 
     topic: str
@@ -41,7 +41,7 @@ class TopicRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
 class TopicPublish(msgspec.Struct, array_like=True, frozen=True):
     """Publish records atomically. They are consecutive in the log, in this order."""
 
-    records: list[TopicRecord]
+    records: list[RecordBody]
 
 
 class TopicStored(msgspec.Struct, array_like=True, frozen=True):
@@ -188,7 +188,7 @@ class Publish(msgspec.Struct, array_like=True, frozen=True):
     messages: list[Outgoing]
 
 
-class Stored(msgspec.Struct, array_like=True, frozen=True):
+class PublishReply(msgspec.Struct, array_like=True, frozen=True):
     """Reply to PUBLISH: ids in the order of the messages, indexes of duplicates, and refused messages by index with
     the reason."""
 
@@ -295,7 +295,7 @@ BODIES: dict[Kind, type[msgspec.Struct]] = {
     Kind.HELLO: Hello,
     Kind.WELCOME: Welcome,
     Kind.PUBLISH: Publish,
-    Kind.STORED: Stored,
+    Kind.STORED: PublishReply,
     Kind.LEASE: Lease,
     Kind.DELIVER: Deliver,
     Kind.ACK: Settle,

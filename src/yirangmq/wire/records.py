@@ -77,7 +77,7 @@ class Batch(NamedTuple):
     topics: dict[str, int]
 
 
-class Head(NamedTuple):
+class RecordHead(NamedTuple):
     """Header of a frame. ``size`` is that of the whole frame, in bytes."""
 
     size: int
@@ -92,7 +92,7 @@ class Head(NamedTuple):
 
 
 # ``tuple.__new__`` takes half the time of the named tuple's constructor.
-new_head = cast("Callable[[tuple[int, ...]], Head]", partial(tuple.__new__, Head))
+new_head = cast("Callable[[tuple[int, ...]], RecordHead]", partial(tuple.__new__, RecordHead))
 new_record = cast("Callable[[tuple[Any, ...]], Record]", partial(tuple.__new__, Record))
 Kept = TypeVar("Kept", bound=Record)
 """Result type of decoding: ``Record`` or a subclass."""
@@ -250,7 +250,7 @@ def encode(record: Record, *, synced: bool = False) -> bytes:
     return encode_batch([new], record.sequence, record.at_ns, known, synced=synced).data
 
 
-def read_head(data: bytes | memoryview, at: int = 0) -> Head | None:
+def read_head(data: bytes | memoryview, at: int = 0) -> RecordHead | None:
     """Return the header of the frame that begins at ``at``; None if there is no frame. At least ``HEAD`` bytes must
     follow ``at``."""
     length, sign, crc, sequence, number, at_ns, marks, topic_size, key_size, headers_size = _unpack(data, at)
@@ -260,16 +260,16 @@ def read_head(data: bytes | memoryview, at: int = 0) -> Head | None:
     return new_head((size, crc, sequence, number, at_ns, marks, topic_size, key_size, headers_size))
 
 
-def is_sound(data: bytes | memoryview, at: int, head: Head) -> bool:
+def is_sound(data: bytes | memoryview, at: int, head: RecordHead) -> bool:
     """Return whether the checksum of the whole frame at ``at`` is correct."""
     return crc32(memoryview(data)[at + CRC_FROM : at + head.size]) == head.crc
 
 
-def topic_at(data: bytes | memoryview, at: int, head: Head) -> bytes:
+def topic_at(data: bytes | memoryview, at: int, head: RecordHead) -> bytes:
     return bytes(data[at + HEAD : at + HEAD + head.topic_size])
 
 
-def decode(data: bytes | memoryview, at: int, head: Head) -> Record:
+def decode(data: bytes | memoryview, at: int, head: RecordHead) -> Record:
     """Decode the whole frame at ``at``. Raise ``StoreDamaged`` if its checksum differs."""
     return _decode(memoryview(data), at + HEAD, head)
 
@@ -287,7 +287,7 @@ def read_body(body: bytes | memoryview, make: Callable[[tuple[Any, ...]], Kept] 
 def _decode(
     data: memoryview,
     topic_from: int,
-    head: Head,
+    head: RecordHead,
     make: Callable[[tuple[Any, ...]], Kept] = new_record,  # type: ignore[assignment]
 ) -> Kept:
     size, crc, sequence, number, at_ns, marks, topic_size, key_size, headers_size = head

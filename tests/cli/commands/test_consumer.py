@@ -10,7 +10,7 @@ from tests.support.cli import Cli
 from tests.support.consumer import Running
 from tests.support.wait import until
 from yirangmq.consumer.consumer import Consumer
-from yirangmq.consumer.delivery import Delivery
+from yirangmq.consumer.delivery import HandlerDelivery
 
 URLS = {"sqlite": "sqlite:yirang.db", "fs": "files:yirang-queues"}
 
@@ -34,7 +34,7 @@ def at_work(backend: str, *names: str, queue: str = "mail") -> Iterator[list[Run
                 run.ended()
 
 
-def _work(delivery: Delivery) -> None:
+def _work(delivery: HandlerDelivery) -> None:
     """Nothing to do."""
 
 

@@ -150,7 +150,7 @@ def test_what_cannot_be_asked_is_refused_by_its_field_and_the_connection_goes_on
         (Kind.RECOVERY_REQUEST, messages.RecoveryRequest(1), ("wrong_state", None)),
         (Kind.CONFIRM, messages.Confirm(1), ("wrong_state", None)),
         (Kind.TOPIC_PUBLISH, messages.TopicPublish([]), ("bad_input", "records")),
-        (Kind.TOPIC_PUBLISH, messages.TopicPublish([messages.TopicRecord("no/slash", b"")]), ("bad_input", "topic")),
+        (Kind.TOPIC_PUBLISH, messages.TopicPublish([messages.RecordBody("no/slash", b"")]), ("bad_input", "topic")),
     ]
 
     async def main() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.support.stomp import Stomp, StompServer, bodies, cards, error_of, set_policy
 from tests.support.stomp_examples import EXAMPLES
-from yirangmq.admin.health import Disk
+from yirangmq.admin.health import StoreDisk
 from yirangmq.core.errors import every_error
 from yirangmq.core.states import State
 from yirangmq.wire import messages
@@ -78,12 +78,12 @@ def test_a_queue_with_a_limit_hands_out_no_more_at_a_time(server: StompServer) -
 
 
 def test_while_the_disk_is_low_sending_is_refused_and_consuming_goes_on(tmp_path: Path) -> None:
-    disk = Disk(tmp_path, 0)
+    disk = StoreDisk(tmp_path, 0)
     server = StompServer(disk=disk)
     client = server.connected()
     client.send("/queue/mail", b"1")
     disk.low_bytes = 2**62
-    disk.look()
+    disk.inspect()
     assert "store_full" in error_of(server.connected().do("SEND", b"x", destination="/queue/mail"))
     assert bodies(client.subscribe("/queue/mail", "auto")) == [b"1"]
 

@@ -261,14 +261,14 @@ def test_records_in_a_ring_are_read_back_as_long_as_they_count(tmp_path: Path, s
             refused += 1
             assert waiting
         if ahead is None and chance.random() < 0.3:
-            ahead = file.next(), len(waiting)
+            ahead = file.start_commit(), len(waiting)
         elif ahead is not None and chance.random() < 0.4:
             file.taken_in(ahead[0])
             del waiting[: ahead[1]]
             ahead = None
         data = file.path.read_bytes()
         assert [values[0] for _, _, values in file.made()] == waiting
-        for counted, begin in ((file.mark, 0), *([ahead] if ahead else [])):
+        for counted, begin in ((file.position, 0), *([ahead] if ahead else [])):
             found = [one for commit in commits(data, counted) for one in commit]
             assert [values[0] for _, _, values in found] == waiting[begin:]
             assert [statement for statement, _, _ in found] == [made(n)[0][0] for n in waiting[begin:]]

@@ -174,7 +174,7 @@ COMMANDS = {
             ("what is wrong?", "yirangmq alert list"),
             ("I care for it", "yirangmq alert ack 17 --note 'a new disk is on its way'"),
         ),
-        verbs={
+        subcommands={
             "list": (
                 "what is wrong, the worst first",
                 Command(

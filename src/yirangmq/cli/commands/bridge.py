@@ -173,7 +173,7 @@ COMMANDS = {
             ("orders go to a queue", "yirangmq bridge add billing --topic 'orders.*' --queue billing"),
             ("how far are they?", "yirangmq bridge list"),
         ),
-        verbs={
+        subcommands={
             "add": (
                 "let topics feed a queue",
                 _verb(

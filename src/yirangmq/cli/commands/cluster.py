@@ -193,7 +193,7 @@ COMMANDS = {
             ("serve the queues of three members", "yirangmq cluster serve --store etcd://h1,h2,h3"),
             ("how the cluster is", "yirangmq cluster status --store etcd://h1,h2,h3"),
         ),
-        verbs={
+        subcommands={
             "serve": (
                 "run a node: it dispatches the queues it leads",
                 Command(

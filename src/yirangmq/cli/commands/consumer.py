@@ -163,7 +163,7 @@ COMMANDS = {
             ("stop taking messages for a while", "yirangmq consumer pause --queue mail"),
             ("end one in good order, and wait for it", "yirangmq consumer drain box-4711 --wait 60"),
         ),
-        verbs={
+        subcommands={
             "list": (
                 "list them",
                 Command(

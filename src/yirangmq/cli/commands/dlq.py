@@ -269,6 +269,6 @@ COMMANDS = {
             ("look at them", "yirangmq dlq list --queue telemetry-dlq"),
             ("send some round again", "yirangmq dlq requeue --queue telemetry-dlq --filter reasonCode=TIMEOUT"),
         ),
-        verbs=VERBS,
+        subcommands=VERBS,
     )
 }

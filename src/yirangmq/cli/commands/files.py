@@ -215,7 +215,7 @@ COMMANDS = {
             ("which days are there?", "yirangmq files list"),
             ("what became of a message?", "yirangmq files show --id 9b2f2f2a-6f64-4f8b-a9b5-1e0d6f3a0d71"),
         ),
-        verbs={
+        subcommands={
             "list": (
                 "the days, their files and sizes",
                 Command(

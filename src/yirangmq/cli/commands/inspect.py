@@ -45,7 +45,7 @@ def run_status(args: argparse.Namespace, screen: Screen) -> int:
             rows = watch.first_rows(queues, limit, args.prefix)
         durability = queues.durability()
         server = connection.address_of(queues)
-        following = connection.following(queues, site)
+        subscribers = connection.following(queues, site)
     for row in rows:
         row.setdefault("rates", None)
     value = {
@@ -59,7 +59,7 @@ def run_status(args: argparse.Namespace, screen: Screen) -> int:
         "queues": rows,
         "all": site["all"],
         "topics": site.get("topics"),
-        "following": following,
+        "following": subscribers,
         "bridges": site.get("bridges"),
         "pair": site.get("pair"),
         "alerts": site.get("alerts"),

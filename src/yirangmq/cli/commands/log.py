@@ -170,7 +170,7 @@ COMMANDS = {
             ("is everything as it was written?", "yirangmq log check yirang-data/topics"),
             ("the records of a topic", "yirangmq log dump yirang-data/topics --topic trades"),
         ),
-        verbs={
+        subcommands={
             "check": (
                 "read every byte and compare",
                 Command(

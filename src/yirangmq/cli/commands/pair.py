@@ -127,7 +127,7 @@ COMMANDS = {
             ("who is active, and why?", "yirangmq pair status"),
             ("before patching this machine", "yirangmq pair switch"),
         ),
-        verbs={
+        subcommands={
             "status": (
                 "both nodes, as this one knows them",
                 Command(

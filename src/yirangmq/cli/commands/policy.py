@@ -108,7 +108,7 @@ POLICY_COMMANDS = {
             ("two retries instead of five", 'yirangmq policy set --queue telemetry \'{"retry": {"limit": 2}}\''),
             ("is this file in order?", "yirangmq policy validate --file policy.json"),
         ),
-        verbs={
+        subcommands={
             "get": (
                 "the policy in force, every member spelled out",
                 Command(
@@ -311,7 +311,7 @@ COMMANDS = {
             ("would this file be taken?", "yirangmq processor check --queue atmh message.dat"),
             ("who has one?", "yirangmq processor list"),
         ),
-        verbs={
+        subcommands={
             "set": (
                 "put a processor in force; the rest of the policy stays",
                 Command(

@@ -241,7 +241,7 @@ DISPATCH_COMMANDS = {
             ("strictly one after the other", "yirangmq dispatch set orders --strategy ordered"),
             ("how is it, and who is there?", "yirangmq dispatch show orders"),
         ),
-        verbs={
+        subcommands={
             "show": (
                 "the strategy of a queue, and its consumers",
                 Command(
@@ -410,7 +410,7 @@ COMMANDS = {
             ("while a system behind is down", "yirangmq queue pause telemetry"),
             ("go on", "yirangmq queue resume telemetry"),
         ),
-        verbs={
+        subcommands={
             "pause": (
                 "hand nothing out; publishing goes on",
                 Command(
@@ -445,7 +445,7 @@ COMMANDS = {
             ("when does what fire?", "yirangmq schedule list"),
             ("of one queue", "yirangmq schedule list --queue telemetry"),
         ),
-        verbs={
+        subcommands={
             "list": (
                 "every schedule, and when it fires next",
                 Command(

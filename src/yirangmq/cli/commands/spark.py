@@ -81,6 +81,6 @@ COMMANDS = {
     "spark": Command(
         about="Whether Spark is ready on this machine, and a quicker start for it.",
         examples=(("check", "yirangmq spark doctor"), ("a quicker start", "yirangmq spark warmup")),
-        verbs=VERBS,
+        subcommands=VERBS,
     )
 }

@@ -75,7 +75,7 @@ COMMANDS = {
             ("a new token", "yirangmq token new"),
             ("as a file for token_file", "yirangmq token new --file token"),
         ),
-        verbs={
+        subcommands={
             "new": (
                 "print a new random token, or write it to a file",
                 Command(

@@ -35,7 +35,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     if not topic_common.address_of(args):
         raise Unavailable("no server runs here, so there is nothing to tune; its settings are in docs/configuration.md")
     given: dict[str, Any] = {name: getattr(args, name) for name in NAMES}
-    with topic_common.opened(args) as topics:
+    with topic_common.open_topics(args) as topics:
         found = topics.tune(**given)
     screen.answer(found, "\n".join(f"{name} {found[name]}" for name in NAMES))
     return output.OK
@@ -76,7 +76,7 @@ def show_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_list(args: argparse.Namespace, screen: Screen) -> int:
-    with topic_common.opened(args) as topics:
+    with topic_common.open_topics(args) as topics:
         about = topics.list()
         subscribers = [*topics.subscribers()]
     if screen.json:
@@ -96,7 +96,7 @@ def run_list(args: argparse.Namespace, screen: Screen) -> int:
 
 
 def run_show(args: argparse.Namespace, screen: Screen) -> int:
-    with topic_common.opened(args) as topics:
+    with topic_common.open_topics(args) as topics:
         row = topics.show(args.topic)
         following = [one for one in topics.subscribers() if _wants(one, args.topic)]
         page = topics.read(args.topic, sequence=row["sequence"], limit=1) if row["records"] else None
@@ -137,7 +137,7 @@ COMMANDS = {
             ("the last ones", "yirangmq topic tail"),
             ("follow from the beginning", "yirangmq topic subscribe 'quotes.*' --from-beginning"),
         ),
-        verbs={
+        subcommands={
             "publish": ("put records into a topic", topic_io.COMMAND),
             "subscribe": ("follow topics, from any point", topic_io.SUBSCRIBE),
             "list": (

@@ -101,7 +101,7 @@ def add_options(parser: argparse.ArgumentParser, *, has_own_key: bool = False) -
 
 
 @contextmanager
-def opened(args: argparse.Namespace) -> Iterator[Topics]:
+def open_topics(args: argparse.Namespace) -> Iterator[Topics]:
     address = address_of(args)
     if address:
         try:

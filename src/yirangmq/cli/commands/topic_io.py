@@ -54,7 +54,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     make = _maker(args)
-    with topic_common.opened(args) as topics:
+    with topic_common.open_topics(args) as topics:
         if args.lines or args.ndjson:
             return _publish_lines(args, screen, topics, make)
         return _publish_each(args, screen, topics, make)
@@ -247,7 +247,7 @@ def _shape(parser: argparse.ArgumentParser) -> None:
 def run_subscribe(args: argparse.Namespace, screen: Screen) -> int:
     given = _terms(args)
     limit = MOST_SEQUENCE if args.limit is None else validation.check_count(args.limit, "--limit", most=MOST_SEQUENCE)
-    with stopping_on_terminate(), topic_common.opened(args) as topics:
+    with stopping_on_terminate(), topic_common.open_topics(args) as topics:
         _follow(args, screen, topics, given, limit)
     return output.OK
 
@@ -305,7 +305,7 @@ def _said(event: Event) -> str:
 
 def run_tail(args: argparse.Namespace, screen: Screen) -> int:
     count = validation.check_count(args.lines, "-n", least=0, most=MOST_TAIL)
-    with stopping_on_terminate(), topic_common.opened(args) as topics:
+    with stopping_on_terminate(), topic_common.open_topics(args) as topics:
         about = topics.list()
         if "last" not in about and not args.follow:
             screen.note("no topics yet; publishing to one makes it")

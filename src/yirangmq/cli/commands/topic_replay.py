@@ -61,7 +61,7 @@ def run_replay(args: argparse.Namespace, screen: Screen) -> int:
         if number is not None and moment is not None:
             raise BadInput(f"stands beside {field.replace('time', 'seq')}; give one of them", field=field)
     with ExitStack() as stack:
-        topics = stack.enter_context(topic_common.opened(args))
+        topics = stack.enter_context(topic_common.open_topics(args))
         span = _span(topics, *start, *end)
         put = _put(args, screen, stack, topics, target)
         count, known = _each(args, screen, topics, span, put)
@@ -179,7 +179,7 @@ def run_trim(args: argparse.Namespace, screen: Screen) -> int:
     before, moment = sequence_of(args.before_seq, "--before-seq"), moment_of(args.before_time, "--before-time")
     if (before is None) == (moment is None):
         raise BadInput("give one of: --before-seq N, --before-time TIME", field="--before-seq")
-    with topic_common.opened(args) as topics:
+    with topic_common.open_topics(args) as topics:
         sequence = at_time(topics, moment) if moment is not None else before or 0
         done = topics.trim(sequence, dry_run=args.dry_run)
         late = [row["name"] for row in topics.subscribers() if row["name"] and row["confirmed"] + 1 < done["first"]]

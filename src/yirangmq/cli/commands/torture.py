@@ -25,7 +25,7 @@ from yirangmq.crashtest.backends import BACKENDS
 from yirangmq.crashtest.faults import runner as fault_run
 from yirangmq.crashtest.faults.protocols import Addresses
 from yirangmq.crashtest.faults.targets import TARGETS, StartServer
-from yirangmq.crashtest.runner import Loss, Plan, Report, torture
+from yirangmq.crashtest.runner import Loss, PowerCutPlan, PowerCutReport, torture
 from yirangmq.server.server import Daemon, Secrets
 
 # -- power cuts --------------------------------------------------------------------------------------------------------
@@ -62,12 +62,12 @@ def run_power_cuts(args: argparse.Namespace) -> int:
     return LOST if report.losses else SURVIVED
 
 
-def _power_cut_plan(args: argparse.Namespace) -> Plan:
+def _power_cut_plan(args: argparse.Namespace) -> PowerCutPlan:
     if args.backend not in BACKENDS:
         raise BadInput(f"{args.backend!r} is not one of {', '.join(BACKENDS)}", field="backend")
     keep = getattr(args, "keep_failures", None)
     point = getattr(args, "point", None)
-    return Plan(
+    return PowerCutPlan(
         backend=BACKENDS[args.backend](),
         steps=validation.check_count(_given(args, "steps", STEPS), "steps", most=MOST_STEPS),
         seed=_given(args, "seed", SEED),
@@ -82,13 +82,13 @@ def _given(args: argparse.Namespace, name: str, default: int) -> int:
     return default if value is None else value
 
 
-def _power_cut_replay(plan: Plan, loss: Loss) -> str:
+def _power_cut_replay(plan: PowerCutPlan, loss: Loss) -> str:
     words = ["yirangmq", "torture", "--backend", plan.backend.name, "--seed", str(plan.seed)]
     words += ["--steps", str(plan.steps), "--states", str(plan.states)]
     return shlex.join([*words, "--point", str(loss.point)] if loss.point >= 0 else words)
 
 
-def _print_power_cuts(plan: Plan, report: Report, seconds: float) -> None:
+def _print_power_cuts(plan: PowerCutPlan, report: PowerCutReport, seconds: float) -> None:
     print(
         f"{plan.backend.name}: {report.calls} calls, {report.points} points of power cut, {report.states} disks opened "
         f"({report.second_cuts} after a second cut), {seconds:.1f} s, seed {plan.seed}"
@@ -108,7 +108,7 @@ def _print_power_cuts(plan: Plan, report: Report, seconds: float) -> None:
     print("result: something was lost" if report.losses else "result: every confirmed message survived every cut")
 
 
-def _power_cuts_as_json(plan: Plan, report: Report, seconds: float) -> dict[str, Any]:
+def _power_cuts_as_json(plan: PowerCutPlan, report: PowerCutReport, seconds: float) -> dict[str, Any]:
     return {
         "ok": not report.losses,
         "backend": plan.backend.name,

@@ -108,8 +108,8 @@ def counts_of_all(queues: Queues, queue: str | None) -> dict[str, dict[str, int]
 
 
 def _totals(transaction: Transaction, some: Sequence[str]) -> dict[str, dict[str, int]]:
-    counted = ((name, transaction.counts(name)) for name in some)
-    return {name: {what: getattr(counts, what) for what in queries.TOTALS} for name, counts in counted}
+    queue_counts = ((name, transaction.counts(name)) for name in some)
+    return {name: {what: getattr(counts, what) for what in queries.TOTALS} for name, counts in queue_counts}
 
 
 # -- options of top, watch and metrics ---------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from yirangmq.cluster.dispatch.state import WINDOW, Arrival, Ledger, Waiting
 from yirangmq.cluster.etcd.channel import Compacted
 from yirangmq.cluster.etcd.client import Etcd, get
 from yirangmq.cluster.etcd.quota import Room
-from yirangmq.cluster.keys import Definition, Delivery, Keys, Message, Refusal, Registration
+from yirangmq.cluster.keys import Definition, Delivery, InboxKey, Keys, Refusal, Registration
 from yirangmq.core.errors import NotAllowed, StoreFull, TooLarge, Unavailable
 from yirangmq.core.ports import Clock, Ids
 
@@ -334,7 +334,7 @@ class Dispatcher:
                 raise Deposed(self._keys.queue)
             return
         match self._keys.meaning(kv.key):
-            case Message(sender, name) if event.type == PUT:
+            case InboxKey(sender, name) if event.type == PUT:
                 ledger.inbox.arrive(Arrival(kv.key, sender, name, kv.mod_revision, kv.value))
             case Registration(home, _) if event.type == PUT:
                 ledger.register(home, kv)

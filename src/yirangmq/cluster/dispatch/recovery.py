@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from yirangmq.cluster.dispatch import messages
 from yirangmq.cluster.dispatch.state import REMEMBERED, Arrival, Ledger, Removal
 from yirangmq.cluster.etcd.client import Etcd, created_at, get
-from yirangmq.cluster.keys import Delivery, Keys, Message, Refusal, Registration
+from yirangmq.cluster.keys import Delivery, InboxKey, Keys, Refusal, Registration
 from yirangmq.core.errors import QueueError
 from yirangmq.core.message import Message as Card
 from yirangmq.core.policy import QueuePolicy, read_policy
@@ -147,7 +147,7 @@ class Recovery:
         for start, end in self._keys.watched():
             async for page in self._etcd.pages(start[:-1] + b"i", end, revision=revision, keys_only=True):
                 for kv in page:
-                    if isinstance(one := self._keys.meaning(kv.key), Message):
+                    if isinstance(one := self._keys.meaning(kv.key), InboxKey):
                         found.append(Arrival(kv.key, one.sender, one.name, kv.mod_revision, None))
         for arrival in sorted(found, key=lambda one: one.revision):
             ledger.inbox.arrive(arrival)

@@ -65,7 +65,7 @@ class HttpBroker:
             self._connection.close()
             self._connection = None
 
-    def ask(self, method: str, path: str, body: bytes | None = None, kind: str = "application/json") -> bytes:
+    def request(self, method: str, path: str, body: bytes | None = None, kind: str = "application/json") -> bytes:
         """Send a request and return the body of the response."""
         return self.answer(method, path, body, kind)[0]
 
@@ -80,7 +80,7 @@ class HttpBroker:
         raise AssertionError("not reached: the last try raises")
 
     def document(self, method: str, path: str, body: object = None) -> Any:
-        raw = self.ask(method, path, None if body is None else json.dumps(body).encode())
+        raw = self.request(method, path, None if body is None else json.dumps(body).encode())
         return json.loads(raw) if raw else None
 
     def opened(self, path: str) -> HTTPResponse:

@@ -386,7 +386,7 @@ class Stager:
 
     def _put(self, path: str, data: bytes, count: int) -> None:
         """Upload one piece and check the reply. The next piece is encoded while this one is sent."""
-        got = json.loads(self._broker.ask("PUT", path, data, RECORDS_TYPE))
+        got = json.loads(self._broker.request("PUT", path, data, RECORDS_TYPE))
         if got["rows"] != count or got["checksum"] != crc32(data):
             raise SourceError(f"the broker got {got['rows']} rows, {count} were sent, or not as they were sent")
 

@@ -63,12 +63,12 @@ def milliseconds(given: int | None, field: str, *, least: int = 0) -> int | None
     return given
 
 
-def stored(receipts: Sequence[Stored]) -> messages.Stored:
+def stored(receipts: Sequence[Stored]) -> messages.PublishReply:
     ids = [*map(_id_of, receipts)]
     if not any(map(_is_duplicate, receipts)) and not any(map(_why_not, receipts)):
-        return messages.Stored(ids)
+        return messages.PublishReply(ids)
     duplicates = [n for n, one in enumerate(receipts) if one.duplicate]
-    return messages.Stored(ids, duplicates, {n: one.refused for n, one in enumerate(receipts) if one.refused})
+    return messages.PublishReply(ids, duplicates, {n: one.refused for n, one in enumerate(receipts) if one.refused})
 
 
 def incoming(deliveries: Sequence[Delivery], ahead: int) -> list[messages.Incoming]:

@@ -113,7 +113,7 @@ class Session:
         self._desk = house.desk
         self._send = send
         self._close = close
-        self.is_greeted = trusted or not (house.token or not house.gate.is_open)
+        self.is_greeted = trusted or not (house.token or not house.authenticator.is_open)
         """The client may send requests: it has sent its token, or needs none."""
         self._was_delayed = False
         """The HELLO is delayed because of earlier wrong tokens, or was; a second HELLO is refused."""
@@ -238,7 +238,7 @@ class Session:
         """Close the session: cancel waiting leases and subscriptions; later bytes are ignored."""
         self.closed = True
         self.consuming.end()
-        self.following.end()
+        self.following.close()
 
     def unclog(self) -> None:
         """End the backpressure: the client reads again."""
@@ -276,10 +276,10 @@ class Session:
 
     def _hello(self, request: int, body: messages.Hello) -> None:
         if not self.is_greeted:
-            delay = 0.0 if self._was_delayed else self._house.gate.delay(body.token, self._peer())
+            delay = 0.0 if self._was_delayed else self._house.authenticator.delay(body.token, self._peer())
             if delay:
                 self._was_delayed = True
-                self._house.gate.wait(delay, lambda: self._hello_late(request, body))
+                self._house.authenticator.wait(delay, lambda: self._hello_late(request, body))
                 return
             self._identify(body.token)
         self.is_greeted = True
@@ -300,7 +300,7 @@ class Session:
 
     def _identify(self, token: str) -> None:
         """Raise ``Stranger`` unless the token is the server's or that of a program, whose grant is then set."""
-        gate, peer = self._house.gate, self._peer()
+        gate, peer = self._house.authenticator, self._peer()
         if self._house.token and _same(token, self._house.token):
             gate.tried(token, peer, is_right=True)
             return

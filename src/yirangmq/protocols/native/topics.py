@@ -128,7 +128,7 @@ class Following:
 
     # -- the end --------------------------------------------------------------------------------------------------
 
-    def end(self) -> None:
+    def close(self) -> None:
         subscriber, self._subscriber = self._subscriber, None
         if subscriber is not None and self._topics is not None:
             self._topics.leave(subscriber)

@@ -316,8 +316,8 @@ def open_etcd(url: str, environment: Mapping[str, str] = os.environ) -> EtcdStor
 
 
 def who_leads(address: Address) -> Leader | None:
-    async def ask() -> Leader | None:
+    async def ask_leader() -> Leader | None:
         async with Etcd(address) as etcd:
             return await find_leader(etcd, address.name)
 
-    return asyncio.run(ask())
+    return asyncio.run(ask_leader())

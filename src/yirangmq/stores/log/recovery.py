@@ -257,7 +257,7 @@ def _epoch(entries: list[Entry]) -> bytes | None:
     return next((entry.head.epoch for entry in reversed(entries) if entry.head is not None), None)
 
 
-def _count(state: State, data: bytes, head: records.Head) -> None:
+def _count(state: State, data: bytes, head: records.RecordHead) -> None:
     name = str(records.topic_at(data, 0, head), "utf-8", "replace")
     size = head.size + (state[name].size if name in state else 0)
     state[name] = Topic(head.topic_sequence, head.sequence, head.at_ns, size)

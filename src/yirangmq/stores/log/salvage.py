@@ -13,7 +13,7 @@ from yirangmq.stores.log import segment_format as scan
 from yirangmq.stores.log.reader import Segment
 from yirangmq.stores.log.segment_files import Making, Spare, Workshop
 from yirangmq.stores.log.segment_format import HEAD_SIZE, State, file_name
-from yirangmq.wire.records import SYNCED, Head, topic_at
+from yirangmq.wire.records import SYNCED, RecordHead, topic_at
 
 QUARANTINE = "quarantine"
 PART = 1 << 20
@@ -106,7 +106,7 @@ def _rebuilt(workshop: Workshop, making: Making, row: Run, fd: int, state: State
     return spare, Segment(segment.path, sealed.head, seal=sealed.seal)
 
 
-def _topic(data: bytes, head: Head) -> str:
+def _topic(data: bytes, head: RecordHead) -> str:
     return str(topic_at(data, 0, head), "utf-8", "replace")
 
 

@@ -194,7 +194,7 @@ class Step(NamedTuple):
     """One frame of a walk: its offset in the file and its head. Its bytes begin at ``data[at]``."""
 
     offset: int
-    head: records.Head
+    head: records.RecordHead
     data: memoryview
     at: int
 
@@ -339,7 +339,7 @@ class Found(NamedTuple):
     """Sound record found by a byte-wise scan, at any offset."""
 
     offset: int
-    head: records.Head
+    head: records.RecordHead
 
 
 def strays(fd: int, begin: int, low: int, high: int) -> Iterator[Found]:

@@ -293,7 +293,7 @@ class RedoFile:
         """Start an empty log at ``mark``: every record appended before is in the SQLite file, which has this redo
         position."""
         self._statements.clear()
-        self.mark = mark
+        self.position = mark
         """Position of the first record that is not in the SQLite file."""
         self.number, self._at = mark.number, mark.at
         """Number and offset of the next record."""
@@ -312,37 +312,37 @@ class RedoFile:
     @property
     def count(self) -> int:
         """Number of records that are not in the SQLite file."""
-        return self.number - self.mark.number
+        return self.number - self.position.number
 
     @property
     def room(self) -> int:
         """Free space for one record, in bytes."""
         if self._is_around:
-            return self.mark.at - self._at
-        return max(self._size - self._at, self.mark.at)
+            return self.position.at - self._at
+        return max(self._size - self._at, self.position.at)
 
     @property
     def is_half_full(self) -> bool:
-        used = self._at - self.mark.at
+        used = self._at - self.position.at
         return (used + self._size if self._is_around else used) >= self._size // 2
 
-    def next(self) -> Mark:
+    def start_commit(self) -> Mark:
         """Return the position for a background commit of SQLite that contains all records so far. Records appended
         during that commit follow this position."""
         self._statements.clear()  # a replay that starts here has read no statement text yet
         self._marked_around = False
-        return Mark(self.mark.generation, self.number, self._at)
+        return Mark(self.position.generation, self.number, self._at)
 
     def taken_in(self, mark: Mark) -> None:
         """Void the records before ``mark``: the commit that contains them is on disk."""
-        self.mark = mark
+        self.position = mark
         self._is_around = self._marked_around
 
     def _place(self, length: int) -> int:
         """Return the offset for a record of this length, or -1 if there is no space."""
-        if self._at + length <= (self.mark.at if self._is_around else self._size):
+        if self._at + length <= (self.position.at if self._is_around else self._size):
             return self._at
-        return 0 if not self._is_around and length <= self.mark.at else -1
+        return 0 if not self._is_around and length <= self.position.at else -1
 
     def append(self, made: Sequence[Made], meanwhile: Callable[[], None]) -> bool:
         """Append a record. Return True when it is on disk, or False if there is no space for it.
@@ -357,7 +357,7 @@ class RedoFile:
             at = self._place(HEAD.size + len(body))
         if at < 0 or (self._fd < 0 and not self._open()):
             return False
-        generation, number, disk = self.mark.generation, self.number, self._disk
+        generation, number, disk = self.position.generation, self.number, self._disk
         head = HEAD.pack(len(body), checksum(generation, number, body), generation, number)
         self.is_in_doubt = True
         try:
@@ -433,7 +433,7 @@ class RedoFile:
         """Read back the statements that were appended and are not in the SQLite file, without refused ones."""
         if not self.count:
             return iter(())
-        return chain.from_iterable(islice(commits(self.path.read_bytes(), self.mark), self.count))
+        return chain.from_iterable(islice(commits(self.path.read_bytes(), self.position), self.count))
 
     def hold(self) -> bool:
         """Lock the file until ``let_go`` or until this process ends, so that no other process replays it, even if it

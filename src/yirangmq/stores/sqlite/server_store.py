@@ -218,7 +218,7 @@ class ServedSqliteStore(SqliteStore):
 
     def _settle(self) -> None:
         """Commit all changes in SQLite, and void the records of the redo log."""
-        mark = self._changes.mark
+        mark = self._changes.position
         if self._changes.count or self._changes.is_in_doubt:
             mark = Mark(new_generation())
             put_mark(self._db, mark)
@@ -261,8 +261,8 @@ class ServedSqliteStore(SqliteStore):
         self._db.execute("BEGIN IMMEDIATE")
         try:
             mark = mark_of(self._db)
-            if mark.generation == self._changes.mark.generation:
-                if mark != self._changes.mark:  # an interrupt came between a commit and its result
+            if mark.generation == self._changes.position.generation:
+                if mark != self._changes.position:  # an interrupt came between a commit and its result
                     self._changes.taken_in(mark)
                 make_again(self._db, self._changes.made())
                 self._is_open = True
@@ -293,7 +293,7 @@ class ServedSqliteStore(SqliteStore):
         if not self._changes.hold():
             self._is_awaited = True
             return False
-        mark = self._changes.next()
+        mark = self._changes.start_commit()
         try:
             put_mark(self._db, mark)
         except apsw.Error as error:

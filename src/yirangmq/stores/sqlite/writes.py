@@ -403,8 +403,8 @@ class Ending(Changing):
             if message.state in WAITING:
                 self._deltas_of(self._made_queue(message.queue))["bytes"] -= message.size
                 if message.group:
-                    line = (self._made_queue(message.queue), message.group, message.place)
-                    self._db.execute(sql.LEAVE_GROUP, line)
+                    group_row = (self._made_queue(message.queue), message.group, message.place)
+                    self._db.execute(sql.LEAVE_GROUP, group_row)
         for queue in {message.queue for message in messages if message.state is State.READY}:
             ready = [message for message in messages if message.state is State.READY and message.queue == queue]
             self._leave_line(self._made_queue(queue), ready)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.http_api import Web
-from yirangmq.admin.health import Disk
+from yirangmq.admin.health import StoreDisk
 from yirangmq.core.errors import StoreFull
 
 MESSAGES = "/v1/queues/mail/messages"
@@ -185,7 +185,7 @@ def test_a_full_queue_says_when_to_come_back(web: Web) -> None:
 
 
 def test_a_disk_that_is_low_stops_publishing_and_nothing_else(tmp_path: Path) -> None:
-    disk = Disk(tmp_path, 0)
+    disk = StoreDisk(tmp_path, 0)
     web = Web(disk=disk)
     web.good("POST", MESSAGES, 1)
     disk.full = StoreFull("no room")

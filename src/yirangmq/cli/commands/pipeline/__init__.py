@@ -15,7 +15,7 @@ COMMANDS = {
             ),
             ("a page with charts", "yirangmq pipeline report --html report.html"),
         ),
-        verbs={
+        subcommands={
             **projects.VERBS,
             **streams.VERBS,
             **batch_jobs.VERBS,

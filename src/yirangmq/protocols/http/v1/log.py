@@ -192,7 +192,7 @@ def check_start(log: Log, start: int) -> int:
     return start
 
 
-def aside(ask: Ask, work: Callable[[], Any], reply: Callable[[Any], None]) -> None:
+def run_in_background(ask: Ask, work: Callable[[], Any], reply: Callable[[Any], None]) -> None:
     topics_of(ask).aside.run(work, ask.told(reply))
 
 
@@ -214,7 +214,7 @@ def find_sequence(ask: Ask) -> None:
         with closing(log.reader()) as reader:
             return max(reader.sequence_at(at_ns), reader.first)
 
-    aside(ask, work, lambda sequence: ask.reply({"sequence": sequence}))
+    run_in_background(ask, work, lambda sequence: ask.reply({"sequence": sequence}))
 
 
 def list_places(ask: Ask) -> None:
@@ -226,7 +226,7 @@ def list_places(ask: Ask) -> None:
         with closing(log.reader()) as reader:
             return [list(place) for place in reader.places(start, stop, MOST_PLACES)]
 
-    aside(ask, work, lambda places: ask.reply({"places": places}))
+    run_in_background(ask, work, lambda places: ask.reply({"places": places}))
 
 
 class LogRoutes:

@@ -106,12 +106,12 @@ def _payload(parts: Mapping[str, bytes]) -> bytes:
 
 def _described(topic: str, body: bytes, given: str, base: str, headers: Mapping[str, str]) -> NewRecord:
     """Build one record with the body as payload; key and headers come from the request headers."""
-    told: dict[str, str] = {}
+    header_values: dict[str, str] = {}
     if "x-mq-headers" in headers:
-        told = _header_object(headers["x-mq-headers"])
+        header_values = _header_object(headers["x-mq-headers"])
     if given and base not in (JSON_TYPE, BYTES, FORM):
-        told.setdefault(TYPE_HEADER, given)
-    return _checked(NewRecord(topic, body, headers.get("x-mq-key"), told or NO_HEADERS))
+        header_values.setdefault(TYPE_HEADER, given)
+    return _checked(NewRecord(topic, body, headers.get("x-mq-key"), header_values or NO_HEADERS))
 
 
 def _header_object(given: str) -> dict[str, str]:
