@@ -35,7 +35,7 @@ from tests.support.etcd import (  # noqa: E402
 from yirangmq.cli.commands.cluster_status import loop_factory  # noqa: E402
 from yirangmq.clock import TimeOrderedIds  # noqa: E402
 from yirangmq.cluster.clients import Consumer, Producer  # noqa: E402
-from yirangmq.cluster.etcd.client import Etcd, follow  # noqa: E402
+from yirangmq.cluster.etcd.client import Etcd, list_and_watch  # noqa: E402
 from yirangmq.cluster.keys import Keys  # noqa: E402
 from yirangmq.core.errors import Unavailable  # noqa: E402
 from yirangmq.format.json_codec import loads  # noqa: E402
@@ -94,9 +94,9 @@ def yardstick(etcds: EtcdCluster) -> float:
 async def acked(client: Etcd, queue: str, count: int) -> None:
     """So many are acked and removed."""
     state = Keys(queue).state
-    async for changes in follow(client, state, b"", deletes=False):
+    async for changes in list_and_watch(client, state, b"", deletes=False):
         for one in changes.events:
-            if loads((one if changes.anew else one.kv).value)["acked"] >= count:
+            if loads((one if changes.is_listing else one.kv).value)["acked"] >= count:
                 return
 
 
@@ -184,8 +184,8 @@ async def step_down(etcds: EtcdCluster, queue: str, stop: Any) -> float:
     async with at(*etcds.endpoints) as client, at(*etcds.endpoints) as eyes:
         await Producer(client, queue, "bench", TimeOrderedIds()).publish(BODY)
         led = ""
-        async for changes in follow(eyes, Keys(queue).leader, b"", deletes=False):
-            for kv in (one if changes.anew else one.kv for one in changes.events):
+        async for changes in list_and_watch(eyes, Keys(queue).leader, b"", deletes=False):
+            for kv in (one if changes.is_listing else one.kv for one in changes.events):
                 name = kv.value.decode()
                 if not led:
                     led = name

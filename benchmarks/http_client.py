@@ -169,12 +169,12 @@ def consuming(orders: dict[str, Any], tally: Tally) -> Script:
 def framing(orders: dict[str, Any], tally: Tally) -> Script:
     """The socket door: frames of ``batch`` messages each, by its own ids."""
     from yirangmq.wire import messages
-    from yirangmq.wire.frames import Kind
+    from yirangmq.wire.frames import FrameKind
 
-    yield messages.frame(Kind.HELLO, 1, messages.Hello("bench"))
+    yield messages.frame(FrameKind.HELLO, 1, messages.Hello("bench"))
     batch = orders["batch"]
-    one = messages.Outgoing(b'{"text":"%b"}' % (b"x" * (orders["size"] - 11)), True)
-    publish = messages.frame(Kind.PUBLISH, 2, messages.Publish(orders["queue"], [one] * batch))
+    one = messages.OutgoingMessageBody(b'{"text":"%b"}' % (b"x" * (orders["size"] - 11)), True)
+    publish = messages.frame(FrameKind.PUBLISH, 2, messages.Publish(orders["queue"], [one] * batch))
     while not tally.is_over:
         expect((yield publish), b"%d" % STORED)
         tally.done += batch

@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 
 import yirangmq
-from yirangmq.broker.operations import Verbs
+from yirangmq.broker.operations import QueueOperations
 from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.core.ports import Transaction
 from yirangmq.format.envelope import NewMessage, build
@@ -46,7 +46,7 @@ def fill(url: str, queues: int) -> float:
     """A message in each queue, written by this process; how long it took."""
     begun = time.perf_counter()
     clock, ids = SystemClock(), TimeOrderedIds()
-    verbs = Verbs(clock, ids)
+    verbs = QueueOperations(clock, ids)
 
     def work(transaction: Transaction, first: int) -> None:
         for number in range(first, min(queues, first + PER_COMMIT)):

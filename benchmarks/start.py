@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from yirangmq.wire import messages
-from yirangmq.wire.frames import FrameReader, Kind
+from yirangmq.wire.frames import FrameKind, FrameReader
 
 PAYLOAD = b"x" * 2000
 PER_FRAME = 500
@@ -40,17 +40,17 @@ class Peer:
                     raise
                 time.sleep(0.001)
 
-    def ask(self, kind: Kind, body: object) -> object:
+    def ask(self, kind: FrameKind, body: object) -> object:
         self._number += 1
         self._line.sendall(messages.frame(kind, self._number, body))  # type: ignore[arg-type]
         while True:
             for frame in self._reader.feed(self._line.recv(MIB)):
-                if frame.kind == Kind.ERROR:
+                if frame.kind == FrameKind.ERROR:
                     raise SystemExit(f"the server says: {messages.read(frame.kind, frame.body)}")
                 return messages.read(frame.kind, frame.body)
 
     def publish(self, count: int) -> None:
-        self.ask(Kind.PUBLISH, messages.Publish("bench", [messages.Outgoing(PAYLOAD, False)] * count))
+        self.ask(FrameKind.PUBLISH, messages.Publish("bench", [messages.OutgoingMessageBody(PAYLOAD, False)] * count))
 
     def close(self) -> None:
         self._line.close()
@@ -103,7 +103,7 @@ def first_delivery(folder: Path, process: "subprocess.Popen[bytes]") -> tuple[fl
     began = time.perf_counter()
     process, path = started(folder)
     peer = Peer(path)
-    got = peer.ask(Kind.LEASE, messages.Lease("bench", 1, 10_000))
+    got = peer.ask(FrameKind.LEASE, messages.Lease("bench", 1, 10_000))
     seconds = time.perf_counter() - began
     assert isinstance(got, messages.Deliver)
     assert got.messages

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from yirangmq.wire import messages
-from yirangmq.wire.frames import FrameReader, Kind
+from yirangmq.wire.frames import FrameKind, FrameReader
 
 TOPIC = "trades.krx"
 WINDOW = 32
@@ -24,11 +24,13 @@ def dial(path: str) -> socket.socket:
 
 
 def following(start: str, at: int = 0) -> bytes:
-    return messages.frame(Kind.TOPIC_SUBSCRIBE, 1, messages.TopicSubscribe([], start=start, at=at, progress_ms=0))
+    return messages.frame(FrameKind.TOPIC_SUBSCRIBE, 1, messages.TopicSubscribe([], start=start, at=at, progress_ms=0))
 
 
 def publishing(payload: bytes, batch: int) -> bytes:
-    return messages.frame(Kind.TOPIC_PUBLISH, 7, messages.TopicPublish([messages.RecordBody(TOPIC, payload)] * batch))
+    return messages.frame(
+        FrameKind.TOPIC_PUBLISH, 7, messages.TopicPublish([messages.RecordBody(TOPIC, payload)] * batch)
+    )
 
 
 class OurLine:
@@ -49,7 +51,7 @@ class OurLine:
         """How many came with one read; an error is raised."""
         found = 0
         for kind, _, body in self._frames.feed(self._line.recv(1 << 16)):
-            if kind != Kind.TOPIC_STORED:
+            if kind != FrameKind.TOPIC_STORED:
                 raise RuntimeError(f"refused: {messages.read(kind, body)}")
             found += 1
         return found

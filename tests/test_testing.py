@@ -70,9 +70,9 @@ def test_the_memory_store_finds_and_mends_a_wrong_counter() -> None:
     queues.publish("mail", 1)
     store.state.counts["mail"] = Counts(ready=7, published=1)
     [finding] = queues.check()
-    assert (finding.kind, finding.where, finding.mended) == ("counter", "mail", False)
+    assert (finding.kind, finding.where, finding.is_repaired) == ("counter", "mail", False)
     [finding] = queues.check(repair=True)
-    assert finding.mended
+    assert finding.is_repaired
     assert list(queues.check()) == []
     assert queues.counts("mail") == Counts(ready=1, published=1, bytes=1)
 

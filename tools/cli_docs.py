@@ -67,14 +67,14 @@ def render() -> str:
 
 def _exit_codes() -> Iterator[str]:
     yield "\n| exit | meaning | error codes |\n|---|---|---|\n"
-    for code, meaning in output.MEANING.items():
+    for code, meaning in output.EXIT_MEANINGS.items():
         errors = [f"`{kind.code}`" for kind in every_error() if output.exit_code(kind.code) == code]
         yield f"| {code} | {_cell(meaning)} | {', '.join(errors)} |\n"
 
 
 def _summary() -> Iterator[str]:
     yield "| command | |\n|---|---|\n"
-    for name, (_, summary) in main.TABLE.items():
+    for name, (_, summary) in main.COMMAND_MODULES.items():
         yield f"| [`{name}`](#yirangmq-{name}) | {summary} |\n"
 
 

@@ -5,12 +5,12 @@ import json
 from pathlib import Path
 
 from yirangmq import __version__
-from yirangmq.admin.registry import Calls
-from yirangmq.broker.group_commit import Desk
-from yirangmq.broker.operations import Verbs
+from yirangmq.admin.registry import MethodRegistry
+from yirangmq.broker.group_commit import GroupCommitter
+from yirangmq.broker.operations import QueueOperations
 from yirangmq.clock import SystemClock, TimeOrderedIds
-from yirangmq.protocols.context import House, Introduction
-from yirangmq.protocols.http.v1.api import Api
+from yirangmq.protocols.context import ServerContext, ServerIdentity
+from yirangmq.protocols.http.v1.api import NativeApi
 from yirangmq.stores.memory import MemoryStore
 
 PAGE = Path(__file__).parents[1] / "docs" / "openapi.json"
@@ -19,10 +19,13 @@ PAGE = Path(__file__).parents[1] / "docs" / "openapi.json"
 def render() -> str:
     """The whole document."""
     clock, ids, store = SystemClock(), TimeOrderedIds(), MemoryStore()
-    verbs = Verbs(clock, ids)
-    desk = Desk(store, verbs, clock, lambda call: None, lambda seconds, call: None)
-    welcome = Introduction(f"yirangmq {__version__}", "docs", store.durability(), 0)
-    return json.dumps(Api(House(desk, clock, ids, Calls(verbs), welcome)).document(), indent=1) + "\n"
+    verbs = QueueOperations(clock, ids)
+    desk = GroupCommitter(store, verbs, clock, lambda call: None, lambda seconds, call: None)
+    welcome = ServerIdentity(f"yirangmq {__version__}", "docs", store.durability(), 0)
+    return (
+        json.dumps(NativeApi(ServerContext(desk, clock, ids, MethodRegistry(verbs), welcome)).document(), indent=1)
+        + "\n"
+    )
 
 
 if __name__ == "__main__":

@@ -3,20 +3,20 @@ protocols: ``python tools/security_docs.py`` writes them, a test sees that they 
 
 from pathlib import Path
 
-from yirangmq.admin.registry import METHODS, Calls
-from yirangmq.broker.group_commit import Desk
-from yirangmq.broker.operations import Verbs
+from yirangmq.admin.registry import METHODS, MethodRegistry
+from yirangmq.broker.group_commit import GroupCommitter
+from yirangmq.broker.operations import QueueOperations
 from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.core.access import ALLOWED, SCOPES, VERBS
-from yirangmq.protocols.context import House, Introduction
-from yirangmq.protocols.http.auth import Guard
-from yirangmq.protocols.http.mq.api import MqApi, Terms
+from yirangmq.protocols.context import ServerContext, ServerIdentity
+from yirangmq.protocols.http.auth import HttpAccess
+from yirangmq.protocols.http.mq.api import MqApi, MqSettings
 from yirangmq.protocols.http.static import VERBS as PAGES
-from yirangmq.protocols.http.v1.api import Api
+from yirangmq.protocols.http.v1.api import NativeApi
 from yirangmq.protocols.native.session import FRAMES
 from yirangmq.protocols.stomp.commands import COMMANDS
 from yirangmq.stores.memory import MemoryStore
-from yirangmq.wire.frames import Kind
+from yirangmq.wire.frames import FrameKind
 
 PAGE = Path(__file__).parents[1] / "docs" / "security.md"
 BEGIN, END = "<!-- verbs and scopes: printed by tools/security_docs.py -->\n", "<!-- end of verbs and scopes -->\n"
@@ -44,10 +44,12 @@ def _matrix() -> list[str]:
 def _rows() -> list[str]:
     """Every route, frame, method and command, by its verb."""
     house = _house()
-    routes = [(one.verb, f"{one.method} {one.path}") for one in Api(house).table.endpoints]
-    routes += [(verb, f"{method} {path}") for method, path, verb in MqApi(house, Guard(), Terms()).routes if verb]
+    routes = [(one.verb, f"{one.method} {one.path}") for one in NativeApi(house).table.endpoints]
+    routes += [
+        (verb, f"{method} {path}") for method, path, verb in MqApi(house, HttpAccess(), MqSettings()).routes if verb
+    ]
     routes += [(verb, f"GET {path}") for path, verb in PAGES.items() if verb]
-    frames = [(verb, Kind(kind).name) for kind, verb in FRAMES.items() if kind != Kind.CALL]
+    frames = [(verb, FrameKind(kind).name) for kind, verb in FRAMES.items() if kind != FrameKind.CALL]
     methods = [(verb, name) for name, (verb, _) in METHODS.items()]
     commands = [(verb, name) for name, verb in COMMANDS.items()]
     lines = ["| verb | HTTP | socket: frames | socket: methods of `CALL` | STOMP |", "|---|---|---|---|---|"]
@@ -61,11 +63,11 @@ def _cell(verb: str, rows: list[tuple[str, str]]) -> str:
     return ", ".join(f"`{name}`" for name in sorted({name for its, name in rows if its == verb})) or "–"
 
 
-def _house() -> House:
+def _house() -> ServerContext:
     clock, ids = SystemClock(), TimeOrderedIds()
-    verbs = Verbs(clock, ids)
-    desk = Desk(MemoryStore(), verbs, clock, lambda call: None, lambda seconds, call: None)
-    return House(desk, clock, ids, Calls(verbs), Introduction("yirangmq 0", "", "", 1 << 20))
+    verbs = QueueOperations(clock, ids)
+    desk = GroupCommitter(MemoryStore(), verbs, clock, lambda call: None, lambda seconds, call: None)
+    return ServerContext(desk, clock, ids, MethodRegistry(verbs), ServerIdentity("yirangmq 0", "", "", 1 << 20))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ writes it, a test sees that it is current."""
 from pathlib import Path
 
 from yirangmq.pipeline.source.options import FILES_COLUMNS, OPTIONS, QUEUE_COLUMNS, TOPIC_COLUMNS, USES, Option
-from yirangmq.pipeline.source.sink import KNOWN, MEMBERS, PASSED_OVER
+from yirangmq.pipeline.source.sink import IGNORED_COLUMNS, MEMBERS, SINK_COLUMNS
 
 PAGE = Path(__file__).parents[1] / "docs" / "spark-options.md"
 INTRO = """# Options and columns of `format("yirangmq")`
@@ -81,11 +81,11 @@ def page() -> str:
     more = {name: kind for name, kind in FILES_COLUMNS.items() if name not in QUEUE_COLUMNS}
     parts += ["## Columns of files by date", "", "Those of queues, and:", "", *column_rows(more), ""]
     parts += ["## Columns that the sink takes", "", SINK]
-    plain = sorted(KNOWN - set(MEMBERS))
+    plain = sorted(SINK_COLUMNS - set(MEMBERS))
     parts += ["| column | becomes |", "|---|---|"]
     parts += [f"| `{name}` | the row's own {name} |" for name in plain]
     parts += [f"| `{name}` | `{member}` of the envelope |" for name, member in MEMBERS.items()]
-    left = ", ".join(f"`{name}`" for name in sorted(PASSED_OVER))
+    left = ", ".join(f"`{name}`" for name in sorted(IGNORED_COLUMNS))
     parts += ["", f"Columns that reading gives and writing has no use for are passed over: {left}.", ""]
     assert set(USES) == set("rsw")
     return "\n".join(parts)

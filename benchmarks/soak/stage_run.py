@@ -10,10 +10,10 @@ from pathlib import Path
 from benchmarks.soak.judge import Seen, Verdict, judge, seen
 from tests.support.topic_pipes import Client, PublisherHarness
 from yirangmq.core.topic_filter import Filter, make_filter
-from yirangmq.core.topics import ClientState, NewRecord, Retention, Start
+from yirangmq.core.topics import NewRecord, Retention, Start, SubscriberState
 from yirangmq.stores.log.log import LogSettings
-from yirangmq.topics.catchup import Worker
-from yirangmq.topics.ports import Pace, Settings
+from yirangmq.topics.catchup import CatchupWorker
+from yirangmq.topics.ports import CatchupPacing, TopicSettings
 
 TOPICS = ("a", "a.b", "b", "c.d.e")
 FILTERS: tuple[tuple[str, ...], ...] = ((), ("a",), ("a*",), ("b", "c.+.e"), ("nobody",))
@@ -45,7 +45,7 @@ class Durable:
     def has_all(self) -> bool:
         """It is live, and nothing is on its way."""
         client = self._client
-        if client is None or client.subscriber.state is not ClientState.ONLINE:
+        if client is None or client.subscriber.state is not SubscriberState.ONLINE:
             return False
         return not client.pipe.waiting and not client.pipe.inside
 
@@ -79,23 +79,23 @@ class StageRun:
         self._lives = 0
         self._log = LogSettings(segment_bytes=chance.choice((2048, 4096, 16384)), durability="os", ahead=False)
         retention = Retention(None, chance.choice((1, 5000, 20_000)))
-        self._settings = Settings(
+        self._settings = TopicSettings(
             buffer_bytes=chance.choice((600, 1500, 20_000)),
             commit_bytes=chance.choice((200, 1000, 10_000)),
             workers=chance.randint(1, 3),
-            pace=Pace(budget=chance.choice((50, 700, 5000)), threaded=False, beside_live=0),
+            pacing=CatchupPacing(budget=chance.choice((50, 700, 5000)), threaded=False, live_rate_limit=0),
             retention=retention,
         )
         self._stage = PublisherHarness(self._home, self._settings, self._log)
         self._truth: dict[int, Seen] = {}
         self._last = 0
         self._number = 0
-        self._retired: list[Worker] = []
+        self._retired: list[CatchupWorker] = []
         filters = chance.sample(FILTERS, chance.randint(1, 3))
         self._durables = [Durable(f"s{n}", make_filter(filter)) for n, filter in enumerate(filters)]
         for one in self._durables:
             one.connect(self._stage, chance)
-        self._stage.turning.turn()  # who they are is written down: from here on the log is kept for them
+        self._stage.turning.run_once()  # who they are is written down: from here on the log is kept for them
 
     @property
     def _home(self) -> Path:
@@ -120,7 +120,7 @@ class StageRun:
                 one.read(1 << 20)
             for worker in self._workers:
                 if not worker.is_over:
-                    worker.turn(0)
+                    worker.run_once(0)
             if all(one.has_all for one in self._durables) and self._stage.publisher.is_idle:
                 break
         self._witness()
@@ -145,17 +145,17 @@ class StageRun:
         if self._chance.random() < 0.5:
             self._stage.turning.step()
         else:
-            self._stage.turning.turn()
+            self._stage.turning.run_once()
 
     @property
-    def _workers(self) -> list[Worker]:
+    def _workers(self) -> list[CatchupWorker]:
         """Those that are let go of end what they are at."""
-        now = self._stage.publisher.opened().follows.workers
+        now = self._stage.publisher.ensure_open().lifecycle.workers
         return [*now, *(one for one in self._retired if one not in now and not one.is_over)]
 
     def _work(self) -> None:
         if self._workers:
-            self._chance.choice(self._workers).turn(0)
+            self._chance.choice(self._workers).run_once(0)
 
     def _read(self) -> None:
         self._chance.choice(self._durables).read(self._chance.choice((7, 500, 4000, 1 << 20)))
@@ -171,14 +171,14 @@ class StageRun:
 
     def _trim(self) -> None:
         """A server trims when its loop is at rest; names that have not been written down hold nothing yet."""
-        self._stage.turning.turn()
+        self._stage.turning.run_once()
         self._witness()
-        self._stage.publisher.opened().ticking.retain(lambda trimmed, error: None)
-        self._stage.turning.turn()
+        self._stage.publisher.ensure_open().maintenance.retain(lambda trimmed, error: None)
+        self._stage.turning.run_once()
 
     def _tune(self) -> None:
         """Fewer workers or more, while some of them are at work."""
-        self._retired += self._stage.publisher.opened().follows.workers
+        self._retired += self._stage.publisher.ensure_open().lifecycle.workers
         buffer = self._chance.choice((600, 1500, 20_000))
         self._settings = replace(self._settings, workers=self._chance.randint(1, 3), buffer_bytes=buffer)
         self._stage.publisher.tune(self._settings)
@@ -198,7 +198,7 @@ class StageRun:
 
     def _witness(self) -> None:
         """Every record that was ever in the log."""
-        log = self._stage.publisher.opened().feed.log
+        log = self._stage.publisher.ensure_open().feed.log
         for record in log.reader().records(max(self._last + 1, log.first)):
             self._truth[record.sequence] = seen(record)
         self._last = log.last

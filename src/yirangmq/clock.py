@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-LEAST_SET_MS = 1_000
+MIN_CLOCK_STEP_MS = 1_000
 """Minimum difference in ms between wall clock and store time that counts as a clock that was set. Less is slewing, or
 the time between the two reads."""
 COMPARE_MS = 1_000
@@ -83,9 +83,9 @@ class SystemClock:
     def _compare(self, boot: int) -> None:
         self._compare_at = boot + COMPARE_MS
         ahead = self._wall() // 1_000_000 - boot - self._offset
-        if abs(ahead) < LEAST_SET_MS:
+        if abs(ahead) < MIN_CLOCK_STEP_MS:
             self._ahead = 0
-        elif abs(ahead - self._ahead) >= LEAST_SET_MS:
+        elif abs(ahead - self._ahead) >= MIN_CLOCK_STEP_MS:
             self._ahead = ahead
 
 
@@ -196,7 +196,7 @@ def _words(path: str) -> list[str]:
         return file.read().split()
 
 
-def give_way() -> None:
+def yield_processor() -> None:
     """Yield the processor to other runnable threads."""
     if hasattr(os, "sched_yield"):
         os.sched_yield()

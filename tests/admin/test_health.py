@@ -22,7 +22,7 @@ from yirangmq.stores.memory import MemoryStore
 from yirangmq.stores.sqlite.server_store import ServedSqliteStore
 from yirangmq.testing import FailingStore
 from yirangmq.wire import messages
-from yirangmq.wire.frames import Kind
+from yirangmq.wire.frames import FrameKind
 
 
 class BrokenDisk(SystemCalls):
@@ -71,8 +71,8 @@ WELL: tuple[str, list[tuple[str, str]]] = ("ok", [])
 
 def publish(client: Client, payload: bytes = b"1") -> str:
     """The code of the error, if it was refused."""
-    answer = client.ask(Kind.PUBLISH, messages.Publish("mail", [messages.Outgoing(payload, False)]))
-    return str(answer.value.code) if answer.kind is Kind.ERROR else ""
+    answer = client.ask(FrameKind.PUBLISH, messages.Publish("mail", [messages.OutgoingMessageBody(payload, False)]))
+    return str(answer.value.code) if answer.kind is FrameKind.ERROR else ""
 
 
 def test_health_ok_of_a_server_that_works(client: Client) -> None:
@@ -194,7 +194,7 @@ def test_health_store_busy_is_told_while_another_process_holds_the_lock(tmp_path
     watcher = shared.server.client()
 
     def health() -> tuple[str, list[tuple[str, str]]]:
-        number = watcher.send(Kind.CALL, messages.Call("health", {}))
+        number = watcher.send(FrameKind.CALL, messages.Call("health", {}))
         shared.pass_seconds(0.5)
         [answer] = watcher.heard(number)
         found = answer.value.value
@@ -225,7 +225,7 @@ def test_health_store_slow_while_a_long_commit_is_under_way(server: Server, clie
 
     server.desk.submit_long(lambda transaction: None, lambda value, error: None, aside)
     server.turn()
-    number = client.send(Kind.CALL, messages.Call("health", {}))
+    number = client.send(FrameKind.CALL, messages.Call("health", {}))
     server.turns.advance(500)
     [answer] = client.heard(number)
     assert [(one["code"], one["level"]) for one in answer.value.value["reasons"]] == [("store_slow", "degraded")]
@@ -252,7 +252,7 @@ def test_health_probe_is_not_written_where_a_commit_proves_the_same() -> None:
 def test_health_overdue_and_backlog_are_degraded(server: Server, client: Client) -> None:
     client.publish("mail", b"1", b"2", b"3", b"4")
     assert told(client) == ("degraded", [("backlog", "degraded")])
-    client.ask(Kind.LEASE, messages.Lease("mail", 1, 0, 1000))
+    client.ask(FrameKind.LEASE, messages.Lease("mail", 1, 0, 1000))
     server.clock.advance(60_000)
     assert told(client) == ("degraded", [("overdue", "degraded")])
 
@@ -274,7 +274,7 @@ def test_health_disk_low_fails_below_the_limit_and_is_degraded_below_twice_of_it
     assert told(client) == ("fail", [("disk_low", "fail")])
     assert publish(client, b"2") == "store_full"
     [message] = client.lease("mail")
-    assert client.ask(Kind.ACK, messages.Settle([message.lease])).value.errors == {}
+    assert client.ask(FrameKind.ACK, messages.Settle([message.lease])).value.errors == {}
     disk.low_bytes = disk.free * 3 // 4
     assert told(client) == ("degraded", [("disk_low", "degraded")])
     disk.low_bytes = 0
@@ -304,7 +304,7 @@ def test_health_quota_exceeded_is_degraded(tmp_path: Path) -> None:
 class Off:
     """Of a standby."""
 
-    is_on = takes_in = False
+    is_on = accepts_new = False
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -314,9 +314,9 @@ class Off:
 
 
 def test_health_no_active_node_fails_and_a_standby_is_ok(server: Server, client: Client) -> None:
-    server.desk.duty = Off("this node, b, is standby in term 3; the active node is a at tcp://a:7411")
+    server.desk.guard = Off("this node, b, is standby in term 3; the active node is a at tcp://a:7411")
     assert told(client) == WELL
-    server.desk.duty = Off("this node, b, is standby in term 3; no active node is known")
+    server.desk.guard = Off("this node, b, is standby in term 3; no active node is known")
     assert told(client) == ("fail", [("no_active_node", "fail")])
 
 

@@ -12,12 +12,12 @@ from yirangmq.stores.files.store import FilesStore
 from yirangmq.stores.sqlite.store import SqliteStore
 from yirangmq.testing import open_for_test
 from yirangmq.wire import messages
-from yirangmq.wire.frames import Kind
+from yirangmq.wire.frames import FrameKind
 
 
 def watch(server: Server, client: Client, **values: Any) -> int:
     """Asked, not yet answered; the number of the request."""
-    number = client.send(Kind.CALL, messages.Call("watch", values))
+    number = client.send(FrameKind.CALL, messages.Call("watch", values))
     server.turn()
     return number
 
@@ -63,10 +63,10 @@ def test_a_store_as_large_as_it_may_be_refuses_publishing_and_nothing_else(tmp_p
     size = 1024
     health = client.call("health")
     assert (health["status"], [reason["code"] for reason in health["reasons"]]) == ("degraded", ["quota_exceeded"])
-    answer = client.ask(Kind.PUBLISH, messages.Publish("mail", [messages.Outgoing(b"2", False)]))
-    assert (answer.kind, answer.value.code) == (Kind.ERROR, "quota_exceeded")
+    answer = client.ask(FrameKind.PUBLISH, messages.Publish("mail", [messages.OutgoingMessageBody(b"2", False)]))
+    assert (answer.kind, answer.value.code) == (FrameKind.ERROR, "quota_exceeded")
     [message] = client.lease("mail")
-    assert client.ask(Kind.ACK, messages.Settle([message.lease])).value.errors == {}
+    assert client.ask(FrameKind.ACK, messages.Settle([message.lease])).value.errors == {}
     size = 1023
     assert client.call("health")["status"] == "ok"
     assert client.publish("mail", b"2")
@@ -148,7 +148,7 @@ def test_patience_ends(server: Server, client: Client) -> None:
 
 def test_one_who_left_harms_nobody(server: Server, client: Client) -> None:
     watch(server, client, wait=10)
-    client.session.end()
+    client.session.close()
     other = server.client()
     assert other.publish("mail", b"1")
     server.turns.advance(10_000)

@@ -10,7 +10,7 @@ import pytest
 from tests.support.session import Client, Server
 from yirangmq.core.errors import BadInput, BadPolicy, NotFound, QueueError, WrongState
 from yirangmq.wire import messages
-from yirangmq.wire.frames import Kind
+from yirangmq.wire.frames import FrameKind
 from yirangmq.wire.messages import unpack
 
 PAGE = (Path(__file__).parents[2] / "docs" / "wire.md").read_text()
@@ -19,7 +19,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "wire.md").read_text()
 def bury(client: Client, queue: str, *payloads: bytes) -> list[str]:
     ids = client.publish(queue, *payloads)
     leases = [message.lease for message in client.lease(queue, len(payloads))]
-    client.ask(Kind.NACK, messages.Nack(leases, "REJECTED", "never again"))
+    client.ask(FrameKind.NACK, messages.Nack(leases, "REJECTED", "never again"))
     return ids
 
 
@@ -143,7 +143,7 @@ def test_by_id_has_those_that_are_known(client: Client) -> None:
 def test_due_and_next_due(server: Server, client: Client) -> None:
     assert client.call("next_due") is None
     client.publish("mail", b"1")
-    client.ask(Kind.LEASE, messages.Lease("mail", 1, 0, 5000))
+    client.ask(FrameKind.LEASE, messages.Lease("mail", 1, 0, 5000))
     assert client.call("next_due") == server.clock.now_ms() + 5000
     server.clock.advance(5000)
     assert len(ids_of(client.call("due"))) == 1
@@ -182,8 +182,8 @@ def test_a_queue_is_deleted_page_by_page(client: Client) -> None:
 
 def test_search_finds_by_filter_and_goes_on_by_cursor(client: Client) -> None:
     client.ask(
-        Kind.PUBLISH,
-        messages.Publish("mail", [messages.Outgoing(b'{"n":%d}' % n, True, id=f"n{n}") for n in range(200)]),
+        FrameKind.PUBLISH,
+        messages.Publish("mail", [messages.OutgoingMessageBody(b'{"n":%d}' % n, True, id=f"n{n}") for n in range(200)]),
     )
     page = client.call("search", queue="mail", filter="payload.n>=150", limit=30)
     assert ids_of(page) == [f"n{n}" for n in range(150, 180)]
@@ -224,7 +224,7 @@ def test_dead_letters_are_shown_counted_and_moved(client: Client) -> None:
 
 def test_a_requeue_wakes_who_waits(server: Server, client: Client) -> None:
     bury(client, "mail", b"1")
-    subscription = client.send(Kind.SUBSCRIBE, messages.Subscribe("mail", 10))
+    subscription = client.send(FrameKind.SUBSCRIBE, messages.Subscribe("mail", 10))
     client.call("dlq_requeue", queue="mail")
     assert [answer.value.messages[0].payload for answer in client.heard(subscription)] == [b"1"]
 
@@ -239,10 +239,10 @@ def test_a_large_move_lets_others_in_between_its_pages(server: Server) -> None:
     def look() -> None:
         ready = server.desk.read(lambda transaction: transaction.counts("mail")).ready
         if 0 < ready < 3000:
-            between.append(other.send(Kind.PING, messages.Empty()))
+            between.append(other.send(FrameKind.PING, messages.Empty()))
 
     server.desk.after_commit.append(look)
-    number = mover.send(Kind.CALL, messages.Call("dlq_requeue", {"queue": "mail"}))
+    number = mover.send(FrameKind.CALL, messages.Call("dlq_requeue", {"queue": "mail"}))
     while not mover.answers:
         server.turns.turn()
     assert mover.heard(number)[0].value.value["count"] == 3000
@@ -254,10 +254,10 @@ def test_a_large_move_lets_others_in_between_its_pages(server: Server) -> None:
 def test_long_work_ends_with_a_word_when_the_server_stops(server: Server, client: Client) -> None:
     bury(client, "mail", *[b"x"] * 10)
     server.pages.stop()
-    number = client.send(Kind.CALL, messages.Call("dlq_requeue", {"queue": "mail"}))
+    number = client.send(FrameKind.CALL, messages.Call("dlq_requeue", {"queue": "mail"}))
     server.turn()
     [answer] = client.heard(number)
-    assert (answer.kind, answer.value.code) == (Kind.ERROR, "unavailable")
+    assert (answer.kind, answer.value.code) == (FrameKind.ERROR, "unavailable")
 
 
 # -- consumers ------------------------------------------------------------------------------------------------------

@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from yirangmq.alerts.monitor import AlertFile, AlertWatch
-from yirangmq.alerts.outbox import Outbox, channel_of
+from yirangmq.alerts.monitor import AlertFile, AlertMonitor
+from yirangmq.alerts.outbox import Outbox, create_channel
 from yirangmq.clock import SteadyClock, SystemClock
-from yirangmq.core.alert_rules import Facts
+from yirangmq.core.alert_rules import ServerFacts
 from yirangmq.core.alert_settings import AlertSettings, read_settings
 from yirangmq.core.errors import QueueError
 from yirangmq.core.webhook import OutgoingNetworks
@@ -30,16 +30,16 @@ class AlertMonitorHarness:
     def __init__(self, folder: Path, *sinks: dict[str, Any], **settings: Any) -> None:
         document = {"everySec": 0.05, "settleSec": 0, "sinks": list(sinks)} | settings
         self.settings: AlertSettings = read_settings(document)
-        self.facts = Facts()
+        self.facts = ServerFacts()
         self.looks = 0
         self.file = AlertFile(folder / "alerts")
-        self.watch = AlertWatch(self.settings, self.file, "gateway-1", self._facts, SteadyClock())
+        self.watch = AlertMonitor(self.settings, self.file, "gateway-1", self._facts, SteadyClock())
         for sink in self.settings.sinks:
-            way = channel_of(sink, lambda name: read_secret(folder, name), OutgoingNetworks())
+            way = create_channel(sink, lambda name: read_secret(folder, name), OutgoingNetworks())
             box = Outbox(sink, way, self.settings.give_up, self.watch.sent, SystemClock().now_ms)
             self.watch.add(box)
 
-    def _facts(self, now: int) -> Facts:
+    def _facts(self, now: int) -> ServerFacts:
         self.looks += 1
         return self.facts
 

@@ -59,23 +59,23 @@ def test_a_fault_reaches_log_and_sink_once_and_so_does_its_end(
 def test_open_alerts_and_their_acks_survive_a_restart(tmp_path: Path) -> None:
     async def first(stage: AlertMonitorHarness) -> None:
         stage.breaks()
-        await soon(lambda: bool(stage.watch.standing.open))
+        await soon(lambda: bool(stage.watch.alert_state.open))
         found = await stage.ack("1")
         assert found["acknowledgedBy"] == "ann"
         kept = json.loads((tmp_path / FILE).read_text())
         assert kept["open"][0]["acked_by"] == "ann", "an answer means: on disk"
 
     async def second(stage: AlertMonitorHarness) -> None:
-        [alert] = stage.watch.standing.open.values()
+        [alert] = stage.watch.alert_state.open.values()
         assert (alert.id, alert.acked_by) == ("1", "ann")
         stage.breaks("still")
         looks = stage.looks
         await soon(lambda: stage.looks > looks + 2)
         assert stage.watch.counts["opened"] == 1
         stage.mends()
-        await soon(lambda: not stage.watch.standing.open)
+        await soon(lambda: not stage.watch.alert_state.open)
         stage.breaks("again")
-        await soon(lambda: [one.id for one in stage.watch.standing.open.values()] == ["2"])
+        await soon(lambda: [one.id for one in stage.watch.alert_state.open.values()] == ["2"])
 
     slow = {"settleSec": 0.5}
     play(lambda: AlertMonitorHarness(tmp_path, **slow), first)

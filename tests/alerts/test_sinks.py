@@ -16,7 +16,7 @@ from tests.alerts.smtp import MailServer, mail_server
 from tests.support.credentials import certificate, server_context
 from tests.support.wait import soon
 from tests.support.webhook_endpoint import endpoint, status
-from yirangmq.alerts.outbox import Channel, Outbox, channel_of
+from yirangmq.alerts.outbox import Channel, Outbox, create_channel
 from yirangmq.clock import SystemClock
 from yirangmq.core.alert_settings import read_settings
 from yirangmq.core.backoff import Backoff
@@ -26,7 +26,7 @@ from yirangmq.webhooks.webhooks import read_secret
 
 def box_of(folder: Path, give_up: float = 3600, networks: str = "any", **sink: Any) -> Outbox:
     [made] = read_settings({"sinks": [sink]}).sinks
-    way: Channel = channel_of(made, lambda name: read_secret(folder, name), read_networks(networks))
+    way: Channel = create_channel(made, lambda name: read_secret(folder, name), read_networks(networks))
     return Outbox(made, way, give_up, lambda: None, SystemClock().now_ms)
 
 

@@ -97,13 +97,13 @@ def test_every_verb_has_its_asyncio_form() -> None:
         "publish_envelopes",
         "run",
         "read",
-        "listen",
-        "happened",
+        "add_listener",
+        "event_buffer",
         "now_ms",
         "wall_ms",
         "ahead_ms",
         "check",
-        "verbs",
+        "operations",
     }
     verbs = {name for name in vars(Queues) if not name.startswith("_")} - inside
     assert verbs <= set(dir(AsyncQueues))

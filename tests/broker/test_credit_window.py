@@ -2,8 +2,8 @@
 
 import pytest
 
-from yirangmq.broker.credit_window import PushedLeases, Subscription
-from yirangmq.core.message import RANK_LAST, Message, Run, lease_id, new_envelope
+from yirangmq.broker.credit_window import CreditWindow, UnsettledLeases
+from yirangmq.core.message import RANK_LAST, Message, MessageRun, lease_id, new_envelope
 from yirangmq.core.policy import QueuePolicy
 from yirangmq.core.states import State
 from yirangmq.format.delivery import RunDeliveries, rules_of
@@ -24,18 +24,18 @@ def pushed(clock: ManualClock, *spans: tuple[int, int], fence: int = 1) -> RunDe
             for n in range(first, first + length)
         ]
         leased = (State.LEASED, RANK_LAST, first, 1, fence, until, 0, now, "c", "", 0, True)
-        runs.append((Run(Message(first, "q", f"m-{first}", *leased), length), sent))
+        runs.append((MessageRun(Message(first, "q", f"m-{first}", *leased), length), sent))
     return RunDeliveries(runs, RULES)
 
 
 @pytest.fixture
-def ledger(clock: ManualClock) -> PushedLeases:
-    return PushedLeases(clock)
+def ledger(clock: ManualClock) -> UnsettledLeases:
+    return UnsettledLeases(clock)
 
 
 @pytest.fixture
-def subscription(ledger: PushedLeases) -> Subscription[PushedLeases]:
-    return Subscription("q", "c", None, 10, ledger, lambda deliveries: True)
+def subscription(ledger: UnsettledLeases) -> CreditWindow[UnsettledLeases]:
+    return CreditWindow("q", "c", None, 10, ledger, lambda deliveries: True)
 
 
 def test_deliveries_in_runs_look_as_those_with_a_card_each(clock: ManualClock) -> None:
@@ -43,13 +43,13 @@ def test_deliveries_in_runs_look_as_those_with_a_card_each(clock: ManualClock) -
     one_by_one = list(in_runs)
     assert len(in_runs) == len(one_by_one) == 5
     assert in_runs.leases == [lease_id(card) for card, _, _ in one_by_one] == ["7-4", "8-4", "9-4", "20-4", "21-4"]
-    assert codec.incoming(in_runs, 0) == codec.incoming(one_by_one, 0)
+    assert codec.encode_deliveries(in_runs, 0) == codec.encode_deliveries(one_by_one, 0)
     assert (in_runs[-1], in_runs[1:3]) == (one_by_one[-1], one_by_one[1:3])
     assert rules_of(in_runs) is rules_of(one_by_one) is RULES
 
 
 def test_what_was_pushed_at_one_go_is_settled_at_one_go(
-    clock: ManualClock, ledger: PushedLeases, subscription: Subscription[PushedLeases]
+    clock: ManualClock, ledger: UnsettledLeases, subscription: CreditWindow[UnsettledLeases]
 ) -> None:
     first, second = pushed(clock, (1, 4)), pushed(clock, (5, 6))
     ledger.add(first)
@@ -74,7 +74,7 @@ def test_what_was_pushed_at_one_go_is_settled_at_one_go(
     ],
 )
 def test_only_exactly_what_was_pushed_is_known_as_a_span(
-    clock: ManualClock, ledger: PushedLeases, leases: list[str]
+    clock: ManualClock, ledger: UnsettledLeases, leases: list[str]
 ) -> None:
     ledger.add(pushed(clock, (1, 4)))
     assert ledger.span_of(leases) is None
@@ -84,7 +84,7 @@ def test_only_exactly_what_was_pushed_is_known_as_a_span(
 
 
 def test_parts_of_several_pushes_are_settled_together(
-    clock: ManualClock, ledger: PushedLeases, subscription: Subscription[PushedLeases]
+    clock: ManualClock, ledger: UnsettledLeases, subscription: CreditWindow[UnsettledLeases]
 ) -> None:
     ledger.add(pushed(clock, (1, 4)))
     ledger.add(pushed(clock, (5, 4)))
@@ -95,7 +95,7 @@ def test_parts_of_several_pushes_are_settled_together(
     assert (ledger.unsettled, subscription.wants()) == (0, 10)
 
 
-def test_a_push_of_several_runs_has_no_span(clock: ManualClock, ledger: PushedLeases) -> None:
+def test_a_push_of_several_runs_has_no_span(clock: ManualClock, ledger: UnsettledLeases) -> None:
     both = pushed(clock, (1, 2), (7, 2))
     ledger.add(both)
     assert ledger.span_of(both.leases) is None
@@ -104,7 +104,7 @@ def test_a_push_of_several_runs_has_no_span(clock: ManualClock, ledger: PushedLe
 
 
 def test_leases_that_lapsed_count_no_longer(
-    clock: ManualClock, ledger: PushedLeases, subscription: Subscription[PushedLeases]
+    clock: ManualClock, ledger: UnsettledLeases, subscription: CreditWindow[UnsettledLeases]
 ) -> None:
     ledger.add(pushed(clock, (1, 4)))
     clock.advance(LEASE_MS // 2)
@@ -117,7 +117,7 @@ def test_leases_that_lapsed_count_no_longer(
 
 
 def test_leases_that_are_extended_count_longer(
-    clock: ManualClock, ledger: PushedLeases, subscription: Subscription[PushedLeases]
+    clock: ManualClock, ledger: UnsettledLeases, subscription: CreditWindow[UnsettledLeases]
 ) -> None:
     ledger.add(pushed(clock, (1, 10)))
     ledger.extended(["3-1", "99-1"], 10 * LEASE_MS)
@@ -126,13 +126,13 @@ def test_leases_that_are_extended_count_longer(
     assert ledger.unsettled == 1
 
 
-def test_a_client_that_does_not_read_wants_nothing(ledger: PushedLeases) -> None:
-    assert Subscription("q", "c", None, 10, ledger, lambda deliveries: True, lambda: False).wants() == 0
+def test_a_client_that_does_not_read_wants_nothing(ledger: UnsettledLeases) -> None:
+    assert CreditWindow("q", "c", None, 10, ledger, lambda deliveries: True, lambda: False).wants() == 0
 
 
 def test_leases_of_an_earlier_connection_count_until_they_lapse(clock: ManualClock) -> None:
-    held = PushedLeases(clock, {"1-1": clock.now_ms() + LEASE_MS, "2-1": clock.now_ms() + 2 * LEASE_MS})
-    subscription = Subscription("q", "c", None, 2, held, lambda deliveries: True)
+    held = UnsettledLeases(clock, {"1-1": clock.now_ms() + LEASE_MS, "2-1": clock.now_ms() + 2 * LEASE_MS})
+    subscription = CreditWindow("q", "c", None, 2, held, lambda deliveries: True)
     assert subscription.wants() == 0
     clock.advance(LEASE_MS)
     assert subscription.wants() == 1

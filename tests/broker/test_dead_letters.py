@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.stores import KINDS, Place
-from yirangmq.broker.dead_letters import MOST_PER_COMMIT, DeadLetters, Moved
+from yirangmq.broker.dead_letters import MAX_PER_COMMIT, DeadLetters, MoveResult
 from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import BadFilter, BadInput, NotFound, WrongState
 from yirangmq.core.policy import DAY_MS
@@ -75,7 +75,7 @@ def test_several_queues_may_share_one_name_for_their_dead_letters(queues: Queues
 def test_a_name_nobody_uses_has_no_dead_letters(letters: DeadLetters) -> None:
     assert letters.sources("nowhere") == []
     assert found(letters, "nowhere") == []
-    assert letters.requeue("nowhere") == Moved(0, [])
+    assert letters.requeue("nowhere") == MoveResult(0, [])
 
 
 def test_a_name_that_is_also_a_queue_of_its_own_is_no_mere_view(queues: Queues, letters: DeadLetters) -> None:
@@ -181,7 +181,7 @@ def test_counting_nothing(queues: Queues, letters: DeadLetters) -> None:
 def test_requeue_moves_what_matches_and_resets_attempts(queues: Queues, letters: DeadLetters) -> None:
     kill(queues, "jobs", "a", "b")
     kill(queues, "jobs", "c", "d", reason="TIMEOUT")
-    assert letters.requeue("jobs-dlq", "reasonCode=TIMEOUT") == Moved(2, ["c", "d"])
+    assert letters.requeue("jobs-dlq", "reasonCode=TIMEOUT") == MoveResult(2, ["c", "d"])
     assert line_up(queues) == [("c", 1), ("d", 1)]
     assert found(letters) == ["a", "b"]
 
@@ -193,7 +193,7 @@ def test_requeue_keeps_the_order_of_first_arrival(queues: Queues, letters: DeadL
         queues.nack(delivery.lease_id, "REJECTED")
     queues.publish("jobs", NewMessage(payload=1, id="newcomer"))
     assert found(letters) == ["d", "c", "b", "a"]
-    assert letters.requeue("jobs", dry_run=True) == letters.requeue("jobs") == Moved(4, ["a", "b", "c", "d"])
+    assert letters.requeue("jobs", dry_run=True) == letters.requeue("jobs") == MoveResult(4, ["a", "b", "c", "d"])
     assert [id for id, _ in line_up(queues)] == ["newcomer", "a", "b", "c", "d"]
 
 
@@ -221,7 +221,7 @@ def test_a_requeued_message_has_its_attempts_again(queues: Queues, letters: Dead
 def test_a_large_requeue_goes_in_pages(store: Store, clock: ManualClock) -> None:
     failing = FailingStore(store)
     queues = open_for_test(store=failing, clock=clock)
-    ids = [f"n-{number}" for number in range(2 * MOST_PER_COMMIT + 1)]
+    ids = [f"n-{number}" for number in range(2 * MAX_PER_COMMIT + 1)]
     kill(queues, "jobs", *ids)
     before = failing.commits
     told: list[tuple[int, int]] = []
@@ -237,7 +237,7 @@ def test_a_large_requeue_goes_in_pages(store: Store, clock: ManualClock) -> None
 
 def test_parked_ones_are_moved_only_by_name(queues: Queues, letters: DeadLetters) -> None:
     kill(queues, "jobs", *"abcd")
-    assert letters.quarantine("jobs", ids=["b", "c"]) == Moved(2, ["b", "c"])
+    assert letters.quarantine("jobs", ids=["b", "c"]) == MoveResult(2, ["b", "c"])
     assert found(letters) == ["a", "d"]
     assert found(letters, state="parked") == ["b", "c"]
     assert found(letters, state="all") == ["a", "d", "b", "c"]
@@ -267,7 +267,7 @@ def test_parked_ones_do_not_age(queues: Queues, letters: DeadLetters, clock: Man
 
 def test_purged_ones_are_gone(queues: Queues, letters: DeadLetters) -> None:
     kill(queues, "jobs", "a", "b")
-    assert letters.purge("jobs", "messageId=a") == Moved(1, ["a"])
+    assert letters.purge("jobs", "messageId=a") == MoveResult(1, ["a"])
     assert found(letters, state="all") == ["b"]
     assert queues.counts("jobs").dropped == 1
     assert queues.show("jobs", "a").envelope is None
@@ -279,21 +279,21 @@ def test_a_dry_run_counts_exactly_and_changes_nothing(queues: Queues, letters: D
     kill(queues, "jobs", "d", reason="TIMEOUT")
     letters.quarantine("jobs", ids=["c"])
     before = queues.counts("jobs")
-    move: Callable[..., Moved] = getattr(letters, verb)
+    move: Callable[..., MoveResult] = getattr(letters, verb)
     for how in ({}, {"filter": "reasonCode=TIMEOUT"}, {"filter": "type=x"}, {"ids": ["a", "d"]}):
         tried = move("jobs", dry_run=True, **how)
         assert queues.counts("jobs") == before
         assert found(letters, state="all") == ["a", "b", "d", "c"]
         if how == {"ids": ["a", "d"]}:
-            assert move("jobs", **how) == tried == Moved(2, ["a", "d"])
+            assert move("jobs", **how) == tried == MoveResult(2, ["a", "d"])
 
 
 @pytest.mark.parametrize("verb", ["requeue", "quarantine", "purge"])
 def test_repeating_a_call_by_id_succeeds(queues: Queues, letters: DeadLetters, verb: str) -> None:
     kill(queues, "jobs", "a")
-    move: Callable[..., Moved] = getattr(letters, verb)
-    assert move("jobs", ids=["a"]) == Moved(1, ["a"])
-    assert move("jobs", ids=["a"]) == Moved(0, [])
+    move: Callable[..., MoveResult] = getattr(letters, verb)
+    assert move("jobs", ids=["a"]) == MoveResult(1, ["a"])
+    assert move("jobs", ids=["a"]) == MoveResult(0, [])
 
 
 @pytest.mark.parametrize("verb", ["requeue", "quarantine", "purge"])
@@ -301,7 +301,7 @@ def test_one_wrong_id_and_nothing_moves(queues: Queues, letters: DeadLetters, ve
     kill(queues, "jobs", "a")
     queues.publish("jobs", NewMessage(payload=1, id="alive"))
     queues.lease("jobs")
-    move: Callable[..., Moved] = getattr(letters, verb)
+    move: Callable[..., MoveResult] = getattr(letters, verb)
     with pytest.raises(NotFound) as missing:
         move("jobs", ids=["a", "never-seen"])
     with pytest.raises(WrongState, match="is leased"):
@@ -316,7 +316,7 @@ def test_one_wrong_id_and_nothing_moves(queues: Queues, letters: DeadLetters, ve
 
 def test_an_id_given_twice_is_one_message(queues: Queues, letters: DeadLetters) -> None:
     kill(queues, "jobs", "a")
-    assert letters.requeue("jobs", ids=["a", "a"]) == Moved(1, ["a"])
+    assert letters.requeue("jobs", ids=["a", "a"]) == MoveResult(1, ["a"])
 
 
 def test_a_bad_filter_or_name_moves_nothing(queues: Queues, letters: DeadLetters) -> None:
@@ -366,7 +366,7 @@ def test_what_was_moved_by_somebody_else_meanwhile_is_left_alone(store: Store, c
     queues, other = open_for_test(store=meddling, clock=clock), open_for_test(store=store, clock=clock)
     kill(queues, "jobs", *"abc")
     meddling.before_write = lambda: other.drop("jobs", ["b"])
-    assert DeadLetters(queues).requeue("jobs") == Moved(2, ["a", "c"])
+    assert DeadLetters(queues).requeue("jobs") == MoveResult(2, ["a", "c"])
     assert queues.show("jobs", "b").message.state == "dropped"
 
 

@@ -11,19 +11,19 @@ from yirangmq.broker.dead_letters import DeadLetters
 from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import QuotaExceeded, StoreFull
 from yirangmq.core.events import (
-    Committed,
-    Died,
-    Dropped,
     Event,
-    Lapsed,
-    Leased,
-    Parked,
-    Published,
-    Redriven,
-    Refused,
-    Settled,
-    Steered,
-    Traced,
+    GroupCommitted,
+    LeasesExpired,
+    LeasesSettled,
+    MessagesDied,
+    MessagesDropped,
+    MessagesLeased,
+    MessagesParked,
+    MessagesPublished,
+    MessagesRedriven,
+    MessagesRefused,
+    QueueChanged,
+    TraceStep,
 )
 from yirangmq.format.envelope import NewMessage
 from yirangmq.stores.memory import MemoryStore
@@ -35,11 +35,11 @@ class Ear:
 
     def __init__(self) -> None:
         self._events: list[Event] = []
-        self.commits: list[Committed] = []
+        self.commits: list[GroupCommitted] = []
 
     def __call__(self, events: Sequence[Event]) -> None:
-        self._events += [event for event in events if not isinstance(event, Committed)]
-        self.commits += [event for event in events if isinstance(event, Committed)]
+        self._events += [event for event in events if not isinstance(event, GroupCommitted)]
+        self.commits += [event for event in events if isinstance(event, GroupCommitted)]
 
     def heard(self) -> list[Event]:
         events, self._events = self._events, []
@@ -55,7 +55,7 @@ def door(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def ear(queues: Queues) -> Ear:
     ear = Ear()
-    queues.listen(ear)
+    queues.add_listener(ear)
     return ear
 
 
@@ -69,7 +69,7 @@ def ids(queues: Queues, count: int = 1, queue: str = "mail") -> list[str]:
 def test_publishing_tells_what_is_new(queues: Queues, ear: Ear) -> None:
     queues.publish_many("mail", [b"12345", b"123", NewMessage(payload=b"1", id="a")])
     queues.publish("mail", NewMessage(payload=b"1", id="a"))
-    assert ear.heard() == [Published("mail", 3, 9)]
+    assert ear.heard() == [MessagesPublished("mail", 3, 9)]
 
 
 def test_leasing_tells_how_long_each_could_have_been_taken(queues: Queues, ear: Ear, clock: ManualClock) -> None:
@@ -77,7 +77,7 @@ def test_leasing_tells_how_long_each_could_have_been_taken(queues: Queues, ear: 
     queues.publish("mail", NewMessage(payload=2, delay=3))
     clock.advance(5 * SECOND)
     ids(queues, 2)
-    assert ear.heard()[2:] == [Leased("mail", 2, [5_000, 2_000])]
+    assert ear.heard()[2:] == [MessagesLeased("mail", 2, [5_000, 2_000])]
 
 
 def test_an_attempt_after_the_first_waits_since_it_came_back(queues: Queues, ear: Ear, clock: ManualClock) -> None:
@@ -86,7 +86,7 @@ def test_an_attempt_after_the_first_waits_since_it_came_back(queues: Queues, ear
     clock.advance(4 * SECOND)
     ear.heard()
     ids(queues)
-    assert ear.heard() == [Leased("mail", 1, [4_000])]
+    assert ear.heard() == [MessagesLeased("mail", 1, [4_000])]
 
 
 def test_settling_tells_how_long_each_was_held(queues: Queues, ear: Ear, clock: ManualClock) -> None:
@@ -98,9 +98,9 @@ def test_settling_tells_how_long_each_was_held(queues: Queues, ear: Ear, clock: 
     queues.release(three)
     queues.nack(four, "HANDLER_ERROR")
     assert ear.heard() == [
-        Settled("mail", "ack", 2, [2_000, 2_000]),
-        Settled("mail", "release", 1, [2_000]),
-        Settled("mail", "nack", 1, [2_000], "HANDLER_ERROR"),
+        LeasesSettled("mail", "ack", 2, [2_000, 2_000]),
+        LeasesSettled("mail", "release", 1, [2_000]),
+        LeasesSettled("mail", "nack", 1, [2_000], "HANDLER_ERROR"),
     ]
 
 
@@ -113,7 +113,7 @@ def test_a_lease_that_was_extended_is_held_since_its_beginning(queues: Queues, e
         queues.extend(lease)
     clock.advance(5 * SECOND)
     queues.ack(lease)
-    assert ear.heard() == [*[Settled("mail", "extend", 1)] * 3, Settled("mail", "ack", 1, [65_000])]
+    assert ear.heard() == [*[LeasesSettled("mail", "extend", 1)] * 3, LeasesSettled("mail", "ack", 1, [65_000])]
 
 
 def test_one_call_on_two_queues_is_told_for_each(queues: Queues, ear: Ear) -> None:
@@ -122,7 +122,7 @@ def test_one_call_on_two_queues_is_told_for_each(queues: Queues, ear: Ear) -> No
     leases = [*ids(queues), *ids(queues, queue="post")]
     ear.heard()
     queues.ack(leases)
-    assert ear.heard() == [Settled("mail", "ack", 1, [0]), Settled("post", "ack", 1, [0])]
+    assert ear.heard() == [LeasesSettled("mail", "ack", 1, [0]), LeasesSettled("post", "ack", 1, [0])]
 
 
 def test_repeating_an_ack_tells_nothing(queues: Queues, ear: Ear) -> None:
@@ -138,7 +138,10 @@ def test_a_message_dies_for_a_reason(queues: Queues, ear: Ear) -> None:
     queues.publish_many("mail", [1, 2, 3])
     ear.heard()
     queues.nack(ids(queues, 2), "REJECTED")
-    assert ear.heard()[1:] == [Settled("mail", "nack", 2, [0, 0], "REJECTED"), Died("mail", "REJECTED", 2)]
+    assert ear.heard()[1:] == [
+        LeasesSettled("mail", "nack", 2, [0, 0], "REJECTED"),
+        MessagesDied("mail", "REJECTED", 2),
+    ]
 
 
 def test_without_dead_letters_it_is_dropped(queues: Queues, ear: Ear) -> None:
@@ -147,14 +150,14 @@ def test_without_dead_letters_it_is_dropped(queues: Queues, ear: Ear) -> None:
     lease = ids(queues)
     ear.heard()
     queues.nack(lease, "REJECTED")
-    assert ear.heard()[1:] == [Dropped("mail", "given_up", 1)]
+    assert ear.heard()[1:] == [MessagesDropped("mail", "given_up", 1)]
 
 
 def test_what_does_not_fit_its_schema_is_published_and_dies(queues: Queues, ear: Ear) -> None:
     queues.set_policy("mail", {"schemas": {"t": {"*": {"type": "object"}}}})
     ear.heard()
     queues.publish_many("mail", [NewMessage(payload=1, type="t"), NewMessage(payload={}, type="t")])
-    assert ear.heard() == [Published("mail", 2, 3), Died("mail", "VALIDATION_ERROR", 1)]
+    assert ear.heard() == [MessagesPublished("mail", 2, 3), MessagesDied("mail", "VALIDATION_ERROR", 1)]
 
 
 def test_leases_lapse_and_the_last_one_kills(queues: Queues, ear: Ear, clock: ManualClock) -> None:
@@ -164,10 +167,10 @@ def test_leases_lapse_and_the_last_one_kills(queues: Queues, ear: Ear, clock: Ma
     ear.heard()
     clock.advance(30 * SECOND)
     ids(queues)
-    assert ear.heard() == [Lapsed("mail", 1), Leased("mail", 1, [0])]
+    assert ear.heard() == [LeasesExpired("mail", 1), MessagesLeased("mail", 1, [0])]
     clock.advance(30 * SECOND)
     queues.sweep()
-    assert ear.heard() == [Lapsed("mail", 1), Died("mail", "TIMEOUT", 1)]
+    assert ear.heard() == [LeasesExpired("mail", 1), MessagesDied("mail", "TIMEOUT", 1)]
 
 
 def test_messages_expire_and_dead_letters_age(queues: Queues, ear: Ear, clock: ManualClock) -> None:
@@ -178,10 +181,10 @@ def test_messages_expire_and_dead_letters_age(queues: Queues, ear: Ear, clock: M
     ear.heard()
     clock.advance(10 * SECOND)
     queues.sweep()
-    assert ear.heard() == [Died("post", "EXPIRED", 1), Dropped("mail", "expired", 1)]
+    assert ear.heard() == [MessagesDied("post", "EXPIRED", 1), MessagesDropped("mail", "expired", 1)]
     clock.advance(86_400 * SECOND)
     queues.sweep()
-    assert ear.heard() == [Dropped("post", "retention", 1)]
+    assert ear.heard() == [MessagesDropped("post", "retention", 1)]
 
 
 def test_operators_move_dead_letters_and_drop(queues: Queues, ear: Ear) -> None:
@@ -193,7 +196,11 @@ def test_operators_move_dead_letters_and_drop(queues: Queues, ear: Ear) -> None:
     letters.requeue("mail", ids=["m-2"])
     letters.purge("mail", ids=["m-3"])
     queues.drop("mail", ["m-4", "m-4000"])
-    assert ear.heard() == [Parked("mail", 1), Redriven("mail", 1), *[Dropped("mail", "asked", 1)] * 2]
+    assert ear.heard() == [
+        MessagesParked("mail", 1),
+        MessagesRedriven("mail", 1),
+        *[MessagesDropped("mail", "asked", 1)] * 2,
+    ]
 
 
 def test_steering_is_told(queues: Queues, ear: Ear) -> None:
@@ -201,7 +208,7 @@ def test_steering_is_told(queues: Queues, ear: Ear) -> None:
     queues.pause("mail")
     queues.resume("mail")
     queues.delete_queue("mail")
-    assert ear.heard() == [Steered("mail", what) for what in ("policy", "pause", "resume", "delete")]
+    assert ear.heard() == [QueueChanged("mail", what) for what in ("policy", "pause", "resume", "delete")]
 
 
 def test_a_refusal_by_quota_is_told_and_so_is_what_made_room(queues: Queues, ear: Ear) -> None:
@@ -213,10 +220,10 @@ def test_a_refusal_by_quota_is_told_and_so_is_what_made_room(queues: Queues, ear
     queues.set_policy("mail", {"quota": {"maxMessages": 1, "onFull": "dropOldest"}})
     queues.publish("mail", b"3")
     assert ear.heard() == [
-        Refused("mail", "quota_exceeded", 1),
-        Steered("mail", "policy"),
-        Dropped("mail", "quota", 1),
-        Published("mail", 1, 1),
+        MessagesRefused("mail", "quota_exceeded", 1),
+        QueueChanged("mail", "policy"),
+        MessagesDropped("mail", "quota", 1),
+        MessagesPublished("mail", 1, 1),
     ]
 
 
@@ -226,7 +233,7 @@ def test_a_refusal_by_quota_is_told_and_so_is_what_made_room(queues: Queues, ear
 def test_messages_that_carry_a_trace_are_told_one_by_one_where_somebody_collects_them(
     queues: Queues, ear: Ear, clock: ManualClock
 ) -> None:
-    queues.happened.is_traced = True
+    queues.event_buffer.is_traced = True
     queues.publish_many("mail", [NewMessage(payload=1, trace_id="abc"), 2, NewMessage(payload=3, trace_id="def")])
     begun = clock.now_ms()
     first, second, third = ids(queues, 3)
@@ -236,7 +243,7 @@ def test_messages_that_carry_a_trace_are_told_one_by_one_where_somebody_collects
     [again] = ids(queues)
     clock.advance(30 * SECOND)
     queues.sweep()
-    told = [event for event in ear.heard() if isinstance(event, Traced)]
+    told = [event for event in ear.heard() if isinstance(event, TraceStep)]
     assert [
         (one.id, one.step, one.attempt, one.begun_at - begun, one.ended_at - begun, one.outcome) for one in told
     ] == [
@@ -256,7 +263,7 @@ def test_messages_that_carry_a_trace_are_told_one_by_one_where_somebody_collects
 def test_nobody_listens_nobody_is_told(queues: Queues) -> None:
     queues.publish("mail", 1)
     ear = Ear()
-    queues.listen(ear)
+    queues.add_listener(ear)
     assert ear.heard() == []
 
 
@@ -272,13 +279,13 @@ def test_the_commit_itself_is_told_last(queues: Queues, ear: Ear) -> None:
 def test_a_commit_that_fails_tells_nothing(place: Place, at_commit: bool) -> None:
     store = FailingStore(place.open())
     queues, ear = open_for_test(store=store), Ear()
-    queues.listen(ear)
+    queues.add_listener(ear)
     store.fail_at(1, commit=at_commit)
     with pytest.raises(StoreFull):
         queues.publish("mail", 1)
     assert (ear.heard(), ear.commits) == ([], [])
     queues.publish("mail", b"2")
-    assert ear.heard() == [Published("mail", 1, 1)]
+    assert ear.heard() == [MessagesPublished("mail", 1, 1)]
 
 
 def test_a_listener_that_fails_harms_nobody(queues: Queues, ear: Ear, caplog: pytest.LogCaptureFixture) -> None:
@@ -286,21 +293,21 @@ def test_a_listener_that_fails_harms_nobody(queues: Queues, ear: Ear, caplog: py
         raise RuntimeError("no ears")
 
     last = Ear()
-    queues.listen(fail)
-    queues.listen(last)
+    queues.add_listener(fail)
+    queues.add_listener(last)
     assert queues.publish("mail", b"1").id == "m-1"
-    assert last.heard() == [Published("mail", 1, 1)]
+    assert last.heard() == [MessagesPublished("mail", 1, 1)]
     assert "event_listener_failed" in caplog.text
 
 
 def test_who_wants_some_kinds_of_events_is_called_only_where_there_is_one(queues: Queues) -> None:
     commits, steps = Ear(), Ear()
-    queues.happened.listen(commits, [Committed])
-    queues.happened.listen(steps, [Steered])
+    queues.event_buffer.add_listener(commits, [GroupCommitted])
+    queues.event_buffer.add_listener(steps, [QueueChanged])
     queues.publish("mail", b"1")
-    assert (commits.heard(), steps.heard()) == ([Published("mail", 1, 1)], [])
+    assert (commits.heard(), steps.heard()) == ([MessagesPublished("mail", 1, 1)], [])
     queues.pause("mail")
-    assert steps.heard() == [Steered("mail", "pause")]
+    assert steps.heard() == [QueueChanged("mail", "pause")]
 
 
 # -- the desk ---------------------------------------------------------------------------------------------------------
@@ -308,7 +315,7 @@ def test_who_wants_some_kinds_of_events_is_called_only_where_there_is_one(queues
 
 def desk(store: FailingStore | None = None) -> tuple[Server, Ear]:
     server, ear = Server(store), Ear()
-    server.verbs.happened.listen(ear)
+    server.verbs.event_buffer.add_listener(ear)
     return server, ear
 
 
@@ -325,12 +332,12 @@ def publish(server: Server, queue: str, answers: list[object]) -> None:
 def test_one_turn_is_one_commit_told_after_the_answers() -> None:
     server, ear = desk()
     answers: list[object] = []
-    server.verbs.happened.listen(lambda events: answers.append("told"))
+    server.verbs.event_buffer.add_listener(lambda events: answers.append("told"))
     for queue in ("a", "b", "c"):
         publish(server, queue, answers)
     server.turn()
     assert answers == ["a", "b", "c", "told"]
-    assert ear.heard() == [Published("a", 1, 1), Published("b", 1, 1), Published("c", 1, 1)]
+    assert ear.heard() == [MessagesPublished("a", 1, 1), MessagesPublished("b", 1, 1), MessagesPublished("c", 1, 1)]
     assert [(one.requests, one.messages) for one in ear.commits] == [(3, 3)]
 
 
@@ -344,7 +351,7 @@ def test_after_a_failed_commit_each_is_told_of_alone() -> None:
         publish(server, queue, answers)
     server.turn()
     assert [type(answer) for answer in answers] == [str, StoreFull, str]
-    assert ear.heard() == [Published("a", 1, 1), Published("c", 1, 1)]
+    assert ear.heard() == [MessagesPublished("a", 1, 1), MessagesPublished("c", 1, 1)]
     assert [one.requests for one in ear.commits] == [1, 1]
 
 
@@ -353,6 +360,6 @@ def test_what_was_pushed_in_the_commit_is_told_with_it() -> None:
     client = server.client()
     waiting = client.wait_for_lease("mail")
     client.publish("mail", b"12")
-    assert ear.heard() == [Published("mail", 1, 2), Leased("mail", 1, [0])]
+    assert ear.heard() == [MessagesPublished("mail", 1, 2), MessagesLeased("mail", 1, [0])]
     assert len(ear.commits) == 1
     assert client.heard(waiting)

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from yirangmq.broker.credit_window import Waiting
-from yirangmq.broker.group_commit import Desk
-from yirangmq.broker.operations import Verbs
+from yirangmq.broker.credit_window import PendingLeaseRequest
+from yirangmq.broker.group_commit import GroupCommitter
+from yirangmq.broker.operations import QueueOperations
 from yirangmq.core.errors import QueueError, StoreBusy, StoreError, StoreFull, Unavailable
 from yirangmq.format.envelope import plain
 from yirangmq.stores.memory import MemoryStore
@@ -25,8 +25,8 @@ class Bench:
         self.soon: list[Callable[[], None]] = []
         self.timers: list[Callable[[], None]] = []
         self.reported: list[Exception] = []
-        self.verbs = Verbs(self.clock, CountingIds())
-        self.desk = Desk(
+        self.verbs = QueueOperations(self.clock, CountingIds())
+        self.desk = GroupCommitter(
             self.store, self.verbs, self.clock, self.soon.append, lambda seconds, call: self.timers.append(call)
         )
 
@@ -54,9 +54,9 @@ class Bench:
         self.turn()
         return ["stored" if one == "stored" else type(one) for one in told]
 
-    def wait(self, take: Callable[[Any], bool]) -> Waiting:
-        waiting = Waiting("work", "me", None, 10, take)
-        self.desk.wait(waiting)
+    def add_waiter(self, take: Callable[[Any], bool]) -> PendingLeaseRequest:
+        waiting = PendingLeaseRequest("work", "me", None, 10, take)
+        self.desk.add_waiter(waiting)
         self.turn()
         return waiting
 
@@ -113,7 +113,7 @@ def test_hook_that_fails_stops_neither_other_hooks_nor_the_next_commit(hooks: st
 
 def test_listener_of_events_that_fails_does_not_stop_the_desk() -> None:
     bench = Bench()
-    bench.verbs.happened.listen(fail)
+    bench.verbs.event_buffer.add_listener(fail)
     assert bench.publish() == ["stored"]
     for _ in range(1001):  # more than one commit takes: the rest needs another turn
         bench.desk.submit(lambda transaction: None, lambda value, error: None)
@@ -123,14 +123,14 @@ def test_listener_of_events_that_fails_does_not_stop_the_desk() -> None:
 
 def test_consumer_that_fails_to_take_loses_nothing_and_keeps_nothing_from_the_others() -> None:
     bench = Bench()
-    bench.wait(fail)
+    bench.add_waiter(fail)
     got: list[Any] = []
 
     def take(deliveries: Any) -> bool:
         got.extend(deliveries)
         return True
 
-    bench.wait(take)
+    bench.add_waiter(take)
     envelopes = [plain("work", f"m-{number}", b"x", bench.clock.now_ms()) for number in range(12)]
     bench.desk.submit(
         lambda transaction: bench.verbs.publish(transaction, "work", envelopes), lambda value, error: None

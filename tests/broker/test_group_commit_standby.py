@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from yirangmq.broker.credit_window import Waiting
-from yirangmq.broker.group_commit import Desk
-from yirangmq.broker.operations import Verbs
+from yirangmq.broker.credit_window import PendingLeaseRequest
+from yirangmq.broker.group_commit import GroupCommitter
+from yirangmq.broker.operations import QueueOperations
 from yirangmq.core.errors import HookFailed, NotActive, QueueError
 from yirangmq.format.envelope import plain
 from yirangmq.stores.memory import MemoryStore
@@ -16,7 +16,7 @@ from yirangmq.testing import CountingIds, ManualClock
 
 class Duty:
     def __init__(self) -> None:
-        self.is_on = self.takes_in = True
+        self.is_on = self.accepts_new = True
 
     def refusal(self) -> NotActive:
         return NotActive("this node, b, is standby in term 2; the active node is a at tcp://10.0.0.1:7411, http://a:80")
@@ -29,11 +29,11 @@ class Bench:
         self.clock = ManualClock()
         self.soon: list[Callable[[], None]] = []
         self.later: list[Callable[[], None]] = []
-        self.verbs = Verbs(self.clock, CountingIds())
-        self.desk = Desk(
+        self.verbs = QueueOperations(self.clock, CountingIds())
+        self.desk = GroupCommitter(
             MemoryStore(), self.verbs, self.clock, self.soon.append, lambda seconds, act: self.later.append(act)
         )
-        self.desk.duty = self.duty = Duty()
+        self.desk.guard = self.guard = Duty()
 
     def turn(self) -> None:
         while self.soon:
@@ -60,7 +60,7 @@ class Bench:
 def test_a_standby_is_looked_at_and_not_changed() -> None:
     bench = Bench()
     bench.publish("1")
-    bench.duty.is_on = False
+    bench.guard.is_on = False
     for work in (
         lambda: bench.publish("2"),
         lambda: bench.ask(lambda transaction: bench.verbs.lease(transaction, "work", 1, None, "me")),
@@ -68,7 +68,7 @@ def test_a_standby_is_looked_at_and_not_changed() -> None:
         lambda: bench.ask(lambda transaction: transaction.set_policy("work", "{}")),
         lambda: bench.ask(lambda transaction: transaction.set_note("a", "b")),
         lambda: bench.ask(lambda transaction: transaction.delete_queue("work")),
-        lambda: bench.desk.wait(Waiting("work", "me", None, 1, lambda got: True)),
+        lambda: bench.desk.add_waiter(PendingLeaseRequest("work", "me", None, 1, lambda got: True)),
     ):
         with pytest.raises(NotActive):
             work()
@@ -81,7 +81,7 @@ def test_a_standby_runs_no_hooks() -> None:
     bench.ask(lambda transaction: transaction.set_policy("work", hooks))
     with pytest.raises(HookFailed):
         bench.publish("1")
-    bench.duty.is_on = False
+    bench.guard.is_on = False
     with pytest.raises(NotActive):
         bench.publish("2")
     assert bench.desk.is_idle
@@ -91,14 +91,14 @@ def test_time_changes_nothing_on_a_standby_and_is_caught_up_with_later() -> None
     bench = Bench()
     bench.publish("1")
     bench.ask(lambda transaction: bench.verbs.lease(transaction, "work", 1, 1000, "me"))
-    bench.duty.is_on = False
+    bench.guard.is_on = False
     bench.clock.advance(5000)
     for alarm in bench.later:
         alarm()
     bench.turn()
     assert bench.ready() == 0
-    bench.duty.is_on = True
-    bench.desk.awake()
+    bench.guard.is_on = True
+    bench.desk.on_role_change()
     bench.turn()
     assert bench.ask(lambda transaction: transaction.counts("work").leased) == 0
 
@@ -108,7 +108,7 @@ def test_what_is_on_disk_too_late_is_not_confirmed() -> None:
 
     def frozen_meanwhile(transaction: Any) -> None:
         transaction.set_note("a", "b")
-        bench.duty.is_on = False
+        bench.guard.is_on = False
 
     with pytest.raises(NotActive):
         bench.ask(frozen_meanwhile)

@@ -15,7 +15,7 @@ from tests.support.queues import take, taken
 from tests.support.stores import Place
 from tests.support.wait import until
 from yirangmq.broker import group_commit_threads as lane_module
-from yirangmq.broker.group_commit_threads import Lane
+from yirangmq.broker.group_commit_threads import ThreadedGroupCommitter
 from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import BadInput, QueueError, StoreError, StoreFull
 from yirangmq.core.message import Counts
@@ -63,7 +63,7 @@ class Crowd:
     def __init__(self, store: Store) -> None:
         self.counter = FailingStore(store)
         self.gate = Gate(self.counter)
-        self.lane = Lane(self.gate)
+        self.lane = ThreadedGroupCommitter(self.gate)
         self.answers: dict[int, object] = {}
         self._threads: list[threading.Thread] = []
 
@@ -223,7 +223,7 @@ def test_a_caller_that_is_stopped_while_it_waits_leaves_the_lane_free(place: Pla
 class Stopped(threading.Thread):
     """Runs work through a lane, with a Ctrl-C at the n-th of its calls and lines in there."""
 
-    def __init__(self, lane: Lane, place: int) -> None:
+    def __init__(self, lane: ThreadedGroupCommitter, place: int) -> None:
         super().__init__(daemon=True)
         self._lane = lane
         self._left = place
@@ -343,7 +343,7 @@ def test_a_waiting_consumer_is_woken_by_another_opener_of_the_same_place(
     place: Place, queues: Queues, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Through a door: when it asks again, as nobody tells the servers of these tests of others on their store."""
-    monkeypatch.setattr("yirangmq.client.async_client.LONGEST_POLL", 0.2)
+    monkeypatch.setattr("yirangmq.client.async_client.MAX_POLL_SECONDS", 0.2)
     waiting = Waiting(queues)
     open_for_test(store=place.open(), clock=clock).publish("mail", 1)
     assert waiting.woken() == ["m-1"]

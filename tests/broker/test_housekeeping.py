@@ -3,7 +3,7 @@
 import pytest
 
 from tests.support.queues import DAY, SECOND, dead_letters, exhaust, state, take, taken
-from yirangmq.broker.housekeeping import MOST_PER_SWEEP
+from yirangmq.broker.housekeeping import MAX_PER_SWEEP
 from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import NotFound
 from yirangmq.core.message import Counts, Reason
@@ -81,7 +81,7 @@ def test_a_delayed_message_may_expire_before_its_time_comes(queues: Queues, cloc
 
 
 def test_however_much_expires_at_once_none_of_it_is_handed_out(queues: Queues, clock: ManualClock) -> None:
-    count = 2 * MOST_PER_SWEEP + 50
+    count = 2 * MAX_PER_SWEEP + 50
     queues.publish_many("mail", [NewMessage(payload=n, ttl=1, priority=1) for n in range(count)])
     queues.publish("mail", NewMessage(payload="alive", priority=2))
     clock.advance(SECOND)
@@ -198,7 +198,7 @@ def test_a_parked_message_is_never_too_old(queues: Queues, clock: ManualClock) -
 
 
 def test_a_sweep_does_everything_however_much_it_is(queues: Queues, clock: ManualClock) -> None:
-    count = MOST_PER_SWEEP + 10
+    count = MAX_PER_SWEEP + 10
     queues.publish_many("mail", [NewMessage(payload=n, delay=1) for n in range(count)])
     clock.advance(SECOND)
     assert queues.sweep() == count

@@ -175,7 +175,7 @@ def test_a_message_can_be_given_up_in_any_state_but_done(queues: Queues) -> None
 def test_a_message_can_be_looked_at_without_being_taken(queues: Queues) -> None:
     queues.publish_many("mail", [NewMessage(payload=n, priority=9 - n) for n in range(5)])
     assert [look.message.id for look in queues.peek("mail", 2)] == ["m-5", "m-4"]
-    assert queues.show("mail", "m-1").card()["priority"] == 9
+    assert queues.show("mail", "m-1").row()["priority"] == 9
     assert len(list(queues.walk("mail", "ready", batch=2))) == 5
     assert taken(queues, 1) == ["m-5"]
     with pytest.raises(NotFound):

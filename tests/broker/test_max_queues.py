@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.support.queues import take
-from yirangmq.broker.group_commit_threads import Lane
-from yirangmq.broker.operations import Bundle, Verbs
+from yirangmq.broker.group_commit_threads import ThreadedGroupCommitter
+from yirangmq.broker.operations import AtomicBundle, QueueOperations
 from yirangmq.broker.queues import Queues
 from yirangmq.broker.two_step import Drafts
 from yirangmq.core.errors import QuotaExceeded
@@ -23,8 +23,10 @@ class Limited:
 
     def __init__(self) -> None:
         self.clock, ids, self.store = ManualClock(), CountingIds(), MemoryStore()
-        self.verbs = Verbs(self.clock, ids, Defaults(max_queues=MOST))
-        self.queues = Queues(self.store, self.clock, ids, "test", Lane(self.store), verbs=self.verbs)
+        self.operations = QueueOperations(self.clock, ids, Defaults(max_queues=MOST))
+        self.queues = Queues(
+            self.store, self.clock, ids, "test", ThreadedGroupCommitter(self.store), operations=self.operations
+        )
 
 
 @pytest.fixture
@@ -45,20 +47,20 @@ def set_policy(limited: Limited) -> None:
 
 
 def configure(limited: Limited) -> None:
-    limited.queues.wholesale.configure("new", "called-so", "concurrency", 2)
+    limited.queues.bulk.configure("new", "called-so", "concurrency", 2)
 
 
 def draft(limited: Limited) -> None:
-    drafts = Drafts(limited.verbs, limited.clock)
+    drafts = Drafts(limited.operations, limited.clock)
     limited.queues.run(lambda transaction: drafts.draft(transaction, "new", [("m", 1)], "called-so"))
 
 
 def bundle(limited: Limited) -> None:
     """To a queue that exists and to a new one: all or nothing."""
-    sent = Bundle()
+    sent = AtomicBundle()
     for queue in ("a", "new"):
         sent.add(build(queue, NewMessage(payload=2), f"{queue}-2", limited.clock.now_ms()))
-    limited.queues.run(lambda transaction: sent.perform(limited.verbs, transaction, limited.clock.now_ms()))
+    limited.queues.run(lambda transaction: sent.perform(limited.operations, transaction, limited.clock.now_ms()))
 
 
 WAYS: tuple[Callable[[Limited], None], ...] = (publish, set_policy, configure, draft, bundle)
@@ -88,7 +90,7 @@ def test_max_queues_allows_a_new_queue_in_place_of_one_that_was_deleted(limited:
 
 
 def test_max_queues_below_what_a_store_has_refuses_new_ones_only(limited: Limited) -> None:
-    limited.verbs.defaults = Defaults(max_queues=1)
+    limited.operations.defaults = Defaults(max_queues=1)
     limited.queues.publish("c", 2)
     with pytest.raises(QuotaExceeded, match="has 3 queues and allows 1"):
         limited.queues.publish("new", 1)

@@ -15,7 +15,7 @@ from yirangmq.core.states import State
 from yirangmq.stores.open import open_store
 from yirangmq.testing import CountingIds, FailingStore, ManualClock, open_for_test
 from yirangmq.wire import messages
-from yirangmq.wire.frames import Kind
+from yirangmq.wire.frames import FrameKind
 
 
 def test_nothing_is_handed_out_and_publishing_goes_on(queues: Queues) -> None:
@@ -128,8 +128,8 @@ def test_who_waits_is_served_in_the_commit_that_resumes() -> None:
     producer, subscriber, waiter = server.client(), server.client(), server.client()
     producer.publish("mail", b"1", b"2", b"3")
     producer.call("queue_pause", queue="mail")
-    pushed = subscriber.send(Kind.SUBSCRIBE, messages.Subscribe("mail", 2, None, "s"))
-    waiting = waiter.send(Kind.LEASE, messages.Lease("mail", 1, 30_000, None, "w"))
+    pushed = subscriber.send(FrameKind.SUBSCRIBE, messages.Subscribe("mail", 2, None, "s"))
+    waiting = waiter.send(FrameKind.LEASE, messages.Lease("mail", 1, 30_000, None, "w"))
     server.turn()
     assert subscriber.heard(pushed) == []
     assert waiter.heard(waiting) == []
@@ -145,7 +145,7 @@ def test_a_policy_that_no_longer_pauses_serves_them_too() -> None:
     client = server.client()
     client.publish("mail", b"1")
     client.call("set_policy", queue="mail", document={"paused": True})
-    pushed = client.send(Kind.SUBSCRIBE, messages.Subscribe("mail", 2, None, "s"))
+    pushed = client.send(FrameKind.SUBSCRIBE, messages.Subscribe("mail", 2, None, "s"))
     server.turn()
     assert client.heard(pushed) == []
     client.call("set_policy", queue="mail", document=None)
@@ -158,18 +158,18 @@ def test_a_policy_file_that_a_person_broke_stops_no_other_queue(tmp_path: Path) 
     client = server.client()
     client.publish("mail", b"1")
     client.call("set_policy", queue="mail", document={"paused": True})
-    pushed = client.send(Kind.SUBSCRIBE, messages.Subscribe("mail", 2, None, "s"))
+    pushed = client.send(FrameKind.SUBSCRIBE, messages.Subscribe("mail", 2, None, "s"))
     server.turn()
     file = tmp_path / "mail" / "config" / "policy.json"
     file.write_text("{")
-    server.desk.news()
+    server.desk.notify_external_change()
     before = store.commits, store.transactions
     for queue in ("a", "b"):
-        client.send(Kind.PUBLISH, messages.Publish(queue, [messages.Outgoing(b"1", False)]))
+        client.send(FrameKind.PUBLISH, messages.Publish(queue, [messages.OutgoingMessageBody(b"1", False)]))
     server.turn()
     assert (store.commits - before[0], store.transactions - before[1]) == (1, 1)
     file.unlink()
-    server.desk.news()
+    server.desk.notify_external_change()
     server.turn()
     assert [len(answer.value.messages) for answer in client.heard(pushed)] == [1]
     store.close()

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.support.session import Client, Server
-from yirangmq.broker.scheduler import Ticking
+from yirangmq.broker.scheduler import Scheduler
 from yirangmq.core.errors import BadPolicy
 from yirangmq.core.ports import Store
 from yirangmq.stores.memory import MemoryStore
@@ -23,7 +23,7 @@ class ScheduleServer:
         self.store = store or MemoryStore()
         self.server = Server(self.store)
         self.client: Client = self.server.client()
-        self.ticking = Ticking(self.server.desk, self.server.clock)
+        self.ticking = Scheduler(self.server.desk, self.server.clock)
         if start:
             self.ticking.start()
 

@@ -8,7 +8,7 @@ import pytest
 from yirangmq import BadInput, LeaseLost, NewMessage
 from yirangmq.broker.queues import Queues
 from yirangmq.broker.settle import Leases
-from yirangmq.core.events import Event, Leased, Settled
+from yirangmq.core.events import Event, LeasesSettled, MessagesLeased
 from yirangmq.core.message import lease_span
 from yirangmq.testing import ManualClock, open_for_test
 
@@ -79,12 +79,12 @@ def test_of_a_run_whose_time_is_over_nothing_is_acknowledged(tmp_path: Path) -> 
 
 def test_what_is_told_of_many_is_what_would_be_told_of_each(queues: Queues) -> None:
     heard: list[Event] = []
-    queues.listen(heard.extend)
+    queues.add_listener(heard.extend)
     queues.publish_many("mail", range(3))
     queues.ack(_leases(queues, 3))
-    assert [event for event in heard if isinstance(event, Leased | Settled)] == [
-        Leased("mail", 3, [0, 0, 0]),
-        Settled("mail", "ack", 3, [0, 0, 0]),
+    assert [event for event in heard if isinstance(event, MessagesLeased | LeasesSettled)] == [
+        MessagesLeased("mail", 3, [0, 0, 0]),
+        LeasesSettled("mail", "ack", 3, [0, 0, 0]),
     ]
 
 
@@ -92,7 +92,7 @@ def test_a_lease_that_was_extended_counts_from_its_beginning(tmp_path: Path) -> 
     clock = ManualClock()
     with open_for_test(f"sqlite:{tmp_path / 'queue.db'}", clock=clock) as queues:
         heard: list[Event] = []
-        queues.listen(heard.extend)
+        queues.add_listener(heard.extend)
         queues.publish_many("mail", range(2))
         held = _leases(queues, 2)
         clock.advance(1_000)
@@ -100,7 +100,7 @@ def test_a_lease_that_was_extended_counts_from_its_beginning(tmp_path: Path) -> 
         clock.advance(500)
         queues.ack(held[0])
         queues.ack(held[1])
-        assert [event.worked_ms for event in heard if isinstance(event, Settled)] == [(), [1500], [1500]]
+        assert [event.worked_ms for event in heard if isinstance(event, LeasesSettled)] == [(), [1500], [1500]]
 
 
 def test_a_run_broken_by_one_that_expires_is_taken_in_order(queues: Queues) -> None:

@@ -9,10 +9,10 @@ from zlib import crc32
 
 import pytest
 
-from yirangmq.broker.credit_window import Waiting
-from yirangmq.broker.group_commit import Desk
-from yirangmq.broker.operations import Verbs
-from yirangmq.broker.sink_batches import MANY, Batches
+from yirangmq.broker.credit_window import PendingLeaseRequest
+from yirangmq.broker.group_commit import GroupCommitter
+from yirangmq.broker.operations import QueueOperations
+from yirangmq.broker.sink_batches import LONG_JOB_ROWS, SinkBatches
 from yirangmq.clock import TimeOrderedIds
 from yirangmq.core.errors import (
     BadInput,
@@ -28,7 +28,7 @@ from yirangmq.core.errors import (
 )
 from yirangmq.core.message import Counts
 from yirangmq.core.ports import Transaction
-from yirangmq.core.sink_batches import KEPT, STAGE_AGE_MS, Entry, Stage, Step
+from yirangmq.core.sink_batches import KEPT_BATCHES, STAGE_AGE_MS, BatchEntry, BatchStage, BatchState
 from yirangmq.core.states import State
 from yirangmq.core.topics import NewRecord, Record
 from yirangmq.format.envelope import plain
@@ -82,9 +82,9 @@ class BatchServer:
     def begin(self) -> None:
         """A server starts, on what the one before it left."""
         self._soon.clear()
-        verbs = Verbs(self.clock, TimeOrderedIds())
-        self.desk = Desk(self.store, verbs, self.clock, self._soon.append, lambda seconds, act: None)
-        self.batches = Batches(self.desk, self.stages, self._aside, self.clock, TimeOrderedIds())
+        operations = QueueOperations(self.clock, TimeOrderedIds())
+        self.desk = GroupCommitter(self.store, operations, self.clock, self._soon.append, lambda seconds, act: None)
+        self.batches = SinkBatches(self.desk, self.stages, self._aside, self.clock, TimeOrderedIds())
         self.batches.topics = self.topics
 
     def _aside(self, work: Callable[[], Any], done: Done) -> None:
@@ -98,7 +98,7 @@ class BatchServer:
         while self._soon:
             self._soon.pop(0)()
 
-    def stage(self, batch: int, stage: str, *rows: tuple[str, bytes, dict[str, str]], pieces: int = 1) -> Stage:
+    def stage(self, batch: int, stage: str, *rows: tuple[str, bytes, dict[str, str]], pieces: int = 1) -> BatchStage:
         """Laid down in so many pieces."""
         checksum = 0
         size = -(-len(rows) // pieces)
@@ -111,9 +111,9 @@ class BatchServer:
             assert error is None
             assert received.checksum == crc32(data)
             checksum = crc32(data, checksum)
-        return Stage(stage, pieces, len(rows), checksum)
+        return BatchStage(stage, pieces, len(rows), checksum)
 
-    def commit(self, batch: int, *stages: Stage, bad_queue: str = "") -> tuple[Entry, bool]:
+    def commit(self, batch: int, *stages: BatchStage, bad_queue: str = "") -> tuple[BatchEntry, bool]:
         told: list[Any] = []
         self.batches.commit(QUERY, batch, stages, lambda *answer: told.append(answer), bad_queue)
         self.turn()
@@ -123,7 +123,7 @@ class BatchServer:
         entry, is_first = result
         return entry, is_first
 
-    def dies_committing(self, batch: int, stage: Stage, calls: int) -> None:
+    def dies_committing(self, batch: int, stage: BatchStage, calls: int) -> None:
         """When the topics have so many calls of it; and another server begins."""
         assert self.topics is not None
         self.topics.dies_after = calls
@@ -164,7 +164,7 @@ def test_a_batch_goes_to_queues_topics_and_dead_letters_at_once(house: BatchServ
     second = house.stage(0, "1-0", row("queue:b", 4), row("topic:t", 5), row("queue:a", 6), pieces=2)
     entry, is_first = house.commit(0, first, second)
     assert is_first
-    assert (entry.step, entry.queue_rows, entry.dead_rows, entry.topic_rows) == (Step.DONE, 3, 1, 2)
+    assert (entry.step, entry.queue_rows, entry.dead_rows, entry.topic_rows) == (BatchState.DONE, 3, 1, 2)
     assert house.payloads("a") == [b"1", b"6"]
     assert house.payloads("b") == [b"4"]
     assert house.counts("a").dead == 1
@@ -212,7 +212,7 @@ def test_two_who_commit_the_same_batch_at_once_are_told_the_same(house: BatchSer
 def test_a_server_that_dies_before_the_topics_have_it_all_finishes_when_it_is_back(
     house: BatchServer, calls: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("yirangmq.broker.sink_batches.MOST_PER_APPEND", 50)
+    monkeypatch.setattr("yirangmq.broker.sink_batches.MAX_PER_APPEND", 50)
     rows = [row("topic:t", n) for n in range(120)]
     stage = house.stage(3, "0-0", row("queue:a", "x"), *rows, pieces=3)
     house.dies_committing(3, stage, calls)
@@ -222,7 +222,7 @@ def test_a_server_that_dies_before_the_topics_have_it_all_finishes_when_it_is_ba
     assert house.topics.seen() == [("t", str(n).encode()) for n in range(120)]
     assert house.payloads("a") == [b"x"]
     entry, is_first = house.commit(3, stage)
-    assert (entry.step, is_first) == (Step.DONE, False)
+    assert (entry.step, is_first) == (BatchState.DONE, False)
     assert len(house.topics.seen()) == 120
 
 
@@ -230,7 +230,7 @@ def test_a_server_that_dies_before_the_topics_have_it_all_finishes_when_it_is_ba
 def test_who_commits_a_batch_again_while_the_start_finishes_it_waits_for_that(
     house: BatchServer, turns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("yirangmq.broker.sink_batches.MOST_PER_APPEND", 10)
+    monkeypatch.setattr("yirangmq.broker.sink_batches.MAX_PER_APPEND", 10)
     rows = [row("topic:t", n) for n in range(30)]
     stage = house.stage(3, "0-0", row("queue:a", "x"), *rows, pieces=3)
     house.dies_committing(3, stage, 1)
@@ -238,7 +238,7 @@ def test_who_commits_a_batch_again_while_the_start_finishes_it_waits_for_that(
     for _ in range(turns):
         house._soon.pop(0)()
     entry, is_first = house.commit(3, stage)
-    assert (entry.step, is_first) == (Step.DONE, False)
+    assert (entry.step, is_first) == (BatchState.DONE, False)
     assert house.topics is not None
     assert house.topics.seen() == [("t", str(n).encode()) for n in range(30)]
     assert house.payloads("a") == [b"x"]
@@ -248,7 +248,7 @@ def test_a_batch_left_half_way_is_finished_by_whoever_commits_it_again(house: Ba
     stage = house.stage(3, "0-0", row("queue:a", "x"), row("topic:t", 1))
     house.dies_committing(3, stage, 0)
     entry, is_first = house.commit(3, stage)
-    assert (entry.step, is_first) == (Step.DONE, False)
+    assert (entry.step, is_first) == (BatchState.DONE, False)
     assert house.topics is not None
     assert house.topics.seen() == [("t", b"1")]
     assert house.payloads("a") == [b"x"]
@@ -312,7 +312,7 @@ def test_without_topics_rows_for_them_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_ledger_forgets_old_batches_and_refuses_older_ones(house: BatchServer) -> None:
-    for batch in (0, 1, KEPT + 1):
+    for batch in (0, 1, KEPT_BATCHES + 1):
         house.commit(batch, house.stage(batch, "0-0", row("queue:a", batch)))
     assert house.commit(1)[1] is False
     with pytest.raises(WrongState, match="older than the ledger remembers"):
@@ -385,7 +385,7 @@ def test_a_batch_too_large_to_be_kept_is_read_again_for_the_topics(
     house: BatchServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("yirangmq.broker.sink_batch_rows.KEPT_BYTES", 40)
-    monkeypatch.setattr("yirangmq.broker.sink_batches.MOST_PER_APPEND", 7)
+    monkeypatch.setattr("yirangmq.broker.sink_batches.MAX_PER_APPEND", 7)
     rows = [row("queue:a" if n % 10 == 3 else "topic:t", n) for n in range(100)]
     more = [row("topic:t", n, **({"h": str(n)} if n > 150 else {})) for n in range(100, 200)]
     entry, _ = house.commit(0, house.stage(0, "0-0", *rows, pieces=4), house.stage(0, "1-0", *more, pieces=4))
@@ -424,7 +424,7 @@ def test_others_publish_between_the_parts_of_a_long_commit(house: BatchServer) -
         house._soon.pop(0)()
         house.topics.publish([NewRecord("other", b"")], lambda *answer: None)
         house.desk.submit(
-            lambda transaction: house.desk.verbs.publish(transaction, "a", [plain("a", str(len(taken)), b"x", 1)]),
+            lambda transaction: house.desk.operations.publish(transaction, "a", [plain("a", str(len(taken)), b"x", 1)]),
             lambda value, error: taken.append(len(told)),
         )
     [((entry, _), error)] = told
@@ -495,8 +495,8 @@ def submit_many(house: BatchServer, aside: Slow) -> list[Any]:
 
     def work(transaction: Transaction) -> int:
         now = house.clock.now_ms()
-        rows = [plain("a", id, b"x", now) for id in TimeOrderedIds().new(MANY)]
-        return len(house.desk.verbs.publish(transaction, "a", rows))
+        rows = [plain("a", id, b"x", now) for id in TimeOrderedIds().new(LONG_JOB_ROWS)]
+        return len(house.desk.operations.publish(transaction, "a", rows))
 
     house.desk.submit_long(work, lambda value, error: told.append((value, error)), aside)
     return told
@@ -512,10 +512,10 @@ def test_while_many_rows_are_stored_the_loop_goes_on_and_others_wait_their_turn(
     assert (first, second, told, house.desk.is_idle) == ([], [], [], False)
     aside.do()
     house.turn()
-    assert (first, told, second) == ([(MANY, None)], [(MANY, None)], [])
+    assert (first, told, second) == ([(LONG_JOB_ROWS, None)], [(LONG_JOB_ROWS, None)], [])
     aside.do()
     house.turn()
-    assert second == [(MANY, None)]
+    assert second == [(LONG_JOB_ROWS, None)]
     assert house.desk.is_idle
 
 
@@ -527,7 +527,7 @@ def test_who_waits_for_a_message_gets_one_of_many_as_soon_as_they_are_stored(hou
         got.append(deliveries)
         return True
 
-    house.desk.wait(Waiting("a", "w", None, 3, take))
+    house.desk.add_waiter(PendingLeaseRequest("a", "w", None, 3, take))
     submit_many(house, aside)
     house.turn()
     assert got == []
@@ -538,25 +538,25 @@ def test_who_waits_for_a_message_gets_one_of_many_as_soon_as_they_are_stored(hou
 
 
 def test_many_rows_are_all_in_or_none(house: BatchServer) -> None:
-    rows = [row("queue:a", n) for n in range(MANY)]
+    rows = [row("queue:a", n) for n in range(LONG_JOB_ROWS)]
     bad = house.stage(0, "0-0", *rows, row("queue:a", "x" * 2_000_000))
     with pytest.raises(TooLarge):
         house.commit(0, bad)
     assert house.counts("a") == Counts()
     assert house.desk.is_idle
     entry, _ = house.commit(0, house.stage(0, "1-0", *rows, row("topic:t", "y")))
-    assert (entry.queue_rows, entry.topic_rows) == (MANY, 1)
-    assert house.payloads("a") == [str(n).encode() for n in range(MANY)]
+    assert (entry.queue_rows, entry.topic_rows) == (LONG_JOB_ROWS, 1)
+    assert house.payloads("a") == [str(n).encode() for n in range(LONG_JOB_ROWS)]
     assert house.commit(0)[1] is False
-    assert house.counts("a").ready == MANY
+    assert house.counts("a").ready == LONG_JOB_ROWS
 
 
 def test_what_was_stored_after_duty_ended_is_not_confirmed(house: BatchServer) -> None:
-    house.desk.duty = duty = EndingDuty()
+    house.desk.guard = guard = EndingDuty()
     aside = Slow(house)
     told = submit_many(house, aside)
     house.turn()
-    duty.is_on = False
+    guard.is_on = False
     aside.do()
     house.turn()
     [(_, error)] = told
@@ -569,7 +569,7 @@ def test_what_was_stored_after_duty_ended_is_not_confirmed(house: BatchServer) -
 
 class EndingDuty:
     def __init__(self) -> None:
-        self.is_on = self.takes_in = True
+        self.is_on = self.accepts_new = True
 
     def refusal(self) -> NotActive:
         return NotActive("this node is standby in term 2")

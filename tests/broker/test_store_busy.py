@@ -14,7 +14,7 @@ from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import StoreBusy
 from yirangmq.core.ports import Transaction
 from yirangmq.wire import messages
-from yirangmq.wire.frames import Kind
+from yirangmq.wire.frames import FrameKind
 
 
 @pytest.fixture(params=["sqlite", "files"])
@@ -42,7 +42,7 @@ def test_busy_store_lets_requests_wait_and_stores_them_in_order_once_it_is_free(
     shared.pass_seconds(0.1)
     for number in numbers:
         [answer] = shared.client.heard(number)
-        assert answer.kind is not Kind.ERROR
+        assert answer.kind is not FrameKind.ERROR
     assert shared.server.desk.is_idle
     assert shared.payloads() == [b"1", b"2", b"3"]
 
@@ -55,14 +55,14 @@ def test_busy_store_refuses_each_request_by_its_deadline_and_nothing_of_it_is_st
         late = shared.begin_publish(b"late")
         shared.pass_seconds(1.0)
         [answer] = shared.client.heard(early)
-        assert (answer.kind, answer.value.code) == (Kind.ERROR, "store_busy")
+        assert (answer.kind, answer.value.code) == (FrameKind.ERROR, "store_busy")
         error = messages.error_of(answer.value.code, answer.value.text, None)
         assert isinstance(error, StoreBusy)
         assert error.retry_after == 1
         assert shared.client.heard(late) == []
         assert str(shared.server.desk.last_error) == str(error)
     shared.pass_seconds(0.1)
-    assert shared.client.heard(late)[0].kind is not Kind.ERROR
+    assert shared.client.heard(late)[0].kind is not FrameKind.ERROR
     assert shared.server.desk.last_error is None
     assert shared.payloads() == [b"1", b"late"]
 

@@ -10,7 +10,7 @@ from tests.support.stores import KINDS, Place
 from yirangmq.broker.dead_letters import DeadLetters
 from yirangmq.broker.export_import import export, load
 from yirangmq.broker.queues import Queues
-from yirangmq.broker.store_time import MOST_OFF_MS, Record, read_record, resume, resumed
+from yirangmq.broker.store_time import MAX_OFF_MS, StoreTimeRecord, read_record, resume, resumed
 from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.core.errors import LeaseExpired
 from yirangmq.format.envelope import NewMessage, iso
@@ -47,7 +47,7 @@ class Machine:
         clock = SystemClock(lambda: self.boot_ms * 1_000_000, lambda: self.wall_ms * 1_000_000)
         store = self._place.open()
         queues = Queues(store, clock, TimeOrderedIds(clock.now_ms), "me")
-        resume(queues.verbs.store_time, store)
+        resume(queues.operations.store_time, store)
         with queues:
             yield queues
 
@@ -149,7 +149,7 @@ def test_store_time_after_a_boot_with_the_wall_clock_in_the_future_is_early_once
         assert len(queues.lease("mail")) == 1
 
 
-@pytest.mark.parametrize("wall_off_by", [MOST_OFF_MS + DAY_MS, -50 * 365 * DAY_MS], ids=["2027", "1976"])
+@pytest.mark.parametrize("wall_off_by", [MAX_OFF_MS + DAY_MS, -50 * 365 * DAY_MS], ids=["2027", "1976"])
 def test_store_time_does_not_believe_a_wall_clock_far_off(machine: Machine, wall_off_by: int) -> None:
     """What would be lost for good is kept: a dead letter stays for its retention, a message for its time to live."""
     with machine.process() as queues:
@@ -175,7 +175,7 @@ def test_store_time_of_a_device_that_boots_in_1970_and_is_then_set(machine: Mach
         queues.publish("new", 1)
         [new] = queues.peek("new")
         assert new.envelope is not None
-        assert new.card()["changedAt"] == iso(machine.wall_ms)
+        assert new.row()["changedAt"] == iso(machine.wall_ms)
         [taken] = queues.lease("new")
         assert taken.header["timestamp"] == iso(machine.wall_ms)
 
@@ -217,7 +217,7 @@ def test_store_time_record_costs_no_commit_of_its_own(machine: Machine) -> None:
 
 def test_store_time_of_a_machine_whose_time_since_boot_went_back_is_that_of_another_boot() -> None:
     """A virtual machine that was put back to an earlier state keeps the name of its boot."""
-    record = Record("b", 100, 5_000, 6_000)
+    record = StoreTimeRecord("b", 100, 5_000, 6_000)
     assert resumed(record, "b", 4_900, 9_000) == 100
     assert resumed(record, "b", 4_899, 6_500) == 5_000 + 500 - 4_899
     assert resumed(record, "", 4_900, 6_500) == 5_000 + 500 - 4_900
@@ -232,7 +232,7 @@ def test_store_time_is_shown_on_the_wall_clock_and_exported_on_it(by: int) -> No
         queues.nack(queues.lease("dead")[0].lease_id, "REJECTED")
         clock.set_wall(by)
         [delayed], [dead] = queues.peek("mail", state="delayed"), queues.peek("dead", state="dead")
-        assert delayed.card()["dueAt"] == iso(START_MS + 60_000 + by)
+        assert delayed.row()["dueAt"] == iso(START_MS + 60_000 + by)
         assert dead.failure is not None
         assert dead.failure.failed_at == dead.message.changed_at == clock.wall_ms()
         on_wall, on_store = iso(clock.wall_ms()), iso(clock.now_ms())
@@ -246,7 +246,7 @@ def test_store_time_is_shown_on_the_wall_clock_and_exported_on_it(by: int) -> No
         other.advance(HOUR_MS)
         other.set_wall(by - HOUR_MS)
         load(there, lines)
-        assert there.peek("mail", state="delayed")[0].card()["dueAt"] == delayed.card()["dueAt"]
+        assert there.peek("mail", state="delayed")[0].row()["dueAt"] == delayed.row()["dueAt"]
         other.advance(59_999)
         assert there.lease("mail") == []
         other.advance(1)

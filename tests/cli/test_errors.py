@@ -10,13 +10,13 @@ import pytest
 from tests.support.cli import Cli
 from yirangmq.cli import output
 from yirangmq.cli.connection import RETRIES, retries_for
-from yirangmq.cli.output import EXIT_OF, MEANING, exit_code
+from yirangmq.cli.output import EXIT_CODES, EXIT_MEANINGS, exit_code
 from yirangmq.core.errors import QueueError, every_error
 
 
 def test_every_error_has_its_exit_code_and_every_exit_code_its_meaning() -> None:
-    assert set(EXIT_OF) == {kind.code for kind in every_error()}
-    assert set(EXIT_OF.values()) <= set(MEANING)
+    assert set(EXIT_CODES) == {kind.code for kind in every_error()}
+    assert set(EXIT_CODES.values()) <= set(EXIT_MEANINGS)
     assert exit_code("something_new") == 1
 
 
@@ -107,7 +107,7 @@ def test_our_own_faults_are_said_in_one_line(cli: Cli, monkeypatch: pytest.Monke
     def broken(*args: object) -> int:
         raise ZeroDivisionError("for the test")
 
-    monkeypatch.setattr("yirangmq.cli.connection.of", broken)
+    monkeypatch.setattr("yirangmq.cli.connection.store_location", broken)
     result = cli("status")
     assert (result.code, result.err) == (1, "yirangmq: internal_error: ZeroDivisionError: for the test\n")
     monkeypatch.setenv("YIRANGMQ_TRACEBACK", "1")
@@ -123,7 +123,7 @@ def test_being_stopped(cli: Cli, monkeypatch: pytest.MonkeyPatch, error: BaseExc
     def stopped(*args: object) -> int:
         raise error
 
-    monkeypatch.setattr("yirangmq.cli.connection.of", stopped)
+    monkeypatch.setattr("yirangmq.cli.connection.store_location", stopped)
     result = cli("status")
     assert (result.code, result.out) == (code, "")
     assert (result.err == "") == (code != 1)
@@ -196,7 +196,7 @@ def test_a_stream_is_counted(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_command_gives_up_soon_unless_another_node_may_take_over(cli: Cli) -> None:
     people = cli("status --store unix:nowhere.sock")
-    assert people.code == EXIT_OF["unreachable"]
+    assert people.code == EXIT_CODES["unreachable"]
     assert f"tried {RETRIES + 1} times" in people.err
     assert "is a server running there? 'yirangmq serve' starts one" in people.err
     assert retries_for("unix:nowhere.sock") == RETRIES

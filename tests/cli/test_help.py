@@ -14,7 +14,7 @@ from yirangmq.cli.command import Command
 
 
 def every_command() -> Iterator[tuple[str, Command]]:
-    for name in main.TABLE:
+    for name in main.COMMAND_MODULES:
         command = main.load(name)
         yield name, command
         for verb, (_, inner) in command.subcommands.items():

@@ -92,7 +92,7 @@ def left_by_a_kill(url: str, folder: Path) -> None:
         store = served(live)
         queues = open_for_test(store=store, clock=ManualClock(), ids=OrderedIds())
         queues.publish_many("mail", [{"n": n} for n in range(4)])
-        store._commit_aside()
+        store._run_background_commit()
         first, second = queues.lease("mail", 2)
         queues.ack(first.lease_id)
         queues.nack(second.lease_id, "REJECTED", "no")

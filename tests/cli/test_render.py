@@ -2,10 +2,10 @@
 
 import pytest
 
-from yirangmq.cli.arguments import span
-from yirangmq.cli.table import Column, cut, measure, render, safe
+from yirangmq.cli.arguments import format_duration
+from yirangmq.cli.table import TableColumn, cut, measure, render, safe
 
-COLUMNS = (Column("name", shrinks=True), Column("count", right=True), Column("text", shrinks=True))
+COLUMNS = (TableColumn("name", shrinks=True), TableColumn("count", right=True), TableColumn("text", shrinks=True))
 
 
 def test_columns_are_aligned() -> None:
@@ -41,7 +41,7 @@ def test_a_screen_too_narrow_for_anything_still_shows_something() -> None:
 )
 def test_control_characters_are_shown_not_obeyed(text: str, shown: str) -> None:
     assert safe(text) == shown
-    assert list(render((Column("x"),), [(text,)], None))[1] == shown
+    assert list(render((TableColumn("x"),), [(text,)], None))[1] == shown
 
 
 def test_cut() -> None:
@@ -54,4 +54,4 @@ def test_cut() -> None:
     ("seconds", "text"), [(None, None), (0.4, "0s"), (59, "59s"), (61, "1m 1s"), (3700, "1h 1m"), (90_000, "1d 1h")]
 )
 def test_spans_of_time(seconds: float | None, text: str | None) -> None:
-    assert span(seconds) == text
+    assert format_duration(seconds) == text

@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.support.wait import PATIENCE
 from yirangmq.client.connect import connect, connect_async
-from yirangmq.wire.frames import FrameReader, Kind, encode
+from yirangmq.wire.frames import FrameKind, FrameReader, encode
 
 SOON = PATIENCE / 2
 """Longer than anything here takes, shorter than it waits for what nobody sends."""
@@ -85,11 +85,11 @@ class BadLine:
     def __init__(self, server: str) -> None:
         self._server = server.removeprefix("unix:")
         self._listener = socket.create_server(("localhost", 0))
-        self._lose_answers: list[Kind] = []
-        self._lose_requests: list[Kind] = []
+        self._lose_answers: list[FrameKind] = []
+        self._lose_requests: list[FrameKind] = []
         self._threads: list[threading.Thread] = []
         self._open: set[socket.socket] = set()
-        self.requests: list[Kind] = []
+        self.requests: list[FrameKind] = []
         self.losses = 0
         self._start(self._accept)
 
@@ -97,10 +97,10 @@ class BadLine:
     def address(self) -> str:
         return f"tcp://localhost:{self._listener.getsockname()[1]}"
 
-    def lose_answer(self, *kinds: Kind) -> None:
+    def lose_answer(self, *kinds: FrameKind) -> None:
         self._lose_answers += kinds
 
-    def lose_request(self, *kinds: Kind) -> None:
+    def lose_request(self, *kinds: FrameKind) -> None:
         self._lose_requests += kinds
 
     def close(self) -> None:
@@ -133,13 +133,13 @@ class BadLine:
 
     def _forward(self, client: socket.socket, server: socket.socket, lost: set[int]) -> None:
         for kind, request, body in _frames(client):
-            self.requests.append(Kind(kind))
+            self.requests.append(FrameKind(kind))
             if kind in self._lose_requests:
-                self._lose_requests.remove(Kind(kind))
+                self._lose_requests.remove(FrameKind(kind))
                 self.losses += 1
                 break
             if kind in self._lose_answers:
-                self._lose_answers.remove(Kind(kind))
+                self._lose_answers.remove(FrameKind(kind))
                 lost.add(request)
             with contextlib.suppress(OSError):
                 server.sendall(encode(kind, request, body))

@@ -2,25 +2,28 @@
 
 import pytest
 
-from yirangmq.client.address import Address, is_address, named, read_addresses
+from yirangmq.client.address import ServerAddress, is_address, parse_named_address, read_addresses
 from yirangmq.core.errors import BadInput
 
 
 @pytest.mark.parametrize(
     ("text", "address"),
     [
-        ("unix:/run/y.sock", Address("unix", path="/run/y.sock")),
-        ("unix:///run/y.sock", Address("unix", path="/run/y.sock")),
-        ("unix:y.sock", Address("unix", path="y.sock")),
-        ("unix:/run/y.sock?token=a%26b", Address("unix", path="/run/y.sock", token="a&b")),
-        ("tcp://host:7000", Address("tcp", host="host", port=7000)),
-        ("tcp://[::1]:7000", Address("tcp", host="::1", port=7000)),
-        ("tcp://host:7000?token=s%2C", Address("tcp", host="host", port=7000, token="s,")),
-        ("tcp://host:7000?tls=1&ca=/etc/ca.pem", Address("tcp", host="host", port=7000, tls=True, ca="/etc/ca.pem")),
-        ("tls://host:7000", Address("tcp", host="host", port=7000, tls=True)),
+        ("unix:/run/y.sock", ServerAddress("unix", path="/run/y.sock")),
+        ("unix:///run/y.sock", ServerAddress("unix", path="/run/y.sock")),
+        ("unix:y.sock", ServerAddress("unix", path="y.sock")),
+        ("unix:/run/y.sock?token=a%26b", ServerAddress("unix", path="/run/y.sock", token="a&b")),
+        ("tcp://host:7000", ServerAddress("tcp", host="host", port=7000)),
+        ("tcp://[::1]:7000", ServerAddress("tcp", host="::1", port=7000)),
+        ("tcp://host:7000?token=s%2C", ServerAddress("tcp", host="host", port=7000, token="s,")),
+        (
+            "tcp://host:7000?tls=1&ca=/etc/ca.pem",
+            ServerAddress("tcp", host="host", port=7000, tls=True, ca="/etc/ca.pem"),
+        ),
+        ("tls://host:7000", ServerAddress("tcp", host="host", port=7000, tls=True)),
     ],
 )
-def test_an_address_is_read(text: str, address: Address) -> None:
+def test_an_address_is_read(text: str, address: ServerAddress) -> None:
     assert read_addresses(text) == (address,)
     assert is_address(text)
 
@@ -90,7 +93,7 @@ def test_a_list_may_say_the_scheme_once() -> None:
 )
 def test_an_address_that_a_server_names_is_taken_if_it_is_as_safe(here: str, text: str, wanted: str | None) -> None:
     [like] = read_addresses(here)
-    found = named(text, like)
+    found = parse_named_address(text, like)
     assert (None if found is None else str(found)) == wanted
     if found is not None:
         assert (found.token, found.ca) == (like.token, like.ca)

@@ -14,9 +14,9 @@ from tests.support.wait import PATIENCE, until
 from yirangmq.client import blocking_transport
 from yirangmq.client.connect import connect
 from yirangmq.client.sync_client import Client
-from yirangmq.core.adaptive_spin import Vigil
+from yirangmq.core.adaptive_spin import AdaptiveSpin
 from yirangmq.wire import messages
-from yirangmq.wire.frames import Kind
+from yirangmq.wire.frames import FrameKind
 
 
 class Watched:
@@ -34,9 +34,9 @@ class Watched:
 def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
     """With another processor for the server, and answers that are always worth it, however slow this machine is."""
     watched = Watched()
-    monkeypatch.setattr(blocking_transport, "give_way", watched)
+    monkeypatch.setattr(blocking_transport, "yield_processor", watched)
     monkeypatch.setattr(blocking_transport, "processors", lambda: 2)
-    monkeypatch.setattr(Vigil, "seconds", property(lambda self: 0.05))
+    monkeypatch.setattr(AdaptiveSpin, "seconds", property(lambda self: 0.05))
     return watched
 
 
@@ -93,7 +93,7 @@ def test_it_falls_asleep_when_nothing_comes(server: RunningServer, watched: Watc
 def test_a_slow_server_is_slept_for(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it learns from: three answers that took long, then none is looked out for."""
     watched = Watched()
-    monkeypatch.setattr(blocking_transport, "give_way", watched)
+    monkeypatch.setattr(blocking_transport, "yield_processor", watched)
     monkeypatch.setattr(blocking_transport, "processors", lambda: 2)
     with connect(server.unix) as client:
         for _ in range(3):
@@ -106,10 +106,10 @@ def test_a_slow_server_is_slept_for(server: RunningServer, monkeypatch: pytest.M
 def test_it_never_waits_longer_than_it_may(watched: Watched) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        line = blocking_transport.BlockingLine(ours, 1, None, stay_awake=True)
-        slot = blocking_transport.run(line.ask(Kind.PING, messages.Empty()))
+        line = blocking_transport.BlockingTransport(ours, 1, None, stay_awake=True)
+        slot = blocking_transport.run(line.request(FrameKind.PING, messages.Empty()))
         began = time.monotonic()
-        assert blocking_transport.run(line.listen(slot, 0.005)) is False
+        assert blocking_transport.run(line.wait_for_data(slot, 0.005)) is False
         assert time.monotonic() - began < 0.04  # and not the twentieth of a second it would stay awake
 
 
@@ -122,8 +122,10 @@ def test_what_was_read_by_one_who_is_interrupted_is_not_taken_for_read(server: R
     an answer on it gets it on another one at once."""
     with connect(server.unix, timeout=PATIENCE) as client:
         client.ping()
-        [line] = [one for one in gc.get_objects() if isinstance(one, blocking_transport.BlockingLine) and one.is_alive]
-        whole, reader, is_armed = line._channel, threading.current_thread(), [True]
+        [line] = [
+            one for one in gc.get_objects() if isinstance(one, blocking_transport.BlockingTransport) and one.is_alive
+        ]
+        whole, reader, is_armed = line._socket, threading.current_thread(), [True]
 
         class Channel:
             def __getattr__(self, name: str) -> Any:
@@ -136,7 +138,7 @@ def test_what_was_read_by_one_who_is_interrupted_is_not_taken_for_read(server: R
                     raise Interrupt
                 return count
 
-        line._channel = Channel()  # type: ignore[assignment]
+        line._socket = Channel()  # type: ignore[assignment]
         with ThreadPoolExecutor(1) as threads:
 
             def other() -> None:

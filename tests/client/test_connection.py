@@ -5,42 +5,43 @@ from typing import Any
 
 import pytest
 
-from yirangmq.client.address import Address, read_addresses
-from yirangmq.client.blocking_transport import Turn, run
-from yirangmq.client.connection import BACKOFF, Courier, Errand, Pipeline
-from yirangmq.client.session import Lost, Reply, Slot
-from yirangmq.client.transport import Terms
+from yirangmq.client.address import ServerAddress, read_addresses
+from yirangmq.client.blocking_transport import ThreadLock, run
+from yirangmq.client.connection import BACKOFF, PendingRequest, Pipeline, ReconnectingConnection
+from yirangmq.client.session import ConnectionLost, Reply, Slot
+from yirangmq.client.transport import ClientOptions
 from yirangmq.core.errors import BadInput, NotAllowed, Unreachable
 from yirangmq.wire import messages
-from yirangmq.wire.frames import Kind
+from yirangmq.wire.frames import FrameKind
 
-WELCOME = Reply(Kind.WELCOME, messages.Welcome("s", "n", "full", 1000))
-PONG = Reply(Kind.PONG, messages.Empty())
+WELCOME = Reply(FrameKind.WELCOME, messages.Welcome("s", "n", "full", 1000))
+PONG = Reply(FrameKind.PONG, messages.Empty())
 
 SILENCE = object()
 """A while in which nothing is heard."""
 
 
 class Script:
-    """Connections that do as they are told: each is a list of answers, ``Lost`` among them, or an error to dialing."""
+    """Connections that do as they are told: each is a list of answers, ``ConnectionLost`` among them, or an error to
+    dialing."""
 
     def __init__(self, *lines: Any) -> None:
         self._lines = list(lines)
         self.dialled: list[str] = []
         self.slept: list[float] = []
-        self.sent: list[tuple[int, Kind]] = []
+        self.sent: list[tuple[int, FrameKind]] = []
 
-    def turn(self) -> Turn:
-        return Turn()
+    def lock(self) -> ThreadLock:
+        return ThreadLock()
 
-    async def dial(self, address: Address, seconds: float, patience: float) -> "ScriptedLine":
+    async def dial(self, address: ServerAddress, seconds: float, patience: float) -> "ScriptedLine":
         self.dialled.append(str(address))
         answers = self._lines.pop(0) if self._lines else OSError("nobody")
         if isinstance(answers, Exception):
             raise answers
         return ScriptedLine(self, [WELCOME, *answers])
 
-    async def speaks_tls(self, address: Address, seconds: float) -> bool:
+    async def speaks_tls(self, address: ServerAddress, seconds: float) -> bool:
         return False
 
     async def sleep(self, seconds: float) -> None:
@@ -55,18 +56,18 @@ class ScriptedLine:
         self.process = os.getpid()
         self.is_alive = True
 
-    def greeted(self, welcome: messages.Welcome) -> None:
+    def apply_welcome(self, welcome: messages.Welcome) -> None:
         self.welcome = welcome
 
-    async def ask(self, kind: Kind, body: Any) -> Slot:
+    async def request(self, kind: FrameKind, body: Any) -> Slot:
         self._script.sent.append((self._number, kind))
         if not self.is_alive:
-            raise Lost("gone")
+            raise ConnectionLost("gone")
         return Slot(kind, 1)
 
     async def answer(self, slot: Slot, seconds: float) -> Reply:
-        answer = self._answers.pop(0) if self._answers else Lost("silence")
-        if isinstance(answer, Lost):
+        answer = self._answers.pop(0) if self._answers else ConnectionLost("silence")
+        if isinstance(answer, ConnectionLost):
             self.is_alive = False
             raise answer
         reply: Reply = answer
@@ -75,22 +76,22 @@ class ScriptedLine:
     async def subscribe(self, stream: Any, body: Any) -> int:
         raise NotImplementedError
 
-    def cancelled(self, number: int) -> None:
+    def remove_subscription(self, number: int) -> None:
         raise NotImplementedError
 
-    def follow(self, feed: Any) -> None:
+    def set_topic_inbox(self, feed: Any) -> None:
         raise NotImplementedError
 
-    def taken(self) -> None:
+    def notify_taken(self) -> None:
         raise NotImplementedError
 
-    def forget(self, slot: Slot) -> None:
+    def abandon(self, slot: Slot) -> None:
         pass
 
-    def glance(self) -> None:
+    def process_received(self) -> None:
         raise NotImplementedError
 
-    async def listen(self, one: Any, seconds: float) -> bool:
+    async def wait_for_data(self, one: Any, seconds: float) -> bool:
         """False for each ``SILENCE`` of the script."""
         is_silent = bool(self._answers) and self._answers[0] is SILENCE
         if is_silent:
@@ -103,13 +104,15 @@ class ScriptedLine:
 
 def courier(
     script: Script, addresses: str = "unix:/a", retries: int = 3, chance: float = 0.5, timeout: float = 1.0
-) -> Courier:
-    return Courier(script, Terms(read_addresses(addresses), "c", timeout, retries), lambda: chance)
+) -> ReconnectingConnection:
+    return ReconnectingConnection(
+        script, ClientOptions(read_addresses(addresses), "c", timeout, retries), lambda: chance
+    )
 
 
-def asked(courier: Courier, count: int = 1, window: int = 8) -> list[Errand]:
+def asked(courier: ReconnectingConnection, count: int = 1, window: int = 8) -> list[PendingRequest]:
     """Pings, several on their way at once, each seen through to its answer."""
-    errands = [Errand(Kind.PING, messages.Empty()) for _ in range(count)]
+    errands = [PendingRequest(FrameKind.PING, messages.Empty()) for _ in range(count)]
     pipeline = Pipeline(courier, window)
 
     async def all_of_them() -> None:
@@ -124,7 +127,7 @@ def asked(courier: Courier, count: int = 1, window: int = 8) -> list[Errand]:
 def test_pauses_grow_to_a_limit_and_tries_are_counted() -> None:
     script = Script()
     with pytest.raises(Unreachable, match=r"unix:/a: nobody \(tried 9 times\)"):
-        run(courier(script, retries=8).line())
+        run(courier(script, retries=8).transport())
     assert len(script.dialled) == 9
     assert script.slept == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0]
 
@@ -133,18 +136,18 @@ def test_pauses_grow_to_a_limit_and_tries_are_counted() -> None:
 def test_chance_spreads_the_pauses_by_half(chance: float) -> None:
     script = Script()
     with pytest.raises(Unreachable):
-        run(courier(script, retries=1, chance=chance).line())
+        run(courier(script, retries=1, chance=chance).transport())
     assert script.slept == [BACKOFF.first * (0.5 + chance)]
 
 
 def test_every_address_has_its_turn_before_a_pause() -> None:
     script = Script(OSError("1"), OSError("2"), OSError("3"), [])
-    run(courier(script, "unix:/a,unix:/b").line())
+    run(courier(script, "unix:/a,unix:/b").transport())
     assert (script.dialled, len(script.slept)) == (["unix:/a", "unix:/b", "unix:/a", "unix:/b"], 1)
 
 
 def test_the_address_that_worked_is_tried_first_after_a_loss() -> None:
-    script = Script(OSError("1"), [Lost("cut")], [PONG])
+    script = Script(OSError("1"), [ConnectionLost("cut")], [PONG])
     assert asked(courier(script, "unix:/a,unix:/b"))[0].resent
     assert script.dialled == ["unix:/a", "unix:/b", "unix:/b"]
 
@@ -159,60 +162,67 @@ def test_a_server_that_takes_connections_and_drops_requests_is_given_up_too() ->
 
 def test_a_wrong_token_or_a_foreign_tongue_is_not_tried_again() -> None:
     for error in (NotAllowed("token"), BadInput("version 9", field="version")):
-        lost = Lost("refused")
+        lost = ConnectionLost("refused")
         lost.__cause__ = error
         script = Script([])
         refused = ScriptedLine(script, [lost])
 
-        async def dial(address: Address, seconds: float, patience: float, line: ScriptedLine = refused) -> ScriptedLine:
-            return line
+        async def dial(
+            address: ServerAddress, seconds: float, patience: float, transport: ScriptedLine = refused
+        ) -> ScriptedLine:
+            return transport
 
         script.dial = dial  # type: ignore[method-assign]
         with pytest.raises(type(error)):
-            run(courier(script).line())
+            run(courier(script).transport())
         assert script.slept == []
 
 
 def test_after_a_loss_all_that_is_unanswered_is_sent_again_in_order() -> None:
-    script = Script([PONG, Lost("cut")], [PONG] * 9)
+    script = Script([PONG, ConnectionLost("cut")], [PONG] * 9)
     errands = asked(courier(script), 5)
     assert [errand.sent for errand in errands] == [1, 2, 2, 2, 2]
-    assert script.sent == [(1, Kind.HELLO), *[(1, Kind.PING)] * 5, (2, Kind.HELLO), *[(2, Kind.PING)] * 4]
+    assert script.sent == [
+        (1, FrameKind.HELLO),
+        *[(1, FrameKind.PING)] * 5,
+        (2, FrameKind.HELLO),
+        *[(2, FrameKind.PING)] * 4,
+    ]
 
 
 def test_no_more_than_the_window_are_on_their_way() -> None:
-    script = Script([PONG] * 2 + [Lost("cut")], [PONG] * 9)
+    script = Script([PONG] * 2 + [ConnectionLost("cut")], [PONG] * 9)
     errands = asked(courier(script), 6, window=2)
     assert sum(errand.resent for errand in errands) == 2
 
 
 def test_a_server_that_says_later_is_asked_later() -> None:
-    later = Reply(Kind.ERROR, messages.Failed("unavailable", "full", None))
+    later = Reply(FrameKind.ERROR, messages.ErrorBody("unavailable", "full", None))
     script = Script([later, later, PONG])
     assert asked(courier(script))[0].sent == 3
     assert script.slept == [BACKOFF.first]
 
 
 def test_any_other_refusal_is_an_answer() -> None:
-    script = Script([Reply(Kind.ERROR, messages.Failed("bad_input", "no", "queue"))])
+    script = Script([Reply(FrameKind.ERROR, messages.ErrorBody("bad_input", "no", "queue"))])
     [errand] = asked(courier(script))
     with pytest.raises(BadInput, match="queue: no"):
-        errand.value(Kind.PONG)
+        errand.value(FrameKind.PONG)
     assert script.slept == []
 
 
 def test_a_closed_one_dials_no_more() -> None:
     script = Script([], [])
     one = courier(script)
-    run(one.line())
+    run(one.transport())
     run(one.close())
     with pytest.raises(Unreachable, match="closed"):
-        run(one.line())
+        run(one.transport())
     assert len(script.dialled) == 1
 
 
-def frozen() -> Lost:
-    lost = Lost("no answer")
+def frozen() -> ConnectionLost:
+    lost = ConnectionLost("no answer")
     lost.__cause__ = TimeoutError("no answer")
     return lost
 
@@ -221,4 +231,4 @@ def test_a_silent_server_is_asked_whether_it_is_there_and_left_for_the_next_addr
     script = Script([SILENCE, PONG, SILENCE, frozen()], [PONG])
     asked(courier(script, "unix:/a,unix:/b", timeout=600.0))
     assert script.dialled == ["unix:/a", "unix:/b"]
-    assert [kind for _, kind in script.sent].count(Kind.PING) == 4, "the request, two questions, the request again"
+    assert [kind for _, kind in script.sent].count(FrameKind.PING) == 4, "the request, two questions, the request again"

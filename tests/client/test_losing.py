@@ -13,10 +13,10 @@ from tests.support.server import RunningServer
 from tests.support.wait import PATIENCE, STALL_SECONDS
 from yirangmq import NewMessage, NotAllowed, Unreachable
 from yirangmq.client import blocking_transport
-from yirangmq.client.connection import Courier
+from yirangmq.client.connection import ReconnectingConnection
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.testing import CountingIds, ManualClock
-from yirangmq.wire.frames import Kind
+from yirangmq.wire.frames import FrameKind
 
 
 @pytest.fixture
@@ -35,14 +35,14 @@ def everything(queues: Any) -> list[Any]:
 
 
 def test_a_message_whose_answer_was_lost_is_stored_once_and_is_no_duplicate(queues: Any, line: BadLine) -> None:
-    line.lose_answer(Kind.PUBLISH)
+    line.lose_answer(FrameKind.PUBLISH)
     stored = queues.publish("mail", "once")
     assert (stored.id, stored.duplicate, line.losses) == ("m-1", False, 1)
     assert everything(queues) == ["once"]
 
 
 def test_a_request_that_was_lost_is_asked_again(queues: Any, line: BadLine) -> None:
-    line.lose_request(Kind.PUBLISH, Kind.LEASE, Kind.ACK)
+    line.lose_request(FrameKind.PUBLISH, FrameKind.LEASE, FrameKind.ACK)
     assert queues.publish("mail", "once").duplicate is False
     [delivery] = queues.lease("mail")
     queues.ack(delivery.lease_id)
@@ -51,7 +51,7 @@ def test_a_request_that_was_lost_is_asked_again(queues: Any, line: BadLine) -> N
 
 def test_a_real_duplicate_is_told_also_after_a_loss(queues: Any, line: BadLine) -> None:
     queues.publish("mail", NewMessage(payload="first", deduplication_key="k"))
-    line.lose_answer(Kind.PUBLISH)
+    line.lose_answer(FrameKind.PUBLISH)
     stored = queues.publish("mail", NewMessage(payload="second", deduplication_key="k"))
     assert (stored.id, stored.duplicate, line.losses) == ("m-1", True, 1)
     assert everything(queues) == ["first"]
@@ -59,8 +59,8 @@ def test_a_real_duplicate_is_told_also_after_a_loss(queues: Any, line: BadLine) 
 
 def test_many_messages_with_losses_among_them_are_all_there_once_and_in_order(queues: Any, line: BadLine) -> None:
     for _ in range(5):
-        line.lose_answer(Kind.PUBLISH)
-        line.lose_request(Kind.PUBLISH)
+        line.lose_answer(FrameKind.PUBLISH)
+        line.lose_request(FrameKind.PUBLISH)
     stored = queues.publish_many("mail", range(3000))
     assert line.losses >= 5
     assert [(one.id, one.duplicate) for one in stored] == [(f"m-{n}", False) for n in range(1, 3001)]
@@ -70,7 +70,7 @@ def test_many_messages_with_losses_among_them_are_all_there_once_and_in_order(qu
 def test_settling_is_repeated_without_harm(queues: Any, line: BadLine) -> None:
     queues.publish_many("mail", range(4))
     acked, nacked, extended, released = queues.lease("mail", 4)
-    line.lose_answer(Kind.ACK, Kind.NACK, Kind.EXTEND, Kind.RELEASE)
+    line.lose_answer(FrameKind.ACK, FrameKind.NACK, FrameKind.EXTEND, FrameKind.RELEASE)
     queues.ack(acked.lease_id)
     queues.nack(nacked.lease_id, delay=60)
     queues.extend(extended.lease_id, 60)
@@ -83,7 +83,7 @@ def test_a_lease_whose_answer_was_lost_is_asked_again_and_the_lost_one_lapses(
     queues: Any, line: BadLine, clock: ManualClock
 ) -> None:
     queues.publish_many("mail", ["lost", "found"])
-    line.lose_answer(Kind.LEASE)
+    line.lose_answer(FrameKind.LEASE)
     assert [delivery.value() for delivery in queues.lease("mail")] == ["found"]
     assert queues.counts("mail").leased == 2
     clock.advance(31_000)
@@ -94,7 +94,7 @@ def test_a_lease_whose_answer_was_lost_is_asked_again_and_the_lost_one_lapses(
 
 def test_any_other_method_is_asked_again(queues: Any, line: BadLine) -> None:
     queues.publish("mail", 1)
-    line.lose_answer(Kind.CALL, Kind.PING)
+    line.lose_answer(FrameKind.CALL, FrameKind.PING)
     assert queues.drop("mail", ["m-1"]) == [None]
     assert queues.ping() > 0
     assert queues.counts("mail").dropped == 1
@@ -199,9 +199,9 @@ def test_a_server_that_falls_silent_is_asked_again(
 ) -> None:
     queues = connecting(server.unix, timeout=0.2, retries=50)
     asleep, awake = threading.Event(), threading.Event()
-    pause = Courier.pause
+    pause = ReconnectingConnection.pause
 
-    async def ask_again(courier: Courier, tries: int, why: Exception) -> None:
+    async def ask_again(courier: ReconnectingConnection, tries: int, why: Exception) -> None:
         awake.set()
         await pause(courier, tries, why)
 
@@ -209,7 +209,7 @@ def test_a_server_that_falls_silent_is_asked_again(
         asleep.set()
         awake.wait(STALL_SECONDS / 2)
 
-    monkeypatch.setattr(Courier, "pause", ask_again)
+    monkeypatch.setattr(ReconnectingConnection, "pause", ask_again)
     server.do(fall_silent)
     assert asleep.wait(PATIENCE)
     try:
@@ -223,7 +223,7 @@ def test_a_server_that_falls_silent_is_asked_again(
 def test_an_answer_that_takes_several_reads_is_waited_for(
     server: RunningServer, connecting: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blocking_transport, "PLAIN_SECONDS", 0.05)
+    monkeypatch.setattr(blocking_transport, "SOCKET_TIMEOUT_SECONDS", 0.05)
     queues = connecting(server.unix, timeout=PATIENCE, retries=0)
     assert queues.call("wait", seconds=0.3) == "waited"
     assert queues.lease("mail", wait=0.3) == []

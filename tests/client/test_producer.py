@@ -16,9 +16,9 @@ from tests.support.wait import PATIENCE, until
 from yirangmq.client import producer as sender_module
 from yirangmq.client.connect import connect_async
 from yirangmq.core.errors import BadInput, QueueError, Unreachable
-from yirangmq.core.ports import Stored
+from yirangmq.core.ports import AddResult
 from yirangmq.wire import messages
-from yirangmq.wire.frames import FrameReader, Kind
+from yirangmq.wire.frames import FrameKind, FrameReader
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_what_was_sent_is_there_in_its_order_once_settled(queues: Any, window: i
 
 
 def test_receipts_are_told_in_order(queues: Any) -> None:
-    told: list[Stored] = []
+    told: list[AddResult] = []
     out = Out(queues, 4, told=told.append)
     ids = [out.send(number) for number in range(20)]
     out.settle()
@@ -90,7 +90,7 @@ def test_a_message_that_cannot_be_one_is_refused_at_once(queues: Any) -> None:
 
 def test_every_refusal_is_told_and_what_raised_it_was_not_sent(queues: Any) -> None:
     queues.set_policy("mail", {"quota": {"maxMessages": 3}})
-    told: list[Stored] = []
+    told: list[AddResult] = []
     out = Out(queues, 2, told=told.append)
     sent: list[str] = []
     refused: set[str] = set()
@@ -134,9 +134,9 @@ def test_a_refusal_is_heard_of_by_the_next_call_where_there_was_time(client: Any
 def test_whoever_is_told_may_send(queues: Any) -> None:
     if isinstance(queues, InLoop):
         pytest.skip("its coroutines are run from outside of the loop")
-    told: list[Stored] = []
+    told: list[AddResult] = []
 
-    def tell(receipt: Stored) -> None:
+    def tell(receipt: AddResult) -> None:
         told.append(receipt)
         if len(told) < 5:
             out.send("again")
@@ -231,19 +231,25 @@ class HandingOver:
         with suppress(OSError), channel:
             while data := channel.recv(65536):
                 for kind, number, body in reader.feed(data):
-                    answer = self._answer(Kind(kind), number, messages.read(Kind(kind), bytes(body)), is_handing_over)
+                    answer = self._answer(
+                        FrameKind(kind), number, messages.read(FrameKind(kind), bytes(body)), is_handing_over
+                    )
                     channel.sendall(answer)
 
-    def _answer(self, kind: Kind, number: int, said: Any, is_handing_over: bool) -> bytes | bytearray:
-        if kind is Kind.HELLO:
-            return messages.frame(Kind.WELCOME, number, messages.Welcome("x", "n", "sync", 1 << 24))
-        if kind is not Kind.PUBLISH:
+    def _answer(self, kind: FrameKind, number: int, said: Any, is_handing_over: bool) -> bytes | bytearray:
+        if kind is FrameKind.HELLO:
+            return messages.frame(FrameKind.WELCOME, number, messages.Welcome("x", "n", "sync", 1 << 24))
+        if kind is not FrameKind.PUBLISH:
             return b""
         if is_handing_over:
             self.turned_away += 1
-            return messages.frame(Kind.ERROR, number, messages.Failed("not_active", "this node is handing over"))
+            return messages.frame(
+                FrameKind.ERROR, number, messages.ErrorBody("not_active", "this node is handing over")
+            )
         self.stored += [message.payload for message in said.messages]
-        return messages.frame(Kind.STORED, number, messages.PublishReply([message.id for message in said.messages]))
+        return messages.frame(
+            FrameKind.STORED, number, messages.PublishReply([message.id for message in said.messages])
+        )
 
     def close(self) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
@@ -254,7 +260,7 @@ class HandingOver:
 def test_who_is_turned_away_sends_again_elsewhere_in_order(connecting: Connect, is_slow: bool) -> None:
     """``is_slow``: the server hears of each message before the next one is sent."""
     server = HandingOver()
-    told: list[Stored] = []
+    told: list[AddResult] = []
     out = Out(connecting(server.address), told=told.append)
     ids = []
     for number in range(20):
@@ -279,11 +285,11 @@ def test_leaving_the_client_waits_for_what_was_sent(server: RunningServer, conne
 @pytest.mark.parametrize("lose", ["lose_answer", "lose_request"])
 def test_a_lost_connection_neither_loses_nor_doubles_anything(line: BadLine, connecting: Connect, lose: str) -> None:
     client = connecting(line.address)
-    told: list[Stored] = []
+    told: list[AddResult] = []
     out = Out(client, 8, told=told.append)
     ids = [out.send(number) for number in range(10)]
     for _ in range(3):
-        getattr(line, lose)(Kind.PUBLISH)
+        getattr(line, lose)(FrameKind.PUBLISH)
         ids += [out.send(number) for number in range(10)]
     out.settle()
     assert there(client) == ids
@@ -320,7 +326,7 @@ def test_where_nobody_answers_any_more_that_is_said_and_what_was_sent_is_not_for
 
 
 def test_only_so_many_bytes_are_on_their_way(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sender_module, "MOST_BYTES", 3000)
+    monkeypatch.setattr(sender_module, "MAX_UNANSWERED_BYTES", 3000)
     out = Out(client)
     core = getattr(out._it, "_core", out._it)
     for _ in range(20):

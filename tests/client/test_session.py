@@ -5,50 +5,50 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from yirangmq.client import session
-from yirangmq.client.session import Conversation, Lost, Slot, Stream
+from yirangmq.client.session import ClientSession, ConnectionLost, QueueInbox, Slot
 from yirangmq.core.errors import BadInput, NotAllowed, QueueError, TooLarge, Unavailable
 from yirangmq.wire import messages as calls
-from yirangmq.wire.frames import FrameReader, Kind, encode
+from yirangmq.wire.frames import FrameKind, FrameReader, encode
 
 PING = calls.Empty()
 
 
-def hear(talk: Conversation, data: bytes) -> tuple[list[session.News], bytes]:
+def hear(talk: ClientSession, data: bytes) -> tuple[list[session.DataSource], bytes]:
     """Bytes from the server, put where it wants them."""
     news, back = [], b""
     while data:
-        room = talk.room()[: len(data)]
-        room[:] = data[: len(room)]
-        data = data[len(room) :]
-        found, owed = talk.receive(len(room))
+        free_space = talk.free_space()[: len(data)]
+        free_space[:] = data[: len(free_space)]
+        data = data[len(free_space) :]
+        found, owed = talk.receive(len(free_space))
         news += found
         back += owed
     return news, back
 
 
-def asked(talk: Conversation, kind: Kind = Kind.PING) -> Slot:
-    return talk.ask(kind, PING if kind is Kind.PING else calls.Lease("q", 1))[0]
+def asked(talk: ClientSession, kind: FrameKind = FrameKind.PING) -> Slot:
+    return talk.request(kind, PING if kind is FrameKind.PING else calls.Lease("q", 1))[0]
 
 
 def delivered(number: int, *leases: str) -> bytes:
-    messages = [calls.Incoming(lease, f"m{lease}", 1, 2, 3, "", b"x", False) for lease in leases]
-    return calls.frame(Kind.DELIVER, number, calls.Deliver("q", messages))
+    messages = [calls.DeliveredMessageBody(lease, f"m{lease}", 1, 2, 3, "", b"x", False) for lease in leases]
+    return calls.frame(FrameKind.DELIVER, number, calls.Deliver("q", messages))
 
 
 def test_answers_find_who_asked_in_whatever_order_they_come() -> None:
-    talk = Conversation()
+    talk = ClientSession()
     first, second = asked(talk), asked(talk)
-    answers = [calls.frame(Kind.RESULT, slot.number, calls.Result(slot.number)) for slot in (second, first)]
+    answers = [calls.frame(FrameKind.RESULT, slot.number, calls.Result(slot.number)) for slot in (second, first)]
     assert hear(talk, b"".join(answers)) == ([second, first], b"")
     for slot in (first, second):
         assert slot.reply is not None
-        assert slot.reply.wanted(Kind.RESULT).value == slot.number
+        assert slot.reply.wanted(FrameKind.RESULT).value == slot.number
 
 
 def test_bytes_may_come_in_any_pieces() -> None:
-    data = calls.frame(Kind.PONG, 1, PING) + calls.frame(Kind.RESULT, 2, calls.Result({"a": [1, "b"]}))
+    data = calls.frame(FrameKind.PONG, 1, PING) + calls.frame(FrameKind.RESULT, 2, calls.Result({"a": [1, "b"]}))
     for at in range(len(data) + 1):
-        talk = Conversation()
+        talk = ClientSession()
         slots = [asked(talk), asked(talk)]
         assert hear(talk, data[:at])[0] + hear(talk, data[at:])[0] == slots
         assert slots[1].reply is not None
@@ -56,90 +56,90 @@ def test_bytes_may_come_in_any_pieces() -> None:
 
 
 def test_what_is_pushed_waits_in_the_stream_in_its_order() -> None:
-    talk, stream = Conversation(), Stream()
+    talk, stream = ClientSession(), QueueInbox()
     number, data = talk.subscribe(stream, calls.Subscribe("q", 9))
     [frame] = FrameReader().feed(bytes(data))
-    assert (frame.kind, frame.request) == (Kind.SUBSCRIBE, number)
+    assert (frame.kind, frame.request) == (FrameKind.SUBSCRIBE, number)
     assert hear(talk, delivered(number, "1-1") + delivered(number, "2-1"))[0] == [stream, stream]
-    assert [push.messages[0].lease for push in stream.inbox] == ["1-1", "2-1"]
+    assert [push.messages[0].lease for push in stream.entries] == ["1-1", "2-1"]
 
 
 def test_a_refused_subscription_is_over() -> None:
-    talk, stream = Conversation(), Stream()
+    talk, stream = ClientSession(), QueueInbox()
     number, _ = talk.subscribe(stream, calls.Subscribe("q", 9))
-    hear(talk, calls.frame(Kind.ERROR, number, calls.Failed("bad_input", "no", "credit")))
+    hear(talk, calls.frame(FrameKind.ERROR, number, calls.ErrorBody("bad_input", "no", "credit")))
     assert stream.is_over
     assert isinstance(stream.error, BadInput)
 
 
 def test_messages_for_somebody_who_no_longer_waits_are_given_back() -> None:
-    talk = Conversation()
-    slot = asked(talk, Kind.LEASE)
-    talk.forget(slot)
+    talk = ClientSession()
+    slot = asked(talk, FrameKind.LEASE)
+    talk.abandon(slot)
     news, back = hear(talk, delivered(slot.number, "1-1", "2-1"))
     assert news == []
     [frame] = FrameReader().feed(back)
-    assert frame.kind == Kind.RELEASE
+    assert frame.kind == FrameKind.RELEASE
     assert calls.read(frame.kind, frame.body).leases == ["1-1", "2-1"]
 
 
 def test_an_empty_or_late_answer_to_nobody_is_passed_over() -> None:
-    talk = Conversation()
-    lease, ping = asked(talk, Kind.LEASE), asked(talk)
-    talk.forget(lease)
-    talk.forget(ping)
-    assert hear(talk, delivered(lease.number) + calls.frame(Kind.PONG, ping.number, PING)) == ([], b"")
+    talk = ClientSession()
+    lease, ping = asked(talk, FrameKind.LEASE), asked(talk)
+    talk.abandon(lease)
+    talk.abandon(ping)
+    assert hear(talk, delivered(lease.number) + calls.frame(FrameKind.PONG, ping.number, PING)) == ([], b"")
 
 
 def test_a_number_in_use_is_not_given_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "LAST_NUMBER", 4)
-    talk = Conversation()
-    talk.subscribe(Stream(), calls.Subscribe("q", 9))
-    orphan = asked(talk, Kind.LEASE)
-    talk.forget(orphan)
+    monkeypatch.setattr(session, "MAX_REQUEST_NUMBER", 4)
+    talk = ClientSession()
+    talk.subscribe(QueueInbox(), calls.Subscribe("q", 9))
+    orphan = asked(talk, FrameKind.LEASE)
+    talk.abandon(orphan)
     kept = asked(talk)
     assert [1, orphan.number, kept.number] == [1, 2, 3]
     for _ in range(3):
         slot = asked(talk)
         assert slot.number == 4
-        talk.forget(slot)
+        talk.abandon(slot)
 
 
 def test_an_error_that_answers_nothing_ends_the_conversation() -> None:
-    talk = Conversation()
+    talk = ClientSession()
     slot = asked(talk)
-    with pytest.raises(Lost) as caught:
-        hear(talk, calls.frame(Kind.ERROR, 0, calls.Failed("not_allowed", "who are you", "token")))
+    with pytest.raises(ConnectionLost) as caught:
+        hear(talk, calls.frame(FrameKind.ERROR, 0, calls.ErrorBody("not_allowed", "who are you", "token")))
     assert isinstance(caught.value.__cause__, NotAllowed)
-    assert talk.trouble is caught.value.__cause__
-    assert talk.end(OSError("later")) == [slot]
-    assert isinstance(talk.trouble, NotAllowed)
+    assert talk.failure is caught.value.__cause__
+    assert talk.fail(OSError("later")) == [slot]
+    assert isinstance(talk.failure, NotAllowed)
 
 
 def test_a_server_that_says_goodbye_is_lost_and_may_come_back() -> None:
-    talk = Conversation()
-    with pytest.raises(Lost) as caught:
-        hear(talk, calls.frame(Kind.BYE, 0, PING))
+    talk = ClientSession()
+    with pytest.raises(ConnectionLost) as caught:
+        hear(talk, calls.frame(FrameKind.BYE, 0, PING))
     assert isinstance(caught.value.__cause__, Unavailable)
 
 
 @pytest.mark.parametrize(
     "rubbish",
-    [b"HTTP/1.1 400 Bad Request\r\n", b"\xff" * 40, calls.frame(Kind.PONG, 1, calls.Result(1))[:-1] + b"\xc1"],
+    [b"HTTP/1.1 400 Bad Request\r\n", b"\xff" * 40, calls.frame(FrameKind.PONG, 1, calls.Result(1))[:-1] + b"\xc1"],
 )
 def test_rubbish_ends_the_conversation(rubbish: bytes) -> None:
-    talk = Conversation()
+    talk = ClientSession()
     asked(talk)
-    with pytest.raises(Lost):
+    with pytest.raises(ConnectionLost):
         hear(talk, rubbish)
 
 
 def test_what_the_server_would_not_take_is_not_sent() -> None:
-    talk = Conversation()
+    talk = ClientSession()
     talk.max_frame = 100
     with pytest.raises(TooLarge):
-        talk.ask(Kind.PUBLISH, calls.Publish("q", [calls.Outgoing(b"x" * 100, False)]))
-    slot, data = talk.ask(Kind.PUBLISH, calls.Publish("q", [calls.Outgoing(b"x" * 50, False)]))
+        talk.request(FrameKind.PUBLISH, calls.Publish("q", [calls.OutgoingMessageBody(b"x" * 100, False)]))
+    slot, data = talk.request(FrameKind.PUBLISH, calls.Publish("q", [calls.OutgoingMessageBody(b"x" * 50, False)]))
     [frame] = FrameReader().feed(bytes(data))
     assert frame.request == slot.number
 
@@ -147,32 +147,32 @@ def test_what_the_server_would_not_take_is_not_sent() -> None:
 @pytest.mark.parametrize("value", [object(), 2**70, {1: {2: object()}}])
 def test_what_cannot_be_said_is_bad_input(value: object) -> None:
     with pytest.raises(BadInput) as caught:
-        Conversation().ask(Kind.CALL, calls.Call("peek", {"queue": value}))
+        ClientSession().request(FrameKind.CALL, calls.Call("peek", {"queue": value}))
     assert caught.value.field == "values"
 
 
 def test_an_answer_of_the_wrong_kind_is_an_error_and_an_error_is_raised() -> None:
-    talk = Conversation()
+    talk = ClientSession()
     slot, other = asked(talk), asked(talk)
-    hear(talk, calls.frame(Kind.PONG, slot.number, PING))
-    hear(talk, calls.frame(Kind.ERROR, other.number, calls.Failed("too_large", "much", "payload")))
+    hear(talk, calls.frame(FrameKind.PONG, slot.number, PING))
+    hear(talk, calls.frame(FrameKind.ERROR, other.number, calls.ErrorBody("too_large", "much", "payload")))
     assert slot.reply is not None
     assert other.reply is not None
     with pytest.raises(QueueError):
-        slot.reply.wanted(Kind.RESULT)
+        slot.reply.wanted(FrameKind.RESULT)
     with pytest.raises(TooLarge, match="payload: much"):
-        other.reply.wanted(Kind.RESULT)
+        other.reply.wanted(FrameKind.RESULT)
 
 
 @given(st.lists(st.binary(max_size=60), max_size=5), st.integers(0, 19), st.integers(0, 4))
 def test_whatever_a_server_says_it_is_heard_or_lost(bodies: list[bytes], kind: int, number: int) -> None:
-    talk = Conversation()
+    talk = ClientSession()
     asked(talk)
-    talk.subscribe(Stream(), calls.Subscribe("q", 9))
-    talk.forget(asked(talk, Kind.LEASE))
+    talk.subscribe(QueueInbox(), calls.Subscribe("q", 9))
+    talk.abandon(asked(talk, FrameKind.LEASE))
     try:
         for body in bodies:
             hear(talk, encode(kind, number, body))
             hear(talk, body)
-    except Lost:
-        assert talk.trouble is not None
+    except ConnectionLost:
+        assert talk.failure is not None

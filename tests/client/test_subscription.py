@@ -9,7 +9,7 @@ from tests.support.server import RunningServer
 from tests.support.wait import PATIENCE
 from yirangmq.core.errors import BadInput, LeaseExpired
 from yirangmq.testing import ManualClock
-from yirangmq.wire.frames import Kind
+from yirangmq.wire.frames import FrameKind
 
 QUIET = 0.15
 """Seconds without a message after which there is none."""
@@ -142,7 +142,7 @@ def test_acks_that_were_lost_are_said_again_and_give_their_credit_back(
     queues.publish_many("mail", range(10))
     pushed = Pushed(queues, 10)
     batch = pushed.take(10)
-    getattr(line, how)(Kind.ACK)
+    getattr(line, how)(FrameKind.ACK)
     pushed.ack_nowait(batch)
     assert pushed.rest() == []
     queues.publish_many("mail", range(10, 20))
@@ -223,13 +223,13 @@ def test_a_server_that_pushes_nothing_is_asked_whether_it_is_there(
 ) -> None:
     monkeypatch.setattr("yirangmq.client.subscription.LISTEN_SECONDS", 0.01)
     pushed = Pushed(connecting(line.address))
-    while Kind.PING not in line.requests:
+    while FrameKind.PING not in line.requests:
         assert pushed.next(QUIET) is None
 
 
 def test_a_long_wait_is_asked_for_in_parts(line: BadLine, connecting: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("yirangmq.client.async_client.LONGEST_POLL", 0.01)
+    monkeypatch.setattr("yirangmq.client.async_client.MAX_POLL_SECONDS", 0.01)
     client = connecting(line.address)
     assert client.lease("mail", wait=QUIET) == []
-    while line.requests.count(Kind.LEASE) <= 2:
+    while line.requests.count(FrameKind.LEASE) <= 2:
         assert client.lease("mail", wait=2 * QUIET) == []

@@ -16,14 +16,14 @@ class Desk:
 
     def __init__(self, *, is_all: bool, next: int = 1, gaps: Iterable[tuple[int, int]] = ()) -> None:
         self.told: list[Event] = []
-        self.tracker = Tracker(is_all=is_all, tell=self.told.append)
+        self.tracker = Tracker(is_all=is_all, report=self.told.append)
         self.subscribed(next, gaps)
 
     def subscribed(self, next: int, gaps: Iterable[tuple[int, int]] = (), epoch: str = ONE) -> bool:
         return self.tracker.subscribed(messages.TopicSubscribed(epoch, next, 1, 1000, [*gaps]))
 
     def response(self, start: int, end: int = 1000, gaps: Iterable[tuple[int, int]] = ()) -> None:
-        self.tracker.response(messages.RecoveryResponse(start, end, None, [*gaps]))
+        self.tracker.response(messages.TopicRecoveryResponse(start, end, None, [*gaps]))
 
     def is_whole(self) -> bool:
         return self.tracker.needed is None
@@ -43,7 +43,7 @@ def test_in_order_without_a_filter() -> None:
     desk = Desk(is_all=True)
     assert desk.take(1, 2, 3) == [1, 2, 3]
     assert desk.take(4) == [4]
-    desk.tracker.progress(messages.Progress(4, 4, 4, 0))
+    desk.tracker.progress(messages.TopicProgress(4, 4, 4, 0))
     assert (desk.tracker.last, desk.tracker.reached, desk.tracker.needed, desk.told) == (4, 4, None, [])
 
 
@@ -65,7 +65,7 @@ def test_a_hole_stops_everything_until_it_comes_again() -> None:
     assert told.after == 2
     desk.response(3)
     assert desk.take(3, 4, 5, 6) == [3, 4, 5, 6]
-    desk.tracker.complete(messages.RecoveryComplete(6, 4, 0))
+    desk.tracker.complete(messages.TopicRecoveryComplete(6, 4, 0))
     assert desk.is_whole()
     assert desk.tracker.reached == 6
 
@@ -112,11 +112,11 @@ def test_counting_finds_what_no_topic_shows() -> None:
     """The only record of a topic is missing; later ones are here already."""
     desk = Desk(is_all=False)
     assert desk.take((1, "a", 1), (3, "a", 2), (4, "c", 1)) == [1, 3, 4]
-    desk.tracker.progress(messages.Progress(5, 4, 5, 0))
+    desk.tracker.progress(messages.TopicProgress(5, 4, 5, 0))
     assert desk.tracker.needed == 0
     desk.response(1)
     assert desk.take((1, "a", 1), (2, "b", 1), (3, "a", 2), (4, "c", 1), (6, "a", 3)) == [2, 6]
-    desk.tracker.progress(messages.Progress(6, 5, 6, 0))
+    desk.tracker.progress(messages.TopicProgress(6, 5, 6, 0))
     assert desk.is_whole()
     assert (desk.tracker.reached, desk.tracker.duplicates) == (6, 3)
     assert desk.take((7, "b", 2)) == [7]
@@ -125,16 +125,16 @@ def test_counting_finds_what_no_topic_shows() -> None:
 def test_counting_goes_on_where_it_agreed() -> None:
     desk = Desk(is_all=False)
     assert desk.take((1, "a", 1)) == [1]
-    desk.tracker.progress(messages.Progress(10, 1, 10, 0))
+    desk.tracker.progress(messages.TopicProgress(10, 1, 10, 0))
     assert desk.take((12, "a", 2)) == [12]
-    desk.tracker.progress(messages.Progress(12, 3, 12, 0))
+    desk.tracker.progress(messages.TopicProgress(12, 3, 12, 0))
     assert desk.tracker.needed == 10
 
 
 def test_the_last_one_can_be_missing_too() -> None:
     desk = Desk(is_all=True)
     assert desk.take(1, 2) == [1, 2]
-    desk.tracker.progress(messages.Progress(3, 3, 3, 0))
+    desk.tracker.progress(messages.TopicProgress(3, 3, 3, 0))
     assert desk.tracker.needed == 2
     desk.response(3)
     assert desk.take(3) == [3]
@@ -145,7 +145,7 @@ def test_a_filtered_recovery_of_the_servers_own_counts_anew() -> None:
     assert desk.take((1, "a", 1)) == [1]
     desk.response(50)
     assert desk.take((60, "a", 2)) == [60]
-    desk.tracker.complete(messages.RecoveryComplete(99, 1, 0))
+    desk.tracker.complete(messages.TopicRecoveryComplete(99, 1, 0))
     assert (desk.tracker.needed, desk.tracker.reached) == (None, 99)
 
 
@@ -154,7 +154,7 @@ def test_coming_again_under_a_name_brings_what_was_not_confirmed() -> None:
     assert desk.take(1, 2, 3) == [1, 2, 3]
     assert not desk.subscribed(2)
     assert desk.take(2, 3, 4) == [4]
-    desk.tracker.progress(messages.Progress(4, 3, 4, 0))
+    desk.tracker.progress(messages.TopicProgress(4, 3, 4, 0))
     assert (desk.tracker.needed, desk.tracker.duplicates) == (None, 2)
 
 
@@ -163,7 +163,7 @@ def test_what_came_again_is_not_late() -> None:
     assert desk.take((1, "a", 1), (2, "b", 1), (4, "a", 2)) == [1, 2, 4]
     desk.subscribed(2)
     assert desk.take((2, "b", 1), (4, "a", 2)) == []
-    desk.tracker.progress(messages.Progress(4, 3, 4, 0))
+    desk.tracker.progress(messages.TopicProgress(4, 3, 4, 0))
     assert desk.tracker.needed == 0
     desk.response(1)
     assert desk.take((1, "a", 1), (2, "b", 1), (3, "c", 1), (4, "a", 2)) == [3]
@@ -172,7 +172,7 @@ def test_what_came_again_is_not_late() -> None:
 def test_coming_again_with_a_filter_remembers_its_topics() -> None:
     desk = Desk(is_all=False)
     assert desk.take((1, "a", 1)) == [1]
-    desk.tracker.progress(messages.Progress(10, 1, 10, 0))
+    desk.tracker.progress(messages.TopicProgress(10, 1, 10, 0))
     desk.subscribed(11)
     assert desk.take((12, "a", 3)) == []
     assert desk.tracker.needed == 10

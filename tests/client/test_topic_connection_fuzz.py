@@ -40,7 +40,7 @@ class Server:
 
     def recover(self, after: int) -> Any:
         self.next, self.sent = after + 1, 0
-        return messages.RecoveryResponse(after + 1, len(self.log), None)
+        return messages.TopicRecoveryResponse(after + 1, len(self.log), None)
 
     def send(self, count: int) -> list[TopicRecord]:
         rows = [one for one in self.log[self.next - 1 : self.next - 1 + count] if one.topic in self._wanted]
@@ -49,7 +49,7 @@ class Server:
         return rows
 
     def progress(self) -> Any:
-        return messages.Progress(self.next - 1, self.sent, len(self.log), 0)
+        return messages.TopicProgress(self.next - 1, self.sent, len(self.log), 0)
 
     @property
     def expected(self) -> list[int]:
@@ -59,7 +59,7 @@ class Server:
 class Subscriber:
     def __init__(self, server: Server, is_all: bool) -> None:
         self._server = server
-        self.tracker = Tracker(is_all=is_all, tell=lambda event: None)
+        self.tracker = Tracker(is_all=is_all, report=lambda event: None)
         self.found: list[int] = []
         self.is_asked = False
         self.tracker.subscribed(server.subscribe(1))
@@ -74,7 +74,7 @@ class Subscriber:
             self.tracker.response(self._server.recover(self.tracker.needed))
 
     def come_again(self, chance: Random, *, is_durable: bool) -> None:
-        at = self.tracker.go_on_after + 1
+        at = self.tracker.resume_after + 1
         if is_durable:  # where it goes on is what was confirmed, anything up to the last one handed on
             at = chance.randint(1, self.tracker.reached + 1)
         self.tracker.subscribed(self._server.subscribe(at))

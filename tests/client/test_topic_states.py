@@ -14,10 +14,10 @@ from tests.support.wait import PATIENCE
 from yirangmq.client.connect import connect
 from yirangmq.client.values import Event, Missing, Moved
 from yirangmq.core.errors import BadInput
-from yirangmq.core.topics import ClientState
+from yirangmq.core.topics import SubscriberState
 from yirangmq.stores.memory import MemoryStore
-from yirangmq.topics.ports import Settings
-from yirangmq.wire.frames import Frame, Kind
+from yirangmq.topics.ports import TopicSettings
+from yirangmq.wire.frames import Frame, FrameKind
 from yirangmq.wire.records import KIND
 
 PAGE = (Path(__file__).parents[2] / "docs" / "topics.md").read_text()
@@ -29,7 +29,7 @@ CAUGHT_UP: list[Edge] = [("online", "recovering"), ("recovering", "online")]
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[RunningServer]:
-    made = RunningServer(MemoryStore(), tmp_path, topics=Settings(buffer_bytes=200_000)).start()
+    made = RunningServer(MemoryStore(), tmp_path, topics=TopicSettings(buffer_bytes=200_000)).start()
     yield made
     made.stop()
 
@@ -49,9 +49,9 @@ def taken(subscription: Any, count: int) -> None:
         assert subscription.next(PATIENCE) is not None
 
 
-def break_at(kind: Kind) -> Callable[[Frame], list[Frame]]:
+def break_at(kind: FrameKind) -> Callable[[Frame], list[Frame]]:
     """The connection is lost instead of the first such frame."""
-    seen: list[Kind] = []
+    seen: list[FrameKind] = []
 
     def tamper(frame: Frame) -> list[Frame]:
         if frame.kind == kind and not seen:
@@ -67,7 +67,7 @@ def test_connected_online_and_closed(topics: Any) -> None:
     with topics.subscribe(on_event=events.append) as subscription:
         topics.publish("a", 1)
         taken(subscription, 1)
-        assert subscription.state is ClientState.ONLINE
+        assert subscription.state is SubscriberState.ONLINE
     assert edges(events) == [*SUBSCRIBED, ("online", "offline")]
 
 
@@ -76,7 +76,7 @@ def test_what_lies_before_is_recovered(topics: Any) -> None:
     events: list[Event] = []
     with topics.subscribe(start="beginning", on_event=events.append) as subscription:
         taken(subscription, 10)
-        silent_until(subscription, ClientState.ONLINE)
+        silent_until(subscription, SubscriberState.ONLINE)
     assert edges(events) == [*SUBSCRIBED, *CAUGHT_UP, ("online", "offline")]
 
 
@@ -94,7 +94,7 @@ def test_a_gap_is_recovered_when_asked_for(topics: Any, tampering: Tampering) ->
     with topics.subscribe(on_event=events.append) as subscription:
         topics.publish_many([("a", n) for n in range(5)])
         taken(subscription, 5)
-        silent_until(subscription, ClientState.ONLINE)
+        silent_until(subscription, SubscriberState.ONLINE)
     assert edges(events) == [*SUBSCRIBED, *CAUGHT_UP, ("online", "offline")]
     assert [type(one) for one in events].count(Missing) == 1
 
@@ -109,7 +109,7 @@ def test_a_slow_reader_is_recovered_unasked(server: RunningServer) -> None:
         for _ in range(60):
             client.topics.publish("a", bytes(100_000))
         taken(subscription, 60)
-        silent_until(subscription, ClientState.ONLINE)
+        silent_until(subscription, SubscriberState.ONLINE)
         assert subscription.duplicates == 0
     assert edges(events)[: len(SUBSCRIBED) + 2] == [*SUBSCRIBED, *CAUGHT_UP]
     assert not [one for one in events if isinstance(one, Missing)]
@@ -128,7 +128,7 @@ def test_a_connection_that_is_lost_while_online(server: RunningServer, topics: A
 
 def test_a_connection_that_is_lost_while_recovering(topics: Any, tampering: Tampering) -> None:
     topics.publish_many([("a", n) for n in range(10)])
-    tampering.tamper = break_at(Kind.RECOVERY_COMPLETE)
+    tampering.tamper = break_at(FrameKind.RECOVERY_COMPLETE)
     events: list[Event] = []
     with topics.subscribe(start="beginning", reconnect=SOON, on_event=events.append) as subscription:
         taken(subscription, 10)
@@ -138,7 +138,7 @@ def test_a_connection_that_is_lost_while_recovering(topics: Any, tampering: Tamp
 
 
 def test_a_connection_that_is_lost_before_it_follows(topics: Any, tampering: Tampering) -> None:
-    tampering.tamper = break_at(Kind.TOPIC_SUBSCRIBED)
+    tampering.tamper = break_at(FrameKind.TOPIC_SUBSCRIBED)
     events: list[Event] = []
     with topics.subscribe(on_event=events.append):
         assert edges(events) == [("offline", "connected"), ("connected", "offline"), *SUBSCRIBED]

@@ -22,13 +22,13 @@ from yirangmq.client import topic_connection
 from yirangmq.client.connect import connect
 from yirangmq.client.values import Event, LostRecords, Missing, Moved, NewEpoch
 from yirangmq.core.errors import BadInput, NotActive, Replaced, Retired, StoreDamaged, TooLarge, Unreachable, WrongEpoch
-from yirangmq.core.topics import ClientState, NewRecord
+from yirangmq.core.topics import NewRecord, SubscriberState
 from yirangmq.protocols.native import topics as server_side
 from yirangmq.stores.log.log import SegmentLog
 from yirangmq.stores.memory import MemoryStore
-from yirangmq.topics.ports import Settings
+from yirangmq.topics.ports import TopicSettings
 from yirangmq.wire import messages as wire_feeds
-from yirangmq.wire.frames import Frame, Kind
+from yirangmq.wire.frames import Frame, FrameKind
 from yirangmq.wire.records import KIND, read_body
 
 SOON = 0.05
@@ -37,7 +37,7 @@ SOON = 0.05
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[RunningServer]:
-    made = RunningServer(MemoryStore(), tmp_path, topics=Settings(masked=("a", "b", "c"))).start()
+    made = RunningServer(MemoryStore(), tmp_path, topics=TopicSettings(masked=("a", "b", "c"))).start()
     yield made
     made.stop()
 
@@ -136,11 +136,11 @@ def test_what_is_too_large_is_refused_and_the_rest_is_told(topics: Any) -> None:
 def test_an_answer_that_was_lost_is_asked_for_again_and_said(connecting: Connect, tampering: Tampering) -> None:
     topics = connecting(tampering.address).topics
     assert not topics.publish("a", 1).resent
-    lost: list[Kind] = []
+    lost: list[FrameKind] = []
 
     def lose_first(frame: Frame) -> list[Frame]:
-        if frame.kind == Kind.TOPIC_STORED and not lost:
-            lost.append(Kind(frame.kind))
+        if frame.kind == FrameKind.TOPIC_STORED and not lost:
+            lost.append(FrameKind(frame.kind))
             raise ConnectionError
         return [frame]
 
@@ -230,7 +230,7 @@ def test_batches_and_an_end_when_nothing_comes(topics: Any) -> None:
     with topics.subscribe(start="beginning", idle=SILENCE) as subscription:
         found = [record.sequence for batch in subscription.batches() for record in batch]
     assert found == list(range(1, 1001))
-    assert subscription.state is ClientState.OFFLINE
+    assert subscription.state is SubscriberState.OFFLINE
 
 
 def test_a_callback_for_each(topics: Any) -> None:
@@ -248,7 +248,7 @@ def test_what_a_subscription_says_of_itself(topics: Any) -> None:
         assert sequences(subscription, 100)[-1] == subscription.sequence == 100
         fill(topics, 1)
         assert sequences(subscription, 1) == [101]
-        assert subscription.state is ClientState.ONLINE
+        assert subscription.state is SubscriberState.ONLINE
         assert subscription.epoch == topics.list()["epoch"]
         [row] = topics.subscribers()
         assert (row["state"], row["sequence"], row["lag"]) == ("online", 101, 0)
@@ -261,7 +261,7 @@ def test_another_thread_may_close_it(server: RunningServer) -> None:
         found: list[Any] = []
         thread = threading.Thread(target=lambda: found.extend(subscription))
         thread.start()
-        until(lambda: subscription.state is ClientState.ONLINE)
+        until(lambda: subscription.state is SubscriberState.ONLINE)
         subscription.close()
         thread.join(PATIENCE)
         assert not thread.is_alive()
@@ -273,14 +273,14 @@ def test_a_slow_reader_has_little_in_its_memory(server: RunningServer) -> None:
     with InLoopTopics(server.unix, timeout=PATIENCE) as client:
         client.topics.publish_many(("a", bytes(100_000)) for _ in range(300))
         with client.topics.subscribe(start="beginning") as subscription:
-            way = subscription.target._way
+            way = subscription.target._topic_connection
             assert sequences(subscription, 1) == [1]
-            until(lambda: way.line._is_held, what="a loop that reads no more")
-            most = way.feed.size
+            until(lambda: way.transport._is_paused, what="a loop that reads no more")
+            most = way.inbox.size
             for n in range(2, 301):
-                most = max(most, way.feed.size)
+                most = max(most, way.inbox.size)
                 assert sequences(subscription, 1) == [n]
-            assert client_feed.PLENTY < most < 2 * client_feed.PLENTY
+            assert client_feed.HIGH_WATER_MARK < most < 2 * client_feed.HIGH_WATER_MARK
 
 
 # -- durable ----------------------------------------------------------------------------------------------------------
@@ -405,7 +405,7 @@ def test_the_server_goes_and_comes_back(server: RunningServer, topics: Any) -> N
         assert sequences(subscription, 5) == [1, 2, 3, 4, 5]
         server.stop()
         assert sequences(subscription, 5) == [6, 7, 8, 9, 10]
-        silent_until(subscription, ClientState.OFFLINE)
+        silent_until(subscription, SubscriberState.OFFLINE)
         server.start()
         fill(topics, 3)
         assert sequences(subscription, 3) == [11, 12, 13]
@@ -422,7 +422,7 @@ def test_one_that_was_never_there_is_not_waited_for(server: RunningServer, topic
 
 class OffDuty:
     is_on = False
-    takes_in = False
+    accepts_new = False
 
     def refusal(self) -> NotActive:
         return NotActive("this is the standby")
@@ -431,16 +431,16 @@ class OffDuty:
 def test_one_of_two_serves_and_the_other_takes_over(server: RunningServer, connecting: Connect, tmp_path: Path) -> None:
     """As a pair does: the one that is not active says so, whoever follows goes on with the other."""
     (tmp_path / "other").mkdir()
-    other = RunningServer(MemoryStore(), tmp_path / "other", topics=Settings()).start()
+    other = RunningServer(MemoryStore(), tmp_path / "other", topics=TopicSettings()).start()
     try:
         assert server.topics is not None
         assert other.topics is not None
-        other.topics.duty = OffDuty()
+        other.topics.guard = OffDuty()
         fill(connecting(server.unix).topics, 3)
         topics = connecting(f"{other.unix},{server.unix}").topics
         with topics.subscribe(start="beginning", reconnect=SOON, new_epoch="follow") as subscription:
             assert sequences(subscription, 3) == [1, 2, 3]
-            server.topics.duty, other.topics.duty = other.topics.duty, server.topics.duty
+            server.topics.guard, other.topics.guard = other.topics.guard, server.topics.guard
             server.cut()
             fill(connecting(other.unix).topics, 2)
             assert sequences(subscription, 2) == [1, 2]
@@ -453,10 +453,10 @@ def test_a_feed_that_is_in_trouble_is_waited_for(server: RunningServer, connecti
     with topics.subscribe(start="beginning", reconnect=SOON) as subscription:
         assert sequences(subscription, 3) == [1, 2, 3]
         assert server.topics is not None
-        duty, server.topics.duty = server.topics.duty, OffDuty()
+        guard, server.topics.guard = server.topics.guard, OffDuty()
         server.cut()
-        silent_until(subscription, ClientState.OFFLINE)
-        server.topics.duty = duty
+        silent_until(subscription, SubscriberState.OFFLINE)
+        server.topics.guard = guard
         fill(topics, 1)
         assert sequences(subscription, 1) == [4]
 
@@ -465,7 +465,7 @@ def test_a_feed_that_is_in_trouble_is_waited_for(server: RunningServer, connecti
 def test_over_tcp_and_over_tls(connecting: Connect, tmp_path: Path, kind: str) -> None:
     is_tls = kind == "tls"
     tls = server_context(tmp_path) if is_tls else None
-    made = RunningServer(MemoryStore(), tmp_path, tls=tls, token="sesame", topics=Settings()).start()
+    made = RunningServer(MemoryStore(), tmp_path, tls=tls, token="sesame", topics=TopicSettings()).start()
     try:
         trust = f"&ca={certificate(tmp_path)[0]}" if is_tls else ""
         topics = connecting(f"{made.tcp}?token=sesame{trust}").topics

@@ -17,11 +17,11 @@ from yirangmq.client.sync_client import Client
 from yirangmq.client.sync_client import ClientSubscription as ClientSubscription
 from yirangmq.core.errors import BadInput, LeaseExpired, LeaseLost, LeaseMismatch, NotFound, QueueError, TooLarge
 from yirangmq.core.message import Counts, Reason
-from yirangmq.core.ports import Stored
+from yirangmq.core.ports import AddResult
 from yirangmq.core.states import State
 from yirangmq.testing import CountingIds, ManualClock, open_for_test
 
-ONLY_EMBEDDED = {"check", "listen", "now_ms", "wall_ms", "ahead_ms", "publish_envelopes", "read", "run"}
+ONLY_EMBEDDED = {"check", "add_listener", "now_ms", "wall_ms", "ahead_ms", "publish_envelopes", "read", "run"}
 """Of no use without the store itself."""
 ONLY_CONNECTED = {"call", "ping"}
 
@@ -60,7 +60,7 @@ def test_both_faces_have_the_same_verbs_with_the_same_words() -> None:
 @pytest.mark.parametrize("door", ["unix", "tcp"])
 def test_a_message_goes_round(server: RunningServer, connecting: Connect, door: str) -> None:
     queues = connecting(getattr(server, door))
-    assert queues.publish("mail", {"to": "ann"}) == Stored(0, "m-1", False)
+    assert queues.publish("mail", {"to": "ann"}) == AddResult(0, "m-1", False)
     [delivery] = queues.lease("mail")
     assert (delivery.id, delivery.queue, delivery.attempt, delivery.value()) == ("m-1", "mail", 1, {"to": "ann"})
     queues.ack(delivery.lease_id)

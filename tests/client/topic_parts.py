@@ -10,7 +10,7 @@ from tests.client.parts import BadLine, Connect, InLoop
 from tests.support.wait import PATIENCE
 from yirangmq.client.connect import connect
 from yirangmq.client.topic_subscription import AsyncTopicSubscription
-from yirangmq.core.topics import ClientState
+from yirangmq.core.topics import SubscriberState
 from yirangmq.wire.frames import Frame
 
 Tamper = Callable[[Frame], list[Frame]]
@@ -88,7 +88,7 @@ class Tampering(BadLine):
         _shut(client, server)
 
 
-def silent_until(subscription: Any, state: ClientState) -> None:
+def silent_until(subscription: Any, state: SubscriberState) -> None:
     """Nothing comes, and it gets into this state."""
     end = time.monotonic() + PATIENCE
     while subscription.state is not state:

@@ -11,7 +11,7 @@ from tests.cluster.troupe import Troupe
 from tests.support.etcd import EtcdCluster, at, play
 from tests.support.wait import PATIENCE, soon
 from yirangmq.cli import output
-from yirangmq.cluster.etcd.diagnostics import judge_alarm, judge_version
+from yirangmq.cluster.etcd.diagnostics import alarm_finding, check_version
 from yirangmq.cluster.keys import Keys
 from yirangmq.format.json_codec import loads
 
@@ -83,7 +83,7 @@ def test_members_and_doctor(etcd: EtcdCluster, commands: Commands) -> None:
     assert codes["alone"] == "warn"
     assert codes["size"] == "ok"
     assert "latency" in codes
-    nearly = commands("doctor", "--quota", "20000", code=output.UNWELL)
+    nearly = commands("doctor", "--quota", "20000", code=output.UNHEALTHY)
     assert {"level": "fail", "code": "size"}.items() <= next(
         sign for sign in nearly["signs"] if sign["code"] == "size"
     ).items()
@@ -143,7 +143,7 @@ def test_nobody_there(queue: str) -> None:
     ],
 )
 def test_releases_that_hurt(version: str, users: bool, codes: list[str]) -> None:
-    signs = judge_version(version, "h1", users)
+    signs = check_version(version, "h1", users)
     assert [sign.code for sign in signs] == codes
     assert all("h1" in sign.text for sign in signs)
 
@@ -153,9 +153,9 @@ def test_releases_that_hurt(version: str, users: bool, codes: list[str]) -> None
     [("3.3.25", "take 3.5.30"), ("3.4.23", "take 3.4.44"), ("3.5.16", "take 3.5.30"), ("3.6.1", "take 3.6.11")],
 )
 def test_which_release_to_take_instead(version: str, says: str) -> None:
-    assert any(says in sign.text for sign in judge_version(version, "h1", has_users=True) if sign.code == "roles_void")
+    assert any(says in sign.text for sign in check_version(version, "h1", has_users=True) if sign.code == "roles_void")
 
 
 def test_an_alarm_says_what_to_do() -> None:
-    assert "yirangmq cluster repair" in judge_alarm(1, 7).text
-    assert "damaged" in judge_alarm(2, 7).text
+    assert "yirangmq cluster repair" in alarm_finding(1, 7).text
+    assert "damaged" in alarm_finding(2, 7).text

@@ -12,10 +12,10 @@ import pytest
 from tests.support.etcd import EtcdCluster, at, play, running
 from tests.support.wait import soon
 from yirangmq.clock import TimeOrderedIds
-from yirangmq.cluster.clients import Consumer, Given, Producer
-from yirangmq.cluster.dispatch.dispatcher import Manner
-from yirangmq.cluster.etcd.client import Etcd, end_of
-from yirangmq.cluster.keys import Keys, define
+from yirangmq.cluster.clients import Consumer, Producer, ReceivedMessage
+from yirangmq.cluster.dispatch.dispatcher import DispatcherOptions
+from yirangmq.cluster.etcd.client import Etcd, prefix_end
+from yirangmq.cluster.keys import Keys, write_policy
 
 pytestmark = pytest.mark.process
 MESSAGES = 300
@@ -54,7 +54,7 @@ class Game:
                             for one in batch:
                                 await self.work(consumer, one)
 
-    async def work(self, consumer: Consumer, one: Given) -> None:
+    async def work(self, consumer: Consumer, one: ReceivedMessage) -> None:
         self.numbers.setdefault(one.name, set()).add(one.number)
         fate = self.dice.random()
         if fate < 0.15:
@@ -66,7 +66,9 @@ class Game:
 
     async def rule(self, name: str) -> None:
         while not self.over.is_set():
-            async with running(self.etcds.endpoints, name, manner=Manner(window=self.dice.choice((1, 7, 256)))):
+            async with running(
+                self.etcds.endpoints, name, manner=DispatcherOptions(window=self.dice.choice((1, 7, 256)))
+            ):
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(0.5 + self.dice.random()):
                         await self.over.wait()
@@ -86,7 +88,7 @@ class Game:
 
     async def play(self) -> None:
         async with at(*self.etcds.endpoints) as client, at(*self.etcds.endpoints) as other:
-            await define(client, self.queue, POLICY)
+            await write_policy(client, self.queue, POLICY)
             players = [self.produce(client), self.depose(other), self.rule("a"), self.rule("b")]
             players += [self.consume(client if n % 2 else other, f"c{n}") for n in range(3)]
             tasks = [asyncio.ensure_future(player) for player in players]
@@ -95,7 +97,7 @@ class Game:
             finally:
                 self.over.set()
                 await asyncio.gather(*tasks)
-            left = await client.range(self.keys.base + b"c/", end_of(self.keys.base + b"c/"), keys_only=True)
+            left = await client.range(self.keys.base + b"c/", prefix_end(self.keys.base + b"c/"), keys_only=True)
             assert [kv.key for kv in left.kvs] == []
 
 

@@ -18,8 +18,8 @@ from tests.support.wait import soon
 from yirangmq.client.connect import connect
 from yirangmq.cluster.etcd.address import read_address
 from yirangmq.core.errors import NotAllowed
-from yirangmq.protocols.leader_proxy import Gate, Passage, Target
-from yirangmq.stores.etcd.store import who_leads
+from yirangmq.protocols.leader_proxy import LeaderAddress, LeaderProxy, ProxiedConnection
+from yirangmq.stores.etcd.store import find_current_leader
 
 PATIENCE = 60.0
 
@@ -36,15 +36,15 @@ class Echo(asyncio.Protocol):
 
 
 class Lead:
-    def __init__(self, *, is_on: bool, target: Target | None = None) -> None:
+    def __init__(self, *, is_on: bool, leader_address: LeaderAddress | None = None) -> None:
         self.is_on = is_on
-        self._target = target
+        self._target = leader_address
 
-    def target(self) -> Target | None:
+    def leader_address(self) -> LeaderAddress | None:
         return self._target
 
 
-async def listening(gate: Gate) -> tuple[asyncio.AbstractServer, int]:
+async def listening(gate: LeaderProxy) -> tuple[asyncio.AbstractServer, int]:
     server = await asyncio.get_running_loop().create_server(gate.guard("echo", Echo), "127.0.0.1", 0)
     return server, int(server.sockets[0].getsockname()[1])
 
@@ -67,14 +67,16 @@ def test_a_connection_is_passed_on_to_the_leader(tmp_path: Path, is_encrypted: b
     pin = _digest(certificate(tmp_path)[0]) if is_encrypted else ""
 
     async def game() -> None:
-        leader = Gate(Lead(is_on=True), "secret")
+        leader = LeaderProxy(Lead(is_on=True), "secret")
         leader.guard("echo", Echo)
         host, _, port = (await leader.listen(("127.0.0.1", 0), tls)).rpartition(":")
-        other = Gate(Lead(is_on=False, target=Target(host, int(port), "secret", pin)), "another")
+        other = LeaderProxy(Lead(is_on=False, leader_address=LeaderAddress(host, int(port), "secret", pin)), "another")
         server, door = await listening(other)
         assert await said(door, b"hello", 7) == b"<hello>"
         assert (await said(door, b"x" * 1_000_000, 1_000_000)).count(b"x") > 900_000
-        stranger = Gate(Lead(is_on=False, target=Target(host, int(port), "guessed", pin)), "another")
+        stranger = LeaderProxy(
+            Lead(is_on=False, leader_address=LeaderAddress(host, int(port), "guessed", pin)), "another"
+        )
         its_server, its_door = await listening(stranger)
         assert await said(its_door, b"hello", 7) == b""
         for one in (server, its_server):
@@ -87,13 +89,13 @@ def test_a_connection_is_passed_on_to_the_leader(tmp_path: Path, is_encrypted: b
 
 def test_a_certificate_that_is_not_the_leaders_is_not_trusted(tmp_path: Path) -> None:
     async def game() -> None:
-        leader = Gate(Lead(is_on=True), "secret")
+        leader = LeaderProxy(Lead(is_on=True), "secret")
         leader.guard("echo", Echo)
         host, _, port = (await leader.listen(("127.0.0.1", 0), server_context(tmp_path))).rpartition(":")
-        gate = Gate(Lead(is_on=False), "another")
-        passage = Passage(gate, "echo", Echo)
-        assert not await passage._reach(Target(host, int(port), "secret", "0" * 64))
-        assert not await passage._reach(Target(host, 1, "secret"))
+        gate = LeaderProxy(Lead(is_on=False), "another")
+        passage = ProxiedConnection(gate, "echo", Echo)
+        assert not await passage._connect(LeaderAddress(host, int(port), "secret", "0" * 64))
+        assert not await passage._connect(LeaderAddress(host, 1, "secret"))
         leader.close()
 
     asyncio.run(game())
@@ -102,13 +104,13 @@ def test_a_certificate_that_is_not_the_leaders_is_not_trusted(tmp_path: Path) ->
 def test_who_waits_for_a_leader_is_given_to_this_node_when_it_leads() -> None:
     async def game() -> None:
         lead = Lead(is_on=False)
-        gate = Gate(lead, "secret")
+        gate = LeaderProxy(lead, "secret")
         server, door = await listening(gate)
         asking = asyncio.ensure_future(said(door, b"hello", 7))
-        await soon(lambda: bool(gate.passages))
+        await soon(lambda: bool(gate.connections))
         lead.is_on = True
         assert await asking == b"<hello>"
-        assert not gate.passages
+        assert not gate.connections
         server.close()
         gate.close()
 
@@ -117,21 +119,21 @@ def test_who_waits_for_a_leader_is_given_to_this_node_when_it_leads() -> None:
 
 def test_what_was_passed_on_ends_with_the_one_it_was_passed_on_to() -> None:
     async def game() -> None:
-        leader = Gate(Lead(is_on=True), "secret")
+        leader = LeaderProxy(Lead(is_on=True), "secret")
         leader.guard("echo", Echo)
         host, _, port = (await leader.listen(("127.0.0.1", 0), None)).rpartition(":")
-        lead = Lead(is_on=False, target=Target(host, int(port), "secret"))
-        gate = Gate(lead, "another")
+        lead = Lead(is_on=False, leader_address=LeaderAddress(host, int(port), "secret"))
+        gate = LeaderProxy(lead, "another")
         server, door = await listening(gate)
         reader, writer = await asyncio.open_connection("127.0.0.1", door)
         async with asyncio.timeout(PATIENCE):
             writer.write(b"a")
             assert await reader.readexactly(3) == b"<a>"
-            gate.changed()  # the same leads: nothing ends
+            gate.on_change()  # the same leads: nothing ends
             writer.write(b"b")
             assert await reader.readexactly(3) == b"<b>"
             lead._target = None
-            gate.changed()
+            gate.on_change()
             assert await reader.read() == b""
         writer.close()
         server.close()
@@ -181,7 +183,7 @@ def test_servers_with_certificates_of_their_own_pass_on_encrypted(
             stomp.ack(message)
             wait_until(lambda: client.counts(queue).acked == 1)
             stomp.close()
-        leader = who_leads(read_address(nodes.url, {}))
+        leader = find_current_leader(read_address(nodes.url, {}))
         assert leader is not None
         assert (leader.node, leader.pin) == (first, _digest(pairs[first][0]))
         assert not asyncio.run(said(int(leader.forward.rpartition(":")[2]), _opening(leader.secret), 20)).startswith(

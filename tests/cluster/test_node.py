@@ -12,12 +12,12 @@ from tests.support.etcd import EtcdCluster, at, keys_of, play, running
 from tests.support.wait import soon
 from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.cluster import node
-from yirangmq.cluster.clients import Consumer, Given, Producer
-from yirangmq.cluster.etcd.address import Address
+from yirangmq.cluster.clients import Consumer, Producer, ReceivedMessage
+from yirangmq.cluster.etcd.address import EtcdAddress
 from yirangmq.cluster.etcd.channel import DELETE, PUT, TXN
 from yirangmq.cluster.etcd.client import Etcd
 from yirangmq.cluster.keys import Keys
-from yirangmq.cluster.node import Node, Settings
+from yirangmq.cluster.node import ClusterNode, ClusterNodeSettings
 
 pytestmark = pytest.mark.process
 COUNT = 100
@@ -27,17 +27,17 @@ BODY = bytes(5_000)
 class Counting(Etcd):
     """Notes each call that may change something, with its size."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: EtcdAddress) -> None:
         super().__init__(address)
         self.calls: list[int] = []
-        call = self.lines.call
+        call = self.connection.call
 
         async def noted(method: Any, request: Any, **more: Any) -> Any:
             if method in (PUT, DELETE) or (method is TXN and _writes(request)):
                 self.calls.append(request.ByteSize())
             return await call(method, request, **more)
 
-        self.lines.call = noted  # type: ignore[method-assign]
+        self.connection.call = noted  # type: ignore[method-assign]
 
 
 def _writes(request: Any) -> bool:
@@ -47,12 +47,12 @@ def _writes(request: Any) -> bool:
 @asynccontextmanager
 async def counted(etcds: EtcdCluster) -> AsyncIterator[Counting]:
     """A node whose calls are counted, beside those it makes to find queues."""
-    address = Address(endpoints=tuple(etcds.endpoints))
-    settings = Settings(name="here", lease=60, look=60.0, compact=0)
+    address = EtcdAddress(endpoints=tuple(etcds.endpoints))
+    settings = ClusterNodeSettings(name="here", lease=60, poll=60.0, compact=0)
     stop = asyncio.Event()
     etcd = Counting(address)
     async with etcd:
-        task = asyncio.ensure_future(Node(etcd, address, SystemClock(), TimeOrderedIds(), settings).run(stop))
+        task = asyncio.ensure_future(ClusterNode(etcd, address, SystemClock(), TimeOrderedIds(), settings).run(stop))
         try:
             yield etcd
         finally:
@@ -97,14 +97,14 @@ def test_an_ack_is_one_call_and_waits_for_nobody(etcd: EtcdCluster, queue: str) 
 
     async def game() -> None:
         keys = Keys(queue)
-        client = Counting(Address(endpoints=tuple(etcd.endpoints)))
+        client = Counting(EtcdAddress(endpoints=tuple(etcd.endpoints)))
 
         async def has_in_line(count: int) -> bool:
             found = await client.range(keys.base + b"0", keys.ordered_end, count_only=True)
             return bool(found.count == count)
 
         async with client, Consumer(client, queue, "bob", seconds=600) as consumer:
-            batches, given = consumer.batches(), list[Given]()
+            batches, given = consumer.batches(), list[ReceivedMessage]()
             async with running(etcd.endpoints):
                 await Producer(client, queue, "me", TimeOrderedIds()).publish_many([b"1"] * COUNT)
                 while len(given) < COUNT:
@@ -129,10 +129,10 @@ def test_every_leader_has_a_copy_of_each_consumers_key(etcd: EtcdCluster, queue:
             assert found is not None
             assert (found.value, found.lease > 0) == (b"machine-1", True)
 
-            def knows(node: Node) -> dict[bytes, bytes]:
-                dispatcher = node.leads.get(queue)
-                ledger = None if dispatcher is None else dispatcher.ledger
-                return {} if ledger is None else {home: one.host for home, one in ledger.consumers.items()}
+            def knows(node: ClusterNode) -> dict[bytes, bytes]:
+                dispatcher = node.dispatchers.get(queue)
+                queue_state = None if dispatcher is None else dispatcher.queue_state
+                return {} if queue_state is None else {home: one.host for home, one in queue_state.consumers.items()}
 
             both = {keys.home("bob"): b"machine-1", keys.home("cid"): b"machine-2"}
             async with running(etcd.endpoints, "first") as first:
@@ -157,8 +157,8 @@ def test_the_lead_goes_to_the_node_where_all_consumers_are(
         looks += 1
         return await all_here(*given)
 
-    all_here = node._all_here
-    monkeypatch.setattr(node, "_all_here", counted)
+    all_here = node._local_consumers
+    monkeypatch.setattr(node, "_local_consumers", counted)
 
     async def game() -> None:
         async with (
@@ -166,19 +166,21 @@ def test_the_lead_goes_to_the_node_where_all_consumers_are(
             running(etcd.endpoints, "far", near=0.5, lease=60) as far,
             Consumer(client, queue, "bob", host="close", seconds=600) as consumer,
         ):
-            await soon(lambda: queue in far.leads, what="somebody leads")
+            await soon(lambda: queue in far.dispatchers, what="somebody leads")
             producer = Producer(client, queue, "me", TimeOrderedIds())
             await producer.publish(b"1")
             batches = consumer.batches()
             [one] = await anext(batches)
             async with running(etcd.endpoints, "close", near=0.5, lease=60) as close:
                 # Something is outstanding: twice the looks after which it would take the lead change nothing.
-                await soon(lambda: looks > 2 * (node.LOOKS + 1) or queue in close.leads, what="it looks")
-                assert queue in far.leads
-                assert queue not in close.leads
+                await soon(
+                    lambda: looks > 2 * (node.CHECKS_PER_INTERVAL + 1) or queue in close.dispatchers, what="it looks"
+                )
+                assert queue in far.dispatchers
+                assert queue not in close.dispatchers
                 await consumer.ack([one])
-                await soon(lambda: queue in close.leads, what="it leads where its consumer is")
-                await soon(lambda: queue not in far.leads, what="and there alone")
+                await soon(lambda: queue in close.dispatchers, what="it leads where its consumer is")
+                await soon(lambda: queue not in far.dispatchers, what="and there alone")
                 await producer.publish(b"2")
                 assert [one.value for one in await anext(batches)] == [b"2"]
 

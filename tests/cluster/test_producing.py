@@ -11,10 +11,10 @@ from tests.support.etcd import EtcdCluster, at, keys_of, play, running
 from tests.support.wait import soon
 from yirangmq.clock import TimeOrderedIds
 from yirangmq.cluster.clients import LEVELS, NEARLY_FULL, Consumer, Producer
-from yirangmq.cluster.etcd.address import Address
+from yirangmq.cluster.etcd.address import EtcdAddress
 from yirangmq.cluster.etcd.diagnostics import repair
 from yirangmq.cluster.etcd.maintenance import Maintenance
-from yirangmq.cluster.etcd.quota import Room
+from yirangmq.cluster.etcd.quota import EtcdQuota
 from yirangmq.cluster.keys import Keys
 from yirangmq.core.errors import BadInput, QuotaExceeded, StoreFull, Unavailable
 
@@ -70,14 +70,14 @@ def test_producing_takes_one_call(etcd: EtcdCluster, queue: str) -> None:
     async def game() -> None:
         async with at(*etcd.endpoints) as client:
             calls = 0
-            call = client.lines.call
+            call = client.connection.call
 
             async def counted(*words: object, **more: object) -> object:
                 nonlocal calls
                 calls += 1
                 return await call(*words, **more)  # type: ignore[arg-type]
 
-            client.lines.call = counted  # type: ignore[method-assign]
+            client.connection.call = counted  # type: ignore[method-assign]
             producer = Producer(client, queue, "me", TimeOrderedIds())
             await producer.publish_many([b"1"] * 100)
             assert calls == 1
@@ -124,7 +124,7 @@ def test_messages_are_refused_before_etcd_is_full(tmp_path: Path, queue: str) ->
 
                 async def has_room() -> bool:
                     """What was acked goes a little later; what went before the repair makes room."""
-                    await repair(client, Address(endpoints=tuple(etcd.endpoints)), lambda text: None)
+                    await repair(client, EtcdAddress(endpoints=tuple(etcd.endpoints)), lambda text: None)
                     try:
                         await producer.publish(b"again")
                         return True
@@ -145,7 +145,7 @@ def test_a_queue_that_nearly_fills_etcd_is_drained_without_help(tmp_path: Path, 
     async def game(etcd: EtcdCluster) -> None:
         keys, put = Keys(queue), 0
         async with running(etcd.endpoints, quota=quota, compact=0.2), at(*etcd.endpoints) as client:
-            upkeep = Maintenance(Address(endpoints=tuple(etcd.endpoints)), client.lines)
+            upkeep = Maintenance(EtcdAddress(endpoints=tuple(etcd.endpoints)), client.connection)
             while (await upkeep.health(etcd.endpoints[0])).size < 0.88 * quota and put < 2_000:
                 await client.put(keys.inbox("ann", f"k{put}"), bytes(20_000))
                 put += 1
@@ -164,21 +164,21 @@ def test_a_queue_that_nearly_fills_etcd_is_drained_without_help(tmp_path: Path, 
 
 def test_room_is_given_out_with_care() -> None:
     async def game() -> None:
-        room = Room()
+        room = EtcdQuota()
         assert room.left == float("inf")
-        room.measured(200, 100, 1000)
+        room.record(200, 100, 1000)
         assert (room.full, room.left) == (0.1, (720 + 100) / 4)
         room.take(205)
         assert room.left == 0
         waiting = asyncio.ensure_future(room.wait(60))
         await asyncio.sleep(0)
-        assert room.wanted.is_set()
-        room.measured(850, 100, 1000)
+        assert room.measurement_requested.is_set()
+        room.record(850, 100, 1000)
         await waiting
         assert (room.full, room.left) == (0.85, (70 + 750) / 4)
-        room.measured(970, 100, 1000)
+        room.record(970, 100, 1000)
         assert room.left == 0
-        room.is_unknown()
+        room.record_unknown()
         assert room.left == float("inf")
 
     play(game())
@@ -189,7 +189,7 @@ def test_a_full_etcd_is_drained_and_repaired(tmp_path: Path, queue: str) -> None
     quota = 16 * 1024**2
 
     async def game(etcd: EtcdCluster) -> None:
-        address = Address(endpoints=tuple(etcd.endpoints))
+        address = EtcdAddress(endpoints=tuple(etcd.endpoints))
         keys = Keys(queue)
         async with at(*etcd.endpoints) as client:
             seen: set[bytes] = set()

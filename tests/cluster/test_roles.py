@@ -15,10 +15,10 @@ from yirangmq.client.connect import connect
 from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.cluster.admin import as_commands, roles_of, server_role
 from yirangmq.cluster.clients import Consumer, Producer
-from yirangmq.cluster.etcd.address import Address
+from yirangmq.cluster.etcd.address import EtcdAddress
 from yirangmq.cluster.etcd.client import Etcd
 from yirangmq.cluster.keys import Keys
-from yirangmq.cluster.node import Node, Settings
+from yirangmq.cluster.node import ClusterNode, ClusterNodeSettings
 from yirangmq.core.errors import NotAllowed
 
 pytestmark = pytest.mark.process
@@ -55,14 +55,14 @@ def test_each_does_what_it_may_and_no_more(tmp_path: Path, queue: str) -> None:
     async def game(etcds: EtcdCluster) -> None:
         import asyncio
 
-        def of(user: str) -> Address:
-            return Address(endpoints=tuple(etcds.endpoints), user=user, password=f"{user}-word")
+        def of(user: str) -> EtcdAddress:
+            return EtcdAddress(endpoints=tuple(etcds.endpoints), user=user, password=f"{user}-word")
 
         stop = asyncio.Event()
         keys = Keys(queue)
         async with Etcd(of("node")) as nodes, Etcd(of("ann")) as ann, Etcd(of("bob")) as bob:
-            settings = Settings(name="here", look=0.05, compact=0.05)
-            node = Node(nodes, of("node"), SystemClock(), TimeOrderedIds(), settings)
+            settings = ClusterNodeSettings(name="here", poll=0.05, compact=0.05)
+            node = ClusterNode(nodes, of("node"), SystemClock(), TimeOrderedIds(), settings)
             task = asyncio.ensure_future(node.run(stop))
             producer = Producer(ann, queue, "ann", TimeOrderedIds())
             async with Consumer(bob, queue, "bob") as consumer:
@@ -117,7 +117,7 @@ def test_servers_need_no_more_than_their_role(queue: str, tmp_path: Path) -> Non
         assert done.returncode == output.OK, done.stderr
         for words, name in ((["publish", "-q", queue, "1"], "main"), (["serve"], "other")):
             refused = run_command(tmp_path, *words, "--store", store(cluster, name) + keeper)
-            assert refused.returncode == output.EXIT_OF["not_allowed"], (words, refused.stderr)
+            assert refused.returncode == output.EXIT_CODES["not_allowed"], (words, refused.stderr)
             assert "permission denied" in refused.stderr
 
 

@@ -14,9 +14,9 @@ from tests.support.wait import soon
 from yirangmq.cli import output
 from yirangmq.client.connect import connect
 from yirangmq.cluster.etcd.address import QUOTA as NOBODY_SAID
-from yirangmq.cluster.etcd.address import Address
-from yirangmq.cluster.etcd.maintenance import Gauges, Maintenance, ask_gauges, read_gauges
-from yirangmq.cluster.etcd.quota import chosen_quota
+from yirangmq.cluster.etcd.address import EtcdAddress
+from yirangmq.cluster.etcd.maintenance import Gauges, Maintenance, fetch_gauges, read_gauges
+from yirangmq.cluster.etcd.quota import effective_quota
 from yirangmq.core.errors import QueueError, QuotaExceeded, StoreFull
 
 pytestmark = pytest.mark.process
@@ -38,7 +38,7 @@ def fill(etcd: EtcdCluster) -> None:
     async def put_on() -> None:
         numbers = itertools.count()
         async with at(*etcd.endpoints) as client:
-            upkeep = Maintenance(Address(endpoints=tuple(etcd.endpoints)), client.lines)
+            upkeep = Maintenance(EtcdAddress(endpoints=tuple(etcd.endpoints)), client.connection)
 
             async def is_full_of_data() -> bool:
                 try:
@@ -102,7 +102,7 @@ def test_a_full_etcd_refuses_clearly_and_goes_on_after_the_repair(queue: str, tm
             assert "yirangmq cluster repair" in str(error)
         assert client.counts(queue) == before
         unwell = run_command(tmp_path, "cluster", "doctor", "--store", nodes.url)
-        assert unwell.returncode == output.UNWELL
+        assert unwell.returncode == output.UNHEALTHY
         assert "fail: alarm" in unwell.stdout
         etcd.ctl("del", "--prefix", "/others/")
         done = run_command(tmp_path, "cluster", "repair", "--store", nodes.url)
@@ -127,14 +127,14 @@ def test_a_repair_that_does_not_help_says_so(tmp_path: Path) -> None:
         def start_with(quota: int) -> None:
             member.kill()
             member.start("--quota-backend-bytes", str(quota))
-            until(lambda: asyncio.run(ask_gauges(member.endpoint, Address(endpoints=()))).quota == quota)
+            until(lambda: asyncio.run(fetch_gauges(member.endpoint, EtcdAddress(endpoints=()))).quota == quota)
 
         for number in range(4):
             etcd.ctl("put", f"/others/{number}", given=b"x" * 1_000_000)
         start_with(2 * 1024**2)
         url = f"etcd://{member.endpoint}"
         done = run_command(tmp_path, "cluster", "repair", "--store", url)
-        assert done.returncode == output.UNWELL, done.stderr
+        assert done.returncode == output.UNHEALTHY, done.stderr
         assert "larger --quota-backend-bytes" in done.stdout
         with pytest.raises(AssertionError, match="database space exceeded"):
             etcd.ctl("put", "/others/more", "1")
@@ -158,4 +158,4 @@ etcd_mvcc_db_total_size_in_use_in_bytes NaN
     ("shown", "told", "chosen"), [(0, 5, 5), (3, 5, 3), (9, 5, 5), (0, NOBODY_SAID, NOBODY_SAID), (9, NOBODY_SAID, 9)]
 )
 def test_the_least_of_what_is_known_of_a_quota(shown: int, told: int, chosen: int) -> None:
-    assert chosen_quota(shown, told) == chosen
+    assert effective_quota(shown, told) == chosen

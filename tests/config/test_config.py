@@ -246,7 +246,7 @@ def test_http_is_at_port_8080_of_this_machine_unless_told_otherwise() -> None:
 
 
 def test_the_document_s_variables_and_their_defaults() -> None:
-    assert load({}, {}, {}).inherited == Defaults(max_queues=10_000)
+    assert load({}, {}, {}).policy_defaults == Defaults(max_queues=10_000)
     plain = load({}, {}, {})
     assert (plain.mq_admin_password, plain.mq_payload_limit, plain.data) == ("", 1_048_576, "yirang-data")
     env = {
@@ -254,9 +254,9 @@ def test_the_document_s_variables_and_their_defaults() -> None:
         "MQ_CONCURRENCY": "4", "MQ_PAYLOAD_LIMIT": "100", "MQ_ADMIN_PASSWORD": TOKEN, "MQ_DATA": "here", "MQ_HOST": "",
     }  # fmt: skip
     config = load({"mq_concurrency": 7}, env, {})
-    assert config.inherited == Defaults(True, 1_500, 2_000, 3_000, 4, 100, max_queues=10_000)
+    assert config.policy_defaults == Defaults(True, 1_500, 2_000, 3_000, 4, 100, max_queues=10_000)
     assert (config.mq_admin_password, config.mq_payload_limit, config.data) == (TOKEN, 100, "here")
-    assert load({}, {**env, "MQ_SET_PAYLOAD_LIMIT": "5"}, {}).inherited.set_body == 5
+    assert load({}, {**env, "MQ_SET_PAYLOAD_LIMIT": "5"}, {}).policy_defaults.set_body == 5
     assert load({}, {**env, "YIRANGMQ_MQ_CONCURRENCY": "9"}, {}).mq_concurrency == 9
     assert load({}, dict.fromkeys(env, ""), {}) == Config()
 
@@ -287,7 +287,7 @@ def test_the_page_names_every_setting_its_default_variable_and_flag() -> None:
 
 def test_hooks_of_processors_must_be_allowed() -> None:
     chains = {"mail": {"hooks": [{"hook": "bank.rules:check"}]}}
-    assert load({"processors": chains, "hooks": ["bank"]}, {}, {}).inherited.hooks == ("bank",)
+    assert load({"processors": chains, "hooks": ["bank"]}, {}, {}).policy_defaults.hooks == ("bank",)
     with pytest.raises(BadInput, match=r"^processors\.mail: .*bank\.rules:check may not run here"):
         load({"processors": chains}, {}, {})
     with pytest.raises(BadInput, match=r"^processors: mail\.integrity: must be one of none, sha256"):

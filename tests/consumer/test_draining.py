@@ -14,8 +14,8 @@ from tests.support.wait import PATIENCE, until
 from yirangmq.broker.queues import Queues
 from yirangmq.consumer.consumer import Consumer
 from yirangmq.consumer.delivery import HandlerDelivery
-from yirangmq.consumer.settler import Summary
-from yirangmq.consumer.worker_pool import Gate
+from yirangmq.consumer.settler import ConsumerSummary
+from yirangmq.consumer.worker_pool import PauseGate
 from yirangmq.core.consumer_registry import ConsumerState
 from yirangmq.core.errors import BadInput, StoreError
 from yirangmq.core.message import Counts, Reason
@@ -39,7 +39,7 @@ def test_a_drain_finishes_what_is_in_work_and_returns_what_is_not(queues: Queues
         assert run.is_alive
         assert queues.consumer_list()[0]["state"] in ("running", "draining")
         slow.go.set()
-        assert run.ended() == Summary(done=1, released=5)
+        assert run.ended() == ConsumerSummary(done=1, released=5)
     assert queues.consumer_list() == []
     assert (state_of(queues).leased, state_of(queues).done) == (0, 1)
     assert {queues.lease("mail")[0].attempt for _ in range(9)} == {1}, "being held and given back is no attempt"
@@ -77,7 +77,7 @@ def test_what_does_not_end_in_time_is_given_back_unfinished(queues: Queues) -> N
     with running(consumer) as run:
         slow.wait_begun()
         consumer.stop()
-        assert run.ended() == Summary(failed=1)
+        assert run.ended() == ConsumerSummary(failed=1)
     look = queues.show("mail", id)
     assert (look.message.state, look.message.reason) == (State.DELAYED, Reason.TIMEOUT)
     slow.go.set()
@@ -97,7 +97,7 @@ def test_a_consumer_can_run_again(queues: Queues) -> None:
     consumer.handler("mail")(lambda delivery: None)
     for _ in range(2):
         queues.publish("mail", "x")
-        assert consumer.run(until_empty=True) == Summary(done=1)
+        assert consumer.run(until_empty=True) == ConsumerSummary(done=1)
 
 
 def test_it_does_not_run_twice_at_a_time(queues: Queues) -> None:
@@ -190,13 +190,13 @@ def test_a_draining_consumer_does_not_go_back_to_work(queues: Queues) -> None:
 
 
 def test_a_gate_that_is_shut_stays_shut() -> None:
-    gate = Gate()
-    assert [gate.follow(wish) for wish in ("resume", "pause", "pause", "resume")] == [False, True, False, True]
-    assert gate.follow("drain")
-    assert [gate.follow(wish) for wish in ("resume", "pause", "drain")] == [False, False, False]
-    assert (gate.state, gate.is_shut, gate.wait_open()) == (ConsumerState.DRAINING, True, False)
-    assert gate.move(ConsumerState.STOPPED)
-    assert not gate.move(ConsumerState.RUNNING)
+    gate = PauseGate()
+    assert [gate.apply_request(wish) for wish in ("resume", "pause", "pause", "resume")] == [False, True, False, True]
+    assert gate.apply_request("drain")
+    assert [gate.apply_request(wish) for wish in ("resume", "pause", "drain")] == [False, False, False]
+    assert (gate.state, gate.is_closed, gate.wait_open()) == (ConsumerState.DRAINING, True, False)
+    assert gate.set_state(ConsumerState.STOPPED)
+    assert not gate.set_state(ConsumerState.RUNNING)
 
 
 def test_work_goes_on_where_nobody_keeps_a_roster(queues: Queues) -> None:
@@ -210,7 +210,7 @@ def test_work_goes_on_where_nobody_keeps_a_roster(queues: Queues) -> None:
     queues.publish("mail", 1)
     consumer = Consumer(watched)
     consumer.handler("mail")(lambda delivery: None)
-    assert consumer.run(until_empty=True) == Summary(done=1)
+    assert consumer.run(until_empty=True) == ConsumerSummary(done=1)
 
 
 def test_fetching_goes_on_after_the_broker_was_away(queues: Queues) -> None:
@@ -224,7 +224,7 @@ def test_fetching_goes_on_after_the_broker_was_away(queues: Queues) -> None:
     queues.publish("mail", 1)
     consumer = Consumer(watched)
     consumer.handler("mail")(lambda delivery: None)
-    assert consumer.run(until_empty=True) == Summary(done=1)
+    assert consumer.run(until_empty=True) == ConsumerSummary(done=1)
 
 
 def test_an_error_that_will_not_pass_ends_the_run(queues: Queues) -> None:
@@ -261,7 +261,7 @@ def test_eight_at_a_time_handle_a_thousand_messages_once_each(tmp_path: Path) ->
             handled.append(delivery.id)
             threads.add(threading.current_thread().name)
 
-        assert consumer.run(until_empty=True) == Summary(done=1000)
+        assert consumer.run(until_empty=True) == ConsumerSummary(done=1000)
         assert sorted(handled) == sorted(sent)
         assert len(threads) == 8
         assert queues.counts("mail").done == 1000
@@ -288,7 +288,7 @@ def test_until_empty_waits_for_what_one_queue_sends_to_the_other(queues: Queues)
     consumer.handler("b")(lambda delivery: queues.publish("c", delivery.value()))
     consumer.handler("c")(lambda delivery: None)
     queues.publish_many("a", [1, 2, 3])
-    assert consumer.run(until_empty=True) == Summary(done=9)
+    assert consumer.run(until_empty=True) == ConsumerSummary(done=9)
 
 
 def test_until_empty_means_every_queue(queues: Queues) -> None:
@@ -312,14 +312,14 @@ def test_until_empty_means_every_queue(queues: Queues) -> None:
         assert looked.wait(PATIENCE)
         assert run.is_alive
         open_b.set()
-        assert run.ended() == Summary(done=1)
+        assert run.ended() == ConsumerSummary(done=1)
 
 
 def test_a_limit_is_kept_to_the_message(queues: Queues) -> None:
     queues.publish_many("mail", list(range(20)))
     consumer = Consumer(queues, concurrency=4)
     consumer.handler("mail", prefetch=4)(lambda delivery: None)
-    assert consumer.run(limit=7) == Summary(done=7)
+    assert consumer.run(limit=7) == ConsumerSummary(done=7)
     assert queues.counts("mail").ready == 13
 
 
@@ -329,6 +329,6 @@ def test_it_opens_what_an_address_names_and_closes_it(tmp_path: Path) -> None:
         queues.publish("mail", 1)
     consumer = Consumer(url)
     consumer.handler("mail")(lambda delivery: None)
-    assert consumer.run(until_empty=True) == Summary(done=1)
+    assert consumer.run(until_empty=True) == ConsumerSummary(done=1)
     with yirangmq.open(url) as queues:
         assert queues.counts("mail").done == 1

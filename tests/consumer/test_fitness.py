@@ -8,9 +8,9 @@ from tests.support.consumer import running
 from tests.support.wait import until
 from yirangmq.broker.queues import Queues
 from yirangmq.consumer.consumer import Consumer
-from yirangmq.consumer.delivery import DONE, HandlerDelivery, of_error, too_slow
-from yirangmq.consumer.settler import Summary
-from yirangmq.consumer.worker_pool import MOST, Poison
+from yirangmq.consumer.delivery import DONE, HandlerDelivery, of_error, timed_out
+from yirangmq.consumer.settler import ConsumerSummary
+from yirangmq.consumer.worker_pool import MAX_REMEMBERED, Poison
 from yirangmq.core.message import RANK_LAST, Envelope, Reason
 from yirangmq.core.states import State
 from yirangmq.format.envelope import NewMessage
@@ -33,7 +33,7 @@ def test_what_does_not_fit_the_consumers_schema_is_dead_before_the_handler(
     bad, good = (queues.publish("mail", value).id for value in (payload, {"name": "ann"}))
     consumer = Consumer(queues)
     consumer.handler("mail", schema=schema)(lambda delivery: seen.append(delivery.value()))
-    assert consumer.run(until_empty=True) == Summary(done=1, failed=1)
+    assert consumer.run(until_empty=True) == ConsumerSummary(done=1, failed=1)
     assert seen == [{"name": "ann"}]
     look = queues.show("mail", bad)
     assert (look.message.state, look.message.reason) == (State.DEAD, Reason.VALIDATION_ERROR)
@@ -57,7 +57,7 @@ def test_a_policys_schema_is_checked_for_what_was_there_before_it(queues: Queues
     queues.set_policy("mail", {"schemas": {"letter": {"*": NEEDS_NAME}}})
     consumer = Consumer(queues)
     consumer.handler("mail")(lambda delivery: seen.append(delivery.id))
-    assert consumer.run(until_empty=True) == Summary(done=1)
+    assert consumer.run(until_empty=True) == ConsumerSummary(done=1)
     assert seen == [other]
     assert queues.show("mail", old).message.reason == Reason.VALIDATION_ERROR
 
@@ -75,7 +75,7 @@ def test_an_envelope_that_cannot_be_read_is_dead_and_harms_nobody(
     seen: list[Any] = []
     consumer = Consumer(queues)
     consumer.handler("mail")(lambda delivery: seen.append(delivery.value()))
-    assert consumer.run(until_empty=True) == Summary(done=1, failed=1)
+    assert consumer.run(until_empty=True) == ConsumerSummary(done=1, failed=1)
     assert seen == ["good"]
     look = queues.show("mail", "broken")
     assert (look.message.state, look.message.reason) == (State.DEAD, Reason.VALIDATION_ERROR)
@@ -128,22 +128,22 @@ def test_the_policys_own_eye_for_poison_works_without_the_consumers(queues: Queu
 def test_only_the_same_fault_in_a_row_counts() -> None:
     poison = Poison(3)
     value, key = of_error(ValueError()), of_error(KeyError())
-    for outcome in (value, value, key, value, value, too_slow("slow"), value, value, DONE, value, value):
-        assert poison.judge("mail", "m", outcome) == outcome
-    assert poison.judge("mail", "m", value).reason is Reason.POISON
-    assert poison.judge("mail", "m", value) == value, "it begins anew"
+    for outcome in (value, value, key, value, value, timed_out("slow"), value, value, DONE, value, value):
+        assert poison.apply("mail", "m", outcome) == outcome
+    assert poison.apply("mail", "m", value).reason is Reason.POISON
+    assert poison.apply("mail", "m", value) == value, "it begins anew"
 
 
 def test_messages_are_told_apart_and_the_oldest_forgotten() -> None:
     poison = Poison(2)
     fault = of_error(ValueError())
-    assert poison.judge("mail", "m", fault) == fault
-    assert poison.judge("news", "m", fault) == fault
-    for number in range(MOST):
-        poison.judge("mail", f"other-{number}", fault)
-    assert poison.judge("mail", "m", fault) == fault
+    assert poison.apply("mail", "m", fault) == fault
+    assert poison.apply("news", "m", fault) == fault
+    for number in range(MAX_REMEMBERED):
+        poison.apply("mail", f"other-{number}", fault)
+    assert poison.apply("mail", "m", fault) == fault
 
 
 def test_no_poison_unless_asked_for() -> None:
     fault = of_error(ValueError())
-    assert {Poison(0).judge("mail", "m", fault) for _ in range(100)} == {fault}
+    assert {Poison(0).apply("mail", "m", fault) for _ in range(100)} == {fault}

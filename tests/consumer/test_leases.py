@@ -9,7 +9,7 @@ from tests.support.wait import PATIENCE, until
 from yirangmq.broker.queues import Queues
 from yirangmq.consumer.consumer import Consumer
 from yirangmq.consumer.delivery import HandlerDelivery
-from yirangmq.consumer.settler import Summary
+from yirangmq.consumer.settler import ConsumerSummary
 from yirangmq.core.errors import StoreError
 from yirangmq.core.states import State
 from yirangmq.testing import FailingStore, ManualClock, open_for_test
@@ -42,7 +42,7 @@ def test_a_handler_that_runs_ten_times_its_lease_is_not_run_twice(queues: Queues
         slow.go.set()
         until(lambda: queues.counts("mail").done == 1)
     assert len(slow.begun) == 1
-    assert run.summary == Summary(done=1)
+    assert run.summary == ConsumerSummary(done=1)
 
 
 def test_leases_in_hand_are_extended_with_one_commit(clock: ManualClock) -> None:
@@ -118,7 +118,7 @@ def test_a_lost_lease_is_shown_to_the_handler_and_its_result_is_dropped(queues: 
         until(lambda: any(one["lost"] == 1 for one in queues.consumer_list()))
         assert queues.show("mail", delivery.id).message.state is State.LEASED
         queues.ack(other.lease_id)
-    assert run.summary == Summary(lost=1)
+    assert run.summary == ConsumerSummary(lost=1)
 
 
 def test_a_result_that_comes_after_the_lease_has_ended_is_dropped(queues: Queues, clock: ManualClock) -> None:
@@ -130,7 +130,7 @@ def test_a_result_that_comes_after_the_lease_has_ended_is_dropped(queues: Queues
         clock.advance(3_600_001)
 
     id = queues.publish("mail", "x").id
-    assert consumer.run(limit=1) == Summary(lost=1)
+    assert consumer.run(limit=1) == ConsumerSummary(lost=1)
     queues.sweep()
     assert queues.show("mail", id).message.state is State.READY
 
@@ -150,7 +150,7 @@ def test_an_extension_that_fails_is_tried_again_before_the_lease_ends(queues: Qu
         slow.wait_begun()
         until(lambda: watched.calls["extend"] >= 4)
         slow.go.set()
-    assert run.summary == Summary(done=1)
+    assert run.summary == ConsumerSummary(done=1)
 
 
 def test_what_ends_while_a_commit_is_under_way_shares_the_next_one(queues: Queues) -> None:
@@ -179,7 +179,7 @@ def test_what_ends_while_a_commit_is_under_way_shares_the_next_one(queues: Queue
         others_ended.set()
         until(lambda: queues.counts("mail").done == 8)
     assert watched.sizes["ack"] == [1, 7]
-    assert run.summary == Summary(done=8)
+    assert run.summary == ConsumerSummary(done=8)
 
 
 def test_a_result_is_delivered_again_and_again_while_its_lease_is_good(queues: Queues) -> None:
@@ -194,7 +194,7 @@ def test_a_result_is_delivered_again_and_again_while_its_lease_is_good(queues: Q
     queues.publish("mail", "x")
     consumer = Consumer(watched)
     consumer.handler("mail")(lambda delivery: None)
-    assert consumer.run(until_empty=True) == Summary(done=1)
+    assert consumer.run(until_empty=True) == ConsumerSummary(done=1)
     assert watched.calls["ack"] == 3
 
 
@@ -209,5 +209,5 @@ def test_a_result_that_cannot_be_delivered_in_time_is_given_up(queues: Queues) -
     queues.publish("mail", "x")
     consumer = Consumer(watched)
     consumer.handler("mail")(lambda delivery: consumer.stop())
-    assert consumer.run() == Summary(lost=1)
+    assert consumer.run() == ConsumerSummary(lost=1)
     assert queues.counts("mail").leased == 1

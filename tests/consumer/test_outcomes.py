@@ -12,15 +12,17 @@ from yirangmq.broker.queues import Queues
 from yirangmq.consumer.consumer import Consumer
 from yirangmq.consumer.delivery import HandlerDelivery, Reject, Retry
 from yirangmq.consumer.lease_table import Results
-from yirangmq.consumer.settler import Summary
+from yirangmq.consumer.settler import ConsumerSummary
 from yirangmq.core.errors import BadInput
-from yirangmq.core.message import MAX_MESSAGE, Reason
+from yirangmq.core.message import MAX_FAILURE_TEXT, Reason
 from yirangmq.core.states import State
-from yirangmq.format.delivery import Look
+from yirangmq.format.delivery import MessageView
 from yirangmq.testing import ManualClock
 
 
-def handled(queues: Queues, function: Callable[[HandlerDelivery], Any], **options: Any) -> tuple[Look, Summary]:
+def handled(
+    queues: Queues, function: Callable[[HandlerDelivery], Any], **options: Any
+) -> tuple[MessageView, ConsumerSummary]:
     """One message through one handler: where it stands then, and what the consumer counted."""
     id = queues.publish("mail", {"to": "ann"}).id
     consumer = Consumer(queues, **options)
@@ -44,7 +46,7 @@ def returning(value: object) -> Callable[[HandlerDelivery], object]:
 def test_returning_anything_acknowledges(queues: Queues, value: object) -> None:
     look, summary = handled(queues, returning(value))
     assert look.message.state is State.DONE
-    assert summary == Summary(done=1)
+    assert summary == ConsumerSummary(done=1)
 
 
 def test_a_handler_sees_the_message_as_it_was_sent(queues: Queues) -> None:
@@ -70,7 +72,7 @@ def test_retry_comes_back_after_the_time_it_names(
     assert (look.message.state, look.message.due_at) == (State.DELAYED, clock.now_ms() + 90_000)
     assert look.failure is not None
     assert (look.failure.reason_code, look.failure.reason_message) == (Reason.HANDLER_ERROR, "the door is shut")
-    assert summary == Summary(retried=1)
+    assert summary == ConsumerSummary(retried=1)
 
 
 def test_retry_without_a_time_waits_as_the_policy_says(queues: Queues, clock: ManualClock) -> None:
@@ -98,7 +100,7 @@ def test_reject_goes_to_the_dead_letters_at_once(
     assert (look.message.state, look.message.reason) == (State.DEAD, Reason.REJECTED)
     assert look.failure is not None
     assert look.failure.reason_message == "no such account"
-    assert summary == Summary(rejected=1)
+    assert summary == ConsumerSummary(rejected=1)
 
 
 def test_any_other_error_gives_it_back_with_its_text(queues: Queues, clock: ManualClock) -> None:
@@ -107,7 +109,7 @@ def test_any_other_error_gives_it_back_with_its_text(queues: Queues, clock: Manu
     assert look.failure is not None
     assert look.failure[:2] == (Reason.HANDLER_ERROR, "ValueError: no route to host")
     assert look.failure.consumer == "worker-7"
-    assert summary == Summary(failed=1)
+    assert summary == ConsumerSummary(failed=1)
 
 
 class Unprintable(Exception):
@@ -128,12 +130,12 @@ def test_no_error_ends_the_thread_it_happens_in(queues: Queues, error: BaseExcep
     queues.publish("mail", "good")
     consumer = Consumer(queues)
     consumer.handler("mail")(handle)
-    assert consumer.run(until_empty=True) == Summary(done=1, failed=1)
+    assert consumer.run(until_empty=True) == ConsumerSummary(done=1, failed=1)
     assert done == ["good"]
     failure = queues.show("mail", bad).failure
     assert failure is not None
     assert failure.reason_message.startswith(type(error).__name__)
-    assert len(failure.reason_message) <= MAX_MESSAGE
+    assert len(failure.reason_message) <= MAX_FAILURE_TEXT
 
 
 async def _later(delivery: HandlerDelivery) -> None:
@@ -150,7 +152,7 @@ def test_a_coroutine_is_not_taken_for_work_done(queues: Queues) -> None:
 
     look, summary = handled(queues, returning(Promise()))
     assert look.message.state is State.DELAYED
-    assert summary == Summary(failed=1)
+    assert summary == ConsumerSummary(failed=1)
 
 
 TOO_LONG = 2.0
@@ -177,7 +179,7 @@ def test_a_handler_over_its_time_is_given_back_and_its_word_no_longer_counts(que
         assert done.wait(PATIENCE)
         until(lambda: queues.show("mail", second).message.state is State.DONE)
     assert queues.show("mail", first).message.state is State.DELAYED
-    assert run.summary == Summary(done=1, failed=1)
+    assert run.summary == ConsumerSummary(done=1, failed=1)
 
 
 def test_what_was_leased_in_advance_goes_back_when_every_thread_is_stuck(queues: Queues) -> None:

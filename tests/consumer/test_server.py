@@ -13,7 +13,7 @@ from tests.support.wait import until
 from yirangmq.client.sync_client import Client
 from yirangmq.consumer.consumer import Consumer
 from yirangmq.consumer.delivery import HandlerDelivery
-from yirangmq.consumer.settler import Summary
+from yirangmq.consumer.settler import ConsumerSummary
 
 pytestmark = pytest.mark.process
 
@@ -36,7 +36,7 @@ def test_messages_come_over_the_socket_and_their_ends_go_back(tmp_path: Path) ->
             if delivery.value() == 13:
                 raise yirangmq.Reject("unlucky")
 
-        assert consumer.run(until_empty=True) == Summary(done=199, rejected=1)
+        assert consumer.run(until_empty=True) == ConsumerSummary(done=199, rejected=1)
         assert sorted(handled) == sorted(sent)
         assert (client.counts("mail").done, client.counts("mail").dead) == (199, 1)
 

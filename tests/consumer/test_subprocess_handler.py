@@ -12,12 +12,12 @@ from tests.support.consumer import running
 from tests.support.wait import PATIENCE, until
 from yirangmq.broker.queues import Queues
 from yirangmq.consumer.consumer import Consumer
-from yirangmq.consumer.routes import Route, Validation
-from yirangmq.consumer.settler import Summary
-from yirangmq.consumer.subprocess_handler import TAIL, Program
-from yirangmq.core.message import MAX_MESSAGE, Reason
+from yirangmq.consumer.routes import HandlerRoute, Validation
+from yirangmq.consumer.settler import ConsumerSummary
+from yirangmq.consumer.subprocess_handler import TAIL, SubprocessHandler
+from yirangmq.core.message import MAX_FAILURE_TEXT, Reason
 from yirangmq.core.states import State
-from yirangmq.format.delivery import Look
+from yirangmq.format.delivery import MessageView
 from yirangmq.format.envelope import NewMessage
 from yirangmq.format.json_codec import loads
 from yirangmq.testing import ManualClock
@@ -34,21 +34,23 @@ def python(script: str) -> list[str]:
 
 
 def consumer_of(queues: Queues, argv: list[str], **options: Any) -> Consumer:
-    program = Program(argv, **options)
+    program = SubprocessHandler(argv, **options)
     consumer = Consumer(queues, drain_seconds=0.05)
     validation = Validation(decode=False)
-    consumer.add(Route(queue="mail", handle=program, validation=validation, cancel=program.cancel))
+    consumer.add(HandlerRoute(queue="mail", handle=program, validation=validation, cancel=program.cancel))
     return consumer
 
 
-def given(queues: Queues, argv: list[str], message: object = "x", **options: Any) -> tuple[Look, Summary]:
+def given(
+    queues: Queues, argv: list[str], message: object = "x", **options: Any
+) -> tuple[MessageView, ConsumerSummary]:
     """One message through one program: where it stands then."""
     id = queues.publish("mail", message).id
     summary = consumer_of(queues, argv, **options).run(until_empty=True)
     return queues.show("mail", id), summary
 
 
-def told(look: Look) -> tuple[str, str]:
+def told(look: MessageView) -> tuple[str, str]:
     assert look.failure is not None
     return look.failure.reason_code, look.failure.reason_message
 
@@ -58,7 +60,7 @@ def told(look: Look) -> tuple[str, str]:
 
 def test_it_reads_the_envelope_as_one_line_of_json(queues: Queues, tmp_path: Path) -> None:
     queues.publish_text("mail", [b'{"messageId":"x-1","type":"letter","payload":{"a":\n\r\n [1]}}'])
-    assert consumer_of(queues, sh(f"cat > {tmp_path}/in")).run(until_empty=True) == Summary(done=1)
+    assert consumer_of(queues, sh(f"cat > {tmp_path}/in")).run(until_empty=True) == ConsumerSummary(done=1)
     text = (tmp_path / "in").read_bytes()
     assert text.count(b"\n") == 1
     assert text.endswith(b"}\n")
@@ -114,14 +116,14 @@ def test_the_environment_says_what_the_message_is(
 def test_exit_code_0_acknowledges(queues: Queues) -> None:
     look, summary = given(queues, sh("echo noise >&2; exit 0"))
     assert look.message.state is State.DONE
-    assert summary == Summary(done=1)
+    assert summary == ConsumerSummary(done=1)
 
 
 def test_exit_code_65_rejects(queues: Queues) -> None:
     look, summary = given(queues, sh("echo 'no such account' >&2; exit 65"))
     assert look.message.state is State.DEAD
     assert told(look) == (Reason.REJECTED, "no such account")
-    assert summary == Summary(rejected=1)
+    assert summary == ConsumerSummary(rejected=1)
 
 
 @pytest.mark.parametrize(("retry_after", "wait"), [(None, 1_000), (90, 90_000)])
@@ -131,7 +133,7 @@ def test_exit_code_75_asks_for_another_try(
     look, summary = given(queues, sh("exit 75"), retry_after=retry_after)
     assert (look.message.state, look.message.due_at) == (State.DELAYED, clock.now_ms() + wait)
     assert told(look) == (Reason.HANDLER_ERROR, "the program asks for another try")
-    assert summary == Summary(retried=1)
+    assert summary == ConsumerSummary(retried=1)
 
 
 @pytest.mark.parametrize("argv", [sh("echo 'no route' >&2; exit 3"), python("import sys; sys.exit('no route')")])
@@ -140,7 +142,7 @@ def test_every_other_code_is_a_failure_with_what_it_said(queues: Queues, argv: l
     look, summary = given(queues, argv)
     assert look.message.state is State.DELAYED
     assert told(look) == (Reason.HANDLER_ERROR, f"exit code {code}: no route")
-    assert summary == Summary(failed=1)
+    assert summary == ConsumerSummary(failed=1)
 
 
 def test_a_signal_is_a_failure(queues: Queues) -> None:
@@ -152,7 +154,7 @@ def test_of_much_that_was_said_the_end_is_kept(queues: Queues) -> None:
     look, _ = given(queues, sh("head -c 500000 /dev/zero | tr '\\0' x >&2; printf '\\377 the end' >&2; exit 1"))
     text = told(look)[1]
     assert text.endswith("\ufffd the end")
-    assert TAIL <= len(text) <= MAX_MESSAGE
+    assert TAIL <= len(text) <= MAX_FAILURE_TEXT
 
 
 def test_a_program_that_leaves_a_helper_behind_has_ended_nevertheless(queues: Queues) -> None:
@@ -166,7 +168,7 @@ def test_a_program_that_leaves_a_helper_behind_has_ended_nevertheless(queues: Qu
 def test_a_program_that_is_not_there_is_a_failure_not_a_crash(queues: Queues) -> None:
     look, summary = given(queues, ["/no/such/program"])
     assert told(look)[1].startswith("FileNotFoundError: ")
-    assert summary == Summary(failed=1)
+    assert summary == ConsumerSummary(failed=1)
 
 
 # -- its end put to it ------------------------------------------------------------------------------------------------
@@ -183,7 +185,7 @@ def test_a_program_over_its_time_is_asked_to_end(queues: Queues) -> None:
     assert reason == Reason.TIMEOUT
     assert text.startswith(f"the program was ended after {SOON} s: here\n")
     assert text.endswith("asked")
-    assert summary == Summary(failed=1)
+    assert summary == ConsumerSummary(failed=1)
 
 
 def test_one_that_does_not_listen_is_made_to(queues: Queues, tmp_path: Path) -> None:
@@ -215,7 +217,7 @@ def test_a_drain_past_its_time_ends_the_programs(queues: Queues, tmp_path: Path,
     with running(consumer) as run:
         until((tmp_path / "pid").exists)
         consumer.stop()
-        assert run.ended() == Summary(failed=1)
+        assert run.ended() == ConsumerSummary(failed=1)
     pid = int((tmp_path / "pid").read_text())
     until(lambda: not _is_running(pid), what="the end of the program")
     assert (tmp_path / "asked").exists() == listens
@@ -224,8 +226,10 @@ def test_a_drain_past_its_time_ends_the_programs(queues: Queues, tmp_path: Path,
 
 def test_many_at_a_time(queues: Queues, tmp_path: Path) -> None:
     """All of them run at once: each waits until it sees the others."""
-    program = Program(sh(f"touch {tmp_path}/$YIRANGMQ_MESSAGE_ID; until [ $(ls {tmp_path} | wc -l) = 4 ]; do :; done"))
+    program = SubprocessHandler(
+        sh(f"touch {tmp_path}/$YIRANGMQ_MESSAGE_ID; until [ $(ls {tmp_path} | wc -l) = 4 ]; do :; done")
+    )
     consumer = Consumer(queues)
-    consumer.add(Route(queue="mail", handle=program, concurrency=4, cancel=program.cancel))
+    consumer.add(HandlerRoute(queue="mail", handle=program, concurrency=4, cancel=program.cancel))
     queues.publish_many("mail", list(range(4)))
-    assert consumer.run(until_empty=True) == Summary(done=4)
+    assert consumer.run(until_empty=True) == ConsumerSummary(done=4)

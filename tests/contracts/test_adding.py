@@ -7,7 +7,7 @@ import pytest
 from tests.support.store_contract import NOW, QUEUE, REACHED, SIZE, bring, cards, envelope, listed, put
 from yirangmq.core import transitions
 from yirangmq.core.message import Counts
-from yirangmq.core.ports import Change, Store, Stored
+from yirangmq.core.ports import AddResult, Change, Store
 from yirangmq.core.states import State
 
 WINDOW = 300_000
@@ -52,7 +52,7 @@ def test_an_id_is_known_in_every_state(store: Store, state: State) -> None:
     with store.transaction() as transaction:
         counts = transaction.counts(QUEUE)
         new, again = transaction.add([envelope("n"), envelope("m", payload=b"changed")], NOW, NOW + WINDOW)
-        assert again == Stored(card.seq, "m", True)
+        assert again == AddResult(card.seq, "m", True)
         assert not new.duplicate
         assert transaction.counts(QUEUE) == counts._replace(
             ready=counts.ready + 1, published=counts.published + 1, bytes=counts.bytes + SIZE
@@ -66,7 +66,7 @@ def test_a_remembered_id_without_content_is_known(store: Store) -> None:
         dropped = transitions.drop(card, policy, NOW)
         transaction.swap([Change(card, dropped)])
     with store.transaction() as transaction:
-        assert transaction.add([envelope("m")], NOW, NOW + WINDOW) == [Stored(card.seq, "m", True)]
+        assert transaction.add([envelope("m")], NOW, NOW + WINDOW) == [AddResult(card.seq, "m", True)]
         transaction.forget([dropped])
         assert not transaction.add([envelope("m")], NOW, NOW + WINDOW)[0].duplicate
 
@@ -97,13 +97,13 @@ def test_a_key_holds_until_its_window_ends(store: Store) -> None:
     with store.transaction() as transaction:
         last_moment = NOW + WINDOW - 1
         again = transaction.add([envelope("m2", dedup_key="k")], last_moment, last_moment + WINDOW)
-        assert again == [Stored(first.seq, "m1", True)]
+        assert again == [AddResult(first.seq, "m1", True)]
     with store.transaction() as transaction:
         [third] = transaction.add([envelope("m3", dedup_key="k")], NOW + WINDOW, NOW + 2 * WINDOW)
         assert third.duplicate is False
     with store.transaction() as transaction:
         fourth = transaction.add([envelope("m4", dedup_key="k")], NOW + WINDOW + 1, NOW + 3 * WINDOW)
-        assert fourth == [Stored(third.seq, "m3", True)]
+        assert fourth == [AddResult(third.seq, "m3", True)]
 
 
 def test_a_key_holds_within_one_batch_and_one_transaction(store: Store) -> None:
@@ -113,8 +113,8 @@ def test_a_key_holds_within_one_batch_and_one_transaction(store: Store) -> None:
             NOW,
             NOW + WINDOW,
         )
-        assert (two, other.duplicate) == (Stored(one.seq, "m1", True), False)
-        assert transaction.add([envelope("m4", dedup_key="l")], NOW, NOW + WINDOW) == [Stored(other.seq, "m3", True)]
+        assert (two, other.duplicate) == (AddResult(one.seq, "m1", True), False)
+        assert transaction.add([envelope("m4", dedup_key="l")], NOW, NOW + WINDOW) == [AddResult(other.seq, "m3", True)]
 
 
 def test_a_window_of_no_length_holds_nothing(store: Store) -> None:
@@ -129,7 +129,9 @@ def test_a_key_outlives_its_message(store: Store) -> None:
     with store.transaction() as transaction:
         transaction.forget([card])
     with store.transaction() as transaction:
-        assert transaction.add([envelope("n", dedup_key="k")], NOW + 1, NOW + WINDOW) == [Stored(card.seq, "m", True)]
+        assert transaction.add([envelope("n", dedup_key="k")], NOW + 1, NOW + WINDOW) == [
+            AddResult(card.seq, "m", True)
+        ]
 
 
 def test_a_known_id_does_not_take_the_key_that_came_with_it(store: Store) -> None:

@@ -22,7 +22,7 @@ from tests.support.store_contract import (
 from tests.support.stores import Place
 from yirangmq.core.message import Counts, Message
 from yirangmq.core.ports import Change, Store, Transaction
-from yirangmq.core.states import TRANSITIONS, WAITING, State, Verb
+from yirangmq.core.states import TRANSITIONS, UNFINISHED, State, Verb
 
 ALL_ROWS = [(before, verb) for before, verb in TRANSITIONS if before is not None]
 ROWS = [(before, verb) for before, verb in ALL_ROWS if before is not State.DRAFT]
@@ -36,7 +36,7 @@ def test_every_row_of_the_table_can_be_stored(store: Store, place: Place, origin
     [card] = draft(store, sent) if origin is State.DRAFT else put(store, sent)
     others += put(store, envelope("after", rank=4))
     card = card if origin is State.DRAFT else bring(store, card, origin)
-    assert _bytes(store) == 2 * SIZE + (sent.size if origin in WAITING else 0)
+    assert _bytes(store) == 2 * SIZE + (sent.size if origin in UNFINISHED else 0)
     failure = None if target is State.DONE else FAILURE
     after = move(store, card, target, failure)
     with place.reopen().transaction(write=False) as transaction:
@@ -49,7 +49,7 @@ def test_every_row_of_the_table_can_be_stored(store: Store, place: Place, origin
         waiting = [*others, after] if target is State.READY else others
         assert [head for head, _ in transaction.heads(QUEUE, 9)] == waiting
         assert (after in transaction.due(after.due_at, 9)) == (after.due_at > 0)
-    assert _bytes(place.open()) == 2 * SIZE + (sent.size if target in WAITING else 0)
+    assert _bytes(place.open()) == 2 * SIZE + (sent.size if target in UNFINISHED else 0)
 
 
 def _bytes(store: Store) -> int:

@@ -8,7 +8,7 @@ from tests.support.store_contract import LATER, NOW, QUEUE, SIZE, draft, envelop
 from tests.support.stores import Place
 from yirangmq.core import transitions
 from yirangmq.core.message import Counts, Envelope, Message
-from yirangmq.core.ports import Change, Store, Stored, Transaction
+from yirangmq.core.ports import AddResult, Change, Store, Transaction
 from yirangmq.core.states import State
 from yirangmq.core.validation import line_of
 
@@ -41,7 +41,7 @@ def test_ids_and_keys_of_drafts_are_known(store: Store) -> None:
     [card] = draft(store, envelope("m", dedup_key="k"))
     with store.transaction() as transaction:
         again = transaction.add([envelope("m"), envelope("n", dedup_key="k")], NOW, NOW + 9)
-        assert again == [Stored(card.seq, "m", True)] * 2
+        assert again == [AddResult(card.seq, "m", True)] * 2
         begun = transaction.add([envelope("m"), envelope("o"), envelope("o")], NOW, NOW + 9, LATER)
         assert [one.duplicate for one in begun] == [True, False, True]
         assert transaction.counts(QUEUE) == Counts(draft=2)

@@ -23,7 +23,7 @@ from tests.support.store_contract import (
 from tests.support.stores import Place
 from yirangmq.core.message import Message
 from yirangmq.core.ports import Change, Store, Transaction
-from yirangmq.core.states import TRANSITIONS, WAITING, State, Verb
+from yirangmq.core.states import TRANSITIONS, UNFINISHED, State, Verb
 from yirangmq.core.validation import line_of
 
 ONE, OTHER = line_of("one"), line_of("other")
@@ -60,14 +60,14 @@ def test_it_moves_on_when_its_first_one_is_done_with(store: Store, place: Place,
     [one] = begin(store, envelope("one", group=ONE, expires_at=LATER))
     one = one if origin is State.DRAFT else bring(store, one, origin)
     [two] = put(store, envelope("two", group=ONE))
-    if origin in WAITING:
+    if origin in UNFINISHED:
         [two] = hold(store, two)
     with store.transaction() as transaction:
-        expected = one if origin in WAITING else two
+        expected = one if origin in UNFINISHED else two
         assert transaction.group_first(QUEUE, [ONE]) == [expected]
         after = moved(one, target, one.place)  # a message of a group keeps its place
         transaction.swap([Change(one, after, None if target is State.DONE else FAILURE)])
-        expected = after if target in WAITING else two
+        expected = after if target in UNFINISHED else two
         assert transaction.group_first(QUEUE, [ONE]) == [expected]
         in_turn = _put_in_turn(transaction, after, two)
         assert transaction.group_first(QUEUE, [ONE]) == [in_turn]
@@ -77,12 +77,12 @@ def test_it_moves_on_when_its_first_one_is_done_with(store: Store, place: Place,
 
 def _put_in_turn(transaction: Transaction, one: Message, two: Message) -> Message:
     """As the broker leaves it: the first one in line or in hand, the other one held. The first one comes out."""
-    if one.state in WAITING and two.state is not State.HELD:
+    if one.state in UNFINISHED and two.state is not State.HELD:
         transaction.swap([Change(two, two._replace(state=State.HELD))])
-    first = one if one.state in WAITING else two
+    first = one if one.state in UNFINISHED else two
     if first.state is State.HELD:
         first = first._replace(state=State.READY, due_at=first.expires_at)
-        transaction.swap([Change(one if one.state in WAITING else two, first)])
+        transaction.swap([Change(one if one.state in UNFINISHED else two, first)])
     return first
 
 
@@ -213,7 +213,7 @@ def _everything(transaction: Transaction) -> list[Message]:
 
 
 def _firsts(transaction: Transaction, groups: list[int]) -> list[Message | None]:
-    waiting = [card for card in _everything(transaction) if card.state in WAITING]
+    waiting = [card for card in _everything(transaction) if card.state in UNFINISHED]
     return [
         min((card for card in waiting if card.group == group), key=lambda card: card.place, default=None)
         for group in groups

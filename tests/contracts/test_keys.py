@@ -5,7 +5,7 @@ import pytest
 from tests.support.store_contract import NOW, QUEUE, bring, envelope, openings, put
 from tests.support.stores import Place
 from yirangmq.core.message import Message
-from yirangmq.core.ports import Store, Stored
+from yirangmq.core.ports import AddResult, Store
 from yirangmq.core.states import State
 
 WINDOW = 300_000
@@ -34,12 +34,12 @@ def test_a_key_is_taken_from_one_and_given_to_another(store: Store, place: Place
     with store.transaction() as transaction:
         transaction.hold_keys(QUEUE, {"k": of(n), "l": of(n)}, UNTIL + 5)
         assert transaction.key_holders(QUEUE, ["k", "l"], NOW) == [of(n), of(n)]
-        assert transaction.add([envelope("o", dedup_key="k")], NOW, UNTIL) == [Stored(n.seq, "n", True)]
+        assert transaction.add([envelope("o", dedup_key="k")], NOW, UNTIL) == [AddResult(n.seq, "n", True)]
     for opener in openings(place):
         with opener.transaction() as transaction:
             assert transaction.key_holders(QUEUE, ["k", "l"], UNTIL + 4) == [of(n), of(n)]
             assert transaction.key_holders(QUEUE, ["k"], UNTIL + 5) == [None]
-            assert transaction.add([envelope("o", dedup_key="l")], NOW, UNTIL) == [Stored(n.seq, "n", True)]
+            assert transaction.add([envelope("o", dedup_key="l")], NOW, UNTIL) == [AddResult(n.seq, "n", True)]
             assert transaction.by_seq([m.seq, n.seq]) == [m, n]
 
 
@@ -167,7 +167,7 @@ def test_a_holder_need_not_be_a_message(store: Store, place: Place, until: int) 
         holders = [(card.seq, "all"), of(card), (new.seq, "n")]
         assert transaction.key_holders(QUEUE, ["mark", "k", "l"], NOW) == holders
         transaction.hold_keys(QUEUE, {"mark": (10**6, "all")}, until)
-        assert transaction.add([envelope("o", dedup_key="k")], NOW, UNTIL) == [Stored(card.seq, "m", True)]
+        assert transaction.add([envelope("o", dedup_key="k")], NOW, UNTIL) == [AddResult(card.seq, "m", True)]
     with place.reopen().transaction() as transaction:
         transaction.forget([card])
         transaction.free_keys(QUEUE, ["mark"])

@@ -209,16 +209,16 @@ def test_queue_count_follows_a_transaction_that_failed(store: Store) -> None:
 def test_queues_with_a_policy_of_their_own_are_known(store: Store, place: Place) -> None:
     put(store, envelope("a"))
     with store.transaction() as transaction:
-        assert transaction.policied() == []
+        assert transaction.queues_with_policy() == []
         transaction.set_policy("post", "{}")
         transaction.set_policy(QUEUE, "{}")
-        assert transaction.policied() == sorted([QUEUE, "post"])
+        assert transaction.queues_with_policy() == sorted([QUEUE, "post"])
     with store.transaction() as transaction:
-        assert transaction.policied() == sorted([QUEUE, "post"])
+        assert transaction.queues_with_policy() == sorted([QUEUE, "post"])
         transaction.set_policy("post", None)
-        assert transaction.policied() == [QUEUE]
+        assert transaction.queues_with_policy() == [QUEUE]
     with place.reopen().transaction(write=False) as transaction:
-        assert transaction.policied() == [QUEUE]
+        assert transaction.queues_with_policy() == [QUEUE]
 
 
 def test_totals_of_all_queues_follow_every_change(store: Store, place: Place) -> None:

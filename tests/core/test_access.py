@@ -17,7 +17,7 @@ from yirangmq.core.access import (
     show,
 )
 from yirangmq.core.errors import BadInput
-from yirangmq.protocols.context import Gate, host_of
+from yirangmq.protocols.context import Authenticator, host_of
 
 THREE: list[dict[str, Any]] = [
     {"name": "ATMH", "token": "token-of-atmh---", "addresses": ["10.0.0.1"]},
@@ -37,7 +37,7 @@ TABLE = [
 ]
 programs, routes = read_programs(THREE, "programs"), read_routes(TABLE, "routes")
 atmh, jetco, epsco = grants(programs, routes, {})
-gate = Gate((atmh, jetco, epsco))
+gate = Authenticator((atmh, jetco, epsco))
 
 
 @pytest.mark.parametrize(

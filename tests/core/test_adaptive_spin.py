@@ -1,14 +1,14 @@
 """Whether to stay awake: for what usually comes soon, for a bounded time, and not before that is known."""
 
-from yirangmq.core.adaptive_spin import LONG_REST, SHORT_REST, Vigil
+from yirangmq.core.adaptive_spin import MAX_UNSPUN_WAITS, MIN_UNSPUN_WAITS, AdaptiveSpin
 
 LONGEST = 0.0005
 
 
-def vigil(*took: float) -> Vigil:
-    known = Vigil(LONGEST)
-    for seconds in took:
-        known.took(seconds)
+def vigil(*add_wait: float) -> AdaptiveSpin:
+    known = AdaptiveSpin(LONGEST)
+    for seconds in add_wait:
+        known.add_wait(seconds)
     return known
 
 
@@ -34,14 +34,14 @@ def test_a_single_late_one_is_soon_forgotten() -> None:
     known = vigil(*[0.0001] * 50, 60.0, 60.0, 60.0)
     assert known.seconds == 0
     for _ in range(4):
-        known.took(0.0001)
+        known.add_wait(0.0001)
     assert known.seconds > 0
 
 
-def waits_slept_through(known: Vigil) -> int:
+def waits_slept_through(known: AdaptiveSpin) -> int:
     slept = 0
     while not known.seconds:
-        known.took(0.0001)
+        known.add_wait(0.0001)
         slept += 1
     return slept
 
@@ -50,7 +50,7 @@ def test_who_had_to_give_way_for_long_sleeps_for_a_while_and_longer_each_time() 
     known = vigil(*[0.0001] * 20)
     rests = []
     for _ in range(9):
-        known.was_late()
+        known.note_preemption()
         rests.append(waits_slept_through(known))
     assert rests == [16, 32, 64, 128, 256, 512, 1024, 1024, 1024]
 
@@ -58,9 +58,9 @@ def test_who_had_to_give_way_for_long_sleeps_for_a_while_and_longer_each_time() 
 def test_what_was_long_ago_is_forgotten() -> None:
     known = vigil(*[0.0001] * 20)
     for _ in range(9):
-        known.was_late()
+        known.note_preemption()
         waits_slept_through(known)
-    for _ in range(LONG_REST):
-        known.took(0.0001)
-    known.was_late()
-    assert waits_slept_through(known) == SHORT_REST
+    for _ in range(MAX_UNSPUN_WAITS):
+        known.add_wait(0.0001)
+    known.note_preemption()
+    assert waits_slept_through(known) == MIN_UNSPUN_WAITS

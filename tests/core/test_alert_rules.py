@@ -6,20 +6,20 @@ import pytest
 
 from yirangmq.core.alert_rules import (
     RULES,
+    CounterGrowth,
     DiskFacts,
-    Facts,
-    Growth,
     PeerFacts,
     QueueFacts,
-    Recent,
+    RoleChange,
     RuleSetting,
-    Turn,
+    ServerFacts,
+    SlidingWindow,
     faults,
 )
 from yirangmq.core.alerts import Level
 
 MIB = 1 << 20
-WELL = Facts(
+WELL = ServerFacts(
     queues=[QueueFacts("mail", 10_000, 3600.0, 0), QueueFacts("empty", 0, None, 0)],
     peer=PeerFacts("b", 7500, 15_000, "RUNNING"),
     switches=5,
@@ -41,9 +41,9 @@ def test_at_its_limits_nothing_is_wrong() -> None:
         ("peer_silent", replace(WELL, peer=PeerFacts("b", 15_001, 15_000, "RUNNING")), Level.CRITICAL),
         ("peer_silent", replace(WELL, peer=PeerFacts("", 15_001, 15_000, "")), Level.CRITICAL),
         ("peer_silent", replace(WELL, peer=PeerFacts("b", 99_000, 15_000, "STOPPED")), Level.INFO),
-        ("takeover", replace(WELL, turns=[Turn("took-over", 2, False)]), Level.WARNING),
-        ("takeover", replace(WELL, turns=[Turn("took-over", 2, True)]), Level.INFO),
-        ("takeover", replace(WELL, turns=[Turn("took-over", 2, True)], switches=6), Level.CRITICAL),
+        ("takeover", replace(WELL, role_changes=[RoleChange("took-over", 2, False)]), Level.WARNING),
+        ("takeover", replace(WELL, role_changes=[RoleChange("took-over", 2, True)]), Level.INFO),
+        ("takeover", replace(WELL, role_changes=[RoleChange("took-over", 2, True)], switches=6), Level.CRITICAL),
         ("queue_age", replace(WELL, queues=[QueueFacts("mail", 1, 3601.0, 0)]), Level.WARNING),
         ("queue_depth", replace(WELL, queues=[QueueFacts("mail", 10_001, 1.0, 0)]), Level.WARNING),
         ("dead_letters", replace(WELL, queues=[QueueFacts("mail", 0, None, 1)]), Level.WARNING),
@@ -56,7 +56,7 @@ def test_at_its_limits_nothing_is_wrong() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_each_rule_finds_its_fault_and_only_that(name: str, facts: Facts, level: Level) -> None:
+def test_each_rule_finds_its_fault_and_only_that(name: str, facts: ServerFacts, level: Level) -> None:
     [found] = faults(facts, {})
     assert (found.rule, found.level) == (name, level)
     assert faults(facts, {name: RuleSetting(is_on=False)}) == []
@@ -69,7 +69,7 @@ def test_a_peer_that_was_never_heard_is_not_late_before_its_time() -> None:
 
 
 def test_queues_have_limits_of_their_own() -> None:
-    facts = Facts(queues=[QueueFacts(name, 50, 1.0, 0) for name in ("orders", "bulk-1", "mail")])
+    facts = ServerFacts(queues=[QueueFacts(name, 50, 1.0, 0) for name in ("orders", "bulk-1", "mail")])
     setting = RuleSetting(limit=40, queues=(("orders", 100), ("bulk-*", 0)))
     assert [found.subject for found in faults(facts, {"queue_depth": setting})] == ["mail"]
 
@@ -78,7 +78,7 @@ def test_queues_have_limits_of_their_own() -> None:
     "name", [name for name, rule in RULES.items() if rule.limit is not None and name != "takeover"]
 )
 def test_a_limit_of_nothing_is_never(name: str) -> None:
-    bad = Facts(
+    bad = ServerFacts(
         queues=[QueueFacts("q", 10**9, 1e9, 10**9)],
         disk=DiskFacts(0, MIB, ""),
         refused={"x": 10**9},
@@ -89,7 +89,7 @@ def test_a_limit_of_nothing_is_never(name: str) -> None:
 
 
 def test_what_was_lately_is_forgotten_after_its_window() -> None:
-    lately = Recent(60_000)
+    lately = SlidingWindow(60_000)
     for second in range(100):
         lately.add(second * 1000, 2)
     assert lately.total(99_000) == pytest.approx(120, abs=2)
@@ -99,10 +99,10 @@ def test_what_was_lately_is_forgotten_after_its_window() -> None:
 
 
 def test_counters_tell_how_much_they_rose() -> None:
-    rising = Growth(60_000)
-    rising.see(0, "a", 5)
-    rising.see(0, "b", 5, since=0)
-    rising.see(1000, "a", 7)
-    rising.see(2000, "b", 1)
+    rising = CounterGrowth(60_000)
+    rising.observe(0, "a", 5)
+    rising.observe(0, "b", 5, since=0)
+    rising.observe(1000, "a", 7)
+    rising.observe(2000, "b", 1)
     assert rising.all(2000) == {"a": 2, "b": 5}
     assert rising.all(100_000) == {}

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from yirangmq.config.config import load
-from yirangmq.core.alert_settings import AlertSettings, Mail, Program, read_settings
+from yirangmq.core.alert_settings import AlertSettings, CommandTarget, EmailTarget, read_settings
 from yirangmq.core.alerts import Level
 from yirangmq.core.errors import BadInput
 
@@ -48,13 +48,13 @@ def test_everything_can_be_said() -> None:
     assert not found.rules["takeover"].is_on
     assert found.rules["queue_age"].queues == (("orders", 60.0),)
     mail, chat, beep = found.sinks
-    assert isinstance(mail.to, Mail)
+    assert isinstance(mail.to, EmailTarget)
     assert (mail.to.port, mail.to.tls, mail.name) == (465, "tls", "email")
-    assert mail.wanted.takes(Level.CRITICAL, "peer_silent")
-    assert not mail.wanted.takes(Level.CRITICAL, "disk_low")
-    assert not mail.wanted.takes(Level.WARNING, "peer_silent")
+    assert mail.notice_filter.accepts(Level.CRITICAL, "peer_silent")
+    assert not mail.notice_filter.accepts(Level.CRITICAL, "disk_low")
+    assert not mail.notice_filter.accepts(Level.WARNING, "peer_silent")
     assert (chat.name, chat.timeout) == ("chat", 10)
-    assert beep.to == Program(words=("/usr/bin/beep", "--loud"))
+    assert beep.to == CommandTarget(words=("/usr/bin/beep", "--loud"))
     assert load({}, {"YIRANGMQ_ALERTS": json.dumps(document)}, {}).alerts == found
 
 

@@ -7,49 +7,49 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from yirangmq.alerts.monitor import read, written
+from yirangmq.alerts.monitor import read, state_document
 from yirangmq.core.alerts import (
+    CRITICAL_SHARE_DIVISOR,
     HOUR_MS,
-    MOST_OPEN,
-    RESERVED,
+    MAX_OPEN_ALERTS,
     STORM,
+    AlertState,
     Fault,
     Level,
     Notice,
-    Pace,
-    Standing,
-    Told,
+    NoticeKind,
+    NoticePacing,
     acknowledge,
+    after_restart,
+    evaluate,
     find,
-    is_news,
-    look,
-    resumed,
-    shifted,
+    needs_save,
+    shift_times,
 )
 from yirangmq.core.errors import NotFound, WrongState
 from yirangmq.format.json_codec import dumps, loads
 
-PACE = Pace(settle=1000, remind=10_000, most=30)
+PACE = NoticePacing(settle=1000, remind=10_000, most=30)
 
 
 class Player:
     """Looks, one after another."""
 
-    def __init__(self, pace: Pace = PACE) -> None:
+    def __init__(self, pace: NoticePacing = PACE) -> None:
         self.pace = pace
-        self.standing = Standing()
+        self.standing = AlertState()
         self.now = 1_000_000
         self.notices: list[Notice] = []
 
     def sees(self, *faults: Fault, after: int = 100) -> list[str]:
         self.now += after
-        self.standing, told = look(self.standing, faults, self.pace, self.now)
-        self.notices += told
-        return [notice.told.value for notice in told]
+        self.standing, notified = evaluate(self.standing, faults, self.pace, self.now)
+        self.notices += notified
+        return [notice.notified.value for notice in notified]
 
     def restarts(self) -> None:
-        kept = dumps(written(self.standing))
-        self.standing = resumed(read(loads(kept)), self.now)
+        kept = dumps(state_document(self.standing))
+        self.standing = after_restart(read(loads(kept)), self.now)
 
     def acks(self, id: str = "1") -> None:
         self.standing = acknowledge(self.standing, id, "ann", "on it", self.now)
@@ -114,7 +114,7 @@ def test_reminders_come_until_somebody_cares_and_again_if_it_gets_worse() -> Non
 
 
 def test_without_a_time_there_are_no_reminders() -> None:
-    player = Player(Pace(settle=1000, remind=0))
+    player = Player(NoticePacing(settle=1000, remind=0))
     player.sees(fault())
     assert player.sees(fault(), after=10**9) == []
 
@@ -136,10 +136,10 @@ def test_an_ack_said_again_changes_nothing_and_one_for_what_is_over_is_refused()
 
 
 def test_past_the_cap_alerts_are_withheld_counted_and_told_when_there_is_room() -> None:
-    player = Player(Pace(settle=1000, remind=0, most=10))
+    player = Player(NoticePacing(settle=1000, remind=0, most=10))
     many = [fault("queue_depth", subject=f"q{number:02}") for number in range(20)]
-    told = Counter(player.sees(*many))
-    assert told == {"opened": 10 - 10 // RESERVED + 1}  # and the storm
+    notified = Counter(player.sees(*many))
+    assert notified == {"opened": 10 - 10 // CRITICAL_SHARE_DIVISOR + 1}  # and the storm
     assert STORM in player.standing.open
     assert player.standing.counts["withheld"] == 12
     assert Counter(player.sees(*many)) == {}
@@ -151,7 +151,7 @@ def test_past_the_cap_alerts_are_withheld_counted_and_told_when_there_is_room() 
 
 
 def test_of_what_was_withheld_and_is_gone_nobody_hears() -> None:
-    player = Player(Pace(settle=1000, remind=0, most=1))
+    player = Player(NoticePacing(settle=1000, remind=0, most=1))
     player.sees(fault("a"))
     assert player.sees(fault("a"), fault("b")) == ["opened"], "only the storm"
     assert player.sees(fault("a"), after=5000) == ["recovered"], "the storm"
@@ -160,8 +160,8 @@ def test_of_what_was_withheld_and_is_gone_nobody_hears() -> None:
 
 def test_there_are_never_more_open_alerts_than_can_be_kept() -> None:
     player = Player()
-    player.sees(*(fault("queue_age", subject=f"q{number}") for number in range(MOST_OPEN + 50)))
-    assert len(player.standing.open) == MOST_OPEN + 1
+    player.sees(*(fault("queue_age", subject=f"q{number}") for number in range(MAX_OPEN_ALERTS + 50)))
+    assert len(player.standing.open) == MAX_OPEN_ALERTS + 1
     assert player.standing.counts["unlisted"] == 50
 
 
@@ -171,29 +171,29 @@ def test_only_what_is_worth_a_write_is_news() -> None:
     before = player.standing
     player.sees(Fault("disk_low", "", Level.WARNING, "other words"))
     assert before != player.standing
-    assert not is_news(before, player.standing)
+    assert not needs_save(before, player.standing)
     settling = player.standing
     player.sees()
-    assert is_news(settling, player.standing)
+    assert needs_save(settling, player.standing)
 
 
 def test_after_a_restart_it_goes_on_where_it_was_whatever_the_clock_did() -> None:
     player = Player()
     player.sees(fault())
     for now in (player.now - HOUR_MS, player.now + HOUR_MS):
-        after = resumed(player.standing, now)
+        after = after_restart(player.standing, now)
         assert find(after, "1").seen_at == now
-        again, notices = look(after, [fault()], PACE, now + 1)
-        assert [notice for notice in notices if notice.told is Told.OPENED] == []
-        assert look(again, [], PACE, now + 500)[1] == []
+        again, notices = evaluate(after, [fault()], PACE, now + 1)
+        assert [notice for notice in notices if notice.notified is NoticeKind.OPENED] == []
+        assert evaluate(again, [], PACE, now + 500)[1] == []
 
 
 def test_times_can_be_told_by_another_clock() -> None:
     player = Player()
     player.sees(fault())
-    moved = shifted(player.standing, 5000)
+    moved = shift_times(player.standing, 5000)
     assert find(moved, "1").opened_at == player.now + 5000
-    assert shifted(moved, -5000) == player.standing
+    assert shift_times(moved, -5000) == player.standing
 
 
 # -- whatever happens -----------------------------------------------------------------------------------------------
@@ -210,7 +210,7 @@ STEPS = st.lists(
 )
 
 
-def play(steps: Sequence[tuple[int, list[tuple[str, Level]], str | None]], pace: Pace) -> Player:
+def play(steps: Sequence[tuple[int, list[tuple[str, Level]], str | None]], pace: NoticePacing) -> Player:
     player = Player(pace)
     for passed, there, acked in steps:
         player.sees(*(fault(rule, level) for rule, level in there), after=passed)
@@ -226,37 +226,37 @@ def play(steps: Sequence[tuple[int, list[tuple[str, Level]], str | None]], pace:
 
 @given(STEPS)
 def test_whatever_happens_each_alert_is_opened_once_and_ends_in_one_recovery(steps: list[object]) -> None:
-    player = play(steps, Pace(settle=1000, remind=10_000, most=10_000))  # type: ignore[arg-type]
+    player = play(steps, NoticePacing(settle=1000, remind=10_000, most=10_000))  # type: ignore[arg-type]
     open_now = {alert.id for alert in player.standing.open.values()}
     while player.standing.open:
         player.sees(after=1_000)
-    by_alert: dict[str, list[Told]] = {}
+    by_alert: dict[str, list[NoticeKind]] = {}
     for notice in player.notices:
-        by_alert.setdefault(notice.alert.id, []).append(notice.told)
-    for id, told in by_alert.items():
-        assert told[0] is Told.OPENED, id
-        assert told.count(Told.OPENED) == 1
-        assert told.count(Told.RECOVERED) == 1
-        assert told[-1] is Told.RECOVERED
-        assert told.count(Told.WORSE) <= 2
+        by_alert.setdefault(notice.alert.id, []).append(notice.notified)
+    for id, notified in by_alert.items():
+        assert notified[0] is NoticeKind.OPENED, id
+        assert notified.count(NoticeKind.OPENED) == 1
+        assert notified.count(NoticeKind.RECOVERED) == 1
+        assert notified[-1] is NoticeKind.RECOVERED
+        assert notified.count(NoticeKind.WORSE) <= 2
     assert open_now <= by_alert.keys()
     assert player.standing.counts["opened"] == player.standing.counts["recovered"] == len(by_alert)
 
 
 @given(STEPS, st.integers(1, 6))
 def test_whatever_happens_no_hour_has_more_notices_than_it_may(steps: list[object], most: int) -> None:
-    player = play(steps, Pace(settle=1000, remind=10_000, most=most))  # type: ignore[arg-type]
-    counted = [one.at for one in player.notices if one.told is not Told.RECOVERED and one.alert.rule != STORM]
+    player = play(steps, NoticePacing(settle=1000, remind=10_000, most=most))  # type: ignore[arg-type]
+    counted = [one.at for one in player.notices if one.notified is not NoticeKind.RECOVERED and one.alert.rule != STORM]
     for at in counted:
         assert sum(at - HOUR_MS < other <= at for other in counted) <= most
-    recovered = [one.alert.id for one in player.notices if one.told is Told.RECOVERED]
+    recovered = [one.alert.id for one in player.notices if one.notified is NoticeKind.RECOVERED]
     assert len(recovered) == len(set(recovered))
-    assert set(recovered) <= {one.alert.id for one in player.notices if one.told is Told.OPENED}
+    assert set(recovered) <= {one.alert.id for one in player.notices if one.notified is NoticeKind.OPENED}
 
 
 @given(st.lists(st.tuples(st.integers(1, 3000), st.booleans()), min_size=1, max_size=200))
 def test_a_flapping_fault_gives_no_more_notices_than_its_time_allows(flips: list[tuple[int, bool]]) -> None:
-    player = Player(Pace(settle=1000, remind=0, most=10_000))
+    player = Player(NoticePacing(settle=1000, remind=0, most=10_000))
     begun = player.now
     for passed, is_there in flips:
         player.sees(*([fault()] if is_there else []), after=passed)

@@ -5,9 +5,16 @@ from typing import Any
 
 import pytest
 
-from yirangmq.core.consumer_registry import FORGOTTEN_MS, MOST, SILENT_MS, WISHES, Consumers, Roster
+from yirangmq.core.consumer_registry import (
+    FORGET_AFTER_MS,
+    MAX_CONSUMERS,
+    SILENT_AFTER_MS,
+    WISHES,
+    ConsumerRegistry,
+    MemoryConsumerRegistry,
+)
 from yirangmq.core.errors import BadInput, NotFound
-from yirangmq.stores.consumer_registry import REFRESH_MS, RosterFolder
+from yirangmq.stores.consumer_registry import REFRESH_MS, ConsumerRegistryFolder
 from yirangmq.testing import ManualClock
 
 
@@ -24,20 +31,24 @@ def said(id: str = "worker-1", **changes: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(params=["memory", "folder"])
-def roster(request: pytest.FixtureRequest, clock: ManualClock, tmp_path: Path) -> Roster:
-    return Consumers(clock) if request.param == "memory" else RosterFolder(tmp_path / "queue.db.consumers", clock)
+def roster(request: pytest.FixtureRequest, clock: ManualClock, tmp_path: Path) -> ConsumerRegistry:
+    return (
+        MemoryConsumerRegistry(clock)
+        if request.param == "memory"
+        else ConsumerRegistryFolder(tmp_path / "queue.db.consumers", clock)
+    )
 
 
-def states(roster: Roster) -> dict[str, str]:
-    return {card["consumerId"]: card["state"] for card in roster.cards()}
+def states(roster: ConsumerRegistry) -> dict[str, str]:
+    return {card["consumerId"]: card["state"] for card in roster.entries()}
 
 
-def test_who_tells_of_itself_is_listed_by_id(roster: Roster, clock: ManualClock) -> None:
-    assert roster.cards() == []
-    roster.beat(said("b", inWork=2, done=5, failed=1, lost=3, stuck=4))
-    roster.beat(said("a"))
-    assert [card["consumerId"] for card in roster.cards()] == ["a", "b"]
-    assert roster.cards()[1] == {
+def test_who_tells_of_itself_is_listed_by_id(roster: ConsumerRegistry, clock: ManualClock) -> None:
+    assert roster.entries() == []
+    roster.report(said("b", inWork=2, done=5, failed=1, lost=3, stuck=4))
+    roster.report(said("a"))
+    assert [card["consumerId"] for card in roster.entries()] == ["a", "b"]
+    assert roster.entries()[1] == {
         "consumerId": "b",
         "state": "running",
         "queues": ["mail"],
@@ -56,54 +67,54 @@ def test_who_tells_of_itself_is_listed_by_id(roster: Roster, clock: ManualClock)
 
 
 @pytest.mark.parametrize("wish", list(WISHES))
-def test_a_wish_stands_until_the_consumer_has_followed_it(roster: Roster, wish: str) -> None:
+def test_a_wish_stands_until_the_consumer_has_followed_it(roster: ConsumerRegistry, wish: str) -> None:
     before = "paused" if wish == "resume" else "running"
-    assert roster.beat(said(state=before)) == ""
+    assert roster.report(said(state=before)) == ""
     assert roster.wish("worker-1", wish)["wish"] == wish
-    assert roster.cards()[0]["wish"] == wish
-    assert roster.beat(said(state=before)) == wish
-    assert roster.beat(said(state=before)) == wish
-    assert roster.beat(said(state=WISHES[wish].value)) == ""
-    assert roster.beat(said(state=before)) == "", "it is fulfilled once, and then forgotten"
-    assert roster.cards()[0]["wish"] is None
+    assert roster.entries()[0]["wish"] == wish
+    assert roster.report(said(state=before)) == wish
+    assert roster.report(said(state=before)) == wish
+    assert roster.report(said(state=WISHES[wish].value)) == ""
+    assert roster.report(said(state=before)) == "", "it is fulfilled once, and then forgotten"
+    assert roster.entries()[0]["wish"] is None
 
 
-def test_the_latest_wish_counts(roster: Roster) -> None:
-    roster.beat(said())
+def test_the_latest_wish_counts(roster: ConsumerRegistry) -> None:
+    roster.report(said())
     roster.wish("worker-1", "pause")
     roster.wish("worker-1", "drain")
-    assert roster.beat(said()) == "drain"
+    assert roster.report(said()) == "drain"
 
 
 @pytest.mark.parametrize("other", [{"pid": 8}, {"startedAt": 2}, {"host": "crate"}])
-def test_a_wish_is_not_for_the_next_process_of_that_name(roster: Roster, other: dict[str, Any]) -> None:
-    roster.beat(said())
+def test_a_wish_is_not_for_the_next_process_of_that_name(roster: ConsumerRegistry, other: dict[str, Any]) -> None:
+    roster.report(said())
     roster.wish("worker-1", "drain")
-    assert roster.beat(said(**other)) == ""
-    assert roster.beat(said()) == ""
+    assert roster.report(said(**other)) == ""
+    assert roster.report(said()) == ""
 
 
-def test_who_stops_leaves_the_roster(roster: Roster, tmp_path: Path) -> None:
-    roster.beat(said("a"))
-    roster.beat(said("b"))
+def test_who_stops_leaves_the_roster(roster: ConsumerRegistry, tmp_path: Path) -> None:
+    roster.report(said("a"))
+    roster.report(said("b"))
     roster.wish("a", "pause")
-    assert roster.beat(said("a", state="stopped")) == ""
+    assert roster.report(said("a", state="stopped")) == ""
     assert list(states(roster)) == ["b"]
-    roster.beat(said("b", state="stopped"))
-    assert roster.cards() == []
+    roster.report(said("b", state="stopped"))
+    assert roster.entries() == []
     assert list(tmp_path.iterdir()) == []
 
 
-def test_who_falls_silent_is_shown_so_and_forgotten_after_an_hour(roster: Roster, clock: ManualClock) -> None:
-    roster.beat(said("a"))
-    clock.advance(SILENT_MS)
+def test_who_falls_silent_is_shown_so_and_forgotten_after_an_hour(roster: ConsumerRegistry, clock: ManualClock) -> None:
+    roster.report(said("a"))
+    clock.advance(SILENT_AFTER_MS)
     assert states(roster) == {"a": "running"}
     clock.advance(1)
     assert states(roster) == {"a": "silent"}
-    assert roster.cards()[0]["silentSec"] == (SILENT_MS + 1) / 1000
-    roster.beat(said("a"))
+    assert roster.entries()[0]["silentSec"] == (SILENT_AFTER_MS + 1) / 1000
+    roster.report(said("a"))
     assert states(roster) == {"a": "running"}
-    clock.advance(FORGOTTEN_MS)
+    clock.advance(FORGET_AFTER_MS)
     assert states(roster) == {"a": "silent"}
     clock.advance(1)
     assert states(roster) == {}
@@ -122,20 +133,22 @@ def test_who_falls_silent_is_shown_so_and_forgotten_after_an_hour(roster: Roster
         ({"host": 5}, "host"),
     ],
 )
-def test_a_card_that_makes_no_sense_is_refused_by_field(roster: Roster, changes: dict[str, Any], field: str) -> None:
+def test_a_card_that_makes_no_sense_is_refused_by_field(
+    roster: ConsumerRegistry, changes: dict[str, Any], field: str
+) -> None:
     with pytest.raises(BadInput) as caught:
-        roster.beat({**said(), **changes})
+        roster.report({**said(), **changes})
     assert caught.value.field == field
-    assert roster.cards() == []
+    assert roster.entries() == []
 
 
-def test_members_of_a_newer_consumer_are_passed_over(roster: Roster) -> None:
-    roster.beat(said(mood="good"))
+def test_members_of_a_newer_consumer_are_passed_over(roster: ConsumerRegistry) -> None:
+    roster.report(said(mood="good"))
     assert list(states(roster)) == ["worker-1"]
 
 
-def test_only_a_known_wish_of_a_known_consumer_is_taken(roster: Roster) -> None:
-    roster.beat(said())
+def test_only_a_known_wish_of_a_known_consumer_is_taken(roster: ConsumerRegistry) -> None:
+    roster.report(said())
     with pytest.raises(BadInput) as caught:
         roster.wish("worker-1", "dance")
     assert caught.value.field == "wish"
@@ -146,46 +159,46 @@ def test_only_a_known_wish_of_a_known_consumer_is_taken(roster: Roster) -> None:
 
 
 def test_the_longest_silent_makes_room_in_memory(clock: ManualClock) -> None:
-    roster = Consumers(clock)
-    for number in range(MOST + 1):
-        roster.beat(said(f"c{number:06}"))
+    roster = MemoryConsumerRegistry(clock)
+    for number in range(MAX_CONSUMERS + 1):
+        roster.report(said(f"c{number:06}"))
     found = states(roster)
-    assert len(found) == MOST
+    assert len(found) == MAX_CONSUMERS
     assert "c000000" not in found
 
 
 def test_an_operator_in_another_process_reaches_a_consumer_through_the_folder(
     tmp_path: Path, clock: ManualClock
 ) -> None:
-    mine, theirs = (RosterFolder(tmp_path / "q.consumers", clock) for _ in range(2))
-    mine.beat(said())
+    mine, theirs = (ConsumerRegistryFolder(tmp_path / "q.consumers", clock) for _ in range(2))
+    mine.report(said())
     theirs.wish("worker-1", "pause")
-    assert mine.beat(said()) == "pause"
-    assert mine.beat(said(state="paused")) == ""
-    assert theirs.cards()[0]["state"] == "paused"
+    assert mine.report(said()) == "pause"
+    assert mine.report(said(state="paused")) == ""
+    assert theirs.entries()[0]["state"] == "paused"
 
 
 def test_a_card_without_news_is_not_written_at_each_beat(tmp_path: Path, clock: ManualClock) -> None:
     folder = tmp_path / "q.consumers"
-    mine, theirs = RosterFolder(folder, clock), RosterFolder(folder, clock)
-    mine.beat(said())
+    mine, theirs = ConsumerRegistryFolder(folder, clock), ConsumerRegistryFolder(folder, clock)
+    mine.report(said())
     first = clock.now_ms()
     clock.advance(REFRESH_MS - 1)
-    mine.beat(said())
-    assert theirs.cards()[0]["seenAt"] == first
-    mine.beat(said(done=1))
-    assert theirs.cards()[0]["seenAt"] == clock.now_ms()
+    mine.report(said())
+    assert theirs.entries()[0]["seenAt"] == first
+    mine.report(said(done=1))
+    assert theirs.entries()[0]["seenAt"] == clock.now_ms()
     clock.advance(REFRESH_MS)
-    mine.beat(said(done=1))
-    assert theirs.cards()[0]["seenAt"] == clock.now_ms()
+    mine.report(said(done=1))
+    assert theirs.entries()[0]["seenAt"] == clock.now_ms()
 
 
 def test_files_that_cannot_be_read_are_passed_over(tmp_path: Path, clock: ManualClock) -> None:
     folder = tmp_path / "q.consumers"
-    roster = RosterFolder(folder, clock)
-    roster.beat(said())
+    roster = ConsumerRegistryFolder(folder, clock)
+    roster.report(said())
     (folder / "broken.json").write_text("{")
     (folder / "other.json").write_text("[]")
     (folder / "worker-1.wish").write_text('{"wish": "dance"}')
     assert list(states(roster)) == ["worker-1"]
-    assert roster.beat(said()) == ""
+    assert roster.report(said()) == ""

@@ -14,7 +14,7 @@ from yirangmq.core.dispatch import (
     Strategy,
     copy_id,
     is_copy,
-    may_begin,
+    may_lease_next,
     owner,
     read_dispatch,
     show_dispatch,
@@ -27,31 +27,31 @@ A, B, C = (Candidate(name, 0, 100) for name in "abc")
 def names(strategy: Strategy, candidates: list[Candidate], keys: list[str], memory: Memory | None = None) -> str:
     """Who gets each, "-" if it stays in line."""
     found = STRATEGIES[strategy](candidates, keys, memory or Memory())
-    return "".join("-" if taker is None else candidates[taker].name for taker in found.takers)
+    return "".join("-" if taker is None else candidates[taker].name for taker in found.assigned)
 
 
-def room(candidate: Candidate, count: int) -> Candidate:
-    return candidate._replace(room=count)
+def capacity(candidate: Candidate, count: int) -> Candidate:
+    return candidate._replace(capacity=count)
 
 
 @pytest.mark.parametrize(
     ("strategy", "candidates", "count", "wanted"),
     [
-        ("first_available", [room(A, 2), room(B, 2)], 5, "aabb-"),
-        ("first_available", [room(B, 1), A], 3, "baa"),
+        ("first_available", [capacity(A, 2), capacity(B, 2)], 5, "aabb-"),
+        ("first_available", [capacity(B, 1), A], 3, "baa"),
         ("round_robin", [A, B, C], 7, "abcabca"),
         ("round_robin", [C, B, A], 4, "abca"),
-        ("round_robin", [room(A, 1), B, room(C, 2)], 6, "abcbcb"),
-        ("round_robin", [room(A, 0), room(B, 1)], 3, "b--"),
+        ("round_robin", [capacity(A, 1), B, capacity(C, 2)], 6, "abcbcb"),
+        ("round_robin", [capacity(A, 0), capacity(B, 1)], 3, "b--"),
         ("round_robin", [], 2, "--"),
         ("load_balance", [A._replace(in_flight=2), B, C._replace(in_flight=1)], 6, "bcbacb"),
-        ("load_balance", [A._replace(in_flight=9), room(B, 1)], 3, "baa"),
+        ("load_balance", [A._replace(in_flight=9), capacity(B, 1)], 3, "baa"),
         ("load_balance", [], 1, "-"),
         ("priority", [A._replace(weight=3), B], 8, "aabaaaba"),
         ("priority", [A._replace(weight=2), B._replace(weight=1), C._replace(weight=1)], 8, "abcaabca"),
-        ("priority", [room(A._replace(weight=5), 1), B], 3, "abb"),
-        ("priority", [A._replace(weight=0), room(B, 1)], 3, "baa"),
-        ("random", [room(A, 0), room(B, 3)], 4, "bbb-"),
+        ("priority", [capacity(A._replace(weight=5), 1), B], 3, "abb"),
+        ("priority", [A._replace(weight=0), capacity(B, 1)], 3, "baa"),
+        ("random", [capacity(A, 0), capacity(B, 3)], 4, "bbb-"),
         ("random", [], 1, "-"),
     ],
 )
@@ -70,17 +70,17 @@ def test_weights_hold_over_many_small_assignments() -> None:
     memory, got = Memory(), Counter[str]()
     heavy = [A._replace(weight=3), B]
     for _ in range(40):
-        takers, memory = STRATEGIES[Strategy.PRIORITY](heavy, [""], memory)
-        got[heavy[takers[0] or 0].name] += 1
+        assigned, memory = STRATEGIES[Strategy.PRIORITY](heavy, [""], memory)
+        got[heavy[assigned[0] or 0].name] += 1
     assert got == {"a": 30, "b": 10}
 
 
 def test_a_lot_is_fair_and_the_same_for_the_same_seed() -> None:
-    candidates = [one._replace(room=3000) for one in (A, B, C)]
-    drawn = names(Strategy.RANDOM, candidates, [""] * 3000, Memory(lot=7))
-    assert drawn == names(Strategy.RANDOM, candidates, [""] * 3000, Memory(lot=7))
+    candidates = [one._replace(capacity=3000) for one in (A, B, C)]
+    drawn = names(Strategy.RANDOM, candidates, [""] * 3000, Memory(random_state=7))
+    assert drawn == names(Strategy.RANDOM, candidates, [""] * 3000, Memory(random_state=7))
     assert all(900 < count < 1100 for count in Counter(drawn).values())
-    assert drawn != names(Strategy.RANDOM, candidates, [""] * 3000, Memory(lot=8))
+    assert drawn != names(Strategy.RANDOM, candidates, [""] * 3000, Memory(random_state=8))
 
 
 def test_the_same_key_goes_to_the_same_consumer_and_waits_for_it() -> None:
@@ -88,14 +88,14 @@ def test_the_same_key_goes_to_the_same_consumer_and_waits_for_it() -> None:
     got = names(Strategy.KEY_HASH, [A, B, C], keys)
     assert len({(key, who) for key, who in zip(keys, got, strict=True)}) == 7
     mine = owner("k1", ("a", "b", "c"))
-    full = [room(one, 0) if one.name == mine else one for one in (A, B, C)]
+    full = [capacity(one, 0) if one.name == mine else one for one in (A, B, C)]
     assert names(Strategy.KEY_HASH, full, ["k1"]) == "-", "its owner has no room: it waits"
     assert names(Strategy.KEY_HASH, [A, B], ["", "", ""]) == "aba", "without a key they go in turn"
 
 
 def test_namesakes_share_the_keys_of_their_name() -> None:
     twins = [Candidate("a", 0, 1), Candidate("a", 1, 1)]
-    assert STRATEGIES[Strategy.KEY_HASH](twins, ["k", "k", "k"], Memory()).takers == [0, 1, None]
+    assert STRATEGIES[Strategy.KEY_HASH](twins, ["k", "k", "k"], Memory()).assigned == [0, 1, None]
 
 
 # -- whatever happens -------------------------------------------------------------------------------------------------
@@ -118,15 +118,15 @@ everything = st.sampled_from(sorted(STRATEGIES))
 
 @given(everything, crowds, keys, st.integers(0, 2**64 - 1))
 def test_nobody_gets_more_than_it_can_carry_and_nothing_waits_while_there_is_room(
-    strategy: Strategy, crowd: list[Candidate], keys: list[str], lot: int
+    strategy: Strategy, crowd: list[Candidate], keys: list[str], random_state: int
 ) -> None:
-    takers, _ = STRATEGIES[strategy](crowd, keys, Memory(lot=lot))
-    assert len(takers) == len(keys)
-    got = Counter(taker for taker in takers if taker is not None)
-    assert all(count <= crowd[taker].room for taker, count in got.items())
+    assigned, _ = STRATEGIES[strategy](crowd, keys, Memory(random_state=random_state))
+    assert len(assigned) == len(keys)
+    got = Counter(taker for taker in assigned if taker is not None)
+    assert all(count <= crowd[taker].capacity for taker, count in got.items())
     if strategy is not Strategy.KEY_HASH:
-        assert sum(got.values()) == min(len(keys), sum(one.room for one in crowd))
-        assert None not in takers[: sum(got.values())], "those in front go first"
+        assert sum(got.values()) == min(len(keys), sum(one.capacity for one in crowd))
+        assert None not in assigned[: sum(got.values())], "those in front go first"
 
 
 @given(st.integers(1, 5), st.lists(st.integers(1, 9), min_size=1, max_size=20))
@@ -134,8 +134,8 @@ def test_turns_are_fair_however_the_messages_come(consumers: int, batches: list[
     crowd = [Candidate(f"c{n}", 0, 1000) for n in range(consumers)]
     memory, got = Memory(), Counter[int]()
     for batch in batches:
-        takers, memory = STRATEGIES[Strategy.ROUND_ROBIN](crowd, [""] * batch, memory)
-        got.update(taker for taker in takers if taker is not None)
+        assigned, memory = STRATEGIES[Strategy.ROUND_ROBIN](crowd, [""] * batch, memory)
+        got.update(taker for taker in assigned if taker is not None)
     assert max(got.values()) - min(got[n] for n in range(consumers)) <= 1
 
 
@@ -149,12 +149,12 @@ def test_when_one_goes_only_its_keys_move(everyone: set[str], key: str) -> None:
 @given(st.data())
 def test_no_message_is_lost_or_given_twice_as_consumers_come_and_go(data: st.DataObject) -> None:
     strategy = data.draw(everything)
-    waiting, given_out, memory = list(range(30)), [], Memory(lot=3)
+    waiting, given_out, memory = list(range(30)), [], Memory(random_state=3)
     for _ in range(12):
         crowd = data.draw(crowds)
-        takers, memory = STRATEGIES[strategy](crowd, [f"k{n % 4}" for n in waiting], memory)
-        given_out += [n for n, taker in zip(waiting, takers, strict=True) if taker is not None]
-        waiting = [n for n, taker in zip(waiting, takers, strict=True) if taker is None]
+        assigned, memory = STRATEGIES[strategy](crowd, [f"k{n % 4}" for n in waiting], memory)
+        given_out += [n for n, taker in zip(waiting, assigned, strict=True) if taker is not None]
+        waiting = [n for n, taker in zip(waiting, assigned, strict=True) if taker is None]
     assert sorted(given_out + waiting) == list(range(30))
 
 
@@ -163,7 +163,7 @@ def test_no_message_is_lost_or_given_twice_as_consumers_come_and_go(data: st.Dat
 
 @pytest.mark.parametrize(("in_hand", "again", "may"), [(0, 0, True), (1, 0, False), (0, 1, False), (2, 2, False)])
 def test_strict_order_waits_for_what_is_in_hand_or_tried_again(in_hand: int, again: int, may: bool) -> None:
-    assert may_begin(in_hand, again) is may
+    assert may_lease_next(in_hand, again) is may
 
 
 @given(st.text("abc-._", min_size=1, max_size=100), st.integers(1, 2**62))

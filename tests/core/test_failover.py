@@ -5,10 +5,21 @@ from itertools import product
 
 import pytest
 
-from yirangmq.core.failover import Decision, Own, Pace, Peer, Probe, Role, Status, Verdict, Witness, decide
+from yirangmq.core.failover import (
+    Decision,
+    FailoverTiming,
+    FailoverVerdict,
+    LocalNode,
+    Peer,
+    Probe,
+    Role,
+    Status,
+    Witness,
+    decide,
+)
 
-PACE = Pace()
-WATCHED = Pace(has_witness=True)
+PACE = FailoverTiming()
+WATCHED = FailoverTiming(has_witness=True)
 NOW = 10_000_000
 
 
@@ -17,11 +28,13 @@ def peer(age: int, **more: object) -> Peer:
     return Peer(**known | {"at": NOW - age} | more)  # type: ignore[arg-type]
 
 
-def standby(**more: object) -> Own:
-    return Own("a", **{"term": 4, "started_at": NOW - 60_000, "looked_at": NOW} | more)  # type: ignore[arg-type]
+def standby(**more: object) -> LocalNode:
+    return LocalNode("a", **{"term": 4, "started_at": NOW - 60_000, "decided_at": NOW} | more)  # type: ignore[arg-type]
 
 
-def judged(own: Own, heard: Peer | None, probe: Probe = Probe.SILENT, witness: Witness = Witness.NONE) -> Verdict:
+def judged(
+    own: LocalNode, heard: Peer | None, probe: Probe = Probe.SILENT, witness: Witness = Witness.NONE
+) -> FailoverVerdict:
     return decide(PACE, own, heard, probe, witness, NOW).verdict
 
 
@@ -66,9 +79,9 @@ def test_a_takeover_raises_the_term_above_all_that_are_known() -> None:
         assert found.term == max(own, theirs, granted) + 1
 
 
-def every_decision(pace: Pace) -> Iterator[tuple[Own, Peer | None, Probe, Witness, Decision]]:
+def every_decision(pace: FailoverTiming) -> Iterator[tuple[LocalNode, Peer | None, Probe, Witness, Decision]]:
     owns = [
-        Own("a", role, status, term, NOW - run, switched, NOW - 1000, NOW - looked, assured, order, granted)
+        LocalNode("a", role, status, term, NOW - run, switched, NOW - 1000, NOW - looked, assured, order, granted)
         for role, status, term, run, switched, looked, assured, order, granted in product(
             Role, Status, (4, 5), (1000, 10**6), (None, NOW - 1000), (0, 20_000), (None, NOW - 1000, NOW - 20_000),
             (False, True), (0, 6),
@@ -91,7 +104,7 @@ def every_decision(pace: Pace) -> Iterator[tuple[Own, Peer | None, Probe, Witnes
 
 
 @pytest.mark.parametrize("pace", [PACE, WATCHED], ids=["alone", "witness"])
-def test_what_holds_for_every_combination(pace: Pace) -> None:
+def test_what_holds_for_every_combination(pace: FailoverTiming) -> None:
     for own, heard, probe, witness, found in every_decision(pace):
         about = (own, heard, probe, witness, found)
         verdict = found.verdict
@@ -99,20 +112,25 @@ def test_what_holds_for_every_combination(pace: Pace) -> None:
         assert found.steps, about
         assert found.term >= own.term, about
         if own.status is not Status.RUNNING:
-            assert verdict is Verdict.STAY, about
+            assert verdict is FailoverVerdict.STAY, about
         elif own.role is Role.ACTIVE:
-            assert verdict in (Verdict.STAY, Verdict.STAND_DOWN, Verdict.HAND_OVER, Verdict.TAKE_OVER), about
+            assert verdict in (
+                FailoverVerdict.STAY,
+                FailoverVerdict.STAND_DOWN,
+                FailoverVerdict.HAND_OVER,
+                FailoverVerdict.TAKE_OVER,
+            ), about
             if heard is not None and heard.term > own.term:
-                assert verdict is Verdict.STAND_DOWN, about
+                assert verdict is FailoverVerdict.STAND_DOWN, about
         else:
-            assert verdict not in (Verdict.STAND_DOWN, Verdict.HAND_OVER), about
-            if verdict is Verdict.TAKE_OVER:
+            assert verdict not in (FailoverVerdict.STAND_DOWN, FailoverVerdict.HAND_OVER), about
+            if verdict is FailoverVerdict.TAKE_OVER:
                 assert found.term > own.term, about
                 takes_over_rightly(pace, own, heard, probe, witness, is_fresh=is_fresh)
 
 
 def takes_over_rightly(
-    pace: Pace, own: Own, heard: Peer | None, probe: Probe, witness: Witness, *, is_fresh: bool
+    pace: FailoverTiming, own: LocalNode, heard: Peer | None, probe: Probe, witness: Witness, *, is_fresh: bool
 ) -> None:
     about = (own, heard, probe, witness)
     has_consent = is_fresh and heard is not None and heard.role is Role.STANDBY and heard.grant > own.term

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from yirangmq.core.errors import BadFilter
-from yirangmq.core.filter import FIELDS, Everything, fields_of, instant, matches, names_state, parse
+from yirangmq.core.filter import FIELDS, MatchAll, fields_of, instant, matches, names_state, parse
 from yirangmq.core.states import State
 
 NOON = instant("2026-01-13T12:00:00Z")
@@ -181,7 +181,7 @@ def test_a_filter_as_long_as_a_book_is_refused() -> None:
 
 
 def test_nothing_is_a_filter_that_asks_for_nothing() -> None:
-    assert parse("") == Everything()
+    assert parse("") == MatchAll()
     assert fields_of(parse("")) == frozenset()
 
 

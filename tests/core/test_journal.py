@@ -6,8 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from yirangmq.core.journal import Cut, Day, Delivery, Position, day_of, is_day, judged, outcome_of, planned
-from yirangmq.core.message import Failure, Message, Reason
+from yirangmq.core.journal import (
+    Day,
+    DeliveryResult,
+    Position,
+    Truncation,
+    day_of,
+    is_day,
+    outcome_of,
+    plan_recovery,
+    retention_verdicts,
+)
+from yirangmq.core.message import Message, MessageFailure, Reason
 from yirangmq.core.ports import Change
 from yirangmq.core.states import State
 
@@ -25,7 +35,7 @@ def week(length: int = 10) -> list[Day]:
 
 
 def going(days: list[Day], today: str, keep: int = 7) -> list[str]:
-    return [verdict.day for verdict in judged(days, today, keep) if verdict.may_go]
+    return [verdict.day for verdict in retention_verdicts(days, today, keep) if verdict.may_delete]
 
 
 def test_the_eighth_day_goes_and_the_seventh_stays() -> None:
@@ -82,18 +92,18 @@ A, B = "2026-11-14/00000007.jsonl", "2026-11-15/00000008.jsonl"
 
 def test_what_no_commit_followed_is_cut() -> None:
     known = Position(A, 100, 5)
-    assert planned([(A, 100)], known) == ((), (), 8)
-    assert planned([(A, 120)], known) == ((Cut(A, 100),), (), 8)
-    assert planned([(A, 120), (B, 30)], known) == ((Cut(A, 100), Cut(B, 0)), (), 9)
-    assert planned([(A, 100), (B, 0)], known) == ((), (), 9)
+    assert plan_recovery([(A, 100)], known) == ((), (), 8)
+    assert plan_recovery([(A, 120)], known) == ((Truncation(A, 100),), (), 8)
+    assert plan_recovery([(A, 120), (B, 30)], known) == ((Truncation(A, 100), Truncation(B, 0)), (), 9)
+    assert plan_recovery([(A, 100), (B, 0)], known) == ((), (), 9)
 
 
 def test_what_is_vouched_for_and_not_there_is_told() -> None:
     known = Position(B, 50, 5)
-    assert planned([(A, 100), (B, 49)], known) == ((), (B,), 9)
-    assert planned([(A, 100)], known) == ((), (B,), 9)
-    assert planned([(A, 100), (B, 7)], None) == ((), (), 9)
-    assert planned([], None) == ((), (), 1)
+    assert plan_recovery([(A, 100), (B, 49)], known) == ((), (B,), 9)
+    assert plan_recovery([(A, 100)], known) == ((), (B,), 9)
+    assert plan_recovery([(A, 100), (B, 7)], None) == ((), (), 9)
+    assert plan_recovery([], None) == ((), (), 1)
 
 
 # -- outcomes -------------------------------------------------------------------------------------------------------
@@ -104,8 +114,8 @@ def card(state: State, **more: object) -> Message:
     return made._replace(**more)  # type: ignore[arg-type]
 
 
-FAILED = Failure(Reason.HANDLER_ERROR, "no", 80, 2, "ann")
-LATE = Failure(Reason.TIMEOUT, "lapsed", 80, 2, "ann")
+FAILED = MessageFailure(Reason.HANDLER_ERROR, "no", 80, 2, "ann")
+LATE = MessageFailure(Reason.TIMEOUT, "lapsed", 80, 2, "ann")
 
 
 @pytest.mark.parametrize(
@@ -116,17 +126,17 @@ LATE = Failure(Reason.TIMEOUT, "lapsed", 80, 2, "ann")
         (State.DELAYED, State.READY, None, None),
         (State.LEASED, State.READY, None, None),
         (State.DRAFT, State.DROPPED, None, None),
-        (State.LEASED, State.DONE, None, (State.DONE, Delivery.DELIVERED, "")),
-        (State.LEASED, State.DELAYED, FAILED, (State.DELAYED, Delivery.FAILED, "HANDLER_ERROR")),
-        (State.LEASED, State.READY, LATE, (State.READY, Delivery.TIMEOUT, "TIMEOUT")),
-        (State.CLAIMED, State.DEAD, LATE, (State.DEAD, Delivery.TIMEOUT, "TIMEOUT")),
+        (State.LEASED, State.DONE, None, (State.DONE, DeliveryResult.DELIVERED, "")),
+        (State.LEASED, State.DELAYED, FAILED, (State.DELAYED, DeliveryResult.FAILED, "HANDLER_ERROR")),
+        (State.LEASED, State.READY, LATE, (State.READY, DeliveryResult.TIMEOUT, "TIMEOUT")),
+        (State.CLAIMED, State.DEAD, LATE, (State.DEAD, DeliveryResult.TIMEOUT, "TIMEOUT")),
         (State.READY, State.DROPPED, None, (State.DROPPED, None, "")),
         (State.LEASED, State.DROPPED, None, (State.DROPPED, None, "")),
         (State.DEAD, State.READY, None, (State.READY, None, "")),
     ],
 )
 def test_what_is_told_of_a_change(
-    before: State, after: State, failure: Failure | None, told: tuple[State, Delivery | None, str] | None
+    before: State, after: State, failure: MessageFailure | None, told: tuple[State, DeliveryResult | None, str] | None
 ) -> None:
     found = outcome_of(Change(card(before), card(after), failure))
     assert (None if found is None else (found.state, found.delivery, found.reason)) == told

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from yirangmq.core.errors import BadInput, BadPolicy
 from yirangmq.core.payload_check_parser import READERS, read_check
-from yirangmq.core.payload_checks import Complaint, Schema, Subject, first_complaint
+from yirangmq.core.payload_checks import CheckedMessage, CheckProblem, Schema, first_problem
 from yirangmq.core.processor import Chain, Hook, check_hooks, may_run, read_chain, read_chains, show_chain
 
 
@@ -27,9 +27,9 @@ def fits(check: Schema, value: Any) -> str:
     return next((f"payload: {name!r} is a required property" for name in wanted if name not in value), "")
 
 
-def complaint(document: dict[str, Any], payload: bytes, header: Mapping[str, Any] | None = None) -> Complaint | None:
-    subject = Subject(payload, False, lambda: header or {}, decode, fits)
-    found = first_complaint((read_check(document, "checks[0]"),), subject)
+def complaint(document: dict[str, Any], payload: bytes, header: Mapping[str, Any] | None = None) -> CheckProblem | None:
+    subject = CheckedMessage(payload, False, lambda: header or {}, decode, fits)
+    found = first_problem((read_check(document, "checks[0]"),), subject)
     return None if found is None else found[1]
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.support.golden_files import golden
 from yirangmq.core.errors import BadPolicy
-from yirangmq.core.policy import Chance, Retry, backoff_ms, read_policy, show_policy
+from yirangmq.core.policy import RandomFraction, RetryPolicy, backoff_ms, read_policy, show_policy
 
 QUEUE = "telemetry"
 
@@ -211,32 +211,32 @@ def test_a_misspelt_member_is_told_the_right_one() -> None:
 # -- waits ------------------------------------------------------------------------------------------------------------
 
 
-def waits(retry: Retry, chance: float = 0.5) -> list[int]:
-    return [backoff_ms(retry, attempt, Chance(chance)) for attempt in range(1, 9)]
+def waits(retry: RetryPolicy, chance: float = 0.5) -> list[int]:
+    return [backoff_ms(retry, attempt, RandomFraction(chance)) for attempt in range(1, 9)]
 
 
 def test_the_default_waits_double_from_one_second_to_sixty() -> None:
-    assert waits(Retry()) == [1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000]
+    assert waits(RetryPolicy()) == [1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000]
 
 
 def test_linear_waits_grow_by_the_first_one() -> None:
-    assert waits(Retry(backoff="linear", initial_ms=1_500, max_ms=9_000)) == [
+    assert waits(RetryPolicy(backoff="linear", initial_ms=1_500, max_ms=9_000)) == [
         *(1_500, 3_000, 4_500, 6_000, 7_500, 9_000),
         *(9_000, 9_000),
     ]
 
 
 def test_fixed_waits_stay() -> None:
-    assert waits(Retry(backoff="fixed", initial_ms=700)) == [700] * 8
+    assert waits(RetryPolicy(backoff="fixed", initial_ms=700)) == [700] * 8
 
 
 def test_jitter_is_off_unless_asked_for() -> None:
-    assert waits(Retry(), chance=0.0) == waits(Retry(), chance=1.0)
+    assert waits(RetryPolicy(), chance=0.0) == waits(RetryPolicy(), chance=1.0)
 
 
 @pytest.mark.parametrize(("chance", "wait"), [(0.0, 800), (0.25, 900), (0.5, 1_000), (0.75, 1_100), (1.0, 1_200)])
 def test_jitter_spreads_a_wait_to_both_sides(chance: float, wait: int) -> None:
-    assert backoff_ms(Retry(jitter=0.2), 1, Chance(chance)) == wait
+    assert backoff_ms(RetryPolicy(jitter=0.2), 1, RandomFraction(chance)) == wait
 
 
 @given(
@@ -249,5 +249,5 @@ def test_jitter_spreads_a_wait_to_both_sides(chance: float, wait: int) -> None:
 def test_no_wait_is_negative_or_beyond_the_cap_and_its_jitter(
     backoff: str, initial: int, attempt: int, jitter: float, chance: float
 ) -> None:
-    retry = Retry(backoff=backoff, initial_ms=initial, max_ms=2 * 10**6, jitter=jitter)
-    assert 0 <= backoff_ms(retry, attempt, Chance(chance)) <= retry.max_ms * (1 + jitter) + 1
+    retry = RetryPolicy(backoff=backoff, initial_ms=initial, max_ms=2 * 10**6, jitter=jitter)
+    assert 0 <= backoff_ms(retry, attempt, RandomFraction(chance)) <= retry.max_ms * (1 + jitter) + 1

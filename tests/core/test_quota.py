@@ -3,7 +3,7 @@
 import pytest
 
 from yirangmq.core.message import Counts
-from yirangmq.core.policy import Load, Quota, refusal, store_refusal, surplus, unfinished
+from yirangmq.core.policy import MessageLoad, Quota, refusal, store_refusal, surplus, unfinished
 
 TEN = Quota(max_messages=10)
 KILO = Quota(max_bytes=1_000)
@@ -16,28 +16,31 @@ def test_what_is_not_finished_counts() -> None:
 
 def test_no_limits_no_refusal() -> None:
     assert not Quota().is_set
-    assert refusal(Quota(), "mail", Load(10**9, 10**15), Load(10**6, 10**12)) is None
+    assert refusal(Quota(), "mail", MessageLoad(10**9, 10**15), MessageLoad(10**6, 10**12)) is None
 
 
 @pytest.mark.parametrize(("held", "coming", "fits"), [(0, 10, True), (9, 1, True), (10, 1, False), (9, 2, False)])
 def test_a_queue_takes_messages_up_to_its_limit(held: int, coming: int, fits: bool) -> None:
-    assert (refusal(TEN, "mail", Load(held, 0), Load(coming, 0)) is None) is fits
+    assert (refusal(TEN, "mail", MessageLoad(held, 0), MessageLoad(coming, 0)) is None) is fits
 
 
 @pytest.mark.parametrize(("held", "coming", "fits"), [(0, 1_000, True), (900, 100, True), (900, 101, False)])
 def test_a_queue_takes_bytes_up_to_its_limit(held: int, coming: int, fits: bool) -> None:
-    assert (refusal(KILO, "mail", Load(1, held), Load(1, coming)) is None) is fits
+    assert (refusal(KILO, "mail", MessageLoad(1, held), MessageLoad(1, coming)) is None) is fits
 
 
 def test_a_refusal_says_how_full_it_is_and_when_to_come_again() -> None:
-    error = refusal(TEN, "mail", Load(10, 0), Load(1, 0))
+    error = refusal(TEN, "mail", MessageLoad(10, 0), MessageLoad(1, 0))
     assert error is not None
     assert (error.code, error.retry_after) == ("quota_exceeded", 5.0)
     assert str(error) == "queue 'mail' takes 10 messages and has 10 unfinished; try again in 5 s"
 
 
 def test_what_is_larger_than_the_queue_never_fits() -> None:
-    for error in (refusal(TEN, "mail", Load(0, 0), Load(11, 0)), refusal(KILO, "mail", Load(0, 0), Load(1, 1_001))):
+    for error in (
+        refusal(TEN, "mail", MessageLoad(0, 0), MessageLoad(11, 0)),
+        refusal(KILO, "mail", MessageLoad(0, 0), MessageLoad(1, 1_001)),
+    ):
         assert error is not None
         assert error.retry_after is None
         assert "never fits" in str(error)
@@ -46,17 +49,17 @@ def test_what_is_larger_than_the_queue_never_fits() -> None:
 @pytest.mark.parametrize(
     ("quota", "held", "coming", "must_go"),
     [
-        (TEN, Load(5, 0), Load(5, 0), Load(0, 0)),
-        (TEN, Load(10, 0), Load(1, 0), Load(1, 0)),
-        (TEN, Load(10, 0), Load(10, 0), Load(10, 0)),
-        (TEN, Load(30, 0), Load(1, 0), Load(21, 0)),  # the limit was lowered
-        (KILO, Load(10, 1_000), Load(1, 100), Load(0, 100)),
-        (KILO, Load(10, 1_000), Load(1, 101), Load(0, 101)),
-        (KILO, Load(10, 1_000), Load(3, 1_000), Load(0, 1_000)),
-        (Quota(max_messages=10, max_bytes=1_000), Load(10, 1_000), Load(1, 250), Load(1, 250)),
+        (TEN, MessageLoad(5, 0), MessageLoad(5, 0), MessageLoad(0, 0)),
+        (TEN, MessageLoad(10, 0), MessageLoad(1, 0), MessageLoad(1, 0)),
+        (TEN, MessageLoad(10, 0), MessageLoad(10, 0), MessageLoad(10, 0)),
+        (TEN, MessageLoad(30, 0), MessageLoad(1, 0), MessageLoad(21, 0)),  # the limit was lowered
+        (KILO, MessageLoad(10, 1_000), MessageLoad(1, 100), MessageLoad(0, 100)),
+        (KILO, MessageLoad(10, 1_000), MessageLoad(1, 101), MessageLoad(0, 101)),
+        (KILO, MessageLoad(10, 1_000), MessageLoad(3, 1_000), MessageLoad(0, 1_000)),
+        (Quota(max_messages=10, max_bytes=1_000), MessageLoad(10, 1_000), MessageLoad(1, 250), MessageLoad(1, 250)),
     ],
 )
-def test_how_much_must_go(quota: Quota, held: Load, coming: Load, must_go: Load) -> None:
+def test_how_much_must_go(quota: Quota, held: MessageLoad, coming: MessageLoad, must_go: MessageLoad) -> None:
     assert surplus(quota, held, coming) == must_go
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tools import states_docs
-from yirangmq.core.states import KEPT, MEANING, TRANSITIONS, State, Verb, after
+from yirangmq.core.states import MEANING, STORED_STATES, TRANSITIONS, State, Verb, next_state
 
 ALLOWED = """
 new     draft draft   | new publish ready | new postpone delayed | new refuse dead
@@ -31,7 +31,7 @@ MOVES = {
 @pytest.mark.parametrize("verb", Verb)
 @pytest.mark.parametrize("state", [None, *State])
 def test_every_pair_of_state_and_verb(state: State | None, verb: Verb) -> None:
-    assert after(state, verb) == MOVES.get((state, verb))
+    assert next_state(state, verb) == MOVES.get((state, verb))
 
 
 def test_the_table_has_no_other_rows() -> None:
@@ -44,16 +44,16 @@ def test_every_state_can_be_reached_and_every_verb_is_used() -> None:
 
 
 def test_done_and_dropped_are_the_end() -> None:
-    ends = {state for state in State if not any(after(state, verb) for verb in Verb)}
+    ends = {state for state in State if not any(next_state(state, verb) for verb in Verb)}
     assert ends == {State.DONE, State.DROPPED}
 
 
 def test_everything_else_can_be_given_up() -> None:
-    assert all(after(state, Verb.DROP) for state in State if state not in (State.DONE, State.DROPPED))
+    assert all(next_state(state, Verb.DROP) for state in State if state not in (State.DONE, State.DROPPED))
 
 
 def test_a_dropped_message_is_not_kept() -> None:
-    assert set(KEPT) == set(State) - {State.DROPPED}
+    assert set(STORED_STATES) == set(State) - {State.DROPPED}
 
 
 def test_every_state_and_verb_is_explained() -> None:

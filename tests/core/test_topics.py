@@ -5,16 +5,16 @@ from pathlib import Path
 import pytest
 
 from yirangmq.core.topics import (
-    CLIENT,
-    CLIENT_MEANING,
-    PUBLISHER,
     PUBLISHER_MEANING,
-    ClientState,
-    ClientVerb,
+    PUBLISHER_TRANSITIONS,
+    SUBSCRIBER_MEANING,
+    SUBSCRIBER_TRANSITIONS,
     PublisherState,
     PublisherVerb,
-    client_after,
+    SubscriberState,
+    SubscriberVerb,
     publisher_after,
+    subscriber_after,
 )
 
 DRAWN_PUBLISHER = {("starting", "listening"), ("listening", "online")} | {
@@ -26,38 +26,38 @@ DRAWN_CLIENT = {("connected", "online"), ("online", "recovering"), ("recovering"
 
 
 def test_every_edge_of_the_seed_is_there() -> None:
-    assert {(str(before), str(after)) for (before, _), after in PUBLISHER.items()} >= DRAWN_PUBLISHER
-    assert {(str(before), str(after)) for (before, _), after in CLIENT.items()} >= DRAWN_CLIENT
+    assert {(str(before), str(after)) for (before, _), after in PUBLISHER_TRANSITIONS.items()} >= DRAWN_PUBLISHER
+    assert {(str(before), str(after)) for (before, _), after in SUBSCRIBER_TRANSITIONS.items()} >= DRAWN_CLIENT
 
 
 @pytest.mark.parametrize("state", [None, *PublisherState])
 @pytest.mark.parametrize("verb", PublisherVerb)
 def test_a_publisher_moves_by_the_table_alone(state: PublisherState | None, verb: PublisherVerb) -> None:
-    assert publisher_after(state, verb) == PUBLISHER.get((state, verb))
+    assert publisher_after(state, verb) == PUBLISHER_TRANSITIONS.get((state, verb))
     if verb is PublisherVerb.FAIL and state not in (None, PublisherState.ERROR):
         assert publisher_after(state, verb) is PublisherState.ERROR
 
 
-@pytest.mark.parametrize("state", [None, *ClientState])
-@pytest.mark.parametrize("verb", ClientVerb)
-def test_a_client_moves_by_the_table_alone(state: ClientState | None, verb: ClientVerb) -> None:
-    assert client_after(state, verb) == CLIENT.get((state, verb))
-    if verb is ClientVerb.LEAVE and state not in (None, ClientState.OFFLINE):
-        assert client_after(state, verb) is ClientState.OFFLINE
+@pytest.mark.parametrize("state", [None, *SubscriberState])
+@pytest.mark.parametrize("verb", SubscriberVerb)
+def test_a_client_moves_by_the_table_alone(state: SubscriberState | None, verb: SubscriberVerb) -> None:
+    assert subscriber_after(state, verb) == SUBSCRIBER_TRANSITIONS.get((state, verb))
+    if verb is SubscriberVerb.LEAVE and state not in (None, SubscriberState.OFFLINE):
+        assert subscriber_after(state, verb) is SubscriberState.OFFLINE
 
 
 def test_whoever_is_offline_stays_so() -> None:
-    assert [verb for verb in ClientVerb if client_after(ClientState.OFFLINE, verb)] == []
+    assert [verb for verb in SubscriberVerb if subscriber_after(SubscriberState.OFFLINE, verb)] == []
 
 
 def test_each_state_can_be_reached_and_is_explained() -> None:
-    assert set(CLIENT.values()) == set(ClientState) == set(CLIENT_MEANING)
-    assert set(PUBLISHER.values()) == set(PublisherState) == set(PUBLISHER_MEANING)
+    assert set(SUBSCRIBER_TRANSITIONS.values()) == set(SubscriberState) == set(SUBSCRIBER_MEANING)
+    assert set(PUBLISHER_TRANSITIONS.values()) == set(PublisherState) == set(PUBLISHER_MEANING)
 
 
 def test_the_page_shows_every_edge_and_every_state() -> None:
     page = (Path(__file__).parents[2] / "docs" / "topics.md").read_text()
-    for table, meaning in ((PUBLISHER, PUBLISHER_MEANING), (CLIENT, CLIENT_MEANING)):
+    for table, meaning in ((PUBLISHER_TRANSITIONS, PUBLISHER_MEANING), (SUBSCRIBER_TRANSITIONS, SUBSCRIBER_MEANING)):
         for (before, verb), after in table.items():
             assert f"| {before or '–'} | {verb} | {after} |" in page
         for state, text in meaning.items():
@@ -65,7 +65,7 @@ def test_the_page_shows_every_edge_and_every_state() -> None:
 
 
 def test_the_states_have_the_public_order() -> None:
-    assert [str(state).upper() for state in ClientState] == [
+    assert [str(state).upper() for state in SubscriberState] == [
         "CONNECTED",
         "RECOVERY_NEEDED",
         "RECOVERING",

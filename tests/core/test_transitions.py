@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from yirangmq.core import transitions
 from yirangmq.core.errors import LeaseExpired, LeaseMismatch, NotFound, QueueError, WrongState
-from yirangmq.core.message import MAX_MESSAGE, RANK_LAST, Envelope, Message, Reason
-from yirangmq.core.policy import DAY_MS, Chance, QueuePolicy, read_policy
+from yirangmq.core.message import MAX_FAILURE_TEXT, RANK_LAST, Envelope, Message, Reason
+from yirangmq.core.policy import DAY_MS, QueuePolicy, RandomFraction, read_policy
 from yirangmq.core.states import TRANSITIONS, State, Verb
-from yirangmq.core.transitions import Cause, Outcome
+from yirangmq.core.transitions import Cause, TransitionResult
 
 NOW = 1_000_000
 FRESH_PLACE = 77
@@ -32,8 +32,12 @@ def sent(**changes: Any) -> Envelope:
     return Envelope("mail", "m", RANK_LAST, NOW, NOW, 0, None, "", b"", False)._replace(**changes)
 
 
-def nacked(message: Message, rules: QueuePolicy = DEFAULT, cause: Cause = Cause(Reason.HANDLER_ERROR)) -> Outcome:  # noqa: B008
-    return transitions.nack(message, rules, NOW, cause, FRESH_PLACE, Chance())
+def nacked(
+    message: Message,
+    rules: QueuePolicy = DEFAULT,
+    cause: Cause = Cause(Reason.HANDLER_ERROR),  # noqa: B008
+) -> TransitionResult:
+    return transitions.nack(message, rules, NOW, cause, FRESH_PLACE, RandomFraction())
 
 
 # -- entering ---------------------------------------------------------------------------------------------------------
@@ -93,7 +97,7 @@ def test_a_lease_is_one_more_attempt_and_a_new_fence() -> None:
 def test_a_live_lease_is_held() -> None:
     leased = card()
     for consumer in (None, "consumer-01"):
-        assert transitions.held(leased, 1, consumer, NOW, "7-1") is leased
+        assert transitions.check_lease(leased, 1, consumer, NOW, "7-1") is leased
 
 
 @pytest.mark.parametrize(
@@ -112,7 +116,7 @@ def test_any_other_lease_is_lost(
     message: Message | None, leases: int, consumer: str | None, error: type[QueueError]
 ) -> None:
     with pytest.raises(error):
-        transitions.held(message, leases, consumer, NOW, "7-1")
+        transitions.check_lease(message, leases, consumer, NOW, "7-1")
 
 
 def test_an_extended_lease_ends_later_and_changes_nothing_else() -> None:
@@ -225,9 +229,9 @@ def test_without_dead_letters_the_last_failure_drops_or_parks(rules: dict[str, A
 
 
 def test_a_long_text_is_cut() -> None:
-    _, failure = nacked(card(), cause=Cause(Reason.HANDLER_ERROR, "x" * (MAX_MESSAGE + 1)))
+    _, failure = nacked(card(), cause=Cause(Reason.HANDLER_ERROR, "x" * (MAX_FAILURE_TEXT + 1)))
     assert failure is not None
-    assert failure.reason_message == "x" * MAX_MESSAGE
+    assert failure.reason_message == "x" * MAX_FAILURE_TEXT
 
 
 @pytest.mark.parametrize(

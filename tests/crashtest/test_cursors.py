@@ -6,8 +6,8 @@ from random import Random
 
 from yirangmq.core.topics import Cursor
 from yirangmq.crashtest.backends import SHARED, STORE, RecordingVfs
-from yirangmq.crashtest.disk_model import Called, Journal, Returned, Shadow, lay_out
-from yirangmq.crashtest.power_cuts import wrecks
+from yirangmq.crashtest.disk_model import CallReturned, CallStarted, DiskModel, IoJournal, write_tree
+from yirangmq.crashtest.power_cuts import possible_disks
 from yirangmq.stores.cursors import SqliteCursors
 
 EPOCH = "e" * 32
@@ -22,32 +22,32 @@ def cursors(number: int) -> list[Cursor]:
 def test_cursors_in_sqlite_survive_every_cut_and_move_together(tmp_path: Path) -> None:
     day = tmp_path / "day"
     day.mkdir()
-    journal = Journal(day)
+    journal = IoJournal(day)
     vfs = RecordingVfs("yirangmq-torture-cursors", journal)
     try:
         place = SqliteCursors(day / STORE, vfs="yirangmq-torture-cursors")
         for number in range(1, PUTS + 1):
-            journal.add(Called(number))
+            journal.add(CallStarted(number))
             place.put(cursors(number))
-            journal.add(Returned(number))
+            journal.add(CallReturned(number))
         place.close()
     finally:
         vfs.unregister()
-    shadow, chance, confirmed, called, opened = Shadow(journal.start), Random(1), 0, 0, 0
+    shadow, chance, confirmed, called, opened = DiskModel(journal.start), Random(1), 0, 0, 0
     for event in journal.events:
-        for wreck in wrecks(shadow, 3, chance):
+        for wreck in possible_disks(shadow, 3, chance):
             folder = tmp_path / "wreck"
             folder.mkdir()
-            lay_out({path: content for path, content in wreck.tree.items() if path != SHARED}, folder)
+            write_tree({path: content for path, content in wreck.tree.items() if path != SHARED}, folder)
             left = SqliteCursors(folder / STORE)
             assert left.all() in (cursors(confirmed), cursors(max(confirmed, called))), wreck.story
             left.close()
             shutil.rmtree(folder)
             opened += 1
         shadow.feed(event)
-        if isinstance(event, Called):
+        if isinstance(event, CallStarted):
             called = event.call
-        elif isinstance(event, Returned):
+        elif isinstance(event, CallReturned):
             confirmed = event.call
     assert confirmed == PUTS
     assert opened > 50

@@ -4,23 +4,23 @@ from collections.abc import Iterable
 from itertools import product
 from pathlib import Path
 
-from yirangmq.crashtest.disk_model import Journal, Shadow, SyncAll, SyncFile, SyncFolder, Truncate, Write
-from yirangmq.crashtest.power_cuts import Hollow, Kept, Lost, Scattered, Torn
+from yirangmq.crashtest.disk_model import DiskModel, IoJournal, SyncAll, SyncFile, SyncFolder, Truncate, Write
+from yirangmq.crashtest.power_cuts import AllKept, AllLost, ScatteredSectors, TornWrite, ZeroFilled
 
 TOP = Path("/disk")
 
 
-def shadow_of(journal: Journal) -> Shadow:
-    shadow = Shadow(journal.start)
+def shadow_of(journal: IoJournal) -> DiskModel:
+    shadow = DiskModel(journal.start)
     for event in journal.events:
         shadow.feed(event)
     return shadow
 
 
-def possible_names(journal: Journal) -> set[frozenset[str]]:
+def possible_names(journal: IoJournal) -> set[frozenset[str]]:
     """Every set of names that could be found after a cut now."""
     shadow = shadow_of(journal)
-    names = sorted(shadow.open_names)
+    names = sorted(shadow.unsynced_names)
     spans = [range(shadow.least[name], len(shadow.versions[name])) for name in names]
     found = set()
     for picks in product(*spans):
@@ -33,14 +33,14 @@ def sets(*names: Iterable[str]) -> set[frozenset[str]]:
     return {frozenset(each) for each in names}
 
 
-def folder_node(journal: Journal, path: Path) -> int:
+def folder_node(journal: IoJournal, path: Path) -> int:
     node = journal.node(path)
     assert node is not None
     return node
 
 
 def test_a_new_name_may_be_lost_until_its_folder_is_synced() -> None:
-    journal = Journal(TOP)
+    journal = IoJournal(TOP)
     node = journal.create(TOP / "a")
     journal.add(SyncFile(node))
     assert possible_names(journal) == sets([], ["a"])
@@ -49,7 +49,7 @@ def test_a_new_name_may_be_lost_until_its_folder_is_synced() -> None:
 
 
 def test_content_is_safe_after_its_own_sync_and_not_after_the_folders() -> None:
-    journal = Journal(TOP)
+    journal = IoJournal(TOP)
     node = journal.create(TOP / "a")
     journal.add(Write(node, 0, b"hello"))
     journal.add(SyncFolder(0))
@@ -59,28 +59,28 @@ def test_content_is_safe_after_its_own_sync_and_not_after_the_folders() -> None:
 
 
 def test_a_rename_leaves_the_old_name_the_new_name_or_both_but_never_neither() -> None:
-    journal = Journal(TOP, {"in": None, "out": None, "in/a": b"x"})
+    journal = IoJournal(TOP, {"in": None, "out": None, "in/a": b"x"})
     journal.rename(TOP / "in" / "a", TOP / "out" / "a")
     folders = ["in", "out"]
     assert possible_names(journal) == sets([*folders, "in/a"], [*folders, "out/a"], [*folders, "in/a", "out/a"])
 
 
 def test_syncing_the_old_folder_makes_the_new_name_certain_too() -> None:
-    journal = Journal(TOP, {"in": None, "out": None, "in/a": b"x"})
+    journal = IoJournal(TOP, {"in": None, "out": None, "in/a": b"x"})
     journal.rename(TOP / "in" / "a", TOP / "out" / "a")
     journal.add(SyncFolder(folder_node(journal, TOP / "in")))
     assert possible_names(journal) == sets(["in", "out", "out/a"])
 
 
 def test_syncing_the_new_folder_alone_may_leave_both_names() -> None:
-    journal = Journal(TOP, {"in": None, "out": None, "in/a": b"x"})
+    journal = IoJournal(TOP, {"in": None, "out": None, "in/a": b"x"})
     journal.rename(TOP / "in" / "a", TOP / "out" / "a")
     journal.add(SyncFolder(folder_node(journal, TOP / "out")))
     assert possible_names(journal) == sets(["in", "out", "out/a"], ["in", "out", "in/a", "out/a"])
 
 
 def test_a_chain_of_renames_keeps_the_file_somewhere() -> None:
-    journal = Journal(TOP, {"a": b"x"})
+    journal = IoJournal(TOP, {"a": b"x"})
     journal.rename(TOP / "a", TOP / "b")
     journal.rename(TOP / "b", TOP / "c")
     assert frozenset() not in possible_names(journal)
@@ -88,7 +88,7 @@ def test_a_chain_of_renames_keeps_the_file_somewhere() -> None:
 
 
 def test_a_rename_onto_a_name_leaves_the_old_content_or_the_new() -> None:
-    journal = Journal(TOP, {"a": b"old", "b": b"new"})
+    journal = IoJournal(TOP, {"a": b"old", "b": b"new"})
     journal.rename(TOP / "b", TOP / "a")
     shadow = shadow_of(journal)
     name = journal.name(TOP / "a")
@@ -97,13 +97,13 @@ def test_a_rename_onto_a_name_leaves_the_old_content_or_the_new() -> None:
 
 
 def test_a_folder_moves_whole_or_not_at_all() -> None:
-    journal = Journal(TOP, {"a": None, "a/x": b"1"})
+    journal = IoJournal(TOP, {"a": None, "a/x": b"1"})
     journal.rename(TOP / "a", TOP / "b")
     assert possible_names(journal) == sets(["a", "a/x"], ["b", "b/x"])
 
 
 def test_a_lost_folder_takes_synced_files_with_it() -> None:
-    journal = Journal(TOP)
+    journal = IoJournal(TOP)
     inner = journal.create(TOP / "new", is_folder=True)
     journal.add(SyncFile(journal.create(TOP / "new" / "a")))
     journal.add(SyncFolder(inner))
@@ -111,7 +111,7 @@ def test_a_lost_folder_takes_synced_files_with_it() -> None:
 
 
 def test_an_unlinked_name_may_come_back() -> None:
-    journal = Journal(TOP, {"a": b"x"})
+    journal = IoJournal(TOP, {"a": b"x"})
     journal.remove(TOP / "a")
     assert possible_names(journal) == sets([], ["a"])
     journal.add(SyncFolder(0))
@@ -119,19 +119,19 @@ def test_an_unlinked_name_may_come_back() -> None:
 
 
 def test_a_link_may_be_lost_without_the_first_name() -> None:
-    journal = Journal(TOP, {"a": b"x"})
+    journal = IoJournal(TOP, {"a": b"x"})
     journal.link(TOP / "a", TOP / "b")
     assert possible_names(journal) == sets(["a"], ["a", "b"])
 
 
 def test_syncing_everything_leaves_one_possibility() -> None:
-    journal = Journal(TOP, {"in": None, "out": None})
+    journal = IoJournal(TOP, {"in": None, "out": None})
     node = journal.create(TOP / "in" / "a")
     journal.add(Write(node, 0, b"x"))
     journal.rename(TOP / "in" / "a", TOP / "out" / "a")
     journal.add(SyncAll())
     shadow = shadow_of(journal)
-    assert not shadow.is_open()
+    assert not shadow.has_unsynced()
     assert shadow.rebuild({}, {}) == {"in": None, "out": None, "out/a": b"x"}
 
 
@@ -139,17 +139,17 @@ CHANGES: list[Write | Truncate] = [Write(1, 2, b"BBBB"), Truncate(1, 3), Write(1
 
 
 def test_what_was_not_synced_is_lost_kept_or_torn() -> None:
-    assert Lost().left(b"aaaa", CHANGES) == b"aaaa"
-    assert Kept().left(b"aaaa", CHANGES) == b"aaBCC"
-    assert Torn(0, 3).left(b"aaaa", CHANGES) == b"aaBBB"
-    assert Torn(2, 1).left(b"aaaa", CHANGES) == b"aaBC"
-    assert Hollow().left(b"aa", [Write(1, 2, b"BBBB")]) == b"aa\0\0\0\0"
+    assert AllLost().content_after(b"aaaa", CHANGES) == b"aaaa"
+    assert AllKept().content_after(b"aaaa", CHANGES) == b"aaBCC"
+    assert TornWrite(0, 3).content_after(b"aaaa", CHANGES) == b"aaBBB"
+    assert TornWrite(2, 1).content_after(b"aaaa", CHANGES) == b"aaBC"
+    assert ZeroFilled().content_after(b"aa", [Write(1, 2, b"BBBB")]) == b"aa\0\0\0\0"
 
 
 def test_sectors_are_kept_in_any_combination() -> None:
     write: list[Write | Truncate] = [Write(1, 256, b"1" * 256 + b"2" * 512 + b"3" * 10)]
     safe = b"a" * 512
-    seen = {Scattered(seed, 512, False).left(safe, write) for seed in range(100)}
+    seen = {ScatteredSectors(seed, 512, False).content_after(safe, write) for seed in range(100)}
     first, second, third = safe[:256] + b"1" * 256, b"2" * 512, b"3" * 10
     assert first in seen
     assert first + second + third in seen
@@ -160,5 +160,5 @@ def test_sectors_are_kept_in_any_combination() -> None:
 def test_junk_fills_holes_of_new_ground_only() -> None:
     write: list[Write | Truncate] = [Write(1, 4, b"1" * 508), Write(1, 512, b"2" * 512)]
     for seed in range(50):
-        left = Scattered(seed, 512, True).left(b"safe", write)
-        assert left.startswith(b"safe")
+        content_after = ScatteredSectors(seed, 512, True).content_after(b"safe", write)
+        assert content_after.startswith(b"safe")

@@ -4,7 +4,7 @@ import pytest
 
 from tests.support.faulty_disk import ForgetsContents, ForgetsFolders
 from yirangmq.crashtest.backends import FilesBackend, RecordingDisk
-from yirangmq.crashtest.disk_model import Journal, SyncFile
+from yirangmq.crashtest.disk_model import IoJournal, SyncFile
 from yirangmq.crashtest.runner import PowerCutPlan, torture
 from yirangmq.fsio.disk import Disk
 
@@ -17,13 +17,13 @@ def test_every_confirmed_message_survives_every_cut(seed: int) -> None:
     assert report.points > 100
     assert report.states > report.points
     assert report.second_cuts > 0
-    assert report.set_aside > 0
+    assert report.quarantined > 0
 
 
 class RenamesFirst(RecordingDisk):
     """Syncs a content only after it has got its name; by the time a call returns everything is synced."""
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: IoJournal) -> None:
         super().__init__(journal, use_syncfs=False)
         self._late: list[int] = []
 
@@ -47,7 +47,7 @@ class CarelessFiles(FilesBackend):
     def __init__(self, sort: str) -> None:
         self._sort = sort
 
-    def _disk(self, journal: Journal, *, use_syncfs: bool) -> Disk:
+    def _disk(self, journal: IoJournal, *, use_syncfs: bool) -> Disk:
         match self._sort:
             case "folders":
                 return ForgetsFolders(journal, use_syncfs=False)
@@ -62,5 +62,5 @@ class CarelessFiles(FilesBackend):
 @pytest.mark.parametrize("sort", ["folders", "contents", "order", "syncfs"])
 def test_a_sync_left_out_or_late_is_noticed(sort: str) -> None:
     """The day of seed 9 begins with a batch large enough for ``syncfs``."""
-    report = torture(PowerCutPlan(CarelessFiles(sort), steps=12, seed=9, states=4, enough=1))
+    report = torture(PowerCutPlan(CarelessFiles(sort), steps=12, seed=9, states=4, max_losses=1))
     assert len(report.losses) == 1

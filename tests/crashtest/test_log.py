@@ -5,7 +5,7 @@ import pytest
 from tests.support.faulty_disk import ForgetsContents, ForgetsFolders
 from yirangmq.core.topics import NO_HEADERS, Cursor, Record
 from yirangmq.crashtest.backends import LogBackend, RecordingDisk
-from yirangmq.crashtest.disk_model import Journal
+from yirangmq.crashtest.disk_model import IoJournal
 from yirangmq.crashtest.log_workload import LogSnapshot
 from yirangmq.crashtest.runner import PowerCutPlan, torture
 from yirangmq.crashtest.verify import ExpectedLog, log_differences
@@ -24,7 +24,7 @@ def test_every_confirmed_record_survives_every_cut(seed: int) -> None:
 class ForgetsEverySecond(RecordingDisk):
     """Syncs contents, but not each time."""
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: IoJournal) -> None:
         super().__init__(journal, use_syncfs=False)
         self._count = 0
 
@@ -38,7 +38,7 @@ class CarelessLog(LogBackend):
     def __init__(self, sort: str) -> None:
         self._sort = sort
 
-    def disk(self, journal: Journal) -> Disk:
+    def disk(self, journal: IoJournal) -> Disk:
         match self._sort:
             case "folders":
                 return ForgetsFolders(journal, use_syncfs=False)
@@ -50,7 +50,7 @@ class CarelessLog(LogBackend):
 
 @pytest.mark.parametrize("sort", ["folders", "contents", "every second"])
 def test_a_sync_left_out_is_noticed(sort: str) -> None:
-    report = torture(PowerCutPlan(CarelessLog(sort), steps=12, seed=1, states=4, enough=1))
+    report = torture(PowerCutPlan(CarelessLog(sort), steps=12, seed=1, states=4, max_losses=1))
     assert len(report.losses) == 1
 
 

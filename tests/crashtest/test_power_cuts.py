@@ -3,50 +3,52 @@
 from pathlib import Path
 from random import Random
 
-from yirangmq.crashtest.disk_model import Journal, Shadow, SyncFile, Write, digest, lay_out, read_tree
-from yirangmq.crashtest.power_cuts import wrecks
+from yirangmq.crashtest.disk_model import DiskModel, IoJournal, SyncFile, Write, digest, read_tree, write_tree
+from yirangmq.crashtest.power_cuts import possible_disks
 
 TOP = Path("/disk")
 
 
-def busy_shadow(files: int) -> Shadow:
-    journal = Journal(TOP)
+def busy_shadow(files: int) -> DiskModel:
+    journal = IoJournal(TOP)
     for number in range(files):
         node = journal.create(TOP / f"temp-{number}")
         journal.add(Write(node, 0, b"x" * 5000))
         journal.add(SyncFile(node))
         journal.rename(TOP / f"temp-{number}", TOP / f"final-{number}")
-    shadow = Shadow({})
+    shadow = DiskModel({})
     for event in journal.events:
         shadow.feed(event)
     return shadow
 
 
 def test_nothing_open_leaves_one_disk() -> None:
-    assert [wreck.tree for wreck in wrecks(Shadow({"a": b"x"}), 10, Random(1))] == [{"a": b"x"}]
+    assert [wreck.tree for wreck in possible_disks(DiskModel({"a": b"x"}), 10, Random(1))] == [{"a": b"x"}]
 
 
 def test_few_possibilities_are_all_tried() -> None:
-    found = {frozenset(wreck.tree) for wreck in wrecks(busy_shadow(1), 50, Random(1))}
+    found = {frozenset(wreck.tree) for wreck in possible_disks(busy_shadow(1), 50, Random(1))}
     assert found == {frozenset(names) for names in ([], ["temp-0"], ["final-0"], ["temp-0", "final-0"])}
 
 
 def test_of_many_the_extremes_come_first_and_none_twice() -> None:
-    found = list(wrecks(busy_shadow(8), 30, Random(1)))
+    found = list(possible_disks(busy_shadow(8), 30, Random(1)))
     assert found[0].tree == {}
     assert set(found[1].tree) == {f"final-{number}" for number in range(8)}
     assert len({wreck.digest for wreck in found}) == len(found) == 30
 
 
 def test_the_same_seed_draws_the_same_disks() -> None:
-    first, second, other = ([wreck.digest for wreck in wrecks(busy_shadow(8), 30, Random(seed))] for seed in (7, 7, 8))
+    first, second, other = (
+        [wreck.digest for wreck in possible_disks(busy_shadow(8), 30, Random(seed))] for seed in (7, 7, 8)
+    )
     assert first == second
     assert first != other
 
 
 def test_a_tree_can_be_laid_out_and_read_back(tmp_path: Path) -> None:
     tree = {"a": None, "a/b": b"1", "a/c": None, "d": b""}
-    lay_out(tree, tmp_path)
+    write_tree(tree, tmp_path)
     assert read_tree(tmp_path) == tree
     assert digest(read_tree(tmp_path)) == digest(tree)
     assert digest({**tree, "d": b"2"}) != digest(tree)

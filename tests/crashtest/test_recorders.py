@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from yirangmq.crashtest.backends import BACKENDS
-from yirangmq.crashtest.disk_model import Journal, Shadow, Tree, apply_all, read_tree
-from yirangmq.crashtest.runner import game_of
+from yirangmq.crashtest.disk_model import DiskModel, IoJournal, Tree, apply_all, read_tree
+from yirangmq.crashtest.runner import crash_test_of
 
 
-def all_kept(journal: Journal) -> Tree:
-    shadow = Shadow(journal.start)
+def all_kept(journal: IoJournal) -> Tree:
+    shadow = DiskModel(journal.start)
     for event in journal.events:
         shadow.feed(event)
     newest = {name: len(versions) - 1 for name, versions in shadow.versions.items()}
@@ -21,8 +21,8 @@ def all_kept(journal: Journal) -> Tree:
 @pytest.mark.parametrize("backend", sorted(BACKENDS))
 @pytest.mark.parametrize("seed", range(3))
 def test_a_disk_on_which_all_was_kept_is_the_disk_that_is_there(backend: str, seed: int, tmp_path: Path) -> None:
-    game = game_of(BACKENDS[backend]())
-    story = game.tell(tmp_path, seed, 40)
+    game = crash_test_of(BACKENDS[backend]())
+    story = game.record_workload(tmp_path, seed, 40)
     assert story.complaints == []
     there = {path: content for path, content in read_tree(tmp_path).items() if game.is_recorded(path)}
     assert all_kept(story.journal) == there
@@ -33,7 +33,7 @@ def test_the_same_seed_tells_the_same_story(backend: str, tmp_path: Path) -> Non
     stories = []
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
-        stories.append(game_of(BACKENDS[backend]()).tell(tmp_path / name, 5, 20))
+        stories.append(crash_test_of(BACKENDS[backend]()).record_workload(tmp_path / name, 5, 20))
     first, second = stories
     assert [call.text for call in first.calls] == [call.text for call in second.calls]
     assert [call.after for call in first.calls] == [call.after for call in second.calls]

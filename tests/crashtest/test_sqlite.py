@@ -11,7 +11,7 @@ from yirangmq.core.ports import Store
 from yirangmq.crashtest.backends import STORE, RecordingDisk, ServedBackend, SqliteBackend
 from yirangmq.crashtest.disk_model import SyncFolder
 from yirangmq.crashtest.runner import PowerCutPlan, torture
-from yirangmq.crashtest.workload import tell
+from yirangmq.crashtest.workload import record_workload
 from yirangmq.stores.sqlite.store import SqliteStore
 
 
@@ -52,13 +52,13 @@ def test_a_server_that_is_careless_with_its_records_is_found_out(bug: str, monke
         monkeypatch.setattr(RecordingDisk, "fdatasync", lambda self, fd: None)
     else:
         monkeypatch.setattr("yirangmq.stores.sqlite.server_store.new_generation", lambda: 1)
-    report = torture(PowerCutPlan(ServedBackend(), steps=30, seed=1, states=4, enough=1))
+    report = torture(PowerCutPlan(ServedBackend(), steps=30, seed=1, states=4, max_losses=1))
     assert len(report.losses) == 1
 
 
 @pytest.mark.parametrize("synchronous", ["OFF", "NORMAL"])
 def test_without_a_sync_at_each_commit_messages_are_lost_and_it_is_seen(synchronous: str) -> None:
-    report = torture(PowerCutPlan(CarelessSqlite(synchronous), steps=12, seed=1, states=4, enough=1))
+    report = torture(PowerCutPlan(CarelessSqlite(synchronous), steps=12, seed=1, states=4, max_losses=1))
     assert len(report.losses) == 1
 
 
@@ -69,7 +69,7 @@ def test_durability_os_is_what_it_says(tmp_path: Path) -> None:
         def _open(self, top: Path, vfs: str | None) -> Store:
             return SqliteStore(top / STORE, vfs=vfs, durability="os")
 
-    report = torture(PowerCutPlan(OnlyTheSystem(), steps=12, seed=1, states=4, keep=tmp_path, enough=1))
+    report = torture(PowerCutPlan(OnlyTheSystem(), steps=12, seed=1, states=4, keep=tmp_path, max_losses=1))
     (loss,) = report.losses
     assert any("absent" in complaint or "not" in complaint for complaint in loss.complaints)
     assert loss.kept is not None
@@ -102,6 +102,6 @@ def synced_folders() -> Iterator[list[bytes]]:
 def test_sqlite_syncs_folders_exactly_where_the_recorder_says(
     synced_folders: list[bytes], tmp_path: Path, seed: int
 ) -> None:
-    story = tell(SqliteBackend(), tmp_path, seed, 40)
+    story = record_workload(SqliteBackend(), tmp_path, seed, 40)
     recorded = sum(isinstance(event, SyncFolder) for event in story.journal.events)
     assert recorded == len(synced_folders) > 0

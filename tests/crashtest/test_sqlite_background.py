@@ -9,9 +9,9 @@ import pytest
 
 from tests.support.sqlite import OrderedIds, ids
 from yirangmq.crashtest.backends import STORE, RecordingDisk, RecordingVfs
-from yirangmq.crashtest.disk_model import Event, Journal, Shadow, lay_out
-from yirangmq.crashtest.power_cuts import wrecks
-from yirangmq.stores.sqlite.redo_log import Mark, RedoFile
+from yirangmq.crashtest.disk_model import DiskModel, Event, IoJournal, write_tree
+from yirangmq.crashtest.power_cuts import possible_disks
+from yirangmq.stores.sqlite.redo_log import RedoLog, RedoPosition
 from yirangmq.stores.sqlite.server_store import ServedSqliteStore
 from yirangmq.stores.sqlite.store import SqliteStore
 from yirangmq.testing import open_for_test
@@ -20,10 +20,10 @@ RING = 8192
 ROOM = 2000
 """More than any record takes."""
 MESSAGES = 40
-REAL_NEXT = RedoFile.start_commit
+REAL_NEXT = RedoLog.start_commit
 
 
-class Busy(Journal):
+class Busy(IoJournal):
     """Somebody publishes whenever SQLite writes or syncs something for its commit aside."""
 
     def __init__(self, top: Path) -> None:
@@ -40,7 +40,7 @@ class Busy(Journal):
             self._is_publishing = False
 
 
-def live(top: Path, seed: int, often: float) -> tuple[Journal, list[tuple[int, str]], int]:
+def live(top: Path, seed: int, often: float) -> tuple[IoJournal, list[tuple[int, str]], int]:
     """A journal, each message with the number of events after which it was confirmed, and how many were published in
     the middle of a commit."""
     chance = Random(seed)
@@ -62,7 +62,7 @@ def live(top: Path, seed: int, often: float) -> tuple[Journal, list[tuple[int, s
 
             def publish_if() -> None:
                 """Where there is room; else whoever publishes would wait for the end of the commit it is in."""
-                if chance.random() < 0.2 and store._changes.room > ROOM:
+                if chance.random() < 0.2 and store._changes.free_bytes > ROOM:
                     publish()
 
             journal.publish = publish_if
@@ -70,7 +70,7 @@ def live(top: Path, seed: int, often: float) -> tuple[Journal, list[tuple[int, s
                 publish()
                 if chance.random() < often:
                     journal.is_aside = True
-                    store._commit_aside()
+                    store._run_background_commit()
                     journal.is_aside = False
     finally:
         vfs.unregister()
@@ -82,19 +82,19 @@ def losses(folder: Path, seed: int, states: int, often: float = 0.4) -> tuple[in
     (folder / "day").mkdir()
     journal, confirmed, within = live(folder / "day", seed, often)
     everything = [id for _, id in confirmed]
-    shadow = Shadow(journal.start)
+    shadow = DiskModel(journal.start)
     chance = Random(seed)
     seen: set[tuple[bytes, int]] = set()
     lost = 0
     for point in range(len(journal.events) + 1):
         sure = sum(number <= point for number, _ in confirmed)
-        for wreck in wrecks(shadow, states, chance):
+        for wreck in possible_disks(shadow, states, chance):
             if (wreck.digest, sure) in seen or STORE not in wreck.tree:
                 continue
             seen.add((wreck.digest, sure))
             left = folder / "wreck"
             left.mkdir()
-            lay_out(wreck.tree, left)
+            write_tree(wreck.tree, left)
             store = SqliteStore(left / STORE, durability="os")
             found = ids(store)
             is_sound = found == everything[: len(found)] and len(found) >= sure and not [*store.check(repair=False)]
@@ -118,9 +118,9 @@ def test_everything_confirmed_survives_a_cut_at_any_moment(tmp_path: Path, seed:
 def test_records_that_are_written_over_too_early_are_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What SQLite has not committed yet."""
 
-    def too_early(file: RedoFile) -> Mark:
+    def too_early(file: RedoLog) -> RedoPosition:
         mark = file.position = REAL_NEXT(file)
         return mark
 
-    monkeypatch.setattr(RedoFile, "next", too_early)
+    monkeypatch.setattr(RedoLog, "start_commit", too_early)
     assert losses(tmp_path, 1, states=1, often=0.02)[1] > 0

@@ -6,8 +6,16 @@ from pathlib import Path
 import pytest
 
 from yirangmq.broker.queues import Queues
-from yirangmq.crashtest.verify import Expected, differences, judge
-from yirangmq.crashtest.workload import NOTHING, START_MS, Ledger, NumberedIds, Snapshot, StillClock, take
+from yirangmq.crashtest.verify import ExpectedStore, differences, verify
+from yirangmq.crashtest.workload import (
+    EMPTY_SNAPSHOT,
+    START_MS,
+    ConfirmedMessages,
+    FixedClock,
+    NumberedIds,
+    Snapshot,
+    take_snapshot,
+)
 from yirangmq.stores.sqlite.store import SqliteStore
 
 
@@ -15,7 +23,7 @@ from yirangmq.stores.sqlite.store import SqliteStore
 def store(tmp_path: Path) -> Iterator[SqliteStore]:
     """Four messages: m-1 and m-2 ready, m-3 leased, m-4 acked."""
     made = SqliteStore(tmp_path / "queue.db", durability="os")
-    queues = Queues(made, StillClock(), NumberedIds("m"), "tester")
+    queues = Queues(made, FixedClock(), NumberedIds("m"), "tester")
     queues.publish_many("orders", [b"four", b"three"])
     queues.ack(queues.lease("orders")[0].lease_id)
     queues.lease("orders")
@@ -27,40 +35,40 @@ def store(tmp_path: Path) -> Iterator[SqliteStore]:
 def verdict(
     store: SqliteStore, before: Snapshot, after: Snapshot | None = None, *, is_atomic: bool = True
 ) -> list[str]:
-    return judge(store, Expected(before, after or before, START_MS, is_atomic))
+    return verify(store, ExpectedStore(before, after or before, START_MS, is_atomic))
 
 
 def test_a_store_that_kept_its_promises_passes(store: SqliteStore) -> None:
-    assert verdict(store, take(store)) == []
+    assert verdict(store, take_snapshot(store)) == []
 
 
 def test_a_call_under_way_may_be_there_or_not(store: SqliteStore) -> None:
-    before = take(store)
-    Queues(store, StillClock(), NumberedIds("late"), "tester").publish("orders", b"late")
-    after = take(store)
+    before = take_snapshot(store)
+    Queues(store, FixedClock(), NumberedIds("late"), "tester").publish("orders", b"late")
+    after = take_snapshot(store)
     assert verdict(store, before, after) == []
 
 
 def test_something_nobody_sent_is_seen(store: SqliteStore) -> None:
-    before = take(store)
-    Queues(store, StillClock(), NumberedIds("late"), "tester").publish("orders", b"late")
+    before = take_snapshot(store)
+    Queues(store, FixedClock(), NumberedIds("late"), "tester").publish("orders", b"late")
     assert verdict(store, before)[0].startswith("orders/late-1 is ready")
 
 
 def test_half_a_call_is_seen_where_calls_are_whole(store: SqliteStore) -> None:
-    before = take(store)
-    queues = Queues(store, StillClock(), NumberedIds("late"), "tester")
+    before = take_snapshot(store)
+    queues = Queues(store, FixedClock(), NumberedIds("late"), "tester")
     queues.publish("orders", b"first half")
-    half = take(store)
+    half = take_snapshot(store)
     queues.publish("orders", b"second half")
-    whole = take(store)
+    whole = take_snapshot(store)
     # As the files store may leave it: one of two messages is there, and counted right.
     assert verdict_of(half, before, whole, is_atomic=False) == []
     assert verdict_of(half, before, whole, is_atomic=True) == ["half of a call is there"]
 
 
 def verdict_of(found: Snapshot, before: Snapshot, after: Snapshot, *, is_atomic: bool) -> list[str]:
-    return differences(found, Expected(before, after, START_MS, is_atomic))
+    return differences(found, ExpectedStore(before, after, START_MS, is_atomic))
 
 
 AT_REST = "INSERT INTO life VALUES (2, 1, 'm-2', 'leased', 0, 2, 1, 0, 0, 0, 0, 'tester', '', 0, 1, 0, 0, 5)"
@@ -80,7 +88,7 @@ BROKEN: dict[str, tuple[str, str]] = {
 
 @pytest.mark.parametrize("sort", sorted(BROKEN))
 def test_each_broken_promise_is_named(store: SqliteStore, sort: str) -> None:
-    before = take(store)
+    before = take_snapshot(store)
     tampering, complaint = BROKEN[sort]
     store._db.execute(tampering)
     found = verdict(store, before)
@@ -88,20 +96,20 @@ def test_each_broken_promise_is_named(store: SqliteStore, sort: str) -> None:
 
 
 def test_a_damaged_file_is_a_complaint_and_no_crash(store: SqliteStore) -> None:
-    before = take(store)
+    before = take_snapshot(store)
     store._db.execute("DROP TABLE failure")
     assert verdict(store, before) != []
 
 
 def test_the_ledger_does_not_take_the_stores_word(store: SqliteStore) -> None:
-    ledger = Ledger()
+    ledger = ConfirmedMessages()
     ledger.published(("orders", "m-3"), b"one")
     ledger.done(("orders", "m-1"))
-    assert ledger.complaints(take(store)) == []
+    assert ledger.complaints(take_snapshot(store)) == []
     ledger.published(("orders", "m-4"), b"something else")
     ledger.published(("orders", "m-9"), b"never came")
     ledger.done(("orders", "m-2"))
-    assert sorted(ledger.complaints(take(store))) == [
+    assert sorted(ledger.complaints(take_snapshot(store))) == [
         "orders/m-2 was finished and is leased",
         "orders/m-4 has not the content that was sent",
         "orders/m-9 was confirmed and is gone",
@@ -110,5 +118,5 @@ def test_the_ledger_does_not_take_the_stores_word(store: SqliteStore) -> None:
 
 def test_an_empty_store_is_what_it_is(tmp_path: Path) -> None:
     made = SqliteStore(tmp_path / "queue.db", durability="os")
-    assert judge(made, Expected(NOTHING, NOTHING, START_MS, True)) == []
+    assert verify(made, ExpectedStore(EMPTY_SNAPSHOT, EMPTY_SNAPSHOT, START_MS, True)) == []
     made.close()

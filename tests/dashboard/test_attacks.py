@@ -14,7 +14,7 @@ from tests.support.dashboard import Api, Page
 from tests.support.http_server import HttpServer
 from tests.support.server_process import Daemon
 from yirangmq.clock import SystemClock
-from yirangmq.core.access import Grant
+from yirangmq.core.access import AccessGrant
 from yirangmq.stores.memory import MemoryStore
 
 pytestmark = pytest.mark.process
@@ -246,7 +246,7 @@ EXAMPLE = re.compile(r"```js\n(const mq = .*?)```", re.DOTALL)
 def allowing(request: pytest.FixtureRequest, site: int) -> Iterator[HttpServer]:
     """A server that serves pages of the site: by the setting, or because they send a token."""
     if request.param == "token":
-        made = HttpServer(MemoryStore(), SystemClock(), grants=(Grant(TOKEN),))
+        made = HttpServer(MemoryStore(), SystemClock(), grants=(AccessGrant(TOKEN),))
     else:
         made = HttpServer(MemoryStore(), SystemClock(), origins=(f"http://localhost:{site}",))
     made.start()
@@ -277,7 +277,7 @@ def test_the_fetch_example_of_the_http_queue_works_in_a_page_of_an_allowed_origi
 
 
 def test_a_page_of_any_origin_needs_the_token_of_a_server_that_has_one(browser: Browser, site: int) -> None:
-    server = HttpServer(MemoryStore(), SystemClock(), grants=(Grant(TOKEN),)).start()
+    server = HttpServer(MemoryStore(), SystemClock(), grants=(AccessGrant(TOKEN),)).start()
     try:
         browser.open(f"http://evil.test:{site}/")
         script = """const [url, token] = values;

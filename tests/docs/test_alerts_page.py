@@ -10,11 +10,11 @@ import pytest
 
 from tests.support.pages import code_blocks
 from tests.support.server_process import daemon, run_command
-from yirangmq.alerts.monitor import shown
+from yirangmq.alerts.monitor import alert_document
 from yirangmq.config.config import load
 from yirangmq.core.alert_rules import RULES
 from yirangmq.core.alert_settings import KINDS, read_settings
-from yirangmq.core.alerts import COUNTED, STORM, Alert, Level, Told
+from yirangmq.core.alerts import COUNTER_NAMES, STORM, Alert, Level, NoticeKind
 from yirangmq.core.errors import BadInput
 
 PAGE = (Path(__file__).parents[2] / "docs" / "alerts.md").read_text()
@@ -32,9 +32,9 @@ def test_the_table_of_rules_is_the_table_of_the_program() -> None:
 
 
 def test_every_notice_sink_and_count_stands_there() -> None:
-    assert re.findall(r"^\| `(\w+)` \| (?:the fault|it |somebody)", PAGE, re.MULTILINE) == [*Told]
+    assert re.findall(r"^\| `(\w+)` \| (?:the fault|it |somebody)", PAGE, re.MULTILINE) == [*NoticeKind]
     assert [kind for kind in KINDS if f"| `{kind}` |" not in PAGE] == []
-    assert [name for name in COUNTED if f"`{name}`" not in PAGE] == []
+    assert [name for name in COUNTER_NAMES if f"`{name}`" not in PAGE] == []
 
 
 def test_the_settings_can_be_read_and_their_defaults_are_the_defaults() -> None:
@@ -64,7 +64,7 @@ def test_the_notice_has_the_members_that_notices_have() -> None:
     told = JSON[1]
     alert = Alert(id="1", rule="a", subject="", level=Level.INFO, text="", opened_at=0, seen_at=0)
     assert list(told) == ["notice", "at", "node", "alert"]
-    assert sorted(told["alert"]) == sorted(shown(alert))
+    assert sorted(told["alert"]) == sorted(alert_document(alert))
 
 
 @pytest.mark.process

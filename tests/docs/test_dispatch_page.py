@@ -11,14 +11,14 @@ from tests.support.pages import code_blocks
 from tests.support.server_process import daemon, run_command
 from yirangmq.config.config import load
 from yirangmq.core.dispatch import MEANING, Strategy
-from yirangmq.core.events import Status
+from yirangmq.core.events import DeliveryStatus
 
 PAGE = (Path(__file__).parents[2] / "docs" / "dispatch.md").read_text()
 
 
 def test_every_strategy_and_every_status_stands_there() -> None:
     rows = re.findall(r"^\| `(\w+)` \| ", PAGE, re.MULTILINE)
-    assert sorted(rows) == sorted([*Strategy, *Status])
+    assert sorted(rows) == sorted([*Strategy, *DeliveryStatus])
     assert set(MEANING) == set(Strategy)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.pages import code_blocks
 from tests.support.wait import PATIENCE
-from yirangmq.core.journal import Delivery, Kind
+from yirangmq.core.journal import DeliveryResult, JournalRecordKind
 from yirangmq.format.journal_line import payload_of, read
 
 PAGE = (Path(__file__).parents[2] / "docs" / "files-by-date.md").read_text()
@@ -45,6 +45,8 @@ def test_the_records_are_records() -> None:
     assert {*accepted, *outcome} <= {*re.findall(r"`(\w+)`", PAGE)}
 
 
-@pytest.mark.parametrize("word", [*Kind, *Delivery, "completed", "unconfirmed", "lost", "unfinished", "unsettled"])
+@pytest.mark.parametrize(
+    "word", [*JournalRecordKind, *DeliveryResult, "completed", "unconfirmed", "lost", "unfinished", "unsettled"]
+)
 def test_every_word_is_explained(word: str) -> None:
     assert f"`{word}`" in PAGE

@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from yirangmq.core.events import Published, Settled, Steered
-from yirangmq.observe.events import NOTEWORTHY, STEPS, VERBS, describe
+from yirangmq.core.events import LeasesSettled, MessagesPublished, QueueChanged
+from yirangmq.observe.events import LOG_LEVELS, STEPS, VERBS, describe
 from yirangmq.observe.metrics import no_rates
 from yirangmq.observe.prometheus import METRICS
 
@@ -21,13 +21,14 @@ def test_every_rate_stands_there() -> None:
 
 
 def test_every_event_stands_there() -> None:
-    names = [kind.__name__.lower() for kind in NOTEWORTHY if kind is not Steered]
+    names = ["died", "lapsed", "redriven", "parked", "dropped", "refused"]
+    assert len(names) == len([kind for kind in LOG_LEVELS if kind is not QueueChanged])
     names += [*VERBS.values(), *STEPS.values(), "published", "leased"]
     assert [name for name in names if f"`{name}`" not in PAGE] == []
 
 
 def test_the_members_of_an_event_stand_there() -> None:
-    for event in (Published("q", 1, 1), Settled("q", "nack", 1, [1], "TIMEOUT")):
+    for event in (MessagesPublished("q", 1, 1), LeasesSettled("q", "nack", 1, [1], "TIMEOUT")):
         assert [name for name in describe(event, 0) if f"`{name}`" not in PAGE and f'"{name}"' not in PAGE] == []
 
 

@@ -29,14 +29,14 @@ def test_the_documents_of_the_page_are_good() -> None:
     texts = re.findall(r"```text\n(\{.*?\}|\"processors.*?)\n```", PAGE, re.DOTALL)
     assert len(texts) == 2
     settings = json.loads(f"{{{texts[0]}}}")
-    assert [*load(settings, {}, {}).inherited.chains] == ["*", "atmh"]
+    assert [*load(settings, {}, {}).policy_defaults.chains] == ["*", "atmh"]
     assert read_chain(json.loads(texts[1]), "atmh") is not None
 
 
 def test_the_gateways_keep_digests() -> None:
     for name in ("gateway-1.json", "gateway-2.json"):
         config = load(json.loads((ROOT / "deploy" / "pair" / name).read_text()), {}, {})
-        assert config.inherited.chains["*"].integrity
+        assert config.policy_defaults.chains["*"].integrity
 
 
 @pytest.mark.process

@@ -10,16 +10,16 @@ from tests.support.pages import code_blocks
 from tests.support.stomp_server import live
 from tests.support.wait import PATIENCE
 from yirangmq.client.connect import connect
-from yirangmq.core.access import Grant
+from yirangmq.core.access import AccessGrant
 from yirangmq.protocols.stomp.codec import DELAY, GROUP, KEY
-from yirangmq.protocols.stomp.commands import ACTS, DURABLE_NAMES, REFUSED
+from yirangmq.protocols.stomp.commands import DURABLE_NAMES, HANDLERS, REFUSED_HEADERS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "stomp.md").read_text()
 
 
 def test_the_program_runs(tmp_path: Path) -> None:
     [program] = code_blocks(PAGE, "python")
-    with live(tmp_path / "d", (Grant("the-token"),)) as server:
+    with live(tmp_path / "d", (AccessGrant("the-token"),)) as server:
         text = program.replace("61613", str(server.port))
         done = subprocess.run(
             [sys.executable, "-c", text], capture_output=True, text=True, timeout=PATIENCE, check=False
@@ -29,6 +29,8 @@ def test_the_program_runs(tmp_path: Path) -> None:
             assert queues.counts("mail").ready == 1
 
 
-@pytest.mark.parametrize("word", [*ACTS, *list(REFUSED)[:3], DURABLE_NAMES[0], DELAY, GROUP, KEY, "JMSXDeliveryCount"])
+@pytest.mark.parametrize(
+    "word", [*HANDLERS, *list(REFUSED_HEADERS)[:3], DURABLE_NAMES[0], DELAY, GROUP, KEY, "JMSXDeliveryCount"]
+)
 def test_what_is_understood_is_on_the_page(word: str) -> None:
     assert f"`{word}`" in PAGE

@@ -6,16 +6,16 @@ import pytest
 
 from tests.support.clock import MillisecondClock
 from yirangmq.core.errors import StoreDamaged
-from yirangmq.core.failover import Watching, Wish, Witness
-from yirangmq.failover.state_file import Memory
-from yirangmq.failover.witness import SharedFile
+from yirangmq.core.failover import Witness, WitnessRequest, WitnessView
+from yirangmq.failover.state_file import FailoverStateFolder
+from yirangmq.failover.witness import FileWitness
 
 
 def test_the_term_is_there_again(tmp_path: Path) -> None:
-    memory = Memory(tmp_path / "pair")
+    memory = FailoverStateFolder(tmp_path / "pair")
     assert memory.term() == 0
     memory.save(7)
-    assert Memory(tmp_path / "pair").term() == 7
+    assert FailoverStateFolder(tmp_path / "pair").term() == 7
     assert [path.name for path in (tmp_path / "pair").iterdir()] == ["term.json"]
 
 
@@ -23,43 +23,49 @@ def test_the_term_is_there_again(tmp_path: Path) -> None:
 def test_a_term_that_cannot_be_read_is_not_taken_for_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "term.json").write_text(text)
     with pytest.raises(StoreDamaged, match=r"term\.json"):
-        Memory(tmp_path).term()
+        FailoverStateFolder(tmp_path).term()
 
 
 def test_the_history_grows_and_survives_a_torn_line(tmp_path: Path) -> None:
-    memory = Memory(tmp_path)
+    memory = FailoverStateFolder(tmp_path)
     assert memory.history(5) == []
     for number in range(4):
-        memory.note("took-over", {"term": number})
+        memory.append_history("took-over", {"term": number})
     with (tmp_path / "history.jsonl").open("ab") as file:
         file.write(b'{"at": "2026-01')
     assert [line["term"] for line in memory.history(10)] == [0, 1, 2, 3]
-    memory.note("took-over", {"term": 4})
+    memory.append_history("took-over", {"term": 4})
     assert [line["term"] for line in memory.history(2)] == [3, 4]
 
 
 def test_one_holds_the_witness_until_it_is_not_renewed(tmp_path: Path) -> None:
     clock = MillisecondClock()
-    a, b = (SharedFile(tmp_path / "witness", Watching(name, 1000), clock) for name in ("a", "b"))
-    assert b.exchange(Wish.WATCH, 0)[0] is Witness.THEIRS, "none is not free before the time-out is over"
+    a, b = (FileWitness(tmp_path / "witness", WitnessView(name, 1000), clock) for name in ("a", "b"))
+    assert b.exchange(WitnessRequest.WATCH, 0)[0] is Witness.THEIRS, "none is not free before the time-out is over"
     clock.ms = 1001
-    assert a.exchange(Wish.HOLD, 1)[0] is Witness.THEIRS, "each counts for itself"
-    assert b.exchange(Wish.HOLD, 1) == (Witness.OURS, 1001, 0)
+    assert a.exchange(WitnessRequest.HOLD, 1)[0] is Witness.THEIRS, "each counts for itself"
+    assert b.exchange(WitnessRequest.HOLD, 1) == (Witness.OURS, 1001, 0)
     clock.ms = 2500
-    assert a.exchange(Wish.HOLD, 2) == (Witness.THEIRS, 2500, 1)
-    assert b.exchange(Wish.HOLD, 1)[0] is Witness.OURS
+    assert a.exchange(WitnessRequest.HOLD, 2) == (Witness.THEIRS, 2500, 1)
+    assert b.exchange(WitnessRequest.HOLD, 1)[0] is Witness.OURS
     clock.ms = 3501
-    assert a.exchange(Wish.HOLD, 2)[0] is Witness.THEIRS, "it was renewed since"
+    assert a.exchange(WitnessRequest.HOLD, 2)[0] is Witness.THEIRS, "it was renewed since"
     clock.ms = 4600
-    assert a.exchange(Wish.HOLD, 2)[0] is Witness.OURS
-    assert b.exchange(Wish.HOLD, 1) == (Witness.THEIRS, 4600, 2)
-    assert a.exchange(Wish.GIVE_BACK, 2)[0] is Witness.FREE
-    assert b.exchange(Wish.HOLD, 3)[0] is Witness.OURS, "given back is free at once"
+    assert a.exchange(WitnessRequest.HOLD, 2)[0] is Witness.OURS
+    assert b.exchange(WitnessRequest.HOLD, 1) == (Witness.THEIRS, 4600, 2)
+    assert a.exchange(WitnessRequest.RELEASE, 2)[0] is Witness.FREE
+    assert b.exchange(WitnessRequest.HOLD, 3)[0] is Witness.OURS, "given back is free at once"
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"holder": "a"}'])
 def test_a_witness_that_cannot_be_read_says_nothing(tmp_path: Path, text: str) -> None:
     clock = MillisecondClock()
     (tmp_path / "witness").write_text(text)
-    assert SharedFile(tmp_path / "witness", Watching("a", 1000), clock).exchange(Wish.HOLD, 1)[0] is Witness.AWAY
-    assert SharedFile(tmp_path / "no" / "witness", Watching("a", 1000), clock).exchange(Wish.HOLD, 1)[0] is Witness.AWAY
+    assert (
+        FileWitness(tmp_path / "witness", WitnessView("a", 1000), clock).exchange(WitnessRequest.HOLD, 1)[0]
+        is Witness.UNREACHABLE
+    )
+    assert (
+        FileWitness(tmp_path / "no" / "witness", WitnessView("a", 1000), clock).exchange(WitnessRequest.HOLD, 1)[0]
+        is Witness.UNREACHABLE
+    )

@@ -236,11 +236,11 @@ def test_what_an_operator_sees(tmp_path: Path) -> None:
 
 def test_a_store_whose_adoption_was_broken_off_is_not_served(tmp_path: Path) -> None:
     from yirangmq import open as open_queues
-    from yirangmq.broker.housekeeping import MARK
+    from yirangmq.broker.housekeeping import ADOPTION_MARK
 
     with open_queues(f"sqlite:{tmp_path / 'queue.db'}") as queues:
         queues.publish("work", b"1")
-        queues.run(lambda transaction: transaction.set_note(MARK, "b"))
+        queues.run(lambda transaction: transaction.set_note(ADOPTION_MARK, "b"))
     done = run_command(tmp_path, "serve", "--data", str(tmp_path))
     assert done.returncode == 4, done
     assert "pair adopt" in done.stderr

@@ -15,13 +15,13 @@ from tests.support.etcd import EtcdCluster
 from tests.support.pair import pair
 from tests.support.server_process import until
 from yirangmq.core.errors import BadInput
-from yirangmq.core.failover import Pace, Watching, Wish, Witness
-from yirangmq.failover.witness_etcd import EtcdKey
+from yirangmq.core.failover import FailoverTiming, Witness, WitnessRequest, WitnessView
+from yirangmq.failover.witness_etcd import EtcdWitness
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
-PACE = Pace(interval=20_000, misses=3, has_witness=True)
+PACE = FailoverTiming(interval=20_000, misses=3, has_witness=True)
 TIMEOUT = PACE.timeout
-Exchange = Callable[[Wish, int], tuple[Witness, int, int]]
+Exchange = Callable[[WitnessRequest, int], tuple[Witness, int, int]]
 
 
 @pytest.fixture
@@ -34,11 +34,11 @@ def node(
     etcd: EtcdCluster, clock: MillisecondClock, request: pytest.FixtureRequest
 ) -> Iterator[Callable[[str], Exchange]]:
     """One node's view, in a thread of its own as in a server."""
-    made: list[tuple[EtcdKey, ThreadPoolExecutor]] = []
+    made: list[tuple[EtcdWitness, ThreadPoolExecutor]] = []
 
     def make(name: str) -> Exchange:
         url = f"etcd://{','.join(etcd.endpoints)}/{request.node.name}"
-        key, thread = EtcdKey(url, Watching(name, TIMEOUT), PACE, clock), ThreadPoolExecutor(1)
+        key, thread = EtcdWitness(url, WitnessView(name, TIMEOUT), PACE, clock), ThreadPoolExecutor(1)
         made.append((key, thread))
         return lambda wish, term: thread.submit(key.exchange, wish, term).result(60)
 
@@ -50,20 +50,20 @@ def node(
 
 def test_one_holds_it_until_it_is_not_renewed(node: Callable[[str], Exchange], clock: MillisecondClock) -> None:
     a, b = node("a"), node("b")
-    assert b(Wish.WATCH, 0)[0] is Witness.THEIRS, "none is not free before the time-out is over"
+    assert b(WitnessRequest.WATCH, 0)[0] is Witness.THEIRS, "none is not free before the time-out is over"
     clock.ms = TIMEOUT + 1
-    assert a(Wish.HOLD, 1)[0] is Witness.THEIRS, "each counts for itself"
-    assert b(Wish.HOLD, 1) == (Witness.OURS, TIMEOUT + 1, 0)
+    assert a(WitnessRequest.HOLD, 1)[0] is Witness.THEIRS, "each counts for itself"
+    assert b(WitnessRequest.HOLD, 1) == (Witness.OURS, TIMEOUT + 1, 0)
     clock.ms = 2 * TIMEOUT
-    assert a(Wish.HOLD, 2) == (Witness.THEIRS, 2 * TIMEOUT, 1)
-    assert b(Wish.HOLD, 1)[0] is Witness.OURS
+    assert a(WitnessRequest.HOLD, 2) == (Witness.THEIRS, 2 * TIMEOUT, 1)
+    assert b(WitnessRequest.HOLD, 1)[0] is Witness.OURS
     clock.ms = 3 * TIMEOUT - 1
-    assert a(Wish.HOLD, 2)[0] is Witness.THEIRS, "it was renewed since"
+    assert a(WitnessRequest.HOLD, 2)[0] is Witness.THEIRS, "it was renewed since"
     clock.ms = 4 * TIMEOUT
-    assert a(Wish.HOLD, 2)[0] is Witness.OURS
-    assert b(Wish.HOLD, 1) == (Witness.THEIRS, 4 * TIMEOUT, 2)
-    assert a(Wish.GIVE_BACK, 2)[0] is Witness.FREE
-    assert b(Wish.HOLD, 3)[0] is Witness.OURS, "given back is free at once"
+    assert a(WitnessRequest.HOLD, 2)[0] is Witness.OURS
+    assert b(WitnessRequest.HOLD, 1) == (Witness.THEIRS, 4 * TIMEOUT, 2)
+    assert a(WitnessRequest.RELEASE, 2)[0] is Witness.FREE
+    assert b(WitnessRequest.HOLD, 3)[0] is Witness.OURS, "given back is free at once"
 
 
 def test_of_two_who_take_it_at_the_same_moment_one_has_it(
@@ -72,40 +72,40 @@ def test_of_two_who_take_it_at_the_same_moment_one_has_it(
     nodes = [node(name) for name in ("a", "b")]
     for round in range(5):
         for one in nodes:
-            one(Wish.WATCH, 0)
+            one(WitnessRequest.WATCH, 0)
         clock.ms += 2 * TIMEOUT
         with ThreadPoolExecutor(2) as threads:
-            found = [one.result()[0] for one in [threads.submit(one, Wish.HOLD, round) for one in nodes]]
+            found = [one.result()[0] for one in [threads.submit(one, WitnessRequest.HOLD, round) for one in nodes]]
         assert found.count(Witness.OURS) == 1, found
         for one in nodes:
-            one(Wish.GIVE_BACK, round)
+            one(WitnessRequest.RELEASE, round)
 
 
 def test_a_key_that_vanishes_is_waited_for_and_the_term_stays(
     etcd: EtcdCluster, node: Callable[[str], Exchange], clock: MillisecondClock, request: pytest.FixtureRequest
 ) -> None:
     a, b = node("a"), node("b")
-    a(Wish.WATCH, 0)
+    a(WitnessRequest.WATCH, 0)
     clock.ms = TIMEOUT + 1
-    assert a(Wish.HOLD, 7)[0] is Witness.OURS
+    assert a(WitnessRequest.HOLD, 7)[0] is Witness.OURS
     assert b"lease" in etcd.ctl("lease", "list")
     etcd.ctl("del", f"/yirangmq/pair/{request.node.name}/holder")
-    assert b(Wish.HOLD, 1) == (Witness.THEIRS, TIMEOUT + 1, 7)
+    assert b(WitnessRequest.HOLD, 1) == (Witness.THEIRS, TIMEOUT + 1, 7)
     clock.ms = 2 * TIMEOUT + 2
-    assert b(Wish.HOLD, 8)[0] is Witness.OURS
+    assert b(WitnessRequest.HOLD, 8)[0] is Witness.OURS
 
 
 def test_an_etcd_that_is_away_says_nothing(clock: MillisecondClock) -> None:
-    key = EtcdKey("etcd://127.0.0.1:1/x", Watching("a", TIMEOUT), Pace(interval=100), clock)
+    key = EtcdWitness("etcd://127.0.0.1:1/x", WitnessView("a", TIMEOUT), FailoverTiming(interval=100), clock)
     try:
-        assert key.exchange(Wish.HOLD, 1) == (Witness.AWAY, 0, 0)
+        assert key.exchange(WitnessRequest.HOLD, 1) == (Witness.UNREACHABLE, 0, 0)
     finally:
         key.close()
 
 
 def test_a_wrong_address_is_told() -> None:
     with pytest.raises(BadInput, match="pair_witness: 'nonsense' is not one of"):
-        EtcdKey("etcd://h:1/x?nonsense=1", Watching("a", 1), PACE, MillisecondClock())
+        EtcdWitness("etcd://h:1/x?nonsense=1", WitnessView("a", 1), PACE, MillisecondClock())
 
 
 def test_without_the_extra_the_server_says_what_to_install(tmp_path: Path) -> None:

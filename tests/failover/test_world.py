@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.failover.world import INTERVAL, NAMES, PACE, WATCHED, World, started
-from yirangmq.core.failover import Pace, Role, Verdict
+from yirangmq.core.failover import FailoverTiming, FailoverVerdict, Role
 
 pytestmark = pytest.mark.timeout(900)  # with YIRANGMQ_HYPOTHESIS=long
 both_paces = pytest.mark.parametrize("pace", [PACE, WATCHED], ids=["alone", "witness"])
@@ -13,27 +13,27 @@ SERVICE_AGAIN = 4 * INTERVAL
 """Three misses, the test of the connection and the looks between them: 20 of the seed's seconds."""
 
 
-def last_steps(world: World, name: str, verdict: Verdict) -> dict[str, str]:
+def last_steps(world: World, name: str, verdict: FailoverVerdict) -> dict[str, str]:
     found = [decision for _, decision in world[name].decisions if decision.verdict is verdict]
     return {step.step: step.found for step in found[-1].steps}
 
 
 @both_paces
-def test_a_killed_active_is_replaced_within_four_intervals(pace: Pace) -> None:
+def test_a_killed_active_is_replaced_within_four_intervals(pace: FailoverTiming) -> None:
     world = started(pace)
     world["a"].kill()
     world.pass_time(pace.timeout - INTERVAL)
     assert world.working == []
     world.pass_time(INTERVAL + SERVICE_AGAIN - pace.timeout)
     assert world.working == ["b"]
-    steps = last_steps(world, "b", Verdict.TAKE_OVER)
+    steps = last_steps(world, "b", FailoverVerdict.TAKE_OVER)
     assert steps["1 heartbeats"].startswith("missed 3")
     assert steps["2 last status"].startswith("RUNNING, ACTIVE")
     assert steps["3 connection"] == "no answer at the peer's TCP port"
 
 
 @both_paces
-def test_the_old_active_comes_back_as_standby(pace: Pace) -> None:
+def test_the_old_active_comes_back_as_standby(pace: FailoverTiming) -> None:
     world = started(pace)
     world["a"].kill()
     world.pass_time(SERVICE_AGAIN)
@@ -44,18 +44,18 @@ def test_the_old_active_comes_back_as_standby(pace: Pace) -> None:
 
 
 @both_paces
-def test_a_quick_restart_of_the_active_does_not_win(pace: Pace) -> None:
+def test_a_quick_restart_of_the_active_does_not_win(pace: FailoverTiming) -> None:
     world = started(pace)
     world["a"].kill()
     world["a"].start()
     world.pass_time(3 * INTERVAL)
     assert world.active == ["b"]
-    assert "4 running time" in last_steps(world, "b", Verdict.CLAIM)
-    assert "consents" in last_steps(world, "b", Verdict.TAKE_OVER)["consent"]
+    assert "4 running time" in last_steps(world, "b", FailoverVerdict.CLAIM)
+    assert "consents" in last_steps(world, "b", FailoverVerdict.TAKE_OVER)["consent"]
 
 
 @both_paces
-def test_a_frozen_active_that_wakes_does_not_work(pace: Pace) -> None:
+def test_a_frozen_active_that_wakes_does_not_work(pace: FailoverTiming) -> None:
     world = started(pace)
     world["a"].is_frozen = True
     world.pass_time(SERVICE_AGAIN)
@@ -68,7 +68,7 @@ def test_a_frozen_active_that_wakes_does_not_work(pace: Pace) -> None:
 
 
 @both_paces
-def test_a_short_pause_changes_nothing(pace: Pace) -> None:
+def test_a_short_pause_changes_nothing(pace: FailoverTiming) -> None:
     world = started(pace)
     term = world["a"].disk.term
     world["a"].is_frozen = True
@@ -80,24 +80,24 @@ def test_a_short_pause_changes_nothing(pace: Pace) -> None:
 
 
 @both_paces
-def test_a_node_stopped_by_hand_is_replaced_only_by_order(pace: Pace) -> None:
+def test_a_node_stopped_by_hand_is_replaced_only_by_order(pace: FailoverTiming) -> None:
     world = started(pace)
     world["a"].stop()
     world.pass_time(30 * INTERVAL)
     assert world.working == []
-    world["b"].partner.order(True)
+    world["b"].failover_node.order(True)
     world.pass_time(INTERVAL)
     assert world.working == ["b"]
-    assert last_steps(world, "b", Verdict.TAKE_OVER)["order"] == "by an operator"
+    assert last_steps(world, "b", FailoverVerdict.TAKE_OVER)["order"] == "by an operator"
 
 
 @both_paces
-def test_an_ordered_standby_takes_over_with_consent(pace: Pace) -> None:
+def test_an_ordered_standby_takes_over_with_consent(pace: FailoverTiming) -> None:
     world = started(pace)
-    world["b"].partner.order(True)
+    world["b"].failover_node.order(True)
     world.pass_time(2 * INTERVAL)
     assert world.working == ["b"]
-    assert last_steps(world, "a", Verdict.HAND_OVER)["order"] == "b was ordered to take over"
+    assert last_steps(world, "a", FailoverVerdict.HAND_OVER)["order"] == "b was ordered to take over"
     world.pass_time(30 * INTERVAL)
     assert world.active == ["b"]
     assert not world.both_worked
@@ -105,12 +105,12 @@ def test_an_ordered_standby_takes_over_with_consent(pace: Pace) -> None:
 
 @both_paces
 @pytest.mark.parametrize("lost", ["a", "b"])
-def test_heartbeats_lost_one_way_while_tcp_answers_change_nothing(pace: Pace, lost: str) -> None:
+def test_heartbeats_lost_one_way_while_tcp_answers_change_nothing(pace: FailoverTiming, lost: str) -> None:
     world = started(pace)
     world.wires[lost].loss = 1.0
     world.pass_time(30 * INTERVAL)
     assert world.working == ["a"]
-    assert not [one for _, one in world["b"].decisions if one.verdict is Verdict.TAKE_OVER]
+    assert not [one for _, one in world["b"].decisions if one.verdict is FailoverVerdict.TAKE_OVER]
 
 
 def test_the_way_from_the_active_cut() -> None:
@@ -129,7 +129,7 @@ def test_the_way_from_the_active_cut_changes_nothing_while_it_has_the_witness() 
 
 
 @both_paces
-def test_the_way_to_the_active_cut_changes_nothing(pace: Pace) -> None:
+def test_the_way_to_the_active_cut_changes_nothing(pace: FailoverTiming) -> None:
     world = started(pace)
     world.cut("b")
     world.pass_time(20 * INTERVAL)
@@ -144,7 +144,7 @@ def test_a_full_cut_without_a_witness_heals_to_the_higher_term_at_once() -> None
     world.cut(is_cut=False)
     world.pass_time(INTERVAL + 50)
     assert world.active == ["b"]
-    assert "older term stands down" in last_steps(world, "a", Verdict.STAND_DOWN)["term"]
+    assert "older term stands down" in last_steps(world, "a", FailoverVerdict.STAND_DOWN)["term"]
 
 
 @pytest.mark.parametrize("holder", NAMES)
@@ -174,7 +174,7 @@ def test_a_witness_that_is_away_changes_nothing_while_the_nodes_hear_each_other(
 
 @both_paces
 @pytest.mark.parametrize("seed", range(10))
-def test_thirty_percent_loss_changes_nothing_for_long(pace: Pace, seed: int) -> None:
+def test_thirty_percent_loss_changes_nothing_for_long(pace: FailoverTiming, seed: int) -> None:
     """Heartbeats miss three times in a row now and then; the test of the connection answers."""
     world = started(pace)
     world.chance.seed(seed)
@@ -185,7 +185,7 @@ def test_thirty_percent_loss_changes_nothing_for_long(pace: Pace, seed: int) -> 
 
 
 @both_paces
-def test_a_slow_link_changes_nothing(pace: Pace) -> None:
+def test_a_slow_link_changes_nothing(pace: FailoverTiming) -> None:
     world = started(pace)
     for wire in world.wires.values():
         wire.delay, wire.spread = INTERVAL // 2, INTERVAL
@@ -194,7 +194,7 @@ def test_a_slow_link_changes_nothing(pace: Pace) -> None:
 
 
 @both_paces
-def test_both_started_together_agree_on_one(pace: Pace) -> None:
+def test_both_started_together_agree_on_one(pace: FailoverTiming) -> None:
     world = World(pace)
     for node in world.nodes.values():
         node.start()
@@ -205,7 +205,7 @@ def test_both_started_together_agree_on_one(pace: Pace) -> None:
 
 @both_paces
 @pytest.mark.parametrize("first", NAMES)
-def test_power_back_in_either_order(pace: Pace, first: str) -> None:
+def test_power_back_in_either_order(pace: FailoverTiming, first: str) -> None:
     world = started(pace)
     for node in world.nodes.values():
         node.kill()
@@ -219,7 +219,7 @@ def test_power_back_in_either_order(pace: Pace, first: str) -> None:
 
 @both_paces
 @pytest.mark.parametrize("jump", [-3_600_000_000, 3_600_000_000])
-def test_a_clock_that_jumps_changes_nothing(pace: Pace, jump: int) -> None:
+def test_a_clock_that_jumps_changes_nothing(pace: FailoverTiming, jump: int) -> None:
     world = started(pace)
     world["a"].jump = jump
     world.pass_time(20 * INTERVAL)
@@ -228,7 +228,7 @@ def test_a_clock_that_jumps_changes_nothing(pace: Pace, jump: int) -> None:
     world["b"].start()
     world.pass_time(20 * INTERVAL)
     assert world.working == ["a"]
-    assert world["b"].partner.peer is not None
+    assert world["b"].failover_node.peer is not None
 
 
 def test_after_a_switch_it_waits_before_the_next() -> None:
@@ -237,7 +237,7 @@ def test_after_a_switch_it_waits_before_the_next() -> None:
     world.pass_time(SERVICE_AGAIN)
     world["a"].start()
     world.pass_time(INTERVAL)
-    world["a"].partner.order(True)
+    world["a"].failover_node.order(True)
     world.pass_time(2 * INTERVAL)
     assert world.working == ["a"]
     world["a"].kill()
@@ -252,22 +252,22 @@ def test_late_heartbeats_are_noticed_before_anything_follows() -> None:
     world = started()
     world.wires["a"].loss = 1.0
     world.pass_time(INTERVAL // 2 - 20)
-    assert not world["b"].partner.is_late(world["b"].now)
+    assert not world["b"].failover_node.is_late(world["b"].now)
     world.pass_time(2 * INTERVAL)
-    assert world["b"].partner.is_late(world["b"].now)
-    assert world["b"].partner.own.role is Role.STANDBY
+    assert world["b"].failover_node.is_late(world["b"].now)
+    assert world["b"].failover_node.own.role is Role.STANDBY
 
 
 def test_more_than_five_switches_are_noticed() -> None:
     world = started()
     names = ["b", "a"] * 3
     for name in names:
-        assert not world["b"].partner.is_restless
-        world[name].partner.order(True)
+        assert not world["b"].failover_node.is_flapping
+        world[name].failover_node.order(True)
         world.pass_time(3 * INTERVAL)
         assert world.working == [name]
-    assert world["b"].partner.switches == 6
-    assert world["b"].partner.is_restless
+    assert world["b"].failover_node.switches == 6
+    assert world["b"].failover_node.is_flapping
 
 
 # -- anything at all ------------------------------------------------------------------------------------------------
@@ -318,7 +318,7 @@ def play(world: World, script: list[tuple[tuple[str, str], int]]) -> None:
                 node.stop()
             case "order":
                 if node.is_up:
-                    node.partner.order(True)
+                    node.failover_node.order(True)
         world.pass_time(span)
 
 
@@ -340,7 +340,7 @@ def test_without_one_healing_leaves_one_at_once(script: list[tuple[tuple[str, st
         for wire in world.wires.values():
             wire.is_cut, wire.loss, wire.delay, wire.spread = False, 0.0, 0, 0
             wire.on_the_way.clear()
-        terms = {name: node.partner.own.term for name, node in world.nodes.items()}
+        terms = {name: node.failover_node.own.term for name, node in world.nodes.items()}
         both = world.active == ["a", "b"]
         world.pass_time(2 * INTERVAL)
         assert len(world.active) <= 1

@@ -5,14 +5,25 @@ The nodes are the real ``core.failover_node``; only sockets, disks and time are 
 import random
 from dataclasses import dataclass, field
 
-from yirangmq.core.failover import Beat, Decision, Pace, Probe, Record, Role, Status, Verdict, Watching, Witness
-from yirangmq.core.failover_node import Conduct, Partner
+from yirangmq.core.failover import (
+    Decision,
+    FailoverTiming,
+    FailoverVerdict,
+    PeerHeartbeat,
+    Probe,
+    Role,
+    Status,
+    Witness,
+    WitnessRecord,
+    WitnessView,
+)
+from yirangmq.core.failover_node import FailoverDriver, FailoverNode
 
 STEP = 20
 LOOK = 20
 INTERVAL = 100
-PACE = Pace(INTERVAL, 3, 400, False)
-WATCHED = Pace(INTERVAL, 3, 400, True)
+PACE = FailoverTiming(INTERVAL, 3, 400, False)
+WATCHED = FailoverTiming(INTERVAL, 3, 400, True)
 NAMES = ("a", "b")
 
 
@@ -32,7 +43,7 @@ class Wire:
     loss: float = 0.0
     delay: int = 0
     spread: int = 0
-    on_the_way: list[tuple[int, Beat]] = field(default_factory=list)
+    on_the_way: list[tuple[int, PeerHeartbeat]] = field(default_factory=list)
 
 
 class Node:
@@ -40,15 +51,15 @@ class Node:
         self.world = world
         self.name = name
         self.disk = Disk()
-        self.conduct: Conduct | None = None
-        self.watching: Watching | None = None
+        self.conduct: FailoverDriver | None = None
+        self.watching: WitnessView | None = None
         self.is_frozen = False
         self.offset = 0
         """Of its own clock, which never goes back."""
         self.jump = 0
         """Of its wall clock, which may."""
         self.sees_witness = True
-        self.inbox: list[Beat] = []
+        self.inbox: list[PeerHeartbeat] = []
         self.looks_at = self.beats_at = 0
         self.decisions: list[tuple[int, Decision]] = []
         self.worked_in: set[int] = set()
@@ -60,12 +71,12 @@ class Node:
             return
         self.disk.lives += 1
         boot = f"{self.name}{self.disk.lives}"
-        partner = Partner(self.name, self.world.pace, self.disk.term, boot, self.now)
-        self.conduct = Conduct(partner, self, self.disk.term)
-        self.watching = Watching(self.name, self.world.pace.timeout)
+        failover_node = FailoverNode(self.name, self.world.pace, self.disk.term, boot, self.now)
+        self.conduct = FailoverDriver(failover_node, self, self.disk.term)
+        self.watching = WitnessView(self.name, self.world.pace.timeout)
         self.is_frozen = False
         self.inbox.clear()
-        partner.run()
+        failover_node.run()
         self.looks_at = self.beats_at = self.world.time
 
     def kill(self) -> None:
@@ -75,9 +86,9 @@ class Node:
         """By hand: it says so, gives the witness back and ends."""
         if self.conduct is None or self.is_frozen:
             return
-        self.conduct.partner.stop(Status.STOPPED)
+        self.conduct.failover_node.stop(Status.STOPPED)
         self.exchange()
-        self.say()
+        self.send_heartbeat()
         self.conduct = None
 
     @property
@@ -89,9 +100,9 @@ class Node:
         return self.world.time + self.jump
 
     @property
-    def partner(self) -> Partner:
+    def failover_node(self) -> FailoverNode:
         assert self.conduct is not None
-        return self.conduct.partner
+        return self.conduct.failover_node
 
     @property
     def is_up(self) -> bool:
@@ -100,42 +111,42 @@ class Node:
     @property
     def works(self) -> bool:
         """It would take a message now."""
-        return self.is_up and self.partner.may_work(self.now)
+        return self.is_up and self.failover_node.may_work(self.now)
 
     @property
     def is_active(self) -> bool:
-        return self.conduct is not None and self.partner.own.role is Role.ACTIVE
+        return self.conduct is not None and self.failover_node.own.role is Role.ACTIVE
 
     def turn(self) -> None:
         if self.conduct is None or self.is_frozen:
             return
         inbox, self.inbox = self.inbox, []
-        for beat in inbox:
-            self.conduct.hear(beat, self.now, self.wall)
+        for heartbeat in inbox:
+            self.conduct.on_heartbeat(heartbeat, self.now, self.wall)
             self.note()
         if self.world.time >= self.looks_at:
             self.looks_at = self.world.time + LOOK
             self.exchange()
-            self.conduct.look(self.now)
+            self.conduct.evaluate(self.now)
             self.note()
         if self.world.time >= self.beats_at:
-            self.say()
+            self.send_heartbeat()
 
     def note(self) -> None:
         decision = self.conduct.latest if self.conduct is not None else None
-        if decision is not None and decision.verdict is not Verdict.STAY:
+        if decision is not None and decision.verdict is not FailoverVerdict.STAY:
             self.decisions.append((self.world.time, decision))
 
     def exchange(self) -> None:
         if not self.world.pace.has_witness or self.conduct is None or self.watching is None:
             return
         if not self.sees_witness:
-            self.conduct.witnessed(Witness.AWAY, self.now, 0)
+            self.conduct.on_witness_result(Witness.UNREACHABLE, self.now, 0)
             return
         found, after = self.watching.exchange(self.world.record, self.conduct.wish, self.conduct.wish_term, self.now)
         if after is not None:
             self.world.record = after
-        self.conduct.witnessed(found, self.now, self.watching.term)
+        self.conduct.on_witness_result(found, self.now, self.watching.term)
 
     # -- core.conduct.Outside -----------------------------------------------------------------------------------------
 
@@ -150,33 +161,33 @@ class Node:
         found = Probe.SILENT
         if other.is_up and not any(wire.is_cut for wire in self.world.wires.values()):
             assert other.conduct is not None
-            other.conduct.hear(self.partner.beat(self.now, self.wall), other.now, other.wall)
-            self.partner.hear(other.partner.beat(other.now, other.wall), self.now, self.wall)
+            other.conduct.on_heartbeat(self.failover_node.heartbeat(self.now, self.wall), other.now, other.wall)
+            self.failover_node.on_heartbeat(other.failover_node.heartbeat(other.now, other.wall), self.now, self.wall)
             found = Probe.REACHED
-        self.conduct.probed(found, self.now)
+        self.conduct.on_probe_result(found, self.now)
 
     def hand_over(self, decision: Decision) -> None:
         assert self.conduct is not None
-        self.conduct.handed_over(decision, self.now)
+        self.conduct.on_handed_over(decision, self.now)
 
-    def say(self) -> None:
+    def send_heartbeat(self) -> None:
         if self.conduct is not None:
             self.beats_at = self.world.time + INTERVAL
-            self.world.send(self, self.partner.beat(self.now, self.wall))
+            self.world.send(self, self.failover_node.heartbeat(self.now, self.wall))
 
-    def changed(self, decision: Decision, was: Role) -> None:
+    def on_role_change(self, decision: Decision, was: Role) -> None:
         pass
 
 
 class World:
-    def __init__(self, pace: Pace, seed: int = 0) -> None:
+    def __init__(self, pace: FailoverTiming, seed: int = 0) -> None:
         self.pace = pace
         self.time = 1_000_000
         self.chance = random.Random(seed)
         self.nodes = {name: Node(self, name) for name in NAMES}
         self.wires = {name: Wire() for name in NAMES}
         """By sender."""
-        self.record: Record | None = None
+        self.record: WitnessRecord | None = None
         self.both_worked: list[int] = []
 
     def __getitem__(self, name: str) -> Node:
@@ -185,20 +196,20 @@ class World:
     def other(self, node: Node) -> Node:
         return self.nodes["b" if node.name == "a" else "a"]
 
-    def send(self, sender: Node, beat: Beat) -> None:
+    def send(self, sender: Node, heartbeat: PeerHeartbeat) -> None:
         wire = self.wires[sender.name]
         if wire.is_cut or self.chance.random() < wire.loss:
             return
         late = wire.delay + (self.chance.randrange(wire.spread) if wire.spread else 0)
-        wire.on_the_way.append((self.time + late, beat))
+        wire.on_the_way.append((self.time + late, heartbeat))
 
     def pass_time(self, milliseconds: int) -> None:
         for _ in range(0, milliseconds, STEP):
             self._check()
             self.time += STEP
             for name, wire in self.wires.items():
-                here = [beat for at, beat in wire.on_the_way if at <= self.time]
-                wire.on_the_way = [(at, beat) for at, beat in wire.on_the_way if at > self.time]
+                here = [heartbeat for at, heartbeat in wire.on_the_way if at <= self.time]
+                wire.on_the_way = [(at, heartbeat) for at, heartbeat in wire.on_the_way if at > self.time]
                 receiver = self.other(self.nodes[name])
                 if receiver.conduct is not None:
                     receiver.inbox += here
@@ -209,7 +220,7 @@ class World:
     def _check(self) -> None:
         working = [node for node in self.nodes.values() if node.works]
         for node in working:
-            node.worked_in.add(node.partner.own.term)
+            node.worked_in.add(node.failover_node.own.term)
         if len(working) > 1:
             self.both_worked.append(self.time)
 
@@ -236,7 +247,7 @@ class World:
             self.wires[name].is_cut = is_cut
 
 
-def started(pace: Pace = PACE, first: str = "a") -> World:
+def started(pace: FailoverTiming = PACE, first: str = "a") -> World:
     """``first`` is active, the other one stands by."""
     world = World(pace)
     world[first].start()

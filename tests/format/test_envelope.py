@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from tests.support.golden_files import golden
 from yirangmq.core.errors import BadInput, QueueError, TooLarge
-from yirangmq.core.message import RANK_LAST, Envelope, Failure, Message, Reason
+from yirangmq.core.message import RANK_LAST, Envelope, Message, MessageFailure, Reason
 from yirangmq.core.policy import read_policy
 from yirangmq.core.states import State
 from yirangmq.format import delivery
-from yirangmq.format.delivery import Delivery, Look
+from yirangmq.format.delivery import MessageDelivery, MessageView
 from yirangmq.format.envelope import MAX_HEADER, NewMessage, as_json, build, header_of, iso, payload_value, read
 
 NOW = 1_768_267_260_000
@@ -65,20 +65,22 @@ def test_a_message_built_from_values_is_the_same_envelope() -> None:
 
 
 def test_the_dead_letter_record_has_exactly_the_published_shape() -> None:
-    card = Message(1, QUEUE, "m", State.DEAD, 3, 1, 1, 1, 0, 0, NOW, "consumer-01", Reason.VALIDATION_ERROR, 1, True)
-    failure = Failure("VALIDATION_ERROR", "missing required field: payload.temp", NOW + 252_000, 1, "consumer-01")
+    row = Message(1, QUEUE, "m", State.DEAD, 3, 1, 1, 1, 0, 0, NOW, "consumer-01", Reason.VALIDATION_ERROR, 1, True)
+    failure = MessageFailure(
+        "VALIDATION_ERROR", "missing required field: payload.temp", NOW + 252_000, 1, "consumer-01"
+    )
     rules = read_policy({}, QUEUE)
-    record = delivery.dead_letter_record(card, taken(EXAMPLE), failure, rules)
+    record = delivery.dead_letter_record(row, taken(EXAMPLE), failure, rules)
     assert json.loads(record) == json.loads(golden("deadletter-example.json"))
     assert taken(EXAMPLE).payload in record
-    assert Look(card, taken(EXAMPLE), failure, rules).record() == json.loads(record)
+    assert MessageView(row, taken(EXAMPLE), failure, rules).record() == json.loads(record)
 
 
 def test_a_record_says_why_it_died_and_what_failed_last() -> None:
-    card = Message(1, QUEUE, "m", State.DEAD, 3, 1, 4, 4, 0, 0, NOW, "", Reason.POISON, 4, True)
-    failure = Failure("HANDLER_ERROR", "again", NOW, 4, "")
+    row = Message(1, QUEUE, "m", State.DEAD, 3, 1, 4, 4, 0, 0, NOW, "", Reason.POISON, 4, True)
+    failure = MessageFailure("HANDLER_ERROR", "again", NOW, 4, "")
     record = json.loads(
-        delivery.dead_letter_record(card, taken(b"1"), failure, read_policy({"dlq": {"queue": "grave"}}, QUEUE))
+        delivery.dead_letter_record(row, taken(b"1"), failure, read_policy({"dlq": {"queue": "grave"}}, QUEUE))
     )
     assert record["failure"] == {
         "reasonCode": "POISON",
@@ -91,8 +93,8 @@ def test_a_record_says_why_it_died_and_what_failed_last() -> None:
 
 
 def test_a_delivery_has_message_lease_and_policy() -> None:
-    card = Message(5, QUEUE, "m", State.LEASED, 3, 5, 2, 3, NOW + 30_000, 0, NOW, "consumer-01", "", 0, True)
-    delivery = Delivery(card, taken(EXAMPLE), read_policy({}, QUEUE))
+    row = Message(5, QUEUE, "m", State.LEASED, 3, 5, 2, 3, NOW + 30_000, 0, NOW, "consumer-01", "", 0, True)
+    delivery = MessageDelivery(row, taken(EXAMPLE), read_policy({}, QUEUE))
     assert json.loads(delivery.as_json()) == {
         "message": json.loads(EXAMPLE),
         "lease": {"leaseId": "5-3", "leaseUntil": iso(NOW + 30_000), "consumerId": "consumer-01", "attempt": 2},
@@ -103,11 +105,11 @@ def test_a_delivery_has_message_lease_and_policy() -> None:
 
 
 def test_a_look_without_content_has_no_record() -> None:
-    card = Message(1, QUEUE, "m", State.DONE, RANK_LAST, 1, 1, 1, 0, 0, NOW, "", "", 0, False)
-    look = Look(card, None, None, read_policy({}, QUEUE))
+    row = Message(1, QUEUE, "m", State.DONE, RANK_LAST, 1, 1, 1, 0, 0, NOW, "", "", 0, False)
+    look = MessageView(row, None, None, read_policy({}, QUEUE))
     assert look.record() is None
-    assert look.card()["priority"] is None
-    assert look.card()["dueAt"] is None
+    assert look.row()["priority"] is None
+    assert look.row()["dueAt"] is None
 
 
 # -- bare payloads ----------------------------------------------------------------------------------------------------

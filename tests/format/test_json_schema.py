@@ -11,8 +11,8 @@ from tests.support.schemas import SECRET, Outside, SlowLibrary
 from yirangmq.consumer.routes import Validation
 from yirangmq.core.errors import BadInput, BadPolicy, QuotaExceeded
 from yirangmq.format import json_schema
-from yirangmq.format.json_schema import compiled, first_complaint
-from yirangmq.pipeline.source.errors import Complaints
+from yirangmq.format.json_schema import compiled, first_problem
+from yirangmq.pipeline.source.errors import SchemaValidator
 
 KEYWORDS = ("$ref", "$dynamicRef", "$recursiveRef")
 POSITIONS: dict[str, Callable[[Any], Any]] = {
@@ -60,7 +60,7 @@ def test_schema_compiler_itself_has_no_way_to_a_file_or_a_url(outside: Outside) 
         with pytest.raises(ValueError, match="is not present") as caught:
             json_schema._compile({"properties": {"a": {"$ref": target}}})
         assert SECRET not in str(caught.value)
-        judge = Complaints(json.dumps({"$ref": target}))
+        judge = SchemaValidator(json.dumps({"$ref": target}))
         with pytest.raises(ValueError, match="is not present") as caught:
             judge.ready()
         assert SECRET not in str(caught.value)
@@ -111,9 +111,9 @@ def test_schema_draft_must_be_a_published_one(named: str) -> None:
 )
 def test_schema_references_inside_the_document_are_followed(schema: Any, good: Any, bad: Any) -> None:
     validator = compiled(schema, "schema", BadPolicy)
-    assert first_complaint(validator, good) == ""
+    assert first_problem(validator, good) == ""
     if bad is not None:
-        assert first_complaint(validator, bad)
+        assert first_problem(validator, bad)
 
 
 def doubled(depth: int, reference: str) -> dict[str, Any]:
@@ -141,10 +141,10 @@ def nested(depth: int) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("schema", "about"),
     [
-        ({"const": "x" * json_schema.MOST_BYTES}, "bytes; a schema may have"),
-        (nested(json_schema.MOST_DEPTH + 1), "nested deeper than 100 levels"),
+        ({"const": "x" * json_schema.MAX_BYTES}, "bytes; a schema may have"),
+        (nested(json_schema.MAX_DEPTH + 1), "nested deeper than 100 levels"),
         (nested(5000), "levels|cannot be written as JSON"),
-        ({"allOf": [{"pattern": "a"}] * (json_schema.MOST_PATTERNS + 1)}, "more than 200 patterns"),
+        ({"allOf": [{"pattern": "a"}] * (json_schema.MAX_PATTERNS + 1)}, "more than 200 patterns"),
         ({"patternProperties": {str(n): {} for n in range(201)}}, "more than 200 patterns"),
         (doubled(22, "#/$defs/d{}"), "more than 10000 subschemas"),
         (doubled(22, "#d{}"), "more than 10000 subschemas"),
@@ -193,14 +193,14 @@ def test_schema_of_many_definitions_that_refer_to_each_other_is_no_expansion() -
 
 def test_schema_pattern_that_backtracks_ends_after_its_steps() -> None:
     validator = compiled({"pattern": r"^((a|aa)+)\2$"}, "schema", BadPolicy)
-    assert "backtracking" in first_complaint(validator, "a" * 100_000 + "c")
+    assert "backtracking" in first_problem(validator, "a" * 100_000 + "c")
 
 
 def test_schema_that_compiles_too_long_is_refused_and_few_run_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     slow = SlowLibrary(monkeypatch)
     monkeypatch.setattr(json_schema, "COMPILE_SECONDS", 0.01)
     try:
-        for number in range(json_schema.MOST_COMPILING):
+        for number in range(json_schema.MAX_COMPILING):
             with pytest.raises(BadPolicy, match=r"schema: was not compiled within 0.01 s"):
                 compiled({"title": f"slow {number}"}, "schema", BadPolicy)
         with pytest.raises(QuotaExceeded, match="try again later"):

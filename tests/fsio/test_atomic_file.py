@@ -9,8 +9,8 @@ import pytest
 
 from yirangmq.alerts.monitor import AlertFile
 from yirangmq.cli.main import run
-from yirangmq.client.cursors import CursorFile, Place
-from yirangmq.failover.state_file import Memory
+from yirangmq.client.cursors import CursorFile, CursorPosition
+from yirangmq.failover.state_file import FailoverStateFolder
 from yirangmq.fsio.atomic_file import replace_file
 from yirangmq.fsio.permissions import GROUP
 from yirangmq.stores.staging import StageFiles
@@ -24,8 +24,8 @@ def export(folder: Path) -> None:
 WRITERS: dict[str, Callable[[Path], object]] = {
     "file": lambda folder: replace_file(folder / "out" / "a", b"x"),
     "alerts": lambda folder: AlertFile(folder / "out").save({}),
-    "term": lambda folder: Memory(folder / "out").save(7),
-    "cursor": lambda folder: CursorFile(folder / "out" / "c").write(Place("e", 1)),
+    "term": lambda folder: FailoverStateFolder(folder / "out").save(7),
+    "cursor": lambda folder: CursorFile(folder / "out" / "c").write(CursorPosition("e", 1)),
     "stage": lambda folder: StageFiles(folder / "out").put("q", 1, "s", 0, b"x"),
     "export": export,
 }

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.loops import ManualLoop
 from yirangmq.core.errors import QueueError, Unavailable
-from yirangmq.fsio.background import SWITCH_SECONDS, Aside
+from yirangmq.fsio.background import SWITCH_SECONDS, LoopExecutor
 
 USUAL = 0.004
 
@@ -42,7 +42,7 @@ def fail() -> None:
 
 def test_from_the_first_work_until_the_last_has_come_home() -> None:
     loop = ManualLoop()
-    aside = Aside(loop.call, gives_way=True)
+    aside = LoopExecutor(loop.call, shorten_switch=True)
     go_on = threading.Event()
     told: list[tuple[object, QueueError | None, float]] = []
     assert now() == USUAL
@@ -60,7 +60,7 @@ def test_from_the_first_work_until_the_last_has_come_home() -> None:
 
 def test_what_ends_with_the_server_leaves_things_as_they_were() -> None:
     loop = ManualLoop()
-    aside = Aside(loop.call, gives_way=True)
+    aside = LoopExecutor(loop.call, shorten_switch=True)
     begun = threading.Event()
     aside.run(begun.set, ignore)
     aside.run(lambda: None, ignore)
@@ -73,7 +73,7 @@ def test_what_ends_with_the_server_leaves_things_as_they_were() -> None:
 
 def test_of_two_in_one_process_the_last_one_to_end_leaves_things_as_they_were() -> None:
     loop = ManualLoop()
-    first, second = Aside(loop.call, gives_way=True), Aside(loop.call, gives_way=True)
+    first, second = LoopExecutor(loop.call, shorten_switch=True), LoopExecutor(loop.call, shorten_switch=True)
     go_on = threading.Event()
     first.run(lambda: go_on.wait(10), ignore)
     second.run(lambda: None, ignore)
@@ -85,14 +85,14 @@ def test_of_two_in_one_process_the_last_one_to_end_leaves_things_as_they_were() 
     first.stop()
     second.stop()
     told: list[QueueError | None] = []
-    Aside(loop.call, closed, gives_way=True).run(lambda: None, lambda value, error: told.append(error))
+    LoopExecutor(loop.call, closed, shorten_switch=True).run(lambda: None, lambda value, error: told.append(error))
     assert [type(error) for error in told] == [Unavailable], "refused, not raised: whoever asked waits for an answer"
     assert now() == USUAL
 
 
 def test_other_work_changes_nothing() -> None:
     loop = ManualLoop()
-    aside = Aside(loop.call)
+    aside = LoopExecutor(loop.call)
     aside.run(now, ignore)
     assert now() == USUAL
     loop.turn()

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.page_cache import is_in_memory, on_disk
 from yirangmq.fsio import disk
-from yirangmq.fsio.disk import BLOCK, CHUNK, LARGE, Place, write_at
+from yirangmq.fsio.disk import BLOCK, CHUNK, LARGE, FileReadBuffer, write_at
 
 DATA = os.urandom(LARGE + 2 * CHUNK + 4321)
 
@@ -105,7 +105,7 @@ def test_a_system_that_does_not_know_it_writes_and_reads_as_usual(
     monkeypatch.setattr(disk, "PAST_CACHE", past_cache)
     monkeypatch.setattr(fcntl, "fcntl", refuse_flag)
     write_at(fd, DATA, 7)
-    assert Place().read(path) == bytes(7) + DATA
+    assert FileReadBuffer().read(path) == bytes(7) + DATA
 
 
 def test_a_full_disk_is_told(fd: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,7 +154,7 @@ def test_many_threads_write_at_once(tmp_path: Path) -> None:
             write_at(handle, data, number)
         finally:
             os.close(handle)
-        return Place().read(path)[number:] == data
+        return FileReadBuffer().read(path)[number:] == data
 
     with ThreadPoolExecutor(8) as threads:
         assert all(threads.map(write, range(24)))
@@ -177,11 +177,11 @@ def test_a_child_does_not_write_with_its_parents_memory(path: Path, fd: int) -> 
 @pytest.mark.parametrize("size", [0, 1, LARGE - 1, LARGE, LARGE + 1, LARGE + BLOCK, len(DATA)])
 def test_a_file_is_read_whole(path: Path, size: int) -> None:
     path.write_bytes(DATA[:size])
-    assert Place().read(path) == DATA[:size]
+    assert FileReadBuffer().read(path) == DATA[:size]
 
 
 def test_a_place_is_used_again_and_grows(path: Path) -> None:
-    place = Place()
+    place = FileReadBuffer()
     path.write_bytes(DATA[:LARGE])
     first = place.read(path)
     path.write_bytes(DATA[1 : LARGE - 5])
@@ -206,7 +206,7 @@ def test_a_system_that_reads_less_is_asked_for_the_rest(
         return read(fd, [buffers[0][: 1 + len(buffers[0]) // 2]], offset)
 
     monkeypatch.setattr(os, "preadv", some)
-    assert Place().read(path) == DATA
+    assert FileReadBuffer().read(path) == DATA
 
 
 def test_errors_of_the_disk_are_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,8 +214,8 @@ def test_errors_of_the_disk_are_told(path: Path, monkeypatch: pytest.MonkeyPatch
         raise OSError(errno.EIO, "broken")
 
     with pytest.raises(FileNotFoundError):
-        Place().read(path)
+        FileReadBuffer().read(path)
     path.write_bytes(DATA)
     monkeypatch.setattr(os, "preadv", broken)
     with pytest.raises(OSError, match="broken"):
-        Place().read(path)
+        FileReadBuffer().read(path)

@@ -7,56 +7,56 @@ import pytest
 
 from yirangmq.core.events import (
     ClientRefused,
-    Committed,
-    Died,
-    Dropped,
     Event,
-    FeedMoved,
-    Lapsed,
-    Leased,
-    OfQueue,
-    Parked,
-    Published,
-    Redriven,
-    Refused,
-    Settled,
-    Steered,
-    Traced,
+    GroupCommitted,
+    LeasesExpired,
+    LeasesSettled,
+    MessagesDied,
+    MessagesDropped,
+    MessagesLeased,
+    MessagesParked,
+    MessagesPublished,
+    MessagesRedriven,
+    MessagesRefused,
+    QueueChanged,
+    QueueEvent,
+    TopicStateChanged,
+    TraceStep,
 )
-from yirangmq.observe.events import FOLLOWED_MS, KEPT, NAMES, Feed, describe, log_events
+from yirangmq.observe.events import FOLLOWER_TIMEOUT_MS, MAX_EVENTS, NAMES, EventStream, describe, log_events
 from yirangmq.testing import START_MS, ManualClock
 
-EVENTS: list[tuple[OfQueue, dict[str, Any]]] = [
-    (Published("mail", 2, 30), {"event": "published", "count": 2, "bytes": 30}),
-    (Leased("mail", 2, [1_000, 2_000]), {"event": "leased", "count": 2, "meanWaitSec": 1.5}),
-    (Settled("mail", "ack", 2, [10, 20]), {"event": "acked", "count": 2, "meanProcessingSec": 0.015}),
+EVENTS: list[tuple[QueueEvent, dict[str, Any]]] = [
+    (MessagesPublished("mail", 2, 30), {"event": "published", "count": 2, "bytes": 30}),
+    (MessagesLeased("mail", 2, [1_000, 2_000]), {"event": "leased", "count": 2, "meanWaitSec": 1.5}),
+    (LeasesSettled("mail", "ack", 2, [10, 20]), {"event": "acked", "count": 2, "meanProcessingSec": 0.015}),
     (
-        Settled("mail", "nack", 1, [10], "TIMEOUT"),
+        LeasesSettled("mail", "nack", 1, [10], "TIMEOUT"),
         {"event": "nacked", "count": 1, "reason": "TIMEOUT", "meanProcessingSec": 0.01},
     ),
-    (Settled("mail", "release", 1, [10]), {"event": "released", "count": 1, "meanProcessingSec": 0.01}),
-    (Settled("mail", "extend", 3), {"event": "extended", "count": 3}),
-    (Lapsed("mail", 1), {"event": "lapsed", "count": 1}),
-    (Died("mail", "POISON", 1), {"event": "died", "count": 1, "reason": "POISON"}),
-    (Dropped("mail", "quota", 4), {"event": "dropped", "count": 4, "why": "quota"}),
-    (Redriven("mail", 5), {"event": "redriven", "count": 5}),
-    (Parked("mail", 6), {"event": "parked", "count": 6}),
-    (Refused("mail", "quota_exceeded", 7), {"event": "refused", "count": 7, "code": "quota_exceeded"}),
-    (Steered("mail", "policy"), {"event": "policy set"}),
-    (Steered("mail", "pause"), {"event": "paused"}),
-    (Steered("mail", "resume"), {"event": "resumed"}),
-    (Steered("mail", "delete"), {"event": "deleted"}),
+    (LeasesSettled("mail", "release", 1, [10]), {"event": "released", "count": 1, "meanProcessingSec": 0.01}),
+    (LeasesSettled("mail", "extend", 3), {"event": "extended", "count": 3}),
+    (LeasesExpired("mail", 1), {"event": "lapsed", "count": 1}),
+    (MessagesDied("mail", "POISON", 1), {"event": "died", "count": 1, "reason": "POISON"}),
+    (MessagesDropped("mail", "quota", 4), {"event": "dropped", "count": 4, "why": "quota"}),
+    (MessagesRedriven("mail", 5), {"event": "redriven", "count": 5}),
+    (MessagesParked("mail", 6), {"event": "parked", "count": 6}),
+    (MessagesRefused("mail", "quota_exceeded", 7), {"event": "refused", "count": 7, "code": "quota_exceeded"}),
+    (QueueChanged("mail", "policy"), {"event": "policy set"}),
+    (QueueChanged("mail", "pause"), {"event": "paused"}),
+    (QueueChanged("mail", "resume"), {"event": "resumed"}),
+    (QueueChanged("mail", "delete"), {"event": "deleted"}),
 ]
-UNTOLD: list[Event] = [Committed(1, 1, 0, 0), Traced("mail", "m-1", "{}", "publish", 0, 0, 0)]
+UNTOLD: list[Event] = [GroupCommitted(1, 1, 0, 0), TraceStep("mail", "m-1", "{}", "publish", 0, 0, 0)]
 
 
 @pytest.mark.parametrize(("event", "words"), EVENTS, ids=[str(words["event"]) for _, words in EVENTS])
-def test_each_event_in_words(event: OfQueue, words: dict[str, Any]) -> None:
+def test_each_event_in_words(event: QueueEvent, words: dict[str, Any]) -> None:
     assert describe(event, START_MS) == {"at": "2026-01-13T09:21:00.000+00:00", "queue": "mail", **words}
 
 
 def test_the_names_of_all_events_are_listed() -> None:
-    others = FeedMoved("publisher", "starting", "online"), ClientRefused("stomp", "10.0.0.9", "", "unknown")
+    others = TopicStateChanged("publisher", "starting", "online"), ClientRefused("stomp", "10.0.0.9", "", "unknown")
     assert {describe(event, 0)["event"] for event in (*(event for event, _ in EVENTS), *others)} == set(NAMES)
 
 
@@ -75,58 +75,58 @@ def test_events_worth_a_line_are_logged(caplog: pytest.LogCaptureFixture) -> Non
 
 
 @pytest.fixture
-def feed(clock: ManualClock) -> Feed:
-    return Feed(clock)
+def feed(clock: ManualClock) -> EventStream:
+    return EventStream(clock)
 
 
 def told(part: dict[str, Any]) -> list[tuple[str, str]]:
     return [(event["event"], event["queue"]) for event in part["events"]]
 
 
-def test_who_follows_hears_what_comes_after(feed: Feed) -> None:
-    feed.hear([Published("early", 1, 1)])
+def test_who_follows_hears_what_comes_after(feed: EventStream) -> None:
+    feed.on_events([MessagesPublished("early", 1, 1)])
     first = feed.after(None, None)
     assert told(first) == []
-    feed.hear([Published("mail", 1, 1), *UNTOLD, Lapsed("post", 1)])
+    feed.on_events([MessagesPublished("mail", 1, 1), *UNTOLD, LeasesExpired("post", 1)])
     second = feed.after(first["last"], None)
     assert told(second) == [("published", "mail"), ("lapsed", "post")]
     assert told(feed.after(second["last"], None)) == []
     assert told(feed.after(first["last"], "post")) == [("lapsed", "post")]
 
 
-def test_who_is_too_slow_is_told_how_much_was_missed(feed: Feed) -> None:
+def test_who_is_too_slow_is_told_how_much_was_missed(feed: EventStream) -> None:
     first = feed.after(None, None)
-    for _ in range(KEPT + 5):
-        feed.hear([Lapsed("mail", 1)])
+    for _ in range(MAX_EVENTS + 5):
+        feed.on_events([LeasesExpired("mail", 1)])
     part = feed.after(first["last"], None)
-    assert (part["missed"], len(part["events"])) == (5, KEPT)
+    assert (part["missed"], len(part["events"])) == (5, MAX_EVENTS)
     assert feed.after(part["last"], None)["missed"] == 0
 
 
-def test_while_nobody_follows_nothing_is_kept(feed: Feed, clock: ManualClock) -> None:
+def test_while_nobody_follows_nothing_is_kept(feed: EventStream, clock: ManualClock) -> None:
     first = feed.after(None, None)
-    clock.advance(FOLLOWED_MS + 1)
-    feed.hear([Lapsed("mail", 1)])
+    clock.advance(FOLLOWER_TIMEOUT_MS + 1)
+    feed.on_events([LeasesExpired("mail", 1)])
     part = feed.after(first["last"], None)
     assert (part["missed"], part["events"]) == (1, [])
-    feed.hear([Lapsed("mail", 1)])
+    feed.on_events([LeasesExpired("mail", 1)])
     assert told(feed.after(part["last"], None)) == [("lapsed", "mail")]
 
 
-def test_numbers_of_an_earlier_server_begin_anew(feed: Feed) -> None:
-    feed.hear([Lapsed("mail", 1)])
+def test_numbers_of_an_earlier_server_begin_anew(feed: EventStream) -> None:
+    feed.on_events([LeasesExpired("mail", 1)])
     assert feed.after(4_711, None) == {"last": 1, "missed": 0, "events": []}
 
 
-def test_who_waits_is_woken_once(feed: Feed) -> None:
+def test_who_waits_is_woken_once(feed: EventStream) -> None:
     woken: list[str] = []
     feed.after(None, None)
     feed.wait(lambda: woken.append("first"))
     leaving = lambda: woken.append("second")  # noqa: E731
     feed.wait(leaving)
-    feed.leave(leaving)
-    feed.hear([Committed(1, 1, 0, 0)])
+    feed.cancel_wait(leaving)
+    feed.on_events([GroupCommitted(1, 1, 0, 0)])
     assert woken == []
-    feed.hear([Lapsed("mail", 1)])
-    feed.hear([Lapsed("mail", 1)])
+    feed.on_events([LeasesExpired("mail", 1)])
+    feed.on_events([LeasesExpired("mail", 1)])
     assert woken == ["first"]

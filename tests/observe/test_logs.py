@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.wait import PATIENCE
 from yirangmq.core.errors import BadInput
-from yirangmq.observe.logs import begin, begin_syslog, log, values
+from yirangmq.observe.logs import log, start_log, start_syslog, values
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def lines() -> Iterator[io.StringIO]:
     stream = io.StringIO()
     root = logging.getLogger()
     level = root.level
-    handler = begin("info", "json", stream)
+    handler = start_log("info", "json", stream)
     yield stream
     root.removeHandler(handler)
     root.setLevel(level)
@@ -55,7 +55,7 @@ def test_what_is_no_json_is_written_as_text(lines: io.StringIO) -> None:
 
 def test_for_people_it_is_text() -> None:
     stream = io.StringIO()
-    handler = begin("info", "text", stream)
+    handler = start_log("info", "text", stream)
     try:
         log.info("ready", extra=values(clients=3))
     finally:
@@ -69,7 +69,7 @@ def test_the_systems_log_gets_the_same_lines(lines: io.StringIO, tmp_path: Path,
         system.bind(str(tmp_path / "log") if kind == "unix" else ("127.0.0.1", 0))
         system.settimeout(PATIENCE)
         place = system.getsockname()
-        handler = begin_syslog(f"unix:{place}" if kind == "unix" else f"udp:127.0.0.1:{place[1]}")
+        handler = start_syslog(f"unix:{place}" if kind == "unix" else f"udp:127.0.0.1:{place[1]}")
         try:
             log.warning("subscriber_lag_exceeded", extra=values(name="ledger", lag=1001))
             heard = system.recv(4096).decode()
@@ -86,10 +86,10 @@ def test_a_systems_log_that_has_gone_disturbs_nobody(
     lines: io.StringIO, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(BadInput, match=r"^syslog: unix:.* cannot be reached"):
-        begin_syslog(f"unix:{tmp_path / 'nobody'}")
+        start_syslog(f"unix:{tmp_path / 'nobody'}")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as system:
         system.bind(str(tmp_path / "log"))
-        handler = begin_syslog(f"unix:{tmp_path / 'log'}")
+        handler = start_syslog(f"unix:{tmp_path / 'log'}")
     try:
         for n in range(3):
             log.warning("here", extra=values(n=n))

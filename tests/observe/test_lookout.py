@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from yirangmq.observe.event_loop import LONGEST, Lookout
+from yirangmq.observe.event_loop import MAX_POLL_SECONDS, BusyPoll
 
-QUICK = LONGEST / 3
+QUICK = MAX_POLL_SECONDS / 3
 
 
 class Loop:
@@ -16,7 +16,7 @@ class Loop:
         self.way_seconds = 0.0
         """How long others have the processor each time."""
         self._next: list[Callable[[], None]] = []
-        self.lookout = Lookout(self._next.append, self._give_way, lambda: self.now)
+        self.lookout = BusyPoll(self._next.append, self._give_way, lambda: self.now)
 
     def _give_way(self) -> None:
         self.given_way += 1
@@ -27,16 +27,16 @@ class Loop:
         for turns in range(most):
             if not self._next:
                 return turns
-            self.now += LONGEST / 1000
+            self.now += MAX_POLL_SECONDS / 1000
             for call in [self._next.pop(0) for _ in range(len(self._next))]:
                 call()
         raise AssertionError("it never sleeps")
 
     def exchange(self, seconds: float) -> None:
         """An answer, and so much later the next request."""
-        self.lookout.answered()
+        self.lookout.on_reply()
         self.now += seconds
-        self.lookout.asked()
+        self.lookout.on_request()
         self.turns_awake()
 
 
@@ -49,13 +49,13 @@ def used_to_quick_requests() -> Loop:
 
 def test_at_first_it_sleeps() -> None:
     loop = Loop()
-    loop.lookout.answered()
+    loop.lookout.on_reply()
     assert loop.turns_awake() == 0
 
 
 def test_between_quick_requests_it_is_awake_and_gives_way_to_others() -> None:
     loop = used_to_quick_requests()
-    loop.lookout.answered()
+    loop.lookout.on_reply()
     awake = loop.turns_awake()
     assert 500 < awake < 1_100  # twice what it usually takes, and no more than the longest
     assert loop.given_way == awake - 1
@@ -63,8 +63,8 @@ def test_between_quick_requests_it_is_awake_and_gives_way_to_others() -> None:
 
 def test_it_ends_when_work_has_come() -> None:
     loop = used_to_quick_requests()
-    loop.lookout.answered()
-    loop.lookout.asked()
+    loop.lookout.on_reply()
+    loop.lookout.on_request()
     assert loop.turns_awake() == 1
     assert loop.given_way == 0
 
@@ -73,23 +73,23 @@ def test_who_asks_seldom_is_slept_for() -> None:
     loop = used_to_quick_requests()
     for _ in range(20):
         loop.exchange(0.5)
-    loop.lookout.answered()
+    loop.lookout.on_reply()
     assert loop.turns_awake() == 0
 
 
 def test_many_answers_in_a_row_need_one_lookout() -> None:
     loop = used_to_quick_requests()
     for _ in range(10):
-        loop.lookout.answered()
+        loop.lookout.on_reply()
     assert loop.turns_awake() < 1_100
 
 
 def test_where_others_want_the_processor_it_sleeps() -> None:
     loop = used_to_quick_requests()
-    loop.way_seconds = LONGEST
-    loop.lookout.answered()
+    loop.way_seconds = MAX_POLL_SECONDS
+    loop.lookout.on_reply()
     assert loop.turns_awake() == 2
     loop.way_seconds = 0
-    loop.lookout.asked()
-    loop.lookout.answered()
+    loop.lookout.on_request()
+    loop.lookout.on_reply()
     assert loop.turns_awake() == 0

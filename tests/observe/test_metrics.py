@@ -7,8 +7,8 @@ import pytest
 from yirangmq.broker import queries
 from yirangmq.broker.dead_letters import DeadLetters
 from yirangmq.broker.queues import Queues
-from yirangmq.core.events import Committed, Published
-from yirangmq.observe.metrics import Histogram, Metrics, Minute, no_rates, window_seconds
+from yirangmq.core.events import GroupCommitted, MessagesPublished
+from yirangmq.observe.metrics import Histogram, Metrics, MinuteWindow, no_rates, window_seconds
 from yirangmq.observe.prometheus import METRICS, Samples, page
 from yirangmq.testing import ManualClock, open_for_test
 
@@ -23,7 +23,7 @@ def metrics(clock: ManualClock) -> Metrics:
 @pytest.fixture
 def queues(clock: ManualClock, metrics: Metrics) -> Iterator[Queues]:
     with open_for_test(clock=clock) as queues:
-        queues.listen(metrics.hear)
+        queues.add_listener(metrics.on_events)
         yield queues
 
 
@@ -137,9 +137,9 @@ def test_a_lease_that_was_extended_counts_from_its_beginning(
 
 
 def test_commits_are_counted_by_what_they_carried(metrics: Metrics) -> None:
-    metrics.hear([Published("mail", 3, 30), Committed(2, 3, 0.0004, 0.002)])
-    metrics.hear([Published("mail", 60, 600), Committed(1, 60, 0.004, 0.0001)])
-    metrics.hear([Committed(1, 0, 1.0, 1.0)])  # changed nothing, synced nothing
+    metrics.on_events([MessagesPublished("mail", 3, 30), GroupCommitted(2, 3, 0.0004, 0.002)])
+    metrics.on_events([MessagesPublished("mail", 60, 600), GroupCommitted(1, 60, 0.004, 0.0001)])
+    metrics.on_events([GroupCommitted(1, 0, 1.0, 1.0)])  # changed nothing, synced nothing
     lines = page(metrics, [], {}).splitlines()
     for line in (
         'yirangmq_commit_requests_bucket{le="1"} 1',
@@ -185,7 +185,7 @@ def test_means_of_nothing_are_none() -> None:
 
 
 def test_a_minute_keeps_sixty_seconds() -> None:
-    minute = Minute()
+    minute = MinuteWindow()
     for second in range(200):
         minute.add(second * SECOND, seen=1)
         minute.add(second * SECOND + 500, seen=1)

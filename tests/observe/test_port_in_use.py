@@ -11,7 +11,13 @@ from pathlib import Path
 import pytest
 
 from tests.support.server_process import daemon, run_command
-from yirangmq.observe.port_in_use import SOMEBODY, cannot_listen, named, who_has, who_listens
+from yirangmq.observe.port_in_use import (
+    UNKNOWN_PROCESS,
+    cannot_listen,
+    describe_process,
+    process_on_port,
+    process_on_socket,
+)
 
 STREAM, DATAGRAM = socket.SOCK_STREAM, socket.SOCK_DGRAM
 PAIR = ("--node", "a", "--pair-peer", "127.0.0.1:9", "--pair-key", "k" * 32)
@@ -73,24 +79,24 @@ def test_the_sockets_of_a_server_are_not_taken_by_another(tmp_path: Path) -> Non
 
 def test_a_port_that_nobody_has_and_a_process_that_is_not_there_are_nobodys() -> None:
     with taken(STREAM) as port:
-        assert who_has(port) == named(os.getpid())
-        assert who_has(port, DATAGRAM).startswith(SOMEBODY)
-    assert who_has(port).startswith(SOMEBODY)
-    assert named(2**22 + 1) == f"process {2**22 + 1}"
+        assert process_on_port(port) == describe_process(os.getpid())
+        assert process_on_port(port, DATAGRAM).startswith(UNKNOWN_PROCESS)
+    assert process_on_port(port).startswith(UNKNOWN_PROCESS)
+    assert describe_process(2**22 + 1) == f"process {2**22 + 1}"
 
 
 def test_a_socket_is_somebodys_while_they_listen_even_if_they_are_busy(tmp_path: Path) -> None:
     path = tmp_path / "s"
-    assert who_listens(path) is None
+    assert process_on_socket(path) is None
     with socket.socket(socket.AF_UNIX) as held, socket.socket(socket.AF_UNIX) as guest:
         held.bind(str(path))
-        assert who_listens(path) is None
+        assert process_on_socket(path) is None
         held.listen(0)
-        assert who_listens(path) == named(os.getpid())
+        assert process_on_socket(path) == describe_process(os.getpid())
         held.accept()[0].close()
         guest.connect(str(path))
-        assert who_listens(path) == SOMEBODY
-    assert who_listens(path) is None
+        assert process_on_socket(path) == UNKNOWN_PROCESS
+    assert process_on_socket(path) is None
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from yirangmq.broker.queues import Queues
-from yirangmq.core.events import Traced
+from yirangmq.core.events import TraceStep
 from yirangmq.format.envelope import NewMessage
-from yirangmq.observe.traces import Traces
+from yirangmq.observe.traces import TraceExporter
 from yirangmq.testing import START_MS, ManualClock, open_for_test
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
@@ -27,17 +27,17 @@ def exporter() -> InMemorySpanExporter:
 
 
 @pytest.fixture
-def traces(exporter: InMemorySpanExporter) -> Traces:
+def traces(exporter: InMemorySpanExporter) -> TraceExporter:
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    return Traces(provider)
+    return TraceExporter(provider)
 
 
 @pytest.fixture
-def queues(clock: ManualClock, traces: Traces) -> Queues:
+def queues(clock: ManualClock, traces: TraceExporter) -> Queues:
     queues = open_for_test(clock=clock)
-    queues.listen(traces.hear)
-    queues.happened.is_traced = True
+    queues.add_listener(traces.on_events)
+    queues.event_buffer.is_traced = True
     return queues
 
 
@@ -95,9 +95,9 @@ def test_messages_without_a_trace_leave_none(queues: Queues, exporter: InMemoryS
 
 @pytest.mark.parametrize(("outcome", "status"), [("ok", "UNSET"), ("release", "UNSET"), ("TIMEOUT", "ERROR")])
 def test_a_failed_attempt_is_an_error(
-    traces: Traces, exporter: InMemorySpanExporter, outcome: str, status: str
+    traces: TraceExporter, exporter: InMemorySpanExporter, outcome: str, status: str
 ) -> None:
-    traces.hear([Traced("mail", "m-1", '{"traceId":"x"}', "process", 2, START_MS, START_MS + 1, outcome)])
+    traces.on_events([TraceStep("mail", "m-1", '{"traceId":"x"}', "process", 2, START_MS, START_MS + 1, outcome)])
     [span] = exporter.get_finished_spans()
     assert span.status.status_code is StatusCode[status]
 
@@ -106,9 +106,9 @@ def test_a_failed_attempt_is_an_error(
     "header", ["", "[]", "{", '{"traceId":7,"attributes":[]}', '{"attributes":{"traceparent":"x"}}']
 )
 def test_a_header_that_makes_no_sense_is_a_trace_of_its_own(
-    traces: Traces, exporter: InMemorySpanExporter, header: str
+    traces: TraceExporter, exporter: InMemorySpanExporter, header: str
 ) -> None:
-    traces.hear([Traced("mail", "m-1", header, "publish", 0, START_MS, START_MS)])
+    traces.on_events([TraceStep("mail", "m-1", header, "publish", 0, START_MS, START_MS)])
     [span] = exporter.get_finished_spans()
     assert span.parent is None
 

@@ -5,7 +5,7 @@ from typing import Any
 from tests.support.http_api import Web
 from tests.support.session import Server
 from yirangmq.core.errors import StoreError
-from yirangmq.observe.metrics import EVERY_MS, KEPT, METRICS, Trends
+from yirangmq.observe.metrics import MAX_SAMPLES, METRICS, SAMPLE_MS, Trends
 from yirangmq.stores.memory import MemoryTransaction
 
 
@@ -43,15 +43,15 @@ def test_a_queue_that_is_gone_is_told_no_more() -> None:
 
 def test_old_samples_make_room_and_many_queues_are_looked_at_less_often() -> None:
     trends = Trends()
-    for number in range(KEPT + 5):
-        trends.add([row("mail", number)], number * EVERY_MS)
-    assert trends.document()["queues"]["mail"]["waiting"] == list(range(6, KEPT + 6))
-    last = (KEPT + 4) * EVERY_MS
-    assert not trends.is_due(last + EVERY_MS - 1)
-    assert trends.is_due(last + EVERY_MS)
-    trends.add([row(f"q{number}") for number in range(1_000)], last + EVERY_MS)
-    assert not trends.is_due(last + 3 * EVERY_MS)
-    assert trends.is_due(last + 5 * EVERY_MS)
+    for number in range(MAX_SAMPLES + 5):
+        trends.add([row("mail", number)], number * SAMPLE_MS)
+    assert trends.document()["queues"]["mail"]["waiting"] == list(range(6, MAX_SAMPLES + 6))
+    last = (MAX_SAMPLES + 4) * SAMPLE_MS
+    assert not trends.is_due(last + SAMPLE_MS - 1)
+    assert trends.is_due(last + SAMPLE_MS)
+    trends.add([row(f"q{number}") for number in range(1_000)], last + SAMPLE_MS)
+    assert not trends.is_due(last + 3 * SAMPLE_MS)
+    assert trends.is_due(last + 5 * SAMPLE_MS)
 
 
 def test_a_clock_that_is_set_back_begins_anew() -> None:
@@ -63,9 +63,9 @@ def test_a_clock_that_is_set_back_begins_anew() -> None:
     assert trends.document()["at"] == ["1970-01-01T00:00:10.000+00:00", "1970-01-01T00:00:12.000+00:00"]
 
 
-def look(server: Server) -> None:
+def tick(server: Server) -> None:
     """A sample is taken in slices, each in a turn of its own."""
-    server.observing.look(server.desk)
+    server.observing.tick(server.desk)
     server.turns.turn()
 
 
@@ -73,11 +73,11 @@ def test_a_server_takes_samples_and_tells_them(monkeypatch: Any) -> None:
     web = Web()
     server: Server = web.server
     web.good("POST", "/v1/queues/mail/messages", ["a", "b", "c"])
-    look(server)
+    tick(server)
     web.good("POST", "/v1/queues/mail/lease", {"max": 2})
-    look(server)
-    server.turns.advance(EVERY_MS)
-    look(server)
+    tick(server)
+    server.turns.advance(SAMPLE_MS)
+    tick(server)
     told = web.good("GET", "/v1/trends?queue=mail")["queues"]["mail"]
     assert (told["waiting"], told["leased"], told["published"]) == ([3, 1], [0, 2], [3, 3])
     assert web.good("GET", "/v1/trends?queue=other")["queues"] == {}
@@ -85,8 +85,8 @@ def test_a_server_takes_samples_and_tells_them(monkeypatch: Any) -> None:
     def refuse(transaction: Any, after: str = "", limit: int | None = None, prefix: str = "") -> None:
         raise StoreError("no disk")
 
-    server.turns.advance(EVERY_MS)
+    server.turns.advance(SAMPLE_MS)
     with monkeypatch.context() as broken:
         broken.setattr(MemoryTransaction, "queues", refuse)
-        look(server)
+        tick(server)
     assert len(web.good("GET", "/v1/trends")["at"]) == 2

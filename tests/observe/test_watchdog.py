@@ -77,7 +77,7 @@ def test_loop_stall_in_the_log_of_a_server_process_fails_its_test(tmp_path: Path
 
 
 def test_health_loop_stalled_is_degraded_after_a_long_stall(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "UNWELL_SECONDS", 0.3)
+    monkeypatch.setattr(module, "DEGRADED_SECONDS", 0.3)
     server = OnThread(serve)
     server.start()
     assert server.watchdog.reasons() == []
@@ -85,7 +85,7 @@ def test_health_loop_stalled_is_degraded_after_a_long_stall(monkeypatch: pytest.
     until(server.watchdog.reasons)
     [reason] = server.watchdog.reasons()
     assert (reason.code, reason.level) == ("loop_stalled", "degraded")
-    monkeypatch.setattr(module, "UNWELL_FOR", -1)
+    monkeypatch.setattr(module, "DEGRADED_FOR_SECONDS", -1)
     assert server.watchdog.reasons() == []
     server.stop()
 
@@ -109,17 +109,17 @@ def test_watchdog_of_an_idle_server_plans_nothing_and_wakes_with_the_next_commit
     watchdog = LoopWatchdog(loop)
     assert loop.planned == []
     assert threading.active_count() == len(threading.enumerate())
-    watchdog.active()
+    watchdog.note_activity()
     for _ in range(LINGER_BEATS):
         loop.run()
-    watchdog.active()
+    watchdog.note_activity()
     for _ in range(LINGER_BEATS + 1):
         loop.run()
     assert loop.planned == []
-    watchdog.active()
+    watchdog.note_activity()
     assert len(loop.planned) == 1
     watchdog.stop()
     loop.run()
     assert loop.planned == []
-    watchdog.active()
+    watchdog.note_activity()
     assert loop.planned == [], "it is over"

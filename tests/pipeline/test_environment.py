@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 from yirangmq.core.errors import MissingExtra
-from yirangmq.pipeline.environment import find_java, quick_python
+from yirangmq.pipeline.environment import find_java, python_launcher
 
 
 def made(folder: Path, version: str) -> Path:
@@ -69,8 +69,8 @@ def test_the_real_package_runs_through_it(tmp_path: Path) -> None:
 
 def test_the_python_of_tasks_loads_what_is_installed_and_not_the_zip(tmp_path: Path) -> None:
     cache = tmp_path / "a 'folder'"
-    python = quick_python(cache)
-    assert quick_python(cache) == python != sys.executable
+    python = python_launcher(cache)
+    assert python_launcher(cache) == python != sys.executable
     program = "import os, sys; print(os.environ['PYTHONPATH'], sys.argv[1:], sys.executable, sep='|')"
     said = subprocess.run(
         [python, "-c", program, "a b", "c"],
@@ -81,4 +81,4 @@ def test_the_python_of_tasks_loads_what_is_installed_and_not_the_zip(tmp_path: P
     ).stdout.strip()
     assert said == f"/spark/lib/py4j.zip:/x|['a b', 'c']|{sys.executable}"
     (tmp_path / "file").touch()
-    assert quick_python(tmp_path / "file") == sys.executable
+    assert python_launcher(tmp_path / "file") == sys.executable

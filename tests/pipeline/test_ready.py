@@ -26,7 +26,7 @@ def test_the_doctor_finds_everything_here(spark: SparkSession, served: Served, c
 def test_a_package_that_is_missing_or_of_a_wrong_version_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(environment.PACKAGES, "no-such-package", ())
     monkeypatch.setitem(environment.BELOW, "pyspark", (4,))
-    wrong = {one.what: one.found for one in environment.look() if not one.is_well and one.is_needed}
+    wrong = {one.what: one.found for one in environment.run_checks() if not one.is_well and one.is_needed}
     assert wrong.keys() == {"no-such-package", "pyspark"}
     assert "pip install 'yirangmq[spark]'" in wrong["no-such-package"]
     assert "is wanted" in wrong["pyspark"]

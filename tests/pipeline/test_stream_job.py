@@ -219,7 +219,7 @@ def test_a_stream_goes_on_until_it_is_asked_to_stop(command: Command, served: Se
             served.append("p.on", 1)
             until(lambda: served.payloads("p.on") == [b"0", b"1"])
         finally:
-            run_registry.ask_to_stop(tmp_path / "yirang-pipelines" / "on")
+            run_registry.request_stop(tmp_path / "yirang-pipelines" / "on")
 
     thread = threading.Thread(target=watch)
     thread.start()
@@ -236,23 +236,23 @@ def test_a_query_that_a_busy_machine_could_not_start_is_started_again(
     command: Command, served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As Spark tells it, when a Python process takes more than ten seconds to start."""
-    real, starts = stream_job.begin, []
+    real, starts = stream_job.start_query, []
 
     class Ended:
         def awaitTermination(self, timeout: float) -> None:
             raise RuntimeError("[STREAM_FAILED] Query terminated with exception: Python worker failed to connect back.")
 
-    def begin(*given: Any) -> Any:
+    def start_query(*given: Any) -> Any:
         starts.append(given)
         return Ended() if len(starts) < 3 else real(*given)
 
-    monkeypatch.setattr(query_monitor, "AGAIN_SECONDS", 0)
-    monkeypatch.setattr(stream_job, "begin", begin)
+    monkeypatch.setattr(query_monitor, "RESTART_SECONDS", 0)
+    monkeypatch.setattr(stream_job, "start_query", start_query)
     served.append("p.busy", 1)
     line = "pipeline process --from topic:p.busy --to queue:p.busy --start earliest --once --json"
     assert command(f"{line} --name busy").json["rows"] == len(served.payloads("p.busy")) == 1
     monkeypatch.setattr(query_monitor, "END_SECONDS", 0)
-    monkeypatch.setattr(query_monitor, "STARTS", 1)
+    monkeypatch.setattr(query_monitor, "MAX_STARTS", 1)
     starts.clear()
     assert "too busy" in command(f"{line} --name busier", code=10).complaint["error"]
 
@@ -266,6 +266,6 @@ def test_what_would_run_is_explained(command: Command, tmp_path: Path) -> None:
 
 
 def test_a_second_query_on_one_checkpoint_is_refused_at_once(command: Command, tmp_path: Path) -> None:
-    with stream_job.held(tmp_path / "yirang-pipelines" / "two" / "checkpoint"):
+    with stream_job.checkpoint_lock(tmp_path / "yirang-pipelines" / "two" / "checkpoint"):
         complaint = command("pipeline process --from topic:p.a --to queue:p.b --name two --json", code=5).complaint
     assert (complaint["code"], complaint["field"]) == ("store_busy", "checkpoint")

@@ -11,8 +11,8 @@ import pytest
 
 from yirangmq.core.errors import BadInput, NotFound, QueueError, Retired, Unavailable, WrongState
 from yirangmq.pipeline import project_template, run_registry, spark_errors
-from yirangmq.pipeline.declarative import Element, InSql, noting, place_of
-from yirangmq.pipeline.declarative_events import Flows, Unresolved, seen_of, unresolved_of
+from yirangmq.pipeline.declarative import Element, SqlDefinitionError, location_of, recording_registry
+from yirangmq.pipeline.declarative_events import FlowStates, UnresolvedFlow, parse_batch_progress, unresolved_of
 from yirangmq.pipeline.spark_errors import SparkLog
 
 PROGRESS: dict[str, Any] = {
@@ -27,22 +27,22 @@ PROGRESS: dict[str, Any] = {
 
 
 def test_a_progress_in_one_line() -> None:
-    seen = seen_of(PROGRESS)
+    seen = parse_batch_progress(PROGRESS)
     assert seen.line() == "batch 3  100 rows  200/s  500 ms  at 40  lag 1,000  dead 4  late 2"
-    assert seen_of({"sources": [{"endOffset": "5"}]}).line() == "batch -1  0 rows  0/s  0 ms"
+    assert parse_batch_progress({"sources": [{"endOffset": "5"}]}).line() == "batch -1  0 rows  0/s  0 ms"
 
 
 def test_flows_are_followed_by_events_and_by_sparks_log(tmp_path: Path) -> None:
-    flows = Flows(tmp_path)
+    flows = FlowStates(tmp_path)
     for text in ("Flow spark_catalog.default.orders is QUEUED.", "Flow spark_catalog.default.orders is RUNNING."):
-        assert flows.hear(text) is not None
-    assert flows.hear("Run is COMPLETED.") is None
+        assert flows.on_event(text) is not None
+    assert flows.on_event("Run is COMPLETED.") is None
     event = {"Event": "org.apache.spark.sql.streaming.StreamingQueryListener$QueryProgressEvent", "progress": PROGRESS}
     (tmp_path / "log").write_text(json.dumps({"Event": "other"}) + "\n" + json.dumps(event) + "\n" + '{"Event":')
     [flow] = flows.read()
     assert flow.line() == "orders  running  100 rows in 1 batches  200/s  at 40  lag 1,000"
     assert flows.read() == []
-    failed = flows.hear("Flow 'spark_catalog.default.orders' has FAILED.\nError: no room")
+    failed = flows.on_event("Flow 'spark_catalog.default.orders' has FAILED.\nError: no room")
     assert failed is not None
     assert (failed.state, failed.is_over, failed.document()["error"]) == ("FAILED", True, "Error: no room")
 
@@ -50,13 +50,13 @@ def test_flows_are_followed_by_events_and_by_sparks_log(tmp_path: Path) -> None:
 def test_a_flow_that_does_not_fit_is_named_with_its_reason_and_its_place(tmp_path: Path) -> None:
     told = "Failed to resolve flow: 'spark_catalog.default.totals'."
     text = f"{told}\nError: [UNRESOLVED_COLUMN.WITH] `amuont` is no column\nx"
-    assert unresolved_of(text) == Unresolved("totals", "`amuont` is no column")
+    assert unresolved_of(text) == UnresolvedFlow("totals", "`amuont` is no column")
     assert unresolved_of("Failed to resolve flow due to upstream failure: 'a.b'.\nError: [X] y") is None
     (tmp_path / "t.sql").write_text("-- totals\n\nCREATE MATERIALIZED VIEW totals AS SELECT 1;\n")
     elements = [Element("sql", "t", "t.sql"), Element("flow", "orders → orders", "t.py:7")]
-    assert place_of("totals", elements, tmp_path) == "t.sql:3"
-    assert place_of("orders", elements, tmp_path) == "t.py:7"
-    assert place_of("other", elements, tmp_path) is None
+    assert location_of("totals", elements, tmp_path) == "t.sql:3"
+    assert location_of("orders", elements, tmp_path) == "t.py:7"
+    assert location_of("other", elements, tmp_path) is None
 
 
 def test_an_error_in_sql_is_told_by_its_file_and_line(tmp_path: Path) -> None:
@@ -67,9 +67,9 @@ def test_an_error_in_sql_is_told_by_its_file_and_line(tmp_path: Path) -> None:
             raise ValueError("[PARSE_SYNTAX_ERROR] Syntax error at or near 'AS'. (line 3, pos 53)\n== SQL ==")
 
     elements: list[Element] = []
-    with pytest.raises(InSql, match="Syntax error") as caught:
-        noting(Registry, elements, tmp_path)().register_sql("", Path("a/t.sql"))
-    assert (caught.value.place, [one.place for one in elements]) == ("a/t.sql:3", ["a/t.sql"])
+    with pytest.raises(SqlDefinitionError, match="Syntax error") as caught:
+        recording_registry(Registry, elements, tmp_path)().register_sql("", Path("a/t.sql"))
+    assert (caught.value.location, [one.location for one in elements]) == ("a/t.sql:3", ["a/t.sql"])
 
 
 @pytest.mark.parametrize(
@@ -89,25 +89,25 @@ def test_an_error_of_the_source_is_found_in_sparks_text(text: str, kind: type[Qu
 
 def test_a_stream_that_failed_is_no_bad_input() -> None:
     text = "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: Python worker failed. SQLSTATE: XXKST"
-    assert spark_errors.words_of(text) == "Python worker failed. SQLSTATE: XXKST"
-    assert not spark_errors.is_of_the_input(text)
-    assert spark_errors.words_of(f"{text}\n[DIVIDE_BY_ZERO] Division by zero.") == "Division by zero."
+    assert spark_errors.one_line(text) == "Python worker failed. SQLSTATE: XXKST"
+    assert not spark_errors.is_input_error(text)
+    assert spark_errors.one_line(f"{text}\n[DIVIDE_BY_ZERO] Division by zero.") == "Division by zero."
     worker = "[UDF_ERROR] An exception was thrown from the Python worker: Traceback (most recent call last):"
-    assert spark_errors.words_of(f"{worker}\n  File x\nModuleNotFoundError: No module named 'y'") == (
+    assert spark_errors.one_line(f"{worker}\n  File x\nModuleNotFoundError: No module named 'y'") == (
         "ModuleNotFoundError: No module named 'y'"
     )
-    assert spark_errors.is_of_the_input("[PARSE_SYNTAX_ERROR] Syntax error at or near end of input.")
+    assert spark_errors.is_input_error("[PARSE_SYNTAX_ERROR] Syntax error at or near end of input.")
 
 
 def test_what_is_not_sparks_is_left_as_it_is() -> None:
     assert spark_errors.as_queue_error(ValueError("x")) is None
-    with pytest.raises(ValueError, match="x"), spark_errors.plain():
+    with pytest.raises(ValueError, match="x"), spark_errors.translated_errors():
         raise ValueError("x")
 
 
 def test_what_java_prints_goes_to_a_file_and_our_lines_come_back(tmp_path: Path, capfd: Any) -> None:
     log = SparkLog(tmp_path / "a" / "spark.log")
-    with log.taking():
+    with log.capture():
         subprocess.run(["sh", "-c", "echo noise; echo 'yirangmq: 7 records are gone' >&2"], check=True)
         print("still here", file=sys.stderr)
     assert log.notes() == ["7 records are gone"]
@@ -120,16 +120,16 @@ def test_pipelines_of_a_folder(tmp_path: Path) -> None:
     folder = run_registry.folder_of(tmp_path, "a")
     with pytest.raises(NotFound, match="no pipeline 'a'"):
         run_registry.load(folder)
-    run_registry.save(folder, run_registry.begun("a", "process", "process", os.getpid()))
-    assert [one.state for one in run_registry.every(tmp_path)] == ["starting"]
+    run_registry.save(folder, run_registry.new_status("a", "process", "process", os.getpid()))
+    assert [one.state for one in run_registry.list_runs(tmp_path)] == ["starting"]
     with pytest.raises(WrongState, match="is not running"):
-        run_registry.ask_to_stop(folder)
+        run_registry.request_stop(folder)
     gone = subprocess.Popen(["true"])
     gone.wait()
-    status = run_registry.begun("b", "process", "process", gone.pid)
+    status = run_registry.new_status("b", "process", "process", gone.pid)
     run_registry.save(
         run_registry.folder_of(tmp_path, "b"),
-        run_registry.Status(**{**run_registry.document(status), "state": "running"}),
+        run_registry.RunStatus(**{**run_registry.document(status), "state": "running"}),
     )
     assert run_registry.load(tmp_path / "b").state == "lost"
     with pytest.raises(BadInput, match="name"):

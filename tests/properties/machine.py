@@ -17,8 +17,8 @@ from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import QueueError
 from yirangmq.core.message import RANK_LAST, Envelope, Message
 from yirangmq.core.ports import Change, Transaction
-from yirangmq.core.states import WAITING, State
-from yirangmq.format.delivery import Look
+from yirangmq.core.states import UNFINISHED, State
+from yirangmq.format.delivery import MessageView
 from yirangmq.format.envelope import NewMessage
 from yirangmq.testing import CountingIds, ManualClock, open_for_test
 
@@ -212,7 +212,7 @@ class QueueMachine(RuleBasedStateMachine):
                 assert look.envelope is None or look.envelope.payload == entry.payload
         order = [look.message.id for look in looks[State.READY]]
         assert order == [entry.id for entry in self.model.line()], "rank, then arrival"
-        self._groups_take_turns([look.message for state in WAITING for look in looks[state]])
+        self._groups_take_turns([look.message for state in UNFINISHED for look in looks[state]])
 
     def _groups_take_turns(self, waiting: list[Message]) -> None:
         """Said once more without the model: of each group the first one is in line or in hand, all others are held."""
@@ -220,7 +220,7 @@ class QueueMachine(RuleBasedStateMachine):
             members = sorted((m for m in waiting if m.group == group), key=lambda message: message.place)
             assert [m.state is State.HELD for m in members] == [False] + [True] * (len(members) - 1), "in turn"
 
-    def _nothing_is_lost_or_doubled(self, looks: dict[State, list[Look]]) -> None:
+    def _nothing_is_lost_or_doubled(self, looks: dict[State, list[MessageView]]) -> None:
         everything = [look.message.id for seen in looks.values() for look in seen]
         assert len(everything) == len(set(everything)), "in two states"
         assert set(everything) == {entry.id for entry in self.model.entries.values()}

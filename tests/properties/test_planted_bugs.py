@@ -15,12 +15,12 @@ from tests.support.stores import Place
 from yirangmq.broker import selection
 from yirangmq.core import transitions
 from yirangmq.core.message import Envelope, Message
-from yirangmq.core.policy import Chance, QueuePolicy, Retry
-from yirangmq.core.ports import Stored, Transaction
-from yirangmq.core.states import WAITING, State
+from yirangmq.core.policy import QueuePolicy, RandomFraction, RetryPolicy
+from yirangmq.core.ports import AddResult, Transaction
+from yirangmq.core.states import UNFINISHED, State
 from yirangmq.core.validation import line_of
 from yirangmq.stores import memory
-from yirangmq.stores.files.overlay import Keyring, Sight
+from yirangmq.stores.files.overlay import DeduplicationKeys, Overlay
 from yirangmq.stores.memory import MemoryState, MemoryStore, MemoryTransaction
 from yirangmq.stores.sqlite.transaction import SqliteTransaction
 
@@ -53,9 +53,9 @@ def no_attempt_limit(patch: pytest.MonkeyPatch) -> None:
     nack = transitions.nack
 
     def endless(
-        message: Message, policy: QueuePolicy, now: int, cause: transitions.Cause, place: int, chance: Chance
-    ) -> transitions.Outcome:
-        retry = Retry(10**6, policy.retry.backoff, policy.retry.initial_ms, policy.retry.max_ms)
+        message: Message, policy: QueuePolicy, now: int, cause: transitions.Cause, place: int, chance: RandomFraction
+    ) -> transitions.TransitionResult:
+        retry = RetryPolicy(10**6, policy.retry.backoff, policy.retry.initial_ms, policy.retry.max_ms)
         rules = copy.copy(policy)
         object.__setattr__(rules, "retry", retry)
         return nack(message, rules, now, cause, place, chance)
@@ -102,12 +102,12 @@ def a_returning_message_goes_to_the_front(patch: pytest.MonkeyPatch) -> None:
 
 
 def keys_are_forgotten_at_once(patch: pytest.MonkeyPatch) -> None:
-    known = MemoryTransaction._known
+    known = MemoryTransaction._find_duplicate
 
-    def by_id_alone(self: MemoryTransaction, envelope: Envelope, now: int) -> Stored | None:
+    def by_id_alone(self: MemoryTransaction, envelope: Envelope, now: int) -> AddResult | None:
         return known(self, envelope._replace(dedup_key=None), now)
 
-    patch.setattr(MemoryTransaction, "_known", by_id_alone)
+    patch.setattr(MemoryTransaction, "_find_duplicate", by_id_alone)
 
 
 def a_repeated_nack_counts_again(patch: pytest.MonkeyPatch) -> None:
@@ -115,7 +115,7 @@ def a_repeated_nack_counts_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_failed_transaction_is_half_done(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("yirangmq.stores.memory.Edit.undo", lambda self: None)
+    patch.setattr("yirangmq.stores.memory.MemoryUndoLog.undo", lambda self: None)
 
 
 def a_redriven_message_keeps_its_attempts(patch: pytest.MonkeyPatch) -> None:
@@ -140,7 +140,7 @@ def _not_freed_after(state: State) -> Plant:
 
 def a_group_is_not_held(patch: pytest.MonkeyPatch) -> None:
     """All of a group are in line at once."""
-    patch.setattr(selection, "line_up", lambda transaction, new: None)
+    patch.setattr(selection, "hold_group_followers", lambda transaction, new: None)
 
 
 def a_group_loses_its_order_when_one_comes_back(patch: pytest.MonkeyPatch) -> None:
@@ -167,7 +167,7 @@ def a_target_is_ignored(patch: pytest.MonkeyPatch) -> None:
 
 
 def the_bytes_of_dead_letters_count(patch: pytest.MonkeyPatch) -> None:
-    states = WAITING | {State.DEAD}
+    states = UNFINISHED | {State.DEAD}
     patch.setattr(memory, "_weight", lambda message: message.size if message.state in states else 0)
 
 
@@ -222,7 +222,7 @@ def sqlite_forgets_a_counter(patch: pytest.MonkeyPatch) -> None:
 
 def sqlite_trusts_its_memory(patch: pytest.MonkeyPatch) -> None:
     """A process trusts what it remembers of a lease, also after another one has changed the message."""
-    patch.setattr("yirangmq.stores.sqlite.store.SqliteStore._hear_of_others", lambda self: None)
+    patch.setattr("yirangmq.stores.sqlite.store.SqliteStore._refresh_cache", lambda self: None)
 
 
 def sqlite_keeps_members(patch: pytest.MonkeyPatch) -> None:
@@ -232,16 +232,16 @@ def sqlite_keeps_members(patch: pytest.MonkeyPatch) -> None:
 
 def files_look_no_further(patch: pytest.MonkeyPatch) -> None:
     """Who is next in a group is looked for among those just touched only."""
-    patch.setattr(Sight, "_first_untouched", lambda self, queue, group: None)
+    patch.setattr(Overlay, "_first_untouched", lambda self, queue, group: None)
 
 
 def files_break_chains(patch: pytest.MonkeyPatch) -> None:
     """Those behind one that leaves a group are lost with it."""
-    patch.setattr("yirangmq.stores.files.secondary_indexes._Edit._bind", lambda self, one, other: None)
+    patch.setattr("yirangmq.stores.files.secondary_indexes._ListEdit._bind", lambda self, one, other: None)
 
 
 def files_forget_keys(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Keyring, "holder", lambda self, queue, key, now: None)
+    patch.setattr(DeduplicationKeys, "holder", lambda self, queue, key, now: None)
 
 
 ON_DISK: list[tuple[str, Plant]] = [

@@ -11,25 +11,27 @@ import msgspec
 from tests.support.loops import WRITERS, close_servers
 from tests.support.session import MAX_FRAME, Answer
 from tests.support.wait import PATIENCE
-from yirangmq.admin.registry import Calls
-from yirangmq.broker.group_commit import Desk
-from yirangmq.broker.operations import Verbs
+from yirangmq.admin.registry import MethodRegistry
+from yirangmq.broker.group_commit import GroupCommitter
+from yirangmq.broker.operations import QueueOperations
 from yirangmq.clock import SystemClock, TimeOrderedIds
-from yirangmq.protocols.context import House, Introduction
-from yirangmq.protocols.stream_server import Door, Limits, listen_tcp, listen_unix
+from yirangmq.protocols.context import ServerContext, ServerIdentity
+from yirangmq.protocols.stream_server import StreamLimits, StreamServer, listen_tcp, listen_unix
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.wire import messages
-from yirangmq.wire.frames import FrameReader, Kind
+from yirangmq.wire.frames import FrameKind, FrameReader
 
 
 @asynccontextmanager
-async def door(limits: Limits, *, token: str = "") -> AsyncIterator[Door]:
+async def door(limits: StreamLimits, *, token: str = "") -> AsyncIterator[StreamServer]:
     loop = asyncio.get_running_loop()
     clock, ids = SystemClock(), TimeOrderedIds()
-    verbs = Verbs(clock, ids)
-    desk = Desk(MemoryStore(), verbs, clock, loop.call_soon, loop.call_later)
-    house = House(desk, clock, ids, Calls(verbs), Introduction("test", "here", "full", MAX_FRAME), token)
-    made = Door(house, limits)
+    verbs = QueueOperations(clock, ids)
+    desk = GroupCommitter(MemoryStore(), verbs, clock, loop.call_soon, loop.call_later)
+    house = ServerContext(
+        desk, clock, ids, MethodRegistry(verbs), ServerIdentity("test", "here", "full", MAX_FRAME), token
+    )
+    made = StreamServer(house, limits)
     try:
         yield made
     finally:
@@ -39,7 +41,7 @@ async def door(limits: Limits, *, token: str = "") -> AsyncIterator[Door]:
 
 
 @asynccontextmanager
-async def unix_door(path: Path, limits: Limits) -> AsyncIterator[Door]:
+async def unix_door(path: Path, limits: StreamLimits) -> AsyncIterator[StreamServer]:
     async with door(limits) as made:
         server = await listen_unix(made, path)
         try:
@@ -49,7 +51,9 @@ async def unix_door(path: Path, limits: Limits) -> AsyncIterator[Door]:
 
 
 @asynccontextmanager
-async def tcp_door(limits: Limits, token: str, tls: ssl.SSLContext | None = None) -> AsyncIterator[tuple[Door, int]]:
+async def tcp_door(
+    limits: StreamLimits, token: str, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[tuple[StreamServer, int]]:
     async with door(limits, token=token) as made:
         server = await listen_tcp(made, "127.0.0.1", 0, tls)
         try:
@@ -69,7 +73,7 @@ class Peer:
         self._number = 0
         WRITERS.append(writer)
 
-    def send(self, kind: Kind, body: msgspec.Struct) -> int:
+    def send(self, kind: FrameKind, body: msgspec.Struct) -> int:
         self._number += 1
         self.writer.write(messages.frame(kind, self._number, body))
         return self._number
@@ -84,10 +88,10 @@ class Peer:
             if not data:
                 return None
             for kind, request, body in self._frames.feed(data):
-                self._answers.append(Answer(Kind(kind), request, messages.read(kind, body)))
+                self._answers.append(Answer(FrameKind(kind), request, messages.read(kind, body)))
         return self._answers.pop(0)
 
-    async def ask(self, kind: Kind, body: msgspec.Struct) -> Answer:
+    async def ask(self, kind: FrameKind, body: msgspec.Struct) -> Answer:
         number = self.send(kind, body)
         while (answer := await self.hear()) is not None:
             if answer.request == number:

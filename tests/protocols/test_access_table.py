@@ -16,25 +16,25 @@ from tests.support.session import Server
 from tests.support.stomp import StompServer
 from yirangmq.admin.registry import METHODS, NOWHERE, QUEUE
 from yirangmq.clock import SystemClock
-from yirangmq.core.access import ALLOWED, GREET, SCOPES, VERBS, Grant, read_rules
+from yirangmq.core.access import ALLOWED, GREET, SCOPES, VERBS, AccessGrant, read_rules
 from yirangmq.core.errors import BadInput, NotAllowed, QueueError
-from yirangmq.protocols.http.auth import Guard
-from yirangmq.protocols.http.mq.api import MqApi, Terms
-from yirangmq.protocols.http.router import Node, Spot
+from yirangmq.protocols.http.auth import HttpAccess
+from yirangmq.protocols.http.mq.api import MqApi, MqSettings
+from yirangmq.protocols.http.router import HandlerEntry, TrieNode
 from yirangmq.protocols.http.static import VERBS as PAGES
-from yirangmq.protocols.http.static import Pages, add_dashboard
+from yirangmq.protocols.http.static import ServerRoutes, add_dashboard
 from yirangmq.protocols.http.types import Request
-from yirangmq.protocols.native.session import _ACTS, FRAMES, OF_TOPICS
-from yirangmq.protocols.stomp.commands import ACTS, COMMANDS
+from yirangmq.protocols.native.session import _HANDLERS, FRAMES, TOPIC_FRAMES
+from yirangmq.protocols.stomp.commands import COMMANDS, HANDLERS
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.wire import messages
-from yirangmq.wire.frames import Kind
+from yirangmq.wire.frames import FrameKind
 
 MINE, OTHER = "mine", "other"
 PATTERNS = (("*",), (MINE,), (OTHER,))
 """Of a token: all names, the one that is asked for, another one."""
 GRANTS = tuple(
-    Grant(f"{scope}-{number}-token-0123", frozenset({scope}), patterns)
+    AccessGrant(f"{scope}-{number}-token-0123", frozenset({scope}), patterns)
     for scope in SCOPES
     for number, patterns in enumerate(PATTERNS)
 )
@@ -42,14 +42,14 @@ DOCS = Path(__file__).parents[2] / "docs" / "security.md"
 TOOL = Path(__file__).parents[2] / "tools" / "security_docs.py"
 
 
-def may(grant: Grant, verb: str, place: str | None) -> bool:
+def may(grant: AccessGrant, verb: str, place: str | None) -> bool:
     """What the documentation promises, said once more: by the scope, and by the name."""
     if not grant.scopes & ALLOWED[verb]:
         return False
     return verb == GREET or place == "" or "*" in grant.queues or (place is not None and place in grant.queues)
 
 
-def asked(method: str, path: str, grant: Grant) -> Request:
+def asked(method: str, path: str, grant: AccessGrant) -> Request:
     headers = {"authorization": f"Bearer {grant.token}", "content-type": "application/json"}
     return Request(method, path, "", headers, b"", "10.0.0.1:5")
 
@@ -97,7 +97,7 @@ def filled(template: str) -> str:
 
 
 def test_scopes_of_every_v1_route() -> None:
-    web = Web(guard=Guard(GRANTS).check)
+    web = Web(guard=HttpAccess(GRANTS).check)
     endpoints = web.api.table.endpoints
     assert len(endpoints) > 70
     for endpoint in endpoints:
@@ -140,7 +140,7 @@ def test_scopes_of_every_v1_route() -> None:
     ],
 )
 def test_scopes_of_the_routes_that_matter_most(method: str, path: str, scopes: set[str]) -> None:
-    web = Web(guard=Guard(GRANTS).check)
+    web = Web(guard=HttpAccess(GRANTS).check)
     admit = web.api.find(method, path).admit
     assert admit is not None
     for grant in GRANTS:
@@ -153,7 +153,11 @@ def test_scopes_of_the_routes_that_matter_most(method: str, path: str, scopes: s
 
 
 def test_scopes_narrow_token_sees_its_own_queues_only() -> None:
-    web = Web(guard=Guard([Grant("narrow-token", frozenset({"publish", "look"}), (MINE,)), Grant("chief-token")]).check)
+    web = Web(
+        guard=HttpAccess(
+            [AccessGrant("narrow-token", frozenset({"publish", "look"}), (MINE,)), AccessGrant("chief-token")]
+        ).check
+    )
     chief, narrow = "Bearer chief-token", "Bearer narrow-token"
     schedule = {
         "schedules": [{"name": "s", "cron": "* * * * *", "message": {"payload": 1}}],
@@ -183,7 +187,9 @@ def test_scopes_narrow_token_sees_its_own_queues_only() -> None:
 
 
 def test_scopes_narrow_token_hears_events_of_its_own_queues_only() -> None:
-    web = Web(guard=Guard([Grant("narrow-token", frozenset({"look"}), (MINE,)), Grant("chief-token")]).check)
+    web = Web(
+        guard=HttpAccess([AccessGrant("narrow-token", frozenset({"look"}), (MINE,)), AccessGrant("chief-token")]).check
+    )
     told = web.ask("GET", "/v1/events", authorization="Bearer narrow-token")
     for queue in (OTHER, MINE):
         web.good("POST", f"/v1/queues/{queue}/messages", 1, authorization="Bearer chief-token")
@@ -196,7 +202,7 @@ def test_scopes_narrow_token_hears_events_of_its_own_queues_only() -> None:
 # -- HTTP: the rest ---------------------------------------------------------------------------------------------------
 
 
-def spots(node: Node[Spot], path: str = "") -> Iterator[tuple[str, str]]:
+def spots(node: TrieNode[HandlerEntry], path: str = "") -> Iterator[tuple[str, str]]:
     """Every method and template of a router."""
     for method in node.by_method:
         if method != "HEAD":
@@ -213,7 +219,7 @@ def plain(template: str) -> str:
 
 def test_scopes_of_every_route_of_the_http_queue() -> None:
     server = Server()
-    api = MqApi(server.house, Guard(GRANTS), Terms(admin_password="0123456789abcdef"))
+    api = MqApi(server.house, HttpAccess(GRANTS), MqSettings(admin_password="0123456789abcdef"))
     assert {(method, plain(path)) for method, path, _ in api.routes} == set(spots(api._api.router.root))
     for method, template, verb in api.routes:
         path = template.replace("{namespace}", MINE).replace("{id}", "m-1")
@@ -232,18 +238,18 @@ def test_scopes_of_every_route_of_the_http_queue() -> None:
 
 def test_scopes_http_queue_lists_the_namespaces_of_the_token_only() -> None:
     server = Server()
-    api = MqApi(server.house, Guard([Grant("narrow-token", frozenset({"publish"}), (MINE,))]), Terms())
+    api = MqApi(server.house, HttpAccess([AccessGrant("narrow-token", frozenset({"publish"}), (MINE,))]), MqSettings())
     for queue in (MINE, OTHER):
         server.client().publish(queue, b"1")
     line = Line()
-    api.find("GET", "/mq").handle(asked("GET", "/mq", Grant("narrow-token")), line)
+    api.find("GET", "/mq").handle(asked("GET", "/mq", AccessGrant("narrow-token")), line)
     server.turn()
     assert line.outlet.data == b'["mine"]'
 
 
 def test_scopes_of_every_other_page() -> None:
     server = Server()
-    api = Pages(server.house, Guard(GRANTS)).routes()
+    api = ServerRoutes(server.house, HttpAccess(GRANTS)).routes()
     assert set(spots(api.router.root)) == {("GET", path) for path in PAGES}
     for path, verb in PAGES.items():
         for grant in GRANTS:
@@ -263,63 +269,68 @@ def test_scopes_of_every_other_page() -> None:
 # -- the native socket ------------------------------------------------------------------------------------------------
 
 BODIES: dict[int, msgspec.Struct] = {
-    Kind.HELLO: messages.Hello("test"),
-    Kind.PUBLISH: messages.Publish(MINE, [messages.Outgoing(b"1", False)]),
-    Kind.LEASE: messages.Lease(MINE, 1),
-    Kind.SUBSCRIBE: messages.Subscribe(MINE, 1),
-    Kind.CANCEL: messages.Cancel(7),
-    Kind.ACK: messages.Settle(["x"]),
-    Kind.NACK: messages.Nack(["x"], "HANDLER_ERROR"),
-    Kind.EXTEND: messages.Extend(["x"]),
-    Kind.RELEASE: messages.Settle(["x"]),
-    Kind.TOPIC_PUBLISH: messages.TopicPublish([messages.RecordBody(MINE, b"1")]),
-    Kind.TOPIC_SUBSCRIBE: messages.TopicSubscribe([MINE]),
-    Kind.RECOVERY_REQUEST: messages.RecoveryRequest(0),
-    Kind.CONFIRM: messages.Confirm(1),
-    Kind.UNSUBSCRIBE: messages.Unsubscribe(),
-    Kind.CALL: messages.Call("health"),
-    Kind.PING: messages.Empty(),
-    Kind.BYE: messages.Empty(),
+    FrameKind.HELLO: messages.Hello("test"),
+    FrameKind.PUBLISH: messages.Publish(MINE, [messages.OutgoingMessageBody(b"1", False)]),
+    FrameKind.LEASE: messages.Lease(MINE, 1),
+    FrameKind.SUBSCRIBE: messages.Subscribe(MINE, 1),
+    FrameKind.CANCEL: messages.Cancel(7),
+    FrameKind.ACK: messages.Settle(["x"]),
+    FrameKind.NACK: messages.Nack(["x"], "HANDLER_ERROR"),
+    FrameKind.EXTEND: messages.Extend(["x"]),
+    FrameKind.RELEASE: messages.Settle(["x"]),
+    FrameKind.TOPIC_PUBLISH: messages.TopicPublish([messages.RecordBody(MINE, b"1")]),
+    FrameKind.TOPIC_SUBSCRIBE: messages.TopicSubscribe([MINE]),
+    FrameKind.RECOVERY_REQUEST: messages.TopicRecoveryRequest(0),
+    FrameKind.CONFIRM: messages.Confirm(1),
+    FrameKind.UNSUBSCRIBE: messages.Unsubscribe(),
+    FrameKind.CALL: messages.Call("health"),
+    FrameKind.PING: messages.Empty(),
+    FrameKind.BYE: messages.Empty(),
 }
-OF_LEASES = (Kind.ACK, Kind.NACK, Kind.EXTEND, Kind.RELEASE)
+OF_LEASES = (FrameKind.ACK, FrameKind.NACK, FrameKind.EXTEND, FrameKind.RELEASE)
 
 
-def is_refused(server: Server, grant: Grant, kind: Kind, body: msgspec.Struct) -> bool:
+def is_refused(server: Server, grant: AccessGrant, kind: FrameKind, body: msgspec.Struct) -> bool:
     client = server.client()
     client.session.grant = grant
     number = client.send(kind, body)
     server.turn()
-    return any(one.kind is Kind.ERROR and one.value.code == "not_allowed" for one in client.heard(number))
+    return any(one.kind is FrameKind.ERROR and one.value.code == "not_allowed" for one in client.heard(number))
 
 
 def test_scopes_of_every_frame() -> None:
-    assert set(FRAMES) == set(_ACTS) == set(BODIES)
+    assert set(FRAMES) == set(_HANDLERS) == set(BODIES)
     server = Server()
-    for kind in _ACTS:
-        if kind == Kind.CALL:
+    for kind in _HANDLERS:
+        if kind == FrameKind.CALL:
             continue
-        place: str | None = None if kind in OF_TOPICS else MINE
+        place: str | None = None if kind in TOPIC_FRAMES else MINE
         if kind in OF_LEASES:
             place = ""  # no such lease: the queue is looked at once there is a message
         for grant in GRANTS:
             wanted = may(grant, FRAMES[kind], place)
-            assert is_refused(server, grant, Kind(kind), BODIES[kind]) is not wanted, (Kind(kind).name, grant)
+            assert is_refused(server, grant, FrameKind(kind), BODIES[kind]) is not wanted, (FrameKind(kind).name, grant)
 
 
 def test_scopes_settle_what_may_be_leased_only() -> None:
     server = Server()
     server.client().publish(MINE, b"1")
     [message] = server.client().lease(MINE)
-    for kind, body in ((Kind.ACK, messages.Settle([message.lease])), (Kind.EXTEND, messages.Extend([message.lease]))):
-        assert is_refused(server, Grant("t", frozenset({"consume"}), (OTHER,)), kind, body)
-        assert not is_refused(server, Grant("t", frozenset({"consume"}), (MINE,)), Kind.EXTEND, BODIES[Kind.EXTEND])
+    for kind, body in (
+        (FrameKind.ACK, messages.Settle([message.lease])),
+        (FrameKind.EXTEND, messages.Extend([message.lease])),
+    ):
+        assert is_refused(server, AccessGrant("t", frozenset({"consume"}), (OTHER,)), kind, body)
+        assert not is_refused(
+            server, AccessGrant("t", frozenset({"consume"}), (MINE,)), FrameKind.EXTEND, BODIES[FrameKind.EXTEND]
+        )
 
 
 def test_scopes_of_every_named_method(tmp_path: Path) -> None:
     server = Server()
     web = HttpServer(MemoryStore(), SystemClock(), folder=tmp_path).start()
     try:
-        names = set(web.api.table._house.methods.names)
+        names = set(web.api.table._context.methods.names)
     finally:
         web.stop()
     of_whole_servers = {"files_status", "pair_adopt", "pair_history", "pair_status", "pair_switch"}
@@ -329,17 +340,17 @@ def test_scopes_of_every_named_method(tmp_path: Path) -> None:
         values: dict[str, Any] = {"queue": MINE} if where == QUEUE else {}
         for grant in GRANTS:
             if not may(grant, verb, place):
-                assert is_refused(server, grant, Kind.CALL, messages.Call(method, values)), (method, grant)
+                assert is_refused(server, grant, FrameKind.CALL, messages.Call(method, values)), (method, grant)
             else:
-                assert not is_refused(server, grant, Kind.CALL, messages.Call(method, values)), (method, grant)
+                assert not is_refused(server, grant, FrameKind.CALL, messages.Call(method, values)), (method, grant)
             if where == QUEUE and "*" not in grant.queues:
-                assert is_refused(server, grant, Kind.CALL, messages.Call(method, {})), (method, grant)
+                assert is_refused(server, grant, FrameKind.CALL, messages.Call(method, {})), (method, grant)
 
 
 def test_scopes_method_that_is_not_known_needs_admin() -> None:
     server = Server()
-    assert is_refused(server, Grant("t", frozenset({"operate"})), Kind.CALL, messages.Call("brand_new"))
-    assert not is_refused(server, Grant("t"), Kind.CALL, messages.Call("brand_new"))
+    assert is_refused(server, AccessGrant("t", frozenset({"operate"})), FrameKind.CALL, messages.Call("brand_new"))
+    assert not is_refused(server, AccessGrant("t"), FrameKind.CALL, messages.Call("brand_new"))
 
 
 # -- STOMP ------------------------------------------------------------------------------------------------------------
@@ -361,7 +372,7 @@ HEADERS: dict[str, dict[str, str]] = {
 
 @pytest.mark.parametrize("kind", ["/queue/", "/topic/"])
 def test_scopes_of_every_stomp_command(tmp_path: Path, kind: str) -> None:
-    assert set(COMMANDS) == set(ACTS) == set(HEADERS)
+    assert set(COMMANDS) == set(HANDLERS) == set(HEADERS)
     server = StompServer(topics=tmp_path, grants=GRANTS)
     for command, verb in COMMANDS.items():
         headers = {name: value.replace("/queue/", kind) for name, value in HEADERS[command].items()}

@@ -11,9 +11,16 @@ from tests.support.credentials import TOKEN
 from tests.support.server_process import Daemon, daemon
 from tests.support.wait import PATIENCE
 from yirangmq.client.connect import connect
-from yirangmq.core.access import Grant
+from yirangmq.core.access import AccessGrant
 from yirangmq.core.errors import NotAllowed
-from yirangmq.protocols.context import BURST, LONGEST_SECONDS, MOST, Attempts, Gate, network_of
+from yirangmq.protocols.context import (
+    MAX_DELAY_SECONDS,
+    MAX_TABLE_ENTRIES,
+    WRONG_TOKEN_BURST,
+    Authenticator,
+    WrongTokenLimiter,
+    network_of,
+)
 
 WRONG = [f"wrong-token-{number:06}" for number in range(1000)]
 
@@ -38,55 +45,55 @@ def seconds() -> Seconds:
 
 
 @pytest.fixture
-def gate(seconds: Seconds) -> Gate:
-    return Gate([Grant(TOKEN)], Attempts(seconds, never))
+def gate(seconds: Seconds) -> Authenticator:
+    return Authenticator([AccessGrant(TOKEN)], WrongTokenLimiter(seconds, never))
 
 
-def guess(gate: Gate, count: int, address: str = "10.0.0.1:5") -> None:
+def guess(gate: Authenticator, count: int, address: str = "10.0.0.1:5") -> None:
     for token in WRONG[:count]:
         assert gate.find(token, address) is None
 
 
-def test_attempts_below_the_burst_are_not_delayed(gate: Gate) -> None:
-    guess(gate, int(BURST) - 1)
+def test_attempts_below_the_burst_are_not_delayed(gate: Authenticator) -> None:
+    guess(gate, int(WRONG_TOKEN_BURST) - 1)
     assert gate.delay("another-wrong-token", "10.0.0.1:6") == 0
 
 
-def test_attempts_past_the_burst_are_delayed_whether_right_or_wrong(gate: Gate) -> None:
+def test_attempts_past_the_burst_are_delayed_whether_right_or_wrong(gate: Authenticator) -> None:
     """A guesser cannot tell a wrong token by its delay, and a client with the right one is let in after it."""
-    guess(gate, int(BURST))
+    guess(gate, int(WRONG_TOKEN_BURST))
     assert gate.delay("another-wrong-token", "10.0.0.1:6") == gate.delay(TOKEN, "10.0.0.1:7") == 1
     guess(gate, 100)
-    assert gate.delay(TOKEN, "10.0.0.1:7") == LONGEST_SECONDS
+    assert gate.delay(TOKEN, "10.0.0.1:7") == MAX_DELAY_SECONDS
     assert gate.find(TOKEN, "10.0.0.1:7") is not None
     assert gate.delay(TOKEN, "10.0.0.1:8") == 0
 
 
-def test_attempts_of_others_do_not_delay_a_client_whose_token_was_right_before(gate: Gate) -> None:
+def test_attempts_of_others_do_not_delay_a_client_whose_token_was_right_before(gate: Authenticator) -> None:
     assert gate.find(TOKEN, "10.0.0.1:4") is not None
     guess(gate, 500)
     assert gate.delay(TOKEN, "10.0.0.1:9") == 0
-    assert gate.delay("another-wrong-token", "10.0.0.1:9") == LONGEST_SECONDS
+    assert gate.delay("another-wrong-token", "10.0.0.1:9") == MAX_DELAY_SECONDS
 
 
-def test_attempts_are_counted_by_address_and_forgiven_with_time(gate: Gate, seconds: Seconds) -> None:
+def test_attempts_are_counted_by_address_and_forgiven_with_time(gate: Authenticator, seconds: Seconds) -> None:
     guess(gate, 500)
     assert gate.delay(TOKEN, "10.0.0.2:5") == 0
     seconds.now += 2
-    assert gate.delay(TOKEN, "10.0.0.1:5") == LONGEST_SECONDS - 2
-    seconds.now += LONGEST_SECONDS
+    assert gate.delay(TOKEN, "10.0.0.1:5") == MAX_DELAY_SECONDS - 2
+    seconds.now += MAX_DELAY_SECONDS
     assert gate.delay(TOKEN, "10.0.0.1:5") == 0
 
 
 def test_attempts_without_a_token_or_by_a_unix_socket_or_a_known_address_do_not_count(seconds: Seconds) -> None:
     from ipaddress import ip_network
 
-    program = Grant("", name="A", addresses=(ip_network("10.0.0.1/32"),))
-    gate = Gate([Grant(TOKEN), program], Attempts(seconds, never))
+    program = AccessGrant("", name="A", addresses=(ip_network("10.0.0.1/32"),))
+    gate = Authenticator([AccessGrant(TOKEN), program], WrongTokenLimiter(seconds, never))
     for _ in range(50):
         assert gate.find("", "10.0.0.9:1") is None
         assert gate.find("guest", "10.0.0.1:1") is program
-        gate.tried("wrong-password", "unix:77", is_right=False)
+        gate.record_attempt("wrong-password", "unix:77", is_right=False)
     assert all(gate.delay("x", address) == 0 for address in ("10.0.0.9:1", "10.0.0.1:1", "unix:77"))
 
 
@@ -105,11 +112,11 @@ def test_attempts_from_ipv6_count_by_their_network(host: str, network: str) -> N
 
 
 def test_attempts_from_any_number_of_addresses_take_bounded_memory(seconds: Seconds) -> None:
-    attempts = Attempts(seconds, never)
-    for number in range(MOST + 100):
-        attempts.tried(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}", b"wrong", is_right=False)
-        attempts.tried(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}", b"right", is_right=True)
-    assert len(attempts._left) == len(attempts._right) == MOST
+    attempts = WrongTokenLimiter(seconds, never)
+    for number in range(MAX_TABLE_ENTRIES + 100):
+        attempts.record_attempt(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}", b"wrong", is_right=False)
+        attempts.record_attempt(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}", b"right", is_right=True)
+    assert len(attempts._left) == len(attempts._accepted) == MAX_TABLE_ENTRIES
 
 
 # -- through every protocol -----------------------------------------------------------------------------------------
@@ -161,7 +168,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 def test_attempts_through_every_protocol_share_one_limit_and_a_right_token_is_let_in(server: Daemon) -> None:
     """On the version before 10,000 wrong tokens a second were answered."""
     wrong = iter(WRONG)
-    for way in itertools.islice(itertools.cycle(WAYS.values()), int(BURST)):
+    for way in itertools.islice(itertools.cycle(WAYS.values()), int(WRONG_TOKEN_BURST)):
         assert not way(server, next(wrong))
     for way in WAYS.values():
         before = delayed(server)
@@ -184,4 +191,4 @@ def test_attempts_that_come_in_one_piece_are_counted_one_by_one(server: Daemon, 
     head = "GET {} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {}\r\n\r\n"
     with socket.create_connection((host, int(port)), PATIENCE, (source, 0)) as line, line.makefile("rb") as answers:
         line.sendall("".join(head.format(path, token) for token in WRONG[:40]).encode())
-        assert answers.read().count(b"HTTP/1.1 401 ") == BURST + 1
+        assert answers.read().count(b"HTTP/1.1 401 ") == WRONG_TOKEN_BURST + 1

@@ -13,22 +13,22 @@ from hypothesis import strategies as st
 from yirangmq.core.errors import StoreDamaged, TooLarge
 from yirangmq.core.topics import NewRecord, Record
 from yirangmq.protocols import feed as layout
-from yirangmq.protocols.feed import Public, not_kept, refused
-from yirangmq.topics.ports import Batch, Recovering, Subscribed
+from yirangmq.protocols.feed import FeedDialect, encode_refusal, encode_retired
+from yirangmq.topics.ports import EncodedRecords, Recovering, Subscribed
 from yirangmq.wire import records
 
 AT = 0x0102030405060708
-GOLDEN: dict[layout.Message, str] = {
-    layout.TopicMessage(1, 7, 3, AT, b"hello"): (
+GOLDEN: dict[layout.FeedMessage, str] = {
+    layout.FeedTopicMessage(1, 7, 3, AT, b"hello"): (
         "49504f5401000000070000000300000008070605040302010500000068656c6c6f00000000"
     ),
-    layout.Subscription(10011000, 7, 0, "demo_pub"): (
+    layout.FeedSubscribe(10011000, 7, 0, "demo_pub"): (
         "5342555378c198000700000000000000" + "64656d6f5f707562" + "00" * 56
     ),
-    layout.SubscriptionOk(0, 7, 0): "4b4f5553000000000700000000000000",
-    layout.RecoveryRequest(10011000, 7, 42): "5243455278c19800070000002a000000",
-    layout.RecoveryResponse(0, 43, 50, 8): "53434552000000002b0000003200000008000000",
-    layout.RecoveryComplete(8, AT): "43434552080000000807060504030201",
+    layout.FeedSubscribeOk(0, 7, 0): "4b4f5553000000000700000000000000",
+    layout.FeedRecoveryRequest(10011000, 7, 42): "5243455278c19800070000002a000000",
+    layout.FeedRecoveryResponse(0, 43, 50, 8): "53434552000000002b0000003200000008000000",
+    layout.FeedRecoveryComplete(8, AT): "43434552080000000807060504030201",
 }
 STREAM = b"".join(bytes.fromhex(text) for text in GOLDEN.values())
 TOPICS = ("TOPIC1", "TOPIC2", "MISC")
@@ -36,10 +36,10 @@ PAGE = (Path(__file__).parents[2] / "docs" / "feed.md").read_text()
 
 
 @pytest.mark.parametrize("message", GOLDEN, ids=lambda message: type(message).__name__)
-def test_a_frame_has_the_bytes_of_the_layout_both_ways(message: layout.Message) -> None:
+def test_a_frame_has_the_bytes_of_the_layout_both_ways(message: layout.FeedMessage) -> None:
     data = bytes.fromhex(GOLDEN[message])
     assert layout.encode(message) == data
-    assert list(layout.Scanner(1000).feed(data)) == [message]
+    assert list(layout.FeedDecoder(1000).feed(data)) == [message]
 
 
 def test_the_page_shows_the_same_bytes() -> None:
@@ -64,19 +64,19 @@ class CRecoveryComplete(ctypes.LittleEndianStructure):
 
 def test_a_compiler_lays_out_the_same() -> None:
     assert ctypes.sizeof(CTopicMessage) == 32
-    assert CTopicMessage.data.offset == layout.PAYLOAD_FROM
+    assert CTopicMessage.data.offset == layout.PAYLOAD_OFFSET
     assert ctypes.sizeof(CRecoveryComplete) == 16
     assert CRecoveryComplete.timestamp.offset == 8
     for size in (0, 1, 4064, 4065, 1 << 20):
-        frame = layout.encode(layout.TopicMessage(1, 2, 3, 4, b"x" * size))
+        frame = layout.encode(layout.FeedTopicMessage(1, 2, 3, 4, b"x" * size))
         assert len(frame) == ctypes.sizeof(CTopicMessage) + size
         assert CTopicMessage.from_buffer_copy(frame[:32]).data_size == size
         assert frame.endswith(bytes(4))
     sizes = {
-        layout.Subscription: 80,
-        layout.SubscriptionOk: 16,
-        layout.RecoveryRequest: 16,
-        layout.RecoveryResponse: 20,
+        layout.FeedSubscribe: 80,
+        layout.FeedSubscribeOk: 16,
+        layout.FeedRecoveryRequest: 16,
+        layout.FeedRecoveryResponse: 20,
     }
     for message, text in GOLDEN.items():
         assert len(text) // 2 == sizes.get(type(message), len(text) // 2)
@@ -85,79 +85,79 @@ def test_a_compiler_lays_out_the_same() -> None:
 @given(st.lists(st.integers(0, len(STREAM)), max_size=20))
 def test_the_stream_may_be_split_in_any_way(cuts: list[int]) -> None:
     edges = [0, *sorted(cuts), len(STREAM)]
-    scanner = layout.Scanner(1000)
+    scanner = layout.FeedDecoder(1000)
     found = [one for begin, end in pairwise(edges) for one in scanner.feed(STREAM[begin:end])]
     assert found == list(GOLDEN)
     assert scanner.held == 0
 
 
 def test_four_bytes_that_begin_no_frame_are_passed_over() -> None:
-    scanner = layout.Scanner(1000)
+    scanner = layout.FeedDecoder(1000)
     assert list(scanner.feed(b"nono" + STREAM[:37] + b"whatever" + STREAM[37:])) == list(GOLDEN)
-    assert scanner.passed == 12
+    assert scanner.skipped == 12
 
 
 def test_a_name_is_not_trusted_past_its_end() -> None:
     """The public subscriber sends whatever lay in its memory behind the name and in the last sequence."""
     data = struct.pack("<IIII64s", layout.SUBS, 1, 7, 0xDEADBEEF, b"demo\0garbage" + b"\xff" * 52)
-    [found] = layout.Scanner(0).feed(data)
-    assert found == layout.Subscription(1, 7, 0xDEADBEEF, "demo")
+    [found] = layout.FeedDecoder(0).feed(data)
+    assert found == layout.FeedSubscribe(1, 7, 0xDEADBEEF, "demo")
 
 
 def test_a_payload_too_large_ends_the_stream() -> None:
     with pytest.raises(TooLarge):
-        list(layout.Scanner(10).feed(layout.encode(layout.TopicMessage(1, 1, 1, 1, b"x" * 11))))
+        list(layout.FeedDecoder(10).feed(layout.encode(layout.FeedTopicMessage(1, 1, 1, 1, b"x" * 11))))
 
 
 # -- records ----------------------------------------------------------------------------------------------------------
 
 
-def stored(*new: NewRecord, sequence: int = 7) -> Batch:
+def stored(*new: NewRecord, sequence: int = 7) -> EncodedRecords:
     made = records.encode_batch(new, sequence, AT, {"TOPIC1": 2, "MISC": 9}, synced=True)
-    return Batch(made.data, len(new))
+    return EncodedRecords(made.data, len(new))
 
 
 def test_records_become_topic_messages_with_the_bit_of_their_topic() -> None:
     batch = stored(NewRecord("TOPIC1", b"hello"), NewRecord("MISC", b"", "key", {"h": "v"}), NewRecord("TOPIC2", b"x"))
-    found = list(layout.Scanner(1000).feed(Public(TOPICS, 7).records(batch)))
+    found = list(layout.FeedDecoder(1000).feed(FeedDialect(TOPICS, 7).records(batch)))
     assert found == [
-        layout.TopicMessage(1, 7, 3, AT, b"hello"),
-        layout.TopicMessage(4, 8, 10, AT, b""),
-        layout.TopicMessage(2, 9, 1, AT, b"x"),
+        layout.FeedTopicMessage(1, 7, 3, AT, b"hello"),
+        layout.FeedTopicMessage(4, 8, 10, AT, b""),
+        layout.FeedTopicMessage(2, 9, 1, AT, b"x"),
     ]
 
 
 def test_the_last_number_with_room_is_told_and_the_next_one_refused() -> None:
     last = stored(NewRecord("TOPIC1", b"x"), sequence=2**32 - 1)
-    [found] = layout.Scanner(10).feed(Public(TOPICS, 7).records(last))
-    assert isinstance(found, layout.TopicMessage)
+    [found] = layout.FeedDecoder(10).feed(FeedDialect(TOPICS, 7).records(last))
+    assert isinstance(found, layout.FeedTopicMessage)
     assert found.global_seq == 2**32 - 1
     with pytest.raises(TooLarge):
-        Public(TOPICS, 7).records(stored(NewRecord("TOPIC1", b"x"), sequence=2**32))
+        FeedDialect(TOPICS, 7).records(stored(NewRecord("TOPIC1", b"x"), sequence=2**32))
 
 
 def test_a_topic_sequence_without_room_is_refused_too() -> None:
     record = Record(5, 2**32, AT, "TOPIC1", None, {}, b"x")
     with pytest.raises(TooLarge):
-        Public(TOPICS, 7).records(Batch(records.encode(record), 1))
+        FeedDialect(TOPICS, 7).records(EncodedRecords(records.encode(record), 1))
 
 
 def test_a_damaged_record_is_not_passed_on() -> None:
     data = bytearray(stored(NewRecord("TOPIC1", b"hello")).data)
     data[-1] ^= 1
     with pytest.raises(StoreDamaged):
-        Public(TOPICS, 7).records(Batch(bytes(data), 1))
+        FeedDialect(TOPICS, 7).records(EncodedRecords(bytes(data), 1))
 
 
 def test_its_words() -> None:
-    dialect = Public(TOPICS, 0xFF)
+    dialect = FeedDialect(TOPICS, 0xFF)
     assert dialect.approved == 7
-    assert dialect == Public(TOPICS, 0xFF)
-    assert dialect.subscribed(1, Subscribed("e", 1, 1, 0, [], False)).hex() == GOLDEN[layout.SubscriptionOk(0, 7, 0)]
-    assert dialect.recovering(1, Recovering(43, 50, 8, [])).hex() == GOLDEN[layout.RecoveryResponse(0, 43, 50, 8)]
-    assert dialect.complete(1, 50, 8, AT).hex() == GOLDEN[layout.RecoveryComplete(8, AT)]
+    assert dialect == FeedDialect(TOPICS, 0xFF)
+    assert dialect.subscribed(1, Subscribed("e", 1, 1, 0, [], False)).hex() == GOLDEN[layout.FeedSubscribeOk(0, 7, 0)]
+    assert dialect.recovering(1, Recovering(43, 50, 8, [])).hex() == GOLDEN[layout.FeedRecoveryResponse(0, 43, 50, 8)]
+    assert dialect.complete(1, 50, 8, AT).hex() == GOLDEN[layout.FeedRecoveryComplete(8, AT)]
     assert dialect.progress(1, 1, 1, 1) == b""
-    assert list(layout.Scanner(0).feed(refused(5) + not_kept(3, 9))) == [
-        layout.SubscriptionOk(1, 0, 5),
-        layout.RecoveryResponse(1, 3, 9, 0),
+    assert list(layout.FeedDecoder(0).feed(encode_refusal(5) + encode_retired(3, 9))) == [
+        layout.FeedSubscribeOk(1, 0, 5),
+        layout.FeedRecoveryResponse(1, 3, 9, 0),
     ]

@@ -13,8 +13,8 @@ from tests.support.topic_server import Live, live
 from tests.support.wait import PATIENCE, soon
 from yirangmq.core.topics import NewRecord
 from yirangmq.protocols import feed as layout
-from yirangmq.protocols.feed import FeedDoor, listen_feed_tcp, listen_feed_unix
-from yirangmq.protocols.stream_server import Limits
+from yirangmq.protocols.feed import FeedServer, listen_feed_tcp, listen_feed_unix
+from yirangmq.protocols.stream_server import StreamLimits
 
 NAMES = {1: "TOPIC1", 2: "TOPIC2", 4: "MISC"}
 pytestmark = pytest.mark.parametrize("kind", LOOPS)
@@ -24,10 +24,10 @@ class PublicSubscriber:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self.writer = writer
-        self._scanner = layout.Scanner(16 << 20)
-        self.heard: list[layout.Message] = []
+        self._scanner = layout.FeedDecoder(16 << 20)
+        self.heard: list[layout.FeedMessage] = []
 
-    def send(self, message: layout.Message) -> None:
+    def send(self, message: layout.FeedMessage) -> None:
         self.writer.write(layout.encode(message))
 
     async def until(self, is_so: Callable[[], bool]) -> None:
@@ -39,23 +39,23 @@ class PublicSubscriber:
                     break
         assert is_so(), self.heard[-3:]
 
-    async def subscribe(self, mask: int) -> layout.SubscriptionOk:
-        self.send(layout.Subscription(10011000, mask, 0xDEADBEEF, "demo_pub"))
+    async def subscribe(self, mask: int) -> layout.FeedSubscribeOk:
+        self.send(layout.FeedSubscribe(10011000, mask, 0xDEADBEEF, "demo_pub"))
         await self.until(lambda: bool(self.heard))
         answer = self.heard[0]
-        assert isinstance(answer, layout.SubscriptionOk)
+        assert isinstance(answer, layout.FeedSubscribeOk)
         return answer
 
     @property
-    def messages(self) -> list[layout.TopicMessage]:
-        return [one for one in self.heard if isinstance(one, layout.TopicMessage)]
+    def messages(self) -> list[layout.FeedTopicMessage]:
+        return [one for one in self.heard if isinstance(one, layout.FeedTopicMessage)]
 
 
 @asynccontextmanager
-async def feeding(folder: Path) -> AsyncIterator[tuple[Live, FeedDoor, int]]:
+async def feeding(folder: Path) -> AsyncIterator[tuple[Live, FeedServer, int]]:
     async with live(folder) as server:
-        door = FeedDoor(server.topics, Limits())
-        server.topics.after_turn.append(door.flush)
+        door = FeedServer(server.topics, StreamLimits())
+        server.topics.after_commit.append(door.flush)
         unix = await listen_feed_unix(door, folder / "feed.sock")
         tcp = await listen_feed_tcp(door, "127.0.0.1", 0)
         try:
@@ -93,9 +93,9 @@ def test_every_mask_gets_its_topics_live_and_in_recovery(kind: str, tmp_path: Pa
         async with feeding(tmp_path) as (server, _, port), dialled(tmp_path, port if mask % 2 else 0) as subscriber:
             await fill(server, 40)
             answer = await subscriber.subscribe(mask)
-            assert answer == layout.SubscriptionOk(0, mask, 40)
-            subscriber.send(layout.RecoveryRequest(10011000, mask, 0))
-            await subscriber.until(lambda: isinstance(subscriber.heard[-1], layout.RecoveryComplete))
+            assert answer == layout.FeedSubscribeOk(0, mask, 40)
+            subscriber.send(layout.FeedRecoveryRequest(10011000, mask, 0))
+            await subscriber.until(lambda: isinstance(subscriber.heard[-1], layout.FeedRecoveryComplete))
             await fill(server, 40)
             wanted = [n for n in range(1, 81) if n % 4 and mask & (1 << (n % 4 - 1))]
             await subscriber.until(lambda: len(subscriber.messages) == len(wanted))
@@ -104,9 +104,9 @@ def test_every_mask_gets_its_topics_live_and_in_recovery(kind: str, tmp_path: Pa
                 NAMES[1 << n] for n in range(3) if mask >> n & 1
             }
             half = len(wanted) // 2
-            assert subscriber.heard[1] == layout.RecoveryResponse(0, 1, 40, half)
+            assert subscriber.heard[1] == layout.FeedRecoveryResponse(0, 1, 40, half)
             complete = subscriber.heard[half + 2]
-            assert isinstance(complete, layout.RecoveryComplete)
+            assert isinstance(complete, layout.FeedRecoveryComplete)
             assert complete.total_sent == half
             for bit in NAMES:
                 numbers = [one.topic_seq for one in subscriber.messages if one.topic == bit]
@@ -127,11 +127,13 @@ def test_unix_and_tcp_listen_at_once_and_recover_while_publishing(kind: str, tmp
             for subscriber in (near, far):
                 await subscriber.subscribe(7)
                 subscriber.heard.clear()
-                subscriber.send(layout.RecoveryRequest(1, 7, 100))
+                subscriber.send(layout.FeedRecoveryRequest(1, 7, 100))
             for subscriber in (near, far):
                 await subscriber.until(lambda s=subscriber: bool(s.messages) and s.messages[-1].global_seq == 7999)  # type: ignore[misc]
-                begin = next(n for n, one in enumerate(subscriber.heard) if isinstance(one, layout.RecoveryResponse))
-                after = [one.global_seq for one in subscriber.heard[begin:] if isinstance(one, layout.TopicMessage)]
+                begin = next(
+                    n for n, one in enumerate(subscriber.heard) if isinstance(one, layout.FeedRecoveryResponse)
+                )
+                after = [one.global_seq for one in subscriber.heard[begin:] if isinstance(one, layout.FeedTopicMessage)]
                 assert after == [n for n in range(101, 8000) if n % 4]
             await publishing
             assert len(door.connections) == 2
@@ -143,21 +145,21 @@ def test_what_is_not_there_is_answered_with_a_failure(kind: str, tmp_path: Path)
     async def main() -> None:
         async with feeding(tmp_path) as (server, _, _), dialled(tmp_path) as subscriber:
             await fill(server, 2000, 1000)
-            log = server.topics.opened().feed.log
+            log = server.topics.ensure_open().feed.log
             log.trim(1000)
             assert log.first > 1
             await subscriber.subscribe(7)
-            subscriber.send(layout.RecoveryRequest(1, 7, 5))
-            subscriber.send(layout.RecoveryRequest(1, 7, 5000))
+            subscriber.send(layout.FeedRecoveryRequest(1, 7, 5))
+            subscriber.send(layout.FeedRecoveryRequest(1, 7, 5000))
             await subscriber.until(lambda: len(subscriber.heard) == 3)
             assert subscriber.heard[1:] == [
-                layout.RecoveryResponse(1, 6, log.first, 0),
-                layout.RecoveryResponse(1, 5001, log.last, 0),
+                layout.FeedRecoveryResponse(1, 6, log.first, 0),
+                layout.FeedRecoveryResponse(1, 5001, log.last, 0),
             ]
-            subscriber.send(layout.RecoveryRequest(1, 7, 0))
+            subscriber.send(layout.FeedRecoveryRequest(1, 7, 0))
             await subscriber.until(lambda: len(subscriber.heard) > 3)
             response = subscriber.heard[3]
-            assert isinstance(response, layout.RecoveryResponse)
+            assert isinstance(response, layout.FeedRecoveryResponse)
             assert (response.result, response.start_seq) == (0, log.first)
 
     run_loop(main(), LOOPS[kind])
@@ -167,7 +169,7 @@ def test_who_speaks_something_else_is_sent_away(kind: str, tmp_path: Path) -> No
     async def main() -> None:
         async with feeding(tmp_path) as (_, door, _), dialled(tmp_path) as one, dialled(tmp_path) as other:
             one.writer.write(b"GET / HTTP/1.1\r\n" * 8000)
-            other.send(layout.TopicMessage(1, 1, 1, 1, b"x"))
+            other.send(layout.FeedTopicMessage(1, 1, 1, 1, b"x"))
             await soon(lambda: door.closed_for == {"nonsense": 1, "frame": 1} and not door.connections)
 
     run_loop(main(), LOOPS[kind])
@@ -180,7 +182,7 @@ def test_a_mask_of_nothing_is_sent_nothing(kind: str, tmp_path: Path) -> None:
             assert (await somebody.subscribe(8 | 1)).approved_topics == 1
             await server.publish(NewRecord("TOPIC1", b"x"), NewRecord("TOPIC2", b"y"))
             await somebody.until(lambda: len(somebody.messages) == 1)
-            nobody.send(layout.RecoveryRequest(1, 0, 0))
+            nobody.send(layout.FeedRecoveryRequest(1, 0, 0))
             await nobody.until(lambda: len(nobody.heard) == 3)
             assert nobody.messages == []
 

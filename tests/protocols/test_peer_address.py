@@ -5,7 +5,7 @@ from ipaddress import ip_network
 
 import pytest
 
-from yirangmq.core.access import Grant
+from yirangmq.core.access import AccessGrant
 from yirangmq.protocols.context import host_of, is_from
 from yirangmq.protocols.listen import prepare_tcp, sockets_of, tcp_server
 
@@ -29,5 +29,5 @@ def test_peer_address_of_a_tcp_client_is_the_one_of_its_program(host: str) -> No
 
     asyncio.run(scene())
     assert [host_of(peer) for peer in peers] == [host]
-    assert is_from(Grant("", addresses=(ip_network(host),)), peers[0])
-    assert not is_from(Grant("", addresses=(ip_network("::2"),)), peers[0])
+    assert is_from(AccessGrant("", addresses=(ip_network(host),)), peers[0])
+    assert not is_from(AccessGrant("", addresses=(ip_network("::2"),)), peers[0])

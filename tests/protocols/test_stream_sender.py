@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from yirangmq.protocols.stream_sender import Sender, SocketOutlet
-from yirangmq.topics.ports import Outlet
+from yirangmq.protocols.stream_sender import SendBuffer, SocketOutput
+from yirangmq.topics.ports import CatchupOutput
 
 
 class Transport:
@@ -16,7 +16,7 @@ class Transport:
 
     def __init__(self, raw: socket.socket, tls: object = None) -> None:
         self._extra = {"socket": raw, "ssl_object": tls}
-        self.sender: Sender | None = None
+        self.sender: SendBuffer | None = None
         self.room = 1 << 30
         self.out = bytearray()
         self.held = bytearray()
@@ -65,17 +65,17 @@ class Side:
     def __init__(self, raw: socket.socket) -> None:
         self.reasons: list[str] = []
         self.dirty = 0
-        self.outlets: list[Outlet] = []
-        self.sender = Sender(1000, 5000, self._mark, self.reasons.append)
+        self.outlets: list[CatchupOutput] = []
+        self.sender = SendBuffer(1000, 5000, self._mark, self.reasons.append)
         self.transport = Transport(raw)
         self.transport.sender = self.sender
-        self.sender.begin(cast("Any", self.transport))
+        self.sender.start(cast("Any", self.transport))
 
     def _mark(self) -> None:
         self.dirty += 1
 
-    def lend(self) -> None:
-        self.sender.lend(self.outlets.append, lambda: None)
+    def detach(self) -> None:
+        self.sender.detach(self.outlets.append, lambda: None)
 
 
 @pytest.fixture
@@ -100,16 +100,16 @@ def test_what_waits_goes_out_in_order_with_one_write(side: Side) -> None:
 
 def test_it_is_lent_at_once_when_everything_is_out(side: Side) -> None:
     side.sender.send(b"before")
-    side.lend()
+    side.detach()
     assert side.transport.out == b"before"
     assert len(side.outlets) == 1
-    assert side.sender.is_lent
+    assert side.sender.is_detached
 
 
 def test_it_is_lent_when_the_last_byte_is_out_and_not_before(side: Side) -> None:
     side.transport.room = 3
     side.sender.send(b"before")
-    side.lend()
+    side.detach()
     assert side.outlets == []
     side.transport.more_room(2)
     assert side.outlets == []
@@ -121,7 +121,7 @@ def test_an_answer_that_comes_while_it_waits_goes_out_first(side: Side) -> None:
     """Even if it is written after the transport is empty, and goes out at once."""
     side.transport.room = 3
     side.sender.send(b"before")
-    side.lend()
+    side.detach()
     side.sender.send(b" answer")
     side.transport.more_room(100)
     assert side.outlets == []
@@ -131,25 +131,25 @@ def test_an_answer_that_comes_while_it_waits_goes_out_first(side: Side) -> None:
 
 
 def test_while_it_is_lent_answers_are_owed(side: Side) -> None:
-    side.lend()
+    side.detach()
     side.sender.send(b"one ")
     side.sender.send(b"two ")
     side.sender.flush()
     assert side.transport.out == b""
-    assert not side.sender.has_room(1, 100)
-    assert side.sender.waiting == 8
-    assert side.sender.owed() == b"one two "
-    assert side.sender.waiting == 0
+    assert not side.sender.has_capacity(1, 100)
+    assert side.sender.unsent_bytes == 8
+    assert side.sender.deferred() == b"one two "
+    assert side.sender.unsent_bytes == 0
     side.sender.send(b"three")
     side.outlets[0].close()
-    side.sender.give_back()
+    side.sender.attach()
     side.sender.flush()
     assert side.transport.out == b"three"
-    assert side.sender.has_room(1, 100)
+    assert side.sender.has_capacity(1, 100)
 
 
 def test_who_asks_much_and_reads_nothing_is_given_up_also_while_it_is_lent(side: Side) -> None:
-    side.lend()
+    side.detach()
     for _ in range(6):
         side.sender.send(b"x" * 1000)
     assert side.reasons == ["slow"]
@@ -158,20 +158,20 @@ def test_who_asks_much_and_reads_nothing_is_given_up_also_while_it_is_lent(side:
 def test_a_lost_connection_is_never_lent(side: Side) -> None:
     side.transport.room = 0
     side.sender.send(b"before")
-    side.lend()
+    side.detach()
     side.transport.is_lost = True
     side.sender.close()
     side.transport.more_room(100)
-    side.lend()
+    side.detach()
     assert side.outlets == []
     side.sender.send(b"nobody hears this")
-    assert side.sender.waiting == 0
+    assert side.sender.unsent_bytes == 0
 
 
 def test_an_outlet_has_a_descriptor_of_its_own() -> None:
     here, there = socket.socketpair()
     with here, there:
-        outlet = SocketOutlet(here.fileno())
+        outlet = SocketOutput(here.fileno())
         assert outlet.fileno() != here.fileno()
         here.close()
         assert outlet.send(memoryview(b"still there")) == 11
@@ -188,7 +188,7 @@ def test_where_there_is_no_sendfile_it_is_read_and_written(tmp_path: Path) -> No
     here, there = socket.socketpair()
     (tmp_path / "file").write_bytes(b"0123456789")
     with here, there, (tmp_path / "file").open("rb") as file:
-        outlet = SocketOutlet(here.fileno())
+        outlet = SocketOutput(here.fileno())
         for can in (True, False):
             outlet._can_sendfile = can
             assert outlet.send_file(file.fileno(), 2, 5) == 5

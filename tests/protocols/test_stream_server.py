@@ -19,9 +19,16 @@ from tests.support.session import MAX_FRAME
 from tests.support.wait import PATIENCE, soon
 from yirangmq.core.errors import BadInput, CannotListen
 from yirangmq.protocols.listen import TlsServer, sockets_of
-from yirangmq.protocols.stream_server import BUFFER, Connection, Door, Limits, listen_tcp, listen_unix
+from yirangmq.protocols.stream_server import (
+    BUFFER,
+    StreamConnection,
+    StreamLimits,
+    StreamServer,
+    listen_tcp,
+    listen_unix,
+)
 from yirangmq.wire import messages
-from yirangmq.wire.frames import HEAD, Kind, encode
+from yirangmq.wire.frames import HEAD, FrameKind, encode
 
 LARGE = b"x" * 50_000
 
@@ -31,14 +38,16 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "y.sock"
 
 
-def only(door: Door) -> Connection:
+def only(door: StreamServer) -> StreamConnection:
     [connection] = door.connections
     return connection
 
 
 async def publish(peer: Peer, queue: str, *payloads: bytes) -> None:
-    answer = await peer.ask(Kind.PUBLISH, messages.Publish(queue, [messages.Outgoing(one, False) for one in payloads]))
-    assert answer.kind is Kind.STORED
+    answer = await peer.ask(
+        FrameKind.PUBLISH, messages.Publish(queue, [messages.OutgoingMessageBody(one, False) for one in payloads])
+    )
+    assert answer.kind is FrameKind.STORED
 
 
 # -- answers --------------------------------------------------------------------------------------------------------
@@ -46,11 +55,13 @@ async def publish(peer: Peer, queue: str, *payloads: bytes) -> None:
 
 def test_answers_of_a_commit_leave_in_its_own_turn_of_the_loop(run: Run, path: Path) -> None:
     async def main() -> None:
-        async with unix_door(path, Limits()) as door:
+        async with unix_door(path, StreamLimits()) as door:
             peer = await dial(path)
             await publish(peer, "mail", b"first")
             planned: list[bool] = []
-            door.house.desk.after_commit.insert(0, lambda: planned.append(door.is_planned or not door.dirty))
+            door.context.committer.after_commit.insert(
+                0, lambda: planned.append(door.is_flush_scheduled or not door.dirty)
+            )
             await publish(peer, "mail", b"second")
             assert planned == [False]
             assert not door.dirty
@@ -63,7 +74,7 @@ def test_answers_of_a_commit_leave_in_its_own_turn_of_the_loop(run: Run, path: P
 
 def test_the_socket_has_the_mode_it_was_given(run: Run, path: Path) -> None:
     async def main() -> None:
-        async with unix_door(path, Limits()) as door:
+        async with unix_door(path, StreamLimits()) as door:
             server = await listen_unix(door, path.with_name("other.sock"), 0o600)
             server.close()
 
@@ -75,18 +86,18 @@ def test_the_socket_has_the_mode_it_was_given(run: Run, path: Path) -> None:
 def test_a_socket_left_behind_is_replaced(run: Run, path: Path) -> None:
     async def main() -> None:
         for _ in range(2):
-            async with unix_door(path, Limits()):
-                assert (await (await dial(path)).ask(Kind.PING, messages.Empty())).kind is Kind.PONG
+            async with unix_door(path, StreamLimits()):
+                assert (await (await dial(path)).ask(FrameKind.PING, messages.Empty())).kind is FrameKind.PONG
 
     run(main())
 
 
 def test_a_socket_at_which_somebody_listens_is_left_to_them(run: Run, path: Path) -> None:
     async def main() -> None:
-        async with unix_door(path, Limits()) as door:
+        async with unix_door(path, StreamLimits()) as door:
             with pytest.raises(CannotListen, match=rf"{path} is in use by process {os.getpid()} .* --socket PATH"):
                 await listen_unix(door, path)
-            assert (await (await dial(path)).ask(Kind.PING, messages.Empty())).kind is Kind.PONG
+            assert (await (await dial(path)).ask(FrameKind.PING, messages.Empty())).kind is FrameKind.PONG
 
     run(main())
 
@@ -94,7 +105,7 @@ def test_a_socket_at_which_somebody_listens_is_left_to_them(run: Run, path: Path
 def test_another_file_in_its_place_stays(run: Run, path: Path) -> None:
     async def main() -> None:
         with pytest.raises(BadInput, match="no socket"):
-            async with unix_door(path, Limits()):
+            async with unix_door(path, StreamLimits()):
                 pass
 
     path.write_text("precious")
@@ -105,7 +116,7 @@ def test_another_file_in_its_place_stays(run: Run, path: Path) -> None:
 def test_a_path_too_long_for_a_socket_is_said_to_be(run: Run, tmp_path: Path) -> None:
     async def main() -> None:
         with pytest.raises(BadInput, match="107") as caught:
-            async with unix_door(tmp_path / ("x" * 120), Limits()):
+            async with unix_door(tmp_path / ("x" * 120), StreamLimits()):
                 pass
         assert caught.value.field == "socket"
 
@@ -114,31 +125,31 @@ def test_a_path_too_long_for_a_socket_is_said_to_be(run: Run, tmp_path: Path) ->
 
 def test_one_client_too_many_is_told_so(run: Run, path: Path) -> None:
     async def main() -> None:
-        async with unix_door(path, Limits(connections=2)) as door:
+        async with unix_door(path, StreamLimits(connections=2)) as door:
             first, _ = await dial(path), await dial(path)
             await soon(lambda: len(door.connections) == 2)
             third = await dial(path)
             answer = await third.hear()
             assert answer is not None
-            assert (answer.kind, answer.request, answer.value.code) == (Kind.ERROR, 0, "unavailable")
+            assert (answer.kind, answer.request, answer.value.code) == (FrameKind.ERROR, 0, "unavailable")
             assert await third.hear() is None
-            assert (await first.ask(Kind.PING, messages.Empty())).kind is Kind.PONG
+            assert (await first.ask(FrameKind.PING, messages.Empty())).kind is FrameKind.PONG
             first.writer.close()
             await soon(lambda: len(door.connections) == 1)
-            assert (await (await dial(path)).ask(Kind.PING, messages.Empty())).kind is Kind.PONG
+            assert (await (await dial(path)).ask(FrameKind.PING, messages.Empty())).kind is FrameKind.PONG
 
     run(main())
 
 
 def test_over_tcp_the_token_counts(run: Run) -> None:
     async def main() -> None:
-        async with tcp_door(Limits(), "s3cret") as (_, port):
+        async with tcp_door(StreamLimits(), "s3cret") as (_, port):
             good, bad, rude = [await dial_tcp(port) for _ in range(3)]
-            assert (await good.ask(Kind.HELLO, messages.Hello("a", "s3cret"))).kind is Kind.WELCOME
+            assert (await good.ask(FrameKind.HELLO, messages.Hello("a", "s3cret"))).kind is FrameKind.WELCOME
             await publish(good, "mail", b"x")
-            assert (await bad.ask(Kind.HELLO, messages.Hello("a", "guess"))).value.code == "not_allowed"
+            assert (await bad.ask(FrameKind.HELLO, messages.Hello("a", "guess"))).value.code == "not_allowed"
             assert await bad.hear() is None
-            rude.send(Kind.LEASE, messages.Lease("mail", 1))
+            rude.send(FrameKind.LEASE, messages.Lease("mail", 1))
             answer = await rude.hear()
             assert answer is not None
             assert answer.value.code == "not_allowed"
@@ -149,14 +160,14 @@ def test_over_tcp_the_token_counts(run: Run) -> None:
 
 def test_over_tls_the_same_frames_go(run: Run, tmp_path: Path) -> None:
     async def main() -> None:
-        async with tcp_door(Limits(), "s3cret", server_context(tmp_path)) as (door, port):
+        async with tcp_door(StreamLimits(), "s3cret", server_context(tmp_path)) as (door, port):
             peer = await dial_tcp(port, client_context(tmp_path))
-            assert (await peer.ask(Kind.HELLO, messages.Hello("a", "s3cret"))).kind is Kind.WELCOME
+            assert (await peer.ask(FrameKind.HELLO, messages.Hello("a", "s3cret"))).kind is FrameKind.WELCOME
             await publish(peer, "mail", LARGE)
-            answer = await peer.ask(Kind.LEASE, messages.Lease("mail", 1))
+            answer = await peer.ask(FrameKind.LEASE, messages.Lease("mail", 1))
             assert answer.value.messages[0].payload == LARGE
             plain = await dial_tcp(port)
-            plain.send(Kind.HELLO, messages.Hello("a", "s3cret"))
+            plain.send(FrameKind.HELLO, messages.Hello("a", "s3cret"))
             assert await plain.hear() is None
             assert len(door.connections) == 1
 
@@ -165,7 +176,10 @@ def test_over_tls_the_same_frames_go(run: Run, tmp_path: Path) -> None:
 
 def test_tls_handshakes_under_way_end_with_the_server(run: Run, tmp_path: Path) -> None:
     async def main() -> None:
-        async with tcp_door(Limits(frame_seconds=10 * PATIENCE), "s3cret", server_context(tmp_path)) as (door, port):
+        async with tcp_door(StreamLimits(frame_seconds=10 * PATIENCE), "s3cret", server_context(tmp_path)) as (
+            door,
+            port,
+        ):
             silent, _ = await open_raw(port)
             half_way, writer = await open_raw(port)
             hello = ssl.MemoryBIO()
@@ -184,19 +198,19 @@ def test_tls_handshakes_under_way_end_with_the_server(run: Run, tmp_path: Path) 
 def test_tls_server_without_descriptors_accepts_again_later(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("yirangmq.protocols.listen.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("yirangmq.protocols.listen.ACCEPT_RETRY_SECONDS", 0.01)
     tls = server_context(tmp_path)
 
     async def main() -> None:
         told: list[Any] = []
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context["exception"].errno))
-        async with door(Limits()) as made:
+        async with door(StreamLimits()) as made:
             listening = NoDescriptor()
             listening.bind(("127.0.0.1", 0))
-            server = TlsServer([listening], lambda: Connection(made, trusted=False), tls, PATIENCE)
-            server.begin(10)
+            server = TlsServer([listening], lambda: StreamConnection(made, trusted=False), tls, PATIENCE)
+            server.start(10)
             peer = await dial_tcp(listening.getsockname()[1], client_context(tmp_path))
-            assert (await peer.ask(Kind.PING, messages.Empty())).kind is Kind.PONG
+            assert (await peer.ask(FrameKind.PING, messages.Empty())).kind is FrameKind.PONG
             server.close()
         assert told == [errno.EMFILE]
 
@@ -217,14 +231,14 @@ class NoDescriptor(socket.socket):
 
 def test_tls_server_listens_at_every_address_of_a_name(run: Run, tmp_path: Path) -> None:
     async def main() -> None:
-        async with door(Limits()) as made:
+        async with door(StreamLimits()) as made:
             server = await listen_tcp(made, "localhost", 0, server_context(tmp_path))
             for listening in sockets_of(server):
                 reader, writer = await asyncio.open_connection(
                     *listening.getsockname()[:2], ssl=client_context(tmp_path), server_hostname="localhost"
                 )
                 WRITERS.append(writer)
-                assert (await Peer(reader, writer).ask(Kind.PING, messages.Empty())).kind is Kind.PONG
+                assert (await Peer(reader, writer).ask(FrameKind.PING, messages.Empty())).kind is FrameKind.PONG
             server.close()
 
     run(main())
@@ -241,11 +255,11 @@ async def open_raw(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWrite
 
 def test_silent_clients_share_one_buffer(run: Run, path: Path) -> None:
     async def main() -> None:
-        async with unix_door(path, Limits()) as door:
+        async with unix_door(path, StreamLimits()) as door:
             before = _resident()
             peers = [await dial(path) for _ in range(200)]
             for peer in peers:
-                await peer.ask(Kind.PING, messages.Empty())
+                await peer.ask(FrameKind.PING, messages.Empty())
             assert len(door.buffer) == BUFFER
             assert (_resident() - before) / len(peers) < 64 * 1024  # both ends are in this process
 
@@ -258,9 +272,9 @@ def _resident() -> int:
 
 def test_a_frame_too_large_is_refused_by_its_head(run: Run, path: Path) -> None:
     async def main() -> None:
-        async with unix_door(path, Limits()):
+        async with unix_door(path, StreamLimits()):
             peer = await dial(path)
-            peer.writer.write(HEAD.pack(MAX_FRAME + 1, 1, Kind.PUBLISH, 0, 1))
+            peer.writer.write(HEAD.pack(MAX_FRAME + 1, 1, FrameKind.PUBLISH, 0, 1))
             answer = await peer.hear()
             assert answer is not None
             assert (answer.request, answer.value.code, answer.value.field) == (0, "too_large", "length")
@@ -271,23 +285,23 @@ def test_a_frame_too_large_is_refused_by_its_head(run: Run, path: Path) -> None:
 
 def test_half_a_frame_is_waited_for_only_so_long(run: Run, path: Path) -> None:
     async def main() -> None:
-        async with unix_door(path, Limits(frame_seconds=30)) as door:
+        async with unix_door(path, StreamLimits(frame_seconds=30)) as door:
             now = asyncio.get_running_loop().time
             peer, other = await dial(path), await dial(path)
-            await other.ask(Kind.PING, messages.Empty())
-            frame = encode(Kind.PING, 1, b"\x90")
+            await other.ask(FrameKind.PING, messages.Empty())
+            frame = encode(FrameKind.PING, 1, b"\x90")
             peer.writer.write(frame + frame[:5])
             assert await peer.hear() is not None
             await soon(lambda: any(one._session.held for one in door.connections))
-            door.look_around(now() + 29)
+            door.check_timeouts(now() + 29)
             peer.writer.write(frame[5:6])
             await soon(lambda: any(one._session.held == 6 for one in door.connections))
-            door.look_around(now() + 31)
+            door.check_timeouts(now() + 31)
             answer = await peer.hear()
             assert answer is not None
             assert (answer.value.code, answer.value.field) == ("timed_out", "frame")
             assert await peer.hear() is None
-            assert (await other.ask(Kind.PING, messages.Empty())).kind is Kind.PONG
+            assert (await other.ask(FrameKind.PING, messages.Empty())).kind is FrameKind.PONG
             assert door.closed_for == {"frame": 1}
 
     run(main())
@@ -295,10 +309,10 @@ def test_half_a_frame_is_waited_for_only_so_long(run: Run, path: Path) -> None:
 
 def test_a_stranger_must_greet_in_time(run: Run) -> None:
     async def main() -> None:
-        async with tcp_door(Limits(frame_seconds=30), "s3cret") as (door, port):
+        async with tcp_door(StreamLimits(frame_seconds=30), "s3cret") as (door, port):
             peer = await dial_tcp(port)
             await soon(lambda: len(door.connections) == 1)
-            door.look_around(asyncio.get_running_loop().time() + 31)
+            door.check_timeouts(asyncio.get_running_loop().time() + 31)
             answer = await peer.hear()
             assert answer is not None
             assert answer.value.code == "timed_out"
@@ -310,27 +324,27 @@ def test_silence_is_for_those_who_wait(run: Run, path: Path) -> None:
     """A client that waits for messages may be silent; one that waits for nothing may not."""
 
     async def main() -> None:
-        async with unix_door(path, Limits(idle_seconds=600)) as door:
+        async with unix_door(path, StreamLimits(idle_seconds=600)) as door:
             idle, waiting = await dial(path), await dial(path)
-            await idle.ask(Kind.PING, messages.Empty())
-            waiting.send(Kind.SUBSCRIBE, messages.Subscribe("mail", 5))
-            await waiting.ask(Kind.PING, messages.Empty())
-            door.look_around(asyncio.get_running_loop().time() + 601)
+            await idle.ask(FrameKind.PING, messages.Empty())
+            waiting.send(FrameKind.SUBSCRIBE, messages.Subscribe("mail", 5))
+            await waiting.ask(FrameKind.PING, messages.Empty())
+            door.check_timeouts(asyncio.get_running_loop().time() + 601)
             answer = await idle.hear()
             assert answer is not None
             assert (answer.value.code, answer.value.field) == ("timed_out", "idle")
             assert await idle.hear() is None
-            assert (await waiting.ask(Kind.PING, messages.Empty())).kind is Kind.PONG
+            assert (await waiting.ask(FrameKind.PING, messages.Empty())).kind is FrameKind.PONG
 
     run(main())
 
 
 def test_a_client_that_does_not_read_is_held_within_bounds_and_goes_on_later(run: Run, path: Path) -> None:
     async def main() -> None:
-        limits = Limits(write_buffer=256 * 1024)
+        limits = StreamLimits(write_buffer=256 * 1024)
         async with unix_door(path, limits) as door:
             slow = await dial(path)
-            slow.send(Kind.SUBSCRIBE, messages.Subscribe("mail", 1000))
+            slow.send(FrameKind.SUBSCRIBE, messages.Subscribe("mail", 1000))
             await soon(lambda: len(door.connections) == 1)
             connection = only(door)
             slow.writer.transport.pause_reading()  # type: ignore[attr-defined]
@@ -352,7 +366,7 @@ def test_a_client_that_does_not_read_is_held_within_bounds_and_goes_on_later(run
 
 def test_a_client_that_asks_and_asks_without_reading_is_not_read_any_more(run: Run, path: Path) -> None:
     async def main() -> None:
-        limits = Limits(write_buffer=64 * 1024)
+        limits = StreamLimits(write_buffer=64 * 1024)
         async with unix_door(path, limits) as door:
             producer = await dial(path)
             await publish(producer, "mail", LARGE)
@@ -360,11 +374,11 @@ def test_a_client_that_asks_and_asks_without_reading_is_not_read_any_more(run: R
             await soon(lambda: len(door.connections) == 2)
             greedy.writer.transport.pause_reading()  # type: ignore[attr-defined]
             for _ in range(500):
-                greedy.send(Kind.CALL, messages.Call("peek", {"queue": "mail"}))
+                greedy.send(FrameKind.CALL, messages.Call("peek", {"queue": "mail"}))
             await soon(lambda: any(one.describe(0)["clogged"] for one in door.connections))
             [connection] = [one for one in door.connections if one.describe(0)["clogged"]]
             for _ in range(50):
-                assert (await producer.ask(Kind.PING, messages.Empty())).kind is Kind.PONG
+                assert (await producer.ask(FrameKind.PING, messages.Empty())).kind is FrameKind.PONG
             assert connection.describe(0)["bytesHeld"] < 3 * 1024 * 1024  # 16 answers under way, and half a frame
             greedy.writer.transport.resume_reading()  # type: ignore[attr-defined]
             for _ in range(500):
@@ -375,29 +389,29 @@ def test_a_client_that_asks_and_asks_without_reading_is_not_read_any_more(run: R
 
 def test_past_its_memory_a_client_is_closed_and_others_are_not(run: Run, path: Path) -> None:
     async def main() -> None:
-        limits = Limits(write_buffer=4096, client_memory=64 * 1024, pending=1000)
+        limits = StreamLimits(write_buffer=4096, client_memory=64 * 1024, pending=1000)
         async with unix_door(path, limits) as door:
             producer = await dial(path)
             await publish(producer, "mail", LARGE)
             greedy = await dial(path)
             for _ in range(20):
-                greedy.send(Kind.CALL, messages.Call("peek", {"queue": "mail"}))
+                greedy.send(FrameKind.CALL, messages.Call("peek", {"queue": "mail"}))
             assert await greedy.hear() is None
             assert door.closed_for == {"slow": 1}
-            assert (await producer.ask(Kind.PING, messages.Empty())).kind is Kind.PONG
+            assert (await producer.ask(FrameKind.PING, messages.Empty())).kind is FrameKind.PONG
 
     run(main())
 
 
 def test_a_client_that_vanishes_takes_no_answer_of_others_with_it(run: Run, path: Path) -> None:
     async def main() -> None:
-        async with unix_door(path, Limits()):
+        async with unix_door(path, StreamLimits()):
             gone, stays = await dial(path), await dial(path)
             for peer in (gone, stays):
-                peer.send(Kind.PUBLISH, messages.Publish("mail", [messages.Outgoing(b"x", False)]))
+                peer.send(FrameKind.PUBLISH, messages.Publish("mail", [messages.OutgoingMessageBody(b"x", False)]))
             gone.writer.transport.abort()
             answer = await stays.hear()
             assert answer is not None
-            assert answer.kind is Kind.STORED
+            assert answer.kind is FrameKind.STORED
 
     run(main())

@@ -3,8 +3,8 @@
 import asyncio
 from pathlib import Path
 
-from yirangmq.broker.group_commit import Desk
-from yirangmq.broker.operations import Verbs
+from yirangmq.broker.group_commit import GroupCommitter
+from yirangmq.broker.operations import QueueOperations
 from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.stores.sqlite.server_store import ServedSqliteStore
@@ -16,7 +16,9 @@ MOST = 29
 def test_the_desk_has_no_more_attributes_than_are_fast() -> None:
     clock, loop = SystemClock(), asyncio.new_event_loop()
     try:
-        desk = Desk(MemoryStore(), Verbs(clock, TimeOrderedIds()), clock, loop.call_soon, loop.call_later)
+        desk = GroupCommitter(
+            MemoryStore(), QueueOperations(clock, TimeOrderedIds()), clock, loop.call_soon, loop.call_later
+        )
         assert len(vars(desk)) <= MOST
     finally:
         loop.close()

@@ -14,7 +14,7 @@ import yirangmq
 from tests.support.wait import PATIENCE
 from tests.support.worker_processes import LONG, crew
 from yirangmq.core.states import State
-from yirangmq.crashtest.workload import miscounts, take
+from yirangmq.crashtest.workload import take_snapshot, wrong_counts
 from yirangmq.stores.open import open_store
 
 pytestmark = pytest.mark.process
@@ -74,10 +74,10 @@ def test_a_crowd_on_one_store_loses_doubles_and_blocks_nothing(url: str) -> None
     assert published == leased == acked
     store = open_store(url)
     try:
-        found = take(store)
-        assert {card.state for card in found.cards.values()} == {State.DONE}
-        assert len(found.cards) == len(published)
-        assert miscounts(found) == []
+        found = take_snapshot(store)
+        assert {card.state for card in found.entries.values()} == {State.DONE}
+        assert len(found.entries) == len(published)
+        assert wrong_counts(found) == []
         assert list(store.check(repair=False)) == []
     finally:
         store.close()

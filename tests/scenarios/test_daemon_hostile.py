@@ -20,7 +20,7 @@ from tests.support.worker_processes import crew
 from yirangmq.client.connect import connect
 from yirangmq.client.sync_client import Client
 from yirangmq.wire import messages
-from yirangmq.wire.frames import HEAD, VERSION, Kind
+from yirangmq.wire.frames import HEAD, VERSION, FrameKind
 
 pytestmark = pytest.mark.process
 MIB = 1024 * 1024
@@ -34,7 +34,7 @@ def stop_reading(path: str, pipe: Connection) -> None:
     """Ask for everything, then stop for good."""
     line = socket.socket(socket.AF_UNIX)
     line.connect(path)
-    line.sendall(messages.frame(Kind.SUBSCRIBE, 1, messages.Subscribe("flood", FLOOD, 600_000)))
+    line.sendall(messages.frame(FrameKind.SUBSCRIBE, 1, messages.Subscribe("flood", FLOOD, 600_000)))
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
@@ -53,7 +53,7 @@ def slow_writers(path: str, count: int) -> Iterator[list[socket.socket]]:
     try:
         for line in lines:
             line.connect(path)
-            line.sendall(HEAD.pack(MIB, VERSION, Kind.PUBLISH, 0, 1))
+            line.sendall(HEAD.pack(MIB, VERSION, FrameKind.PUBLISH, 0, 1))
         yield lines
     finally:
         for line in lines:

@@ -9,7 +9,7 @@ from tests.scenarios.disks import DISKS, KINDS, PretendedDisk, TightDisk, preten
 from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import StoreError, StoreFull, StoreReadOnly
 from yirangmq.core.ports import Store
-from yirangmq.crashtest.workload import miscounts, take
+from yirangmq.crashtest.workload import take_snapshot, wrong_counts
 from yirangmq.testing import CountingIds, ManualClock
 
 MOST = 4000
@@ -53,11 +53,11 @@ class Bench:
 
     def look_over(self) -> None:
         """Exactly what was confirmed is there, counted right."""
-        found = take(self.store)
-        payloads = {id: card.envelope.payload for (_, id), card in found.cards.items() if card.envelope}
+        found = take_snapshot(self.store)
+        payloads = {id: card.envelope.payload for (_, id), card in found.entries.items() if card.envelope}
         assert payloads == self.confirmed
         assert found.twice == ()
-        assert miscounts(found) == []
+        assert wrong_counts(found) == []
         assert list(self.store.check(repair=False)) == []
 
     def drain(self) -> dict[str, bytes]:

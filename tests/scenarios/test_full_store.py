@@ -17,7 +17,7 @@ from yirangmq.broker.queues import Queues
 from yirangmq.client.connect import connect
 from yirangmq.core.errors import StoreFull
 from yirangmq.core.ports import Store
-from yirangmq.crashtest.workload import miscounts, take
+from yirangmq.crashtest.workload import take_snapshot, wrong_counts
 from yirangmq.stores.open import open_store
 from yirangmq.testing import CountingIds, ManualClock
 
@@ -90,7 +90,7 @@ def test_full_store_is_drained_from_reserved_space_and_takes_messages_again(queu
     again = [queues.publish("work", b"again" * (SIZE // 5)).id for _ in range(len(ids) // 4)]
     assert [delivery.id for delivery in queues.lease("work", len(again))] == again
     store: Store = queues.store  # type: ignore[attr-defined]
-    assert miscounts(take(store)) == []
+    assert wrong_counts(take_snapshot(store)) == []
     assert list(store.check(repair=False)) == []
 
 

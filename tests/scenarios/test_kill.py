@@ -11,7 +11,7 @@ from tests.support.worker_processes import Crew, Fact, consume, crew, produce
 from yirangmq.broker.queues import Queues
 from yirangmq.clock import SystemClock
 from yirangmq.core.states import State
-from yirangmq.crashtest.workload import LIVING, Snapshot, miscounts, take
+from yirangmq.crashtest.workload import LIVE_STATES, Snapshot, take_snapshot, wrong_counts
 from yirangmq.stores.open import open_store
 from yirangmq.testing import CountingIds, ManualClock
 
@@ -58,10 +58,10 @@ def look_over(url: str, heard: dict[str, Counter[str]]) -> None:
     published, acked, leased = set(heard["published"]), set(heard["acked"]), heard["leased"]
     store = open_store(url)
     try:
-        found = take(store)
-        states = {id: card.state for (_, id), card in found.cards.items()}
+        found = take_snapshot(store)
+        states = {id: card.state for (_, id), card in found.entries.items()}
         assert found.twice == ()
-        assert miscounts(found) == []
+        assert wrong_counts(found) == []
         assert list(store.check(repair=False)) == []
         assert published - states.keys() == set(), "confirmed and gone"
         assert {id for id in acked if states[id] is not State.DONE} == set(), "acked and not done"
@@ -82,4 +82,4 @@ def drain(queues: Queues, found: Snapshot, acked: set[str]) -> None:
         queues.ack([delivery.lease_id for delivery in batch])
     assert len(rest) == len(set(rest))
     assert set(rest) & acked == set()
-    assert set(rest) == {id for (_, id), card in found.cards.items() if card.state in LIVING}
+    assert set(rest) == {id for (_, id), card in found.entries.items() if card.state in LIVE_STATES}

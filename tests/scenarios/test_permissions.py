@@ -17,7 +17,7 @@ from tests.support.server_process import Daemon, daemon
 from tests.support.wait import PATIENCE, until
 from yirangmq.alerts.monitor import AlertFile
 from yirangmq.client.connect import connect
-from yirangmq.fsio.permissions import GROUP, OWNER, access_in, loose, make_folder, make_folders, open_file
+from yirangmq.fsio.permissions import GROUP, OWNER, access_in, describe_wide_mode, make_folder, make_folders, open_file
 from yirangmq.stores.cursors import FileCursors
 from yirangmq.stores.staging import StageFiles
 
@@ -70,8 +70,8 @@ def test_permissions_of_what_exists_are_never_changed(tmp_path: Path) -> None:
     with yirangmq.open(f"sqlite:{tmp_path}/d/q.db") as queues:
         queues.publish("mail", 1)
     assert (mode_of(tmp_path / "d"), mode_of(tmp_path / "d" / "q.db")) == (0o755, 0o644)
-    assert "0755" in loose(tmp_path / "d")
-    assert f"chmod 0600 {tmp_path}/d/q.db" in loose(tmp_path / "d" / "q.db")
+    assert "0755" in describe_wide_mode(tmp_path / "d")
+    assert f"chmod 0600 {tmp_path}/d/q.db" in describe_wide_mode(tmp_path / "d" / "q.db")
 
 
 # -- stores without a server ----------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from tests.support.server_process import Daemon, daemon, run_command, until
 from tests.support.wait import PATIENCE
 from yirangmq.client.connect import connect
 from yirangmq.core.errors import NotAllowed
-from yirangmq.stores.lock import who_serves
+from yirangmq.stores.lock import find_holder
 
 pytestmark = pytest.mark.process
 
@@ -61,15 +61,15 @@ def test_a_second_server_is_told_who_holds_the_store(tmp_path: Path) -> None:
         assert second.returncode == 5
         assert f"process {server.pid}" in second.stderr
         assert server.address in second.stderr
-        held = who_serves(server.url)
+        held = find_holder(server.url)
         assert held is not None
         assert (held.pid, held.address) == (server.pid, server.address)
         server.kill()
-        assert who_serves(server.url) is None
+        assert find_holder(server.url) is None
         server.start()
-        assert who_serves(server.url) is not None
+        assert find_holder(server.url) is not None
         assert server.stop(signal.SIGINT) == 0
-        assert who_serves(server.url) is None
+        assert find_holder(server.url) is None
 
 
 def test_every_command_goes_through_the_server(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import StoreError, StoreFull
 from yirangmq.core.ports import Store
-from yirangmq.crashtest.workload import Snapshot, miscounts, take
+from yirangmq.crashtest.workload import Snapshot, take_snapshot, wrong_counts
 from yirangmq.fsio.disk import Disk
 from yirangmq.stores.sqlite.server_store import ServedSqliteStore
 from yirangmq.stores.sqlite.store import SqliteStore
@@ -118,18 +118,18 @@ def test_a_call_that_the_disk_refuses_anywhere_has_not_happened(
         queues = Queues(store, ManualClock(), CountingIds(), "tester")
         queues.publish_many("work", [b"%d" % number for number in range(12)])
         leases = [delivery.lease_id for delivery in queues.lease("work", 4)]
-        before = take(store)
+        before = take_snapshot(store)
         number = 1
         while error := refusal(fuse, number, lambda: VERBS[verb](queues, leases)):
             assert isinstance(error, StoreFull) == (code == errno.ENOSPC), error
             unharmed(store, before)
             number += 1
         assert 1 < number < MOST_CALLS
-        changed = take(store)
+        changed = take_snapshot(store)
         assert changed != before
-        assert miscounts(changed) == []
+        assert wrong_counts(changed) == []
     with opened(tmp_path, Fuse(0), kind) as store:
-        assert take(store) == changed
+        assert take_snapshot(store) == changed
 
 
 def refusal(fuse: Fuse, number: int, act: Callable[[], object]) -> StoreError | None:
@@ -145,10 +145,10 @@ def refusal(fuse: Fuse, number: int, act: Callable[[], object]) -> StoreError | 
 
 
 def unharmed(store: Store, before: Snapshot) -> None:
-    found = take(store)
+    found = take_snapshot(store)
     assert found.twice == ()
-    assert found.cards == before.cards
-    assert miscounts(found) == []
+    assert found.entries == before.entries
+    assert wrong_counts(found) == []
     assert list(store.check(repair=False)) == []
 
 
@@ -161,14 +161,14 @@ def test_a_commit_that_fails_between_two_calls_takes_nothing_with_it(tmp_path: P
         queues = Queues(store, ManualClock(), CountingIds(), "tester")
         sent = [queues.publish("work", b"first").id, queues.publish("work", b"second").id]
         fuse.left = 1
-        assert not store.settle()
+        assert not store.commit_pending()
         sent += [queues.publish("work", b"third").id, *(one.id for one in queues.publish_many("work", [b"x"] * 3))]
-        found = take(store)
-        assert sorted(one[1] for one in found.cards) == sorted(sent), found.cards
-        assert miscounts(found) == []
-        assert store.settle()
+        found = take_snapshot(store)
+        assert sorted(one[1] for one in found.entries) == sorted(sent), found.entries
+        assert wrong_counts(found) == []
+        assert store.commit_pending()
     with opened(tmp_path, Fuse(0), "sqlite") as store:
-        assert take(store) == found
+        assert take_snapshot(store) == found
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO], ids=["full", "broken"])
@@ -185,11 +185,11 @@ def test_a_refused_publish_among_others_never_was(code: int, tmp_path: Path) -> 
             sent += [f"{sent[0][:-1]}4"] if error is None else []
             shutil.copytree(home, left)
             sent_later = [queues.publish("work", b"after").id for _ in range(3)]
-            assert [one[1] for one in take(store).cards] == [*sent, *sent_later]
+            assert [one[1] for one in take_snapshot(store).entries] == [*sent, *sent_later]
             assert list(store.check(repair=False)) == []
         for place, ids in ((home, [*sent, *sent_later]), (left, sent)):
             with opened(place, Fuse(0), "served") as store:
-                assert [one[1] for one in take(store).cards] == ids
+                assert [one[1] for one in take_snapshot(store).entries] == ids
                 assert list(store.check(repair=False)) == []
 
 
@@ -207,11 +207,11 @@ def test_a_commit_that_does_not_fit_and_fails_leaves_no_statement_behind(tmp_pat
     with pytest.raises(ZeroDivisionError), store.transaction():
         raise ZeroDivisionError
     sent_later = [queues.publish("work", b"x").id]
-    assert [one[1] for one in take(store).cards] == [*sent, *sent_later]
+    assert [one[1] for one in take_snapshot(store).entries] == [*sent, *sent_later]
     store.close()
     for place, ids in ((tmp_path, [*sent, *sent_later]), (left, sent)):
         with opened(place, Fuse(0), "sqlite") as found:
-            assert [one[1] for one in take(found).cards] == ids
+            assert [one[1] for one in take_snapshot(found).entries] == ids
 
 
 def test_a_file_that_may_not_grow_refuses_what_is_large_and_does_the_rest(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_a_file_that_may_not_grow_refuses_what_is_large_and_does_the_rest(tmp_pa
     assert [one.id for one in queues.lease("work", 2)] == sent[:2]
     store._db.pragma("max_page_count", 10**8)
     sent += [queues.publish("work", b"x").id for _ in range(3)]
-    assert sorted(one[1] for one in take(store).cards) == sorted(sent)
+    assert sorted(one[1] for one in take_snapshot(store).entries) == sorted(sent)
     assert list(store.check(repair=False)) == []
     store.close()
 
@@ -242,12 +242,12 @@ def test_what_is_confirmed_after_a_commit_that_failed_outlives_a_crash(code: int
             queues = Queues(store, ManualClock(), CountingIds(), "tester")
             sent = [queues.publish("work", b"before").id for _ in range(3)]
             fuse.left = number
-            is_refused = not store.settle()
+            is_refused = not store.commit_pending()
             fuse.left = 0
             sent += [queues.publish("work", b"after").id for _ in range(3)]
             shutil.copytree(home, left)
         with opened(left, Fuse(0), "served") as store:
-            assert [one[1] for one in take(store).cards] == sent
+            assert [one[1] for one in take_snapshot(store).entries] == sent
             assert list(store.check(repair=False)) == []
         number += 1
     assert number > 3, "there are writes and a sync"

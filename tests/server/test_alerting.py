@@ -7,20 +7,20 @@ from typing import Any
 
 import pytest
 
-from yirangmq.admin.health import Room, StoreDisk
+from yirangmq.admin.health import FullStoreLatch, StoreDisk
 from yirangmq.broker import policies
-from yirangmq.broker.group_commit import Desk
-from yirangmq.broker.operations import Verbs
+from yirangmq.broker.group_commit import GroupCommitter
+from yirangmq.broker.operations import QueueOperations
 from yirangmq.broker.settle import Leases
 from yirangmq.clock import SteadyClock, TimeOrderedIds
 from yirangmq.core import transitions
 from yirangmq.core.alert_rules import faults
 from yirangmq.core.alert_settings import read_settings
 from yirangmq.core.errors import NotActive, StoreFull, StoreReadOnly
-from yirangmq.core.events import Committed
+from yirangmq.core.events import GroupCommitted
 from yirangmq.core.message import Reason
 from yirangmq.format.envelope import NewMessage, build
-from yirangmq.server.alerting import QUEUES_PER_LOOK, Gathering, Sources
+from yirangmq.server.alerting import QUEUES_PER_EVALUATION, AlertFactsCollector, AlertSources
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.testing import FailingStore, ManualClock
 
@@ -34,15 +34,17 @@ class Part:
         self.set = 0
         """By how much somebody has set the clock."""
         self.ids = TimeOrderedIds()
-        self.verbs = Verbs(self.wall, self.ids)
+        self.verbs = QueueOperations(self.wall, self.ids)
         self.store = FailingStore(MemoryStore())
-        self.desk = Desk(self.store, self.verbs, self.wall, loop.call_soon, loop.call_later)
+        self.desk = GroupCommitter(self.store, self.verbs, self.wall, loop.call_soon, loop.call_later)
         self.refused: dict[str, int] = {}
         self.disk = StoreDisk(folder, 0)
         clock = SteadyClock(lambda: self.wall.now_ms() + self.set, self.wall.now_ms)
-        sources = Sources(self.desk, self.wall, self.disk, lambda: self.refused, None, Room(self.desk, self.wall))
-        self.gathering = Gathering(sources, read_settings({}), clock)
-        self.verbs.happened.listen(self.gathering.hear)
+        sources = AlertSources(
+            self.desk, self.wall, self.disk, lambda: self.refused, None, FullStoreLatch(self.desk, self.wall)
+        )
+        self.gathering = AlertFactsCollector(sources, read_settings({}), clock)
+        self.verbs.event_buffer.add_listener(self.gathering.on_events)
 
     def facts(self) -> Any:
         return self.gathering.facts(self.wall.now_ms())
@@ -82,7 +84,7 @@ def test_queues_their_age_and_what_died_of_late(tmp_path: Path) -> None:
 def test_a_standby_says_nothing_of_its_queues(tmp_path: Path) -> None:
     class Off:
         is_on = False
-        takes_in = False
+        accepts_new = False
 
         def refusal(self) -> NotActive:
             return NotActive("standby")
@@ -91,7 +93,7 @@ def test_a_standby_says_nothing_of_its_queues(tmp_path: Path) -> None:
         part = Part(tmp_path)
         await part.publish(1)
         assert len(part.facts().queues) == 1
-        part.desk.duty = Off()
+        part.desk.guard = Off()
         assert part.facts().queues == []
 
     asyncio.run(main())
@@ -130,7 +132,9 @@ def test_commits_their_mean_of_the_last_minute(tmp_path: Path) -> None:
     async def main() -> None:
         part = Part(tmp_path)
         assert part.facts().commit is None
-        part.gathering.hear([Committed(1, 1, 0.25, 0.5), Committed(1, 1, 0.0, 0.25), Committed(1, 0, 9.0, 9.0)])
+        part.gathering.on_events(
+            [GroupCommitted(1, 1, 0.25, 0.5), GroupCommitted(1, 1, 0.0, 0.25), GroupCommitted(1, 0, 9.0, 9.0)]
+        )
         assert part.facts().commit == pytest.approx(0.5)
         part.wall.advance(120_000)
         assert part.facts().commit is None
@@ -168,7 +172,7 @@ def test_alerts_of_many_queues_are_found_in_turn_and_stay_open(tmp_path: Path) -
 
     async def play() -> None:
         part = Part(tmp_path)
-        names = [f"queue-{n:04}" for n in range(3 * QUEUES_PER_LOOK)]
+        names = [f"queue-{n:04}" for n in range(3 * QUEUES_PER_EVALUATION)]
         sent = [[build(name, NewMessage(payload=1), id, 0) for id in part.ids.new(1)] for name in names]
 
         def fill(transaction: Any) -> None:
@@ -181,7 +185,7 @@ def test_alerts_of_many_queues_are_found_in_turn_and_stay_open(tmp_path: Path) -
         for _ in range(6):
             found = faults(part.facts(), read_settings({}).rules)
             seen.append({fault.subject for fault in found if fault.rule == "queue_age"})
-        assert len(seen[0]) == QUEUES_PER_LOOK
+        assert len(seen[0]) == QUEUES_PER_EVALUATION
         assert all(before <= after for before, after in pairwise(seen))
         assert seen[-1] == set(names)
         await part.do(lambda transaction: transaction.delete_queue(names[0]))

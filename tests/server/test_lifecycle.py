@@ -3,7 +3,7 @@
 import threading
 
 from tests.support.wait import PATIENCE
-from yirangmq.server.lifecycle import Listener
+from yirangmq.server.lifecycle import StoreListener
 
 
 class Watched:
@@ -27,7 +27,7 @@ def test_nobody_waits_nobody_listens() -> None:
         return is_awaited.is_set()
 
     store = Watched()
-    listener = Listener(store, told.set, awaited)  # type: ignore[arg-type]
+    listener = StoreListener(store, told.set, awaited)  # type: ignore[arg-type]
     try:
         for _ in range(4):
             assert asked.acquire(timeout=PATIENCE)
@@ -49,7 +49,7 @@ def test_listener_goes_on_after_an_error_of_the_store() -> None:
             if self.waits == 1:
                 raise OSError(5, "Input/output error")
 
-    listener = Listener(Failing(), told.release, lambda: True)  # type: ignore[arg-type]
+    listener = StoreListener(Failing(), told.release, lambda: True)  # type: ignore[arg-type]
     try:
         for _ in range(2):
             assert told.acquire(timeout=PATIENCE)

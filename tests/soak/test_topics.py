@@ -33,7 +33,7 @@ def test_no_gap_and_no_duplicate_whatever_is_killed_between_two_steps() -> None:
 
 
 def test_a_log_that_forgets_its_subscribers_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("yirangmq.topics.subscribers.floor_of", lambda *given: None)
+    monkeypatch.setattr("yirangmq.topics.subscribers.retention_floor", lambda *given: None)
     assert any(not one.is_good for seed in range(20) for one in stage_run(seed))
 
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tests.support.faulty_disk import UnwillingDisk, full_once
 from tests.support.segment_log import CarelessDisk
 from yirangmq.core.errors import BadInput, QueueError, StoreDamaged, StoreError
-from yirangmq.core.topics import MOST_SEQUENCE, Cursor, Cursors
-from yirangmq.stores.cursors import ROOM, FileCursors, open_cursors
+from yirangmq.core.topics import MAX_SEQUENCE, Cursor, Cursors
+from yirangmq.stores.cursors import MIN_REWRITE_BYTES, FileCursors, open_cursors
 
 EPOCH = "0123456789abcdef" * 2
 Open = Callable[[], Cursors]
@@ -65,7 +65,7 @@ def test_the_floor_is_what_the_slowest_needs_next(reopen: Open) -> None:
     place.close()
 
 
-@pytest.mark.parametrize("sequence", [0, 2**32 - 1, 2**32, 2**63 - 1, 2**63, MOST_SEQUENCE])
+@pytest.mark.parametrize("sequence", [0, 2**32 - 1, 2**32, 2**63 - 1, 2**63, MAX_SEQUENCE])
 def test_sequences_of_sixty_four_bits_are_kept(reopen: Open, sequence: int) -> None:
     place = reopen()
     place.put([cursor(sequence=sequence)])
@@ -81,7 +81,7 @@ def test_sequences_of_sixty_four_bits_are_kept(reopen: Open, sequence: int) -> N
         (cursor(name="no/slash"), "name"),
         (cursor()._replace(epoch="XYZ"), "epoch"),
         (cursor(sequence=-1), "sequence"),
-        (cursor(sequence=MOST_SEQUENCE + 1), "sequence"),
+        (cursor(sequence=MAX_SEQUENCE + 1), "sequence"),
         (cursor(sequence=True), "sequence"),
         (cursor(filter="\ud800"), "filter"),
         (cursor(filter="x" * 20_000), "filter"),
@@ -174,7 +174,7 @@ def test_a_file_much_longer_than_its_cursors_is_made_anew(tmp_path: Path) -> Non
     place = FileCursors(path, disk=CarelessDisk())
     for sequence in range(2000):
         place.put([cursor(sequence=sequence)])
-        assert path.stat().st_size < ROOM + 1000
+        assert path.stat().st_size < MIN_REWRITE_BYTES + 1000
     assert place.all() == [cursor(sequence=1999)]
     place.close()
     assert FileCursors(path, disk=CarelessDisk()).all() == [cursor(sequence=1999)]
@@ -254,5 +254,5 @@ def test_two_processes_may_have_the_database_open(tmp_path: Path) -> None:
 
 def test_a_database_waits_for_every_sync(tmp_path: Path) -> None:
     place = open_cursors(f"sqlite:{tmp_path / 'cursors.db'}")
-    assert place._place._db.pragma("synchronous") == 2  # type: ignore[attr-defined]
+    assert place._storage._db.pragma("synchronous") == 2  # type: ignore[attr-defined]
     place.close()

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from yirangmq.core.errors import StoreError
-from yirangmq.fsio.background import Aside
+from yirangmq.fsio.background import LoopExecutor
 from yirangmq.fsio.disk import exists, isdir
 from yirangmq.stores.files.index import Index
 from yirangmq.stores.files.store import RootLock
 from yirangmq.stores.lock import Holder, StoreLock
-from yirangmq.stores.log.segment_set import Errands
+from yirangmq.stores.log.segment_set import MaintenanceExecutor
 
 NOBODY = Holder(1, "", "node", "now")
 
@@ -105,7 +105,7 @@ def test_existence_that_cannot_be_told_is_an_error(tmp_path: Path, monkeypatch: 
 
 
 def test_upkeep_of_the_log_goes_on_after_work_that_failed() -> None:
-    errands = Errands(ahead=True)
+    errands = MaintenanceExecutor(ahead=True)
     done: list[int] = []
 
     def fail() -> None:
@@ -113,7 +113,7 @@ def test_upkeep_of_the_log_goes_on_after_work_that_failed() -> None:
 
     errands.run(fail)
     errands.run(lambda: done.append(1))
-    errands.settle()
+    errands.wait_idle()
     errands.close()
     assert done == [1]
 
@@ -121,7 +121,7 @@ def test_upkeep_of_the_log_goes_on_after_work_that_failed() -> None:
 def test_upkeep_of_the_log_is_done_by_its_caller_where_no_thread_can_start(monkeypatch: pytest.MonkeyPatch) -> None:
     import threading
 
-    errands = Errands(ahead=True)
+    errands = MaintenanceExecutor(ahead=True)
     done: list[int] = []
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", lambda thread: (_ for _ in ()).throw(RuntimeError("no thread")))
@@ -137,7 +137,7 @@ def test_work_aside_whose_thread_cannot_start_is_refused_and_never_done(monkeypa
 
     done: list[str] = []
     told: list[Any] = []
-    aside = Aside(lambda call: call())
+    aside = LoopExecutor(lambda call: call())
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", lambda thread: (_ for _ in ()).throw(RuntimeError("no thread")))
         aside.run(lambda: done.append("refused"), lambda value, error: told.append(error.code if error else "done"))

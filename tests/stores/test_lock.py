@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from yirangmq.core.errors import StoreBusy, StoreError, StoreFull
-from yirangmq.stores.lock import Holder, StoreLock, lock_path, who_serves
+from yirangmq.stores.lock import Holder, StoreLock, find_holder, lock_path
 
 HOLDER = Holder(4711, "unix:/run/y.sock", "north", "2026-01-13T09:21:00Z")
 
@@ -22,7 +22,7 @@ def test_the_lock_lies_beside_the_store(url: str, name: str) -> None:
 def test_nobody_else_can_open_a_store_in_memory() -> None:
     assert lock_path("memory:") is None
     StoreLock("memory:", HOLDER).close()
-    assert who_serves("memory:") is None
+    assert find_holder("memory:") is None
 
 
 def test_the_second_is_told_who_was_first(tmp_path: Path) -> None:
@@ -32,18 +32,18 @@ def test_the_second_is_told_who_was_first(tmp_path: Path) -> None:
         StoreBusy, match=r"process 4711 \(north\) since 2026-01-13T09:21:00Z; reach it at unix:/run/y.sock"
     ):
         StoreLock(url, HOLDER)
-    assert who_serves(url) == HOLDER
+    assert find_holder(url) == HOLDER
     first.close()
-    assert who_serves(url) is None
+    assert find_holder(url) is None
     StoreLock(url, HOLDER).close()
 
 
 def test_a_server_that_is_starting_cannot_be_reached_yet(tmp_path: Path) -> None:
     url = f"sqlite:{tmp_path / 'queue.db'}"
     lock = StoreLock(url, HOLDER._replace(address=""))
-    assert who_serves(url) is None
-    lock.tell(HOLDER)
-    assert who_serves(url) == HOLDER
+    assert find_holder(url) is None
+    lock.write_holder(HOLDER)
+    assert find_holder(url) == HOLDER
     lock.close()
 
 
@@ -53,16 +53,16 @@ def test_a_server_that_is_starting_cannot_be_reached_yet(tmp_path: Path) -> None
 def test_a_file_left_behind_means_nothing(tmp_path: Path, left: bytes) -> None:
     url = f"sqlite:{tmp_path / 'queue.db'}"
     (tmp_path / "queue.db.lock").write_bytes(left)
-    assert who_serves(url) is None
+    assert find_holder(url) is None
     lock = StoreLock(url, HOLDER)
-    assert who_serves(url) == HOLDER
+    assert find_holder(url) == HOLDER
     lock.close()
 
 
 def test_where_nothing_can_be_written_there_is_no_lock(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="cannot be made"):
         StoreLock(f"sqlite:{tmp_path / 'none' / 'queue.db'}", HOLDER)
-    assert who_serves(f"sqlite:{tmp_path / 'none' / 'queue.db'}") is None
+    assert find_holder(f"sqlite:{tmp_path / 'none' / 'queue.db'}") is None
 
 
 def test_a_disk_without_room_for_the_name_of_the_holder_is_full(

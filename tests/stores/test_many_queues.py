@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from yirangmq.admin.health import QUEUES_PER_LOOK, Health
-from yirangmq.broker.group_commit import Desk
-from yirangmq.broker.operations import Verbs
+from yirangmq.admin.health import QUEUES_PER_CHECK, ServerHealth
+from yirangmq.broker.group_commit import GroupCommitter
+from yirangmq.broker.operations import QueueOperations
 from yirangmq.broker.settle import Leases
 from yirangmq.core.policy import Defaults
 from yirangmq.core.ports import Store, Transaction
@@ -30,9 +30,9 @@ class Work:
 
     def __init__(self, store: Store, queues: int) -> None:
         self.store, self.clock, self.ids = store, ManualClock(), CountingIds()
-        self.verbs = Verbs(self.clock, self.ids, Defaults(max_queues=10**6))
-        self.desk = Desk(store, self.verbs, self.clock, lambda call: call(), lambda seconds, call: None)
-        self.health = Health(self.clock, None)
+        self.verbs = QueueOperations(self.clock, self.ids, Defaults(max_queues=10**6))
+        self.desk = GroupCommitter(store, self.verbs, self.clock, lambda call: call(), lambda seconds, call: None)
+        self.health = ServerHealth(self.clock, None)
         self.queues = queues
         for begin in range(0, queues, 200):
             with store.transaction() as transaction:
@@ -42,7 +42,7 @@ class Work:
                     [one] = self.verbs.lease(transaction, f"queue-{number:05}", 1, None, "me")
                     self.verbs.ack(transaction, Leases([one.lease_id]), None)
         self.commit(lambda transaction: self.verbs.sweep(transaction))
-        self.commit(self.health.signs)
+        self.commit(self.health.store_facts)
 
     def publish(self, transaction: Transaction, queue: str) -> None:
         [id] = self.ids.new(1)
@@ -60,19 +60,19 @@ class Work:
         """A message of every kind of step, in queues at both ends, and a minute of time between them."""
         for queue in ("queue-00000", f"queue-{self.queues - 1:05}"):
             self.commit(partial(self.publish, queue=queue))
-            [lease] = self.commit(partial(self.verbs.lease, queue=queue, limit=1, span=None, who="me"))
+            [lease] = self.commit(partial(self.verbs.lease, queue=queue, limit=1, span=None, consumer_id="me"))
             acked = self.commit(partial(self.verbs.ack, leases=Leases([lease.lease_id]), consumer=None))
             assert acked == [None]
             self.clock.advance(2_000)
             self.commit(self.verbs.sweep)
-            self.commit(self.health.signs)
+            self.commit(self.health.store_facts)
 
 
 @pytest.fixture(params=["sqlite", "files"])
 def works(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[Work, Work]]:
-    monkeypatch.setattr(metadata, "IN_TURN", IN_TURN)
+    monkeypatch.setattr(metadata, "QUEUES_PER_TURN", IN_TURN)
     stores: list[Store]
     if request.param == "sqlite":
         stores = [ServedSqliteStore(tmp_path / f"{n}.db", durability="os", seconds=None) for n in range(2)]
@@ -110,14 +110,14 @@ def test_cost_of_commits_and_health_does_not_depend_on_the_number_of_queues(work
 
 def test_backlogs_of_many_queues_are_found_in_turn_and_stay_reported(tmp_path: Path) -> None:
     store = ServedSqliteStore(tmp_path / "queue.db", durability="os", seconds=None)
-    work = Work(store, 2 * QUEUES_PER_LOOK + 10)
+    work = Work(store, 2 * QUEUES_PER_CHECK + 10)
     last = f"queue-{work.queues - 1:05}"
     for _ in range(5):
         work.commit(partial(work.publish, queue=last))
-    health = Health(work.clock, None, backlog_limit=5)
-    found = [work.commit(health.signs).backlogs for _ in range(6)]
+    health = ServerHealth(work.clock, None, backlog_limit=5)
+    found = [work.commit(health.store_facts).backlogs for _ in range(6)]
     assert [(last, 6)] in found[:3]
     assert found[2:] == [[(last, 6)]] * 4
     work.commit(lambda transaction: transaction.delete_queue(last))
-    assert work.commit(health.signs).backlogs == []
+    assert work.commit(health.store_facts).backlogs == []
     store.close()

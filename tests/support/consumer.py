@@ -11,7 +11,7 @@ from yirangmq.broker.queues import Queues
 from yirangmq.consumer.consumer import Consumer
 from yirangmq.consumer.delivery import HandlerDelivery
 from yirangmq.consumer.lease_table import Results
-from yirangmq.consumer.settler import Summary
+from yirangmq.consumer.settler import ConsumerSummary
 from yirangmq.core.message import Reason
 from yirangmq.format import delivery
 
@@ -21,7 +21,7 @@ class Running:
 
     def __init__(self, consumer: Consumer, **options: Any) -> None:
         self.consumer = consumer
-        self.summary: Summary | None = None
+        self.summary: ConsumerSummary | None = None
         self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, kwargs=options)
         self._thread.start()
@@ -36,7 +36,7 @@ class Running:
     def is_alive(self) -> bool:
         return self._thread.is_alive()
 
-    def ended(self) -> Summary:
+    def ended(self) -> ConsumerSummary:
         """Its summary, once it has ended by itself."""
         self._thread.join(PATIENCE)
         assert not self._thread.is_alive(), "it does not end"
@@ -100,7 +100,7 @@ class Watched:
         wait: float = 0,
         lease_seconds: float | None = None,
         consumer: str | None = None,
-    ) -> Sequence[delivery.Delivery]:
+    ) -> Sequence[delivery.MessageDelivery]:
         self._note("lease", limit)
         return self._queues.lease(queue, limit, wait=wait, lease_seconds=lease_seconds, consumer=consumer)
 

@@ -11,7 +11,7 @@ from yirangmq.core.ports import Store
 from yirangmq.format.journal_line import read
 from yirangmq.fsio.disk import Disk
 from yirangmq.stores.journal import files
-from yirangmq.stores.journal.files import DayFiles
+from yirangmq.stores.journal.files import JournalFiles
 from yirangmq.stores.journal.maintenance import check
 from yirangmq.stores.journal.store import JournaledStore
 from yirangmq.testing import CountingIds, FailingStore, ManualClock, open_for_test
@@ -32,7 +32,7 @@ class Kept:
 
     def open(self) -> Queues:
         self.inner = FailingStore(self.place.open())
-        files = DayFiles(self.root, self.disk, durability="os", file_bytes=4000)
+        files = JournalFiles(self.root, self.disk, durability="os", file_bytes=4000)
         self.store = JournaledStore(self.inner, files, self.clock)
         self.queues = open_for_test(store=self.store, clock=self.clock, ids=self.ids)
         return self.queues

@@ -21,9 +21,9 @@ import pytest
 from tests.support.ports import free_ports
 from tests.support.wait import PATIENCE
 from yirangmq.clock import SystemClock, TimeOrderedIds
-from yirangmq.cluster.etcd.address import Address
-from yirangmq.cluster.etcd.client import Etcd, end_of
-from yirangmq.cluster.node import Node, Settings
+from yirangmq.cluster.etcd.address import EtcdAddress
+from yirangmq.cluster.etcd.client import Etcd, prefix_end
+from yirangmq.cluster.node import ClusterNode, ClusterNodeSettings
 from yirangmq.core.ports import Clock
 
 Answer = TypeVar("Answer")
@@ -231,19 +231,19 @@ def play(game: Coroutine[Any, Any, Answer]) -> Answer:
 
 
 def at(*endpoints: str) -> Etcd:
-    return Etcd(Address(endpoints=tuple(endpoints)))
+    return Etcd(EtcdAddress(endpoints=tuple(endpoints)))
 
 
 @contextlib.asynccontextmanager
 async def running(
     endpoints: Sequence[str], name: str = "here", clock: Clock | None = None, **settings: Any
-) -> AsyncIterator[Node]:
+) -> AsyncIterator[ClusterNode]:
     """A node in this process, with an etcd client of its own."""
-    address = Address(endpoints=tuple(endpoints))
+    address = EtcdAddress(endpoints=tuple(endpoints))
     stop = asyncio.Event()
-    given = Settings(name=name, **{"lease": 10, "look": 0.05, "compact": 0.0, **settings})
+    given = ClusterNodeSettings(name=name, **{"lease": 10, "look": 0.05, "compact": 0.0, **settings})
     async with Etcd(address) as client:
-        node = Node(client, address, clock or SystemClock(), TimeOrderedIds(), given)
+        node = ClusterNode(client, address, clock or SystemClock(), TimeOrderedIds(), given)
         task = asyncio.ensure_future(node.run(stop))
         try:
             yield node
@@ -253,7 +253,7 @@ async def running(
 
 
 async def keys_of(client: Etcd, prefix: bytes) -> list[bytes]:
-    found = await client.range(prefix, end_of(prefix), keys_only=True)
+    found = await client.range(prefix, prefix_end(prefix), keys_only=True)
     return [kv.key for kv in found.kvs]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from yirangmq.cli.commands.cluster_status import loop_factory
 from yirangmq.cluster.clients import Consumer
-from yirangmq.cluster.etcd.address import Address
+from yirangmq.cluster.etcd.address import EtcdAddress
 from yirangmq.cluster.etcd.client import Etcd
 from yirangmq.core.errors import Unavailable
 
@@ -18,7 +18,7 @@ LEASE = 6
 
 
 async def consume(endpoints: str, queue: str, name: str, file: str) -> None:
-    address = Address(endpoints=tuple(endpoints.split(",")))
+    address = EtcdAddress(endpoints=tuple(endpoints.split(",")))
     with Path(file).open("ab", buffering=0) as done:  # noqa: ASYNC230
         async with Etcd(address) as etcd, Consumer(etcd, queue, name, seconds=LEASE) as consumer:
             done.write(b"")

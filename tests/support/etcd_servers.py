@@ -10,7 +10,7 @@ from tests.support.server_process import Daemon, until
 from yirangmq.cluster.etcd.address import read_address
 from yirangmq.cluster.leadership import Leader
 from yirangmq.core.errors import QueueError
-from yirangmq.stores.etcd.store import who_leads
+from yirangmq.stores.etcd.store import find_current_leader
 
 PATIENCE = 60.0
 ROOT = Path(__file__).parents[2]
@@ -53,7 +53,7 @@ class Served:
 
         def is_there() -> bool:
             with suppress(QueueError):
-                seen = who_leads(read_address(self.url, os.environ))
+                seen = find_current_leader(read_address(self.url, os.environ))
                 found[:] = [] if seen is None or seen.node == other_than else [seen]
             return bool(found)
 

@@ -15,10 +15,10 @@ import httptools
 
 from tests.support.loops import WRITERS, close_servers
 from tests.support.wait import PATIENCE
-from yirangmq.broker.group_commit import Desk
+from yirangmq.broker.group_commit import GroupCommitter
 from yirangmq.protocols.http.auth import OriginPolicy
-from yirangmq.protocols.http.server import HttpDoor, listen_tcp
-from yirangmq.protocols.http.types import Limits, Request, Routes
+from yirangmq.protocols.http.server import HttpSocketServer, listen_tcp
+from yirangmq.protocols.http.types import HttpLimits, Request, Routes
 
 
 class Answer(NamedTuple):
@@ -120,15 +120,15 @@ def request(method: str, target: str, body: bytes | None = None, headers: Mappin
 @asynccontextmanager
 async def serving(
     routes: Routes,
-    limits: Limits | None = None,
+    limits: HttpLimits | None = None,
     *,
-    desk: Desk | None = None,
+    desk: GroupCommitter | None = None,
     admit: Callable[[Request], None] | None = None,
     policy: OriginPolicy | None = None,
     tls: ssl.SSLContext | None = None,
-) -> AsyncIterator[tuple[HttpDoor, int]]:
+) -> AsyncIterator[tuple[HttpSocketServer, int]]:
     """The routes behind a door on a port of this machine. With ``desk``, answers go out after each of its commits."""
-    door = HttpDoor(routes, limits, admit, policy)
+    door = HttpSocketServer(routes, limits, admit, policy)
     if desk is not None:
         door.flush_after(desk)
     server = await listen_tcp(door, ("127.0.0.1", 0), tls)

@@ -9,8 +9,8 @@ from yirangmq.admin.health import StoreDisk
 from yirangmq.core.errors import QueueError
 from yirangmq.core.ports import Store
 from yirangmq.protocols.http.types import Request, Response
-from yirangmq.protocols.http.v1.api import Api
-from yirangmq.protocols.http.v1.endpoint import Guard, let_all
+from yirangmq.protocols.http.v1.api import NativeApi
+from yirangmq.protocols.http.v1.endpoint import AccessCheck, allow_all
 
 
 class Told(NamedTuple):
@@ -56,27 +56,27 @@ class Line:
 
     def __init__(self) -> None:
         self.outlet = Pipe()
-        self.is_gone = False
+        self.is_disconnected = False
         self.response: Response | None = None
         self._actions: list[Callable[[], None]] = []
 
     def answer(self, response: Response) -> None:
         assert self.response is None, "answered twice"
         self.response = response
-        if response.stream is not None and not self.is_gone:
+        if response.stream is not None and not self.is_disconnected:
             response.stream.start(self.outlet)
 
-    def when_gone(self, action: Callable[[], None]) -> None:
+    def on_disconnect(self, action: Callable[[], None]) -> None:
         self._actions.append(action)
 
     def leave(self) -> None:
         """The client hangs up."""
-        self.is_gone = True
+        self.is_disconnected = True
         if self.response is None:
             for action in self._actions:
                 action()
         elif self.response.stream is not None:
-            self.response.stream.gone()
+            self.response.stream.disconnected()
 
     @property
     def status(self) -> int:
@@ -101,9 +101,11 @@ class Line:
 class Web:
     """A server behind the API. ``ask`` sends one request and lets the server turn until nothing is left to do."""
 
-    def __init__(self, store: Store | None = None, guard: Guard = let_all, disk: StoreDisk | None = None) -> None:
+    def __init__(
+        self, store: Store | None = None, guard: AccessCheck = allow_all, disk: StoreDisk | None = None
+    ) -> None:
         self.server = Server(store, disk=disk)
-        self.api = Api(self.server.house, self.server.observing.feed, guard=guard)
+        self.api = NativeApi(self.server.house, self.server.observing.feed, guard=guard)
         self.peer = "127.0.0.1:1"
         """The connection by which requests come."""
 

@@ -16,15 +16,15 @@ from tests.support.wait import PATIENCE
 from yirangmq.client.values import Batch, Delivery, new_delivery
 from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, NotFound, QueueError
-from yirangmq.core.message import RANK_LAST, Counts, Envelope, Failure, Message
+from yirangmq.core.message import RANK_LAST, Counts, Envelope, Message, MessageFailure
 from yirangmq.core.policy import read_policy
-from yirangmq.core.ports import Stored
+from yirangmq.core.ports import AddResult
 from yirangmq.core.states import State
-from yirangmq.format.delivery import Look
+from yirangmq.format.delivery import MessageView
 from yirangmq.format.envelope import NewMessage
 from yirangmq.format.envelope import read as read_envelope
 from yirangmq.format.json_codec import dumps, loads, members
-from yirangmq.wire.messages import Incoming, error_of
+from yirangmq.wire.messages import DeliveredMessageBody, error_of
 
 Results = list[QueueError | None]
 LONGEST_POLL = 1.0
@@ -90,10 +90,10 @@ class WebQueues:
 
     # -- producing ------------------------------------------------------------------------------------------------
 
-    def publish(self, queue: str, message: object) -> Stored:
+    def publish(self, queue: str, message: object) -> AddResult:
         return self.publish_many(queue, [message])[0]
 
-    def publish_many(self, queue: str, messages: Iterable[object]) -> list[Stored]:
+    def publish_many(self, queue: str, messages: Iterable[object]) -> list[AddResult]:
         path = f"{_path(queue)}/messages"
         validation.check_many(messages, "messages")
         documents = [_document(message) for message in messages]
@@ -101,15 +101,15 @@ class WebQueues:
 
     def publish_text(
         self, queue: str, texts: Iterable[bytes], *, delay: float = 0, ttl: float | None = None
-    ) -> list[Stored]:
+    ) -> list[AddResult]:
         times = {"delaySec": delay} if ttl is None else {"delaySec": delay, "ttlSec": ttl}
         given: Iterable[object] = texts
         documents = [text if isinstance(text, bytes) else b"\xff" for text in given]
         return self._stored(f"{_path(queue)}/messages?{urlencode(times)}", documents)
 
-    def _stored(self, path: str, documents: list[bytes]) -> list[Stored]:
+    def _stored(self, path: str, documents: list[bytes]) -> list[AddResult]:
         answer = self.get("POST", path, b"[%s]" % b",".join(documents))
-        return [Stored(0, one["messageId"], one["duplicate"], one.get("refused", "")) for one in answer["messages"]]
+        return [AddResult(0, one["messageId"], one["duplicate"], one.get("refused", "")) for one in answer["messages"]]
 
     # -- consuming ------------------------------------------------------------------------------------------------
 
@@ -194,24 +194,24 @@ class WebQueues:
 
     # -- looking --------------------------------------------------------------------------------------------------
 
-    def peek(self, queue: str, limit: int = 10, *, state: str = "ready") -> list[Look]:
+    def peek(self, queue: str, limit: int = 10, *, state: str = "ready") -> list[MessageView]:
         return self._page(f"{_path(queue)}/messages", {"state": state, "limit": limit})[0]
 
-    def walk(self, queue: str, state: str, batch: int = 500) -> Iterator[Look]:
+    def walk(self, queue: str, state: str, batch: int = 500) -> Iterator[MessageView]:
         cursor: str | None = ""
         while cursor is not None:
             given = {"state": state, "limit": batch, "cursor": cursor}
             page, cursor = self._page(f"{_path(queue)}/messages", given)
             yield from page
 
-    def dead(self, queue: str) -> list[Look]:
+    def dead(self, queue: str) -> list[MessageView]:
         return self._page(f"{_path(queue)}/dead-letters", {})[0]
 
-    def _page(self, path: str, given: dict[str, object]) -> tuple[list[Look], str | None]:
+    def _page(self, path: str, given: dict[str, object]) -> tuple[list[MessageView], str | None]:
         parts = members(self.ask("GET", f"{path}?{urlencode(given)}")) or {}
         return [_look(raw) for raw in _elements(parts["messages"])], loads(parts["cursor"])
 
-    def show(self, queue: str, id: str) -> Look:
+    def show(self, queue: str, id: str) -> MessageView:
         return _look(self.ask("GET", f"{_path(queue)}/messages/{quote(validation.check_id(id), safe='')}"))
 
     def queues(self) -> list[str]:
@@ -330,7 +330,7 @@ def _delivery(queue: str, policy: str, raw: bytes) -> Delivery:
     parts = members(raw) or {}
     lease = loads(parts["lease"])
     sent, header = _sent(queue, parts["message"], 0)
-    incoming = Incoming(
+    incoming = DeliveredMessageBody(
         lease["leaseId"],
         sent.id,
         lease["attempt"],
@@ -348,7 +348,7 @@ def _sent(queue: str, raw: bytes, published_at: int) -> tuple[Envelope, str]:
     return envelope, envelope.header
 
 
-def _look(raw: bytes) -> Look:
+def _look(raw: bytes) -> MessageView:
     parts = members(raw) or {}
     text = parts.pop("message")
     card = {name: loads(one) for name, one in parts.items()}
@@ -371,14 +371,14 @@ def _look(raw: bytes) -> Look:
         text != b"null",
     )
     envelope = None if text == b"null" else _sent(message.queue, text, _ms(card["publishedAt"]))[0]
-    failure = failed and Failure(
+    failure = failed and MessageFailure(
         failed["reasonCode"],
         failed["reasonMessage"],
         _ms(failed["failedAt"]),
         failed["attempt"],
         failed["consumerId"] or "",
     )
-    return Look(message, envelope, failure, read_policy({"dlq": {"queue": card["dlqQueue"]}}, message.queue))
+    return MessageView(message, envelope, failure, read_policy({"dlq": {"queue": card["dlqQueue"]}}, message.queue))
 
 
 def _ms(instant: str | None) -> int:

@@ -12,7 +12,7 @@ from tests.support.session import Client, Server
 from yirangmq.stores.files.store import FilesStore
 from yirangmq.stores.sqlite.server_store import ServedSqliteStore
 from yirangmq.wire import messages
-from yirangmq.wire.frames import Kind
+from yirangmq.wire.frames import FrameKind
 
 BUSY_SECONDS = 2.0
 
@@ -46,14 +46,14 @@ class Shared:
             finally:
                 os.close(fd)
             return
-        self.store.settle()
+        self.store.commit_pending()
         with closing(apsw.Connection(str(self.folder / "queue.db"))) as db:
             db.execute("BEGIN IMMEDIATE")
             yield
 
     def begin_publish(self, payload: bytes, client: Client | None = None) -> int:
         number = (client or self.client).send(
-            Kind.PUBLISH, messages.Publish("mail", [messages.Outgoing(payload, False)])
+            FrameKind.PUBLISH, messages.Publish("mail", [messages.OutgoingMessageBody(payload, False)])
         )
         self.server.turn()
         return number

@@ -50,7 +50,7 @@ class OnThread:
         self._loop.set_exception_handler(lambda loop, context: self._faults.append(context))
         self._over = asyncio.Event()
         watchdog = self.watchdog = LoopWatchdog(self._loop, is_always_on=True)
-        watchdog.active()
+        watchdog.note_activity()
         try:
             await self._main(up.set, self._over)
         finally:

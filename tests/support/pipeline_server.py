@@ -78,7 +78,7 @@ class Served:
         cursor = ""
         while True:
             path = f"/v1/queues/{queue}/records?state={state}&limit=1000&cursor={quote(cursor)}"
-            data, cursor = self.http.answer("GET", path)
+            data, cursor = self.http.request_page("GET", path)
             found += [record.payload for record in RecordReader().feed(data)]
             if not cursor:
                 return found

@@ -4,20 +4,20 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tests.support.http_queues import WebQueues
-from yirangmq.broker.dead_letters import DeadLetters, Moved
+from yirangmq.broker.dead_letters import DeadLetters, MoveResult
 from yirangmq.broker.queues import Queues
 from yirangmq.client.sync_client import Client
 from yirangmq.core.errors import QueueError
 from yirangmq.core.policy import DAY_MS
 from yirangmq.core.states import State
-from yirangmq.format.delivery import Delivery, Look
+from yirangmq.format.delivery import MessageDelivery, MessageView
 from yirangmq.wire.messages import unpack
 
 SECOND = 1_000
 DAY = DAY_MS
 
 
-def take(queues: Queues, queue: str = "mail") -> Delivery:
+def take(queues: Queues, queue: str = "mail") -> MessageDelivery:
     """Lease one, and fail if there is nothing."""
     [delivery] = queues.lease(queue)
     return delivery
@@ -32,7 +32,7 @@ def state(queues: Queues, id: str = "m-1", queue: str = "mail") -> State:
     return queues.show(queue, id).message.state
 
 
-def exhaust(queues: Queues, queue: str = "mail", reason: str = "REJECTED") -> Delivery:
+def exhaust(queues: Queues, queue: str = "mail", reason: str = "REJECTED") -> MessageDelivery:
     """Take one and give it up for good."""
     delivery = take(queues, queue)
     queues.nack(delivery.lease_id, reason)
@@ -45,15 +45,15 @@ class ServerLetters:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    def requeue(self, queue: str) -> Moved:
-        return Moved(**self._client.call("dlq_requeue", queue=queue))
+    def requeue(self, queue: str) -> MoveResult:
+        return MoveResult(**self._client.call("dlq_requeue", queue=queue))
 
-    def quarantine(self, queue: str) -> Moved:
-        return Moved(**self._client.call("dlq_quarantine", queue=queue))
+    def quarantine(self, queue: str) -> MoveResult:
+        return MoveResult(**self._client.call("dlq_quarantine", queue=queue))
 
-    def find(self, queue: str) -> Iterator[Look]:
+    def find(self, queue: str) -> Iterator[MessageView]:
         found, _ = unpack(self._client.call("dlq_find", queue=queue))
-        return (Look(*parts) for parts in found)
+        return (MessageView(*parts) for parts in found)
 
 
 class WebLetters:
@@ -62,17 +62,17 @@ class WebLetters:
     def __init__(self, client: WebQueues) -> None:
         self._client = client
 
-    def requeue(self, queue: str) -> Moved:
+    def requeue(self, queue: str) -> MoveResult:
         return self._moved("redrive", queue)
 
-    def quarantine(self, queue: str) -> Moved:
+    def quarantine(self, queue: str) -> MoveResult:
         return self._moved("quarantine", queue)
 
-    def _moved(self, verb: str, queue: str) -> Moved:
+    def _moved(self, verb: str, queue: str) -> MoveResult:
         answer = self._client.move_dead(verb, queue)
-        return Moved(answer["count"], answer["ids"])
+        return MoveResult(answer["count"], answer["ids"])
 
-    def find(self, queue: str) -> Iterator[Look]:
+    def find(self, queue: str) -> Iterator[MessageView]:
         return iter(self._client.dead(queue))
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.clock import START_NS
-from yirangmq.core.topics import NewRecord, Piece, Record
+from yirangmq.core.topics import FileRange, NewRecord, Record
 from yirangmq.fsio.disk import Disk
 from yirangmq.stores.log.log import LogSettings, SegmentLog
-from yirangmq.stores.log.segment_files import Making, Workshop
-from yirangmq.stores.log.segment_format import State, Topic, first_of
+from yirangmq.stores.log.segment_files import SegmentFileOperations, SegmentHeadValues
+from yirangmq.stores.log.segment_format import State, TopicNumbers, first_of
 from yirangmq.wire.records import RecordReader
 
 SMALL = LogSettings(segment_bytes=4096, ahead=False)
@@ -65,14 +65,14 @@ def names(folder: Path) -> list[str]:
 def make_log(folder: Path, first: int, topics: dict[str, int]) -> None:
     """A log that has come so far, without the work of getting there."""
     folder.mkdir()
-    workshop = Workshop(str(folder), Disk())
+    workshop = SegmentFileOperations(str(folder), Disk())
     spare = workshop.new_spare(4096)
-    state: State = {name: Topic(number, first - 1, START_NS, 0) for name, number in topics.items()}
-    workshop.begin(spare, Making(b"e" * 16, b"e" * 16, first, START_NS), state)
+    state: State = {name: TopicNumbers(number, first - 1, START_NS, 0) for name, number in topics.items()}
+    workshop.begin(spare, SegmentHeadValues(b"e" * 16, b"e" * 16, first, START_NS), state)
     os.close(spare.fd)
 
 
-def sent(pieces: Iterator[Piece]) -> list[Record]:
+def sent(pieces: Iterator[FileRange]) -> list[Record]:
     """What arrives at the other end of a socket."""
     here, there = socket.socketpair()
     received = bytearray()

@@ -10,19 +10,19 @@ from typing import Any
 from tests.support.loop_thread import OnThread
 from tests.support.loops import close_servers
 from tests.support.topic_server import loop_here, opening
-from yirangmq.admin.health import Health
-from yirangmq.admin.monitoring import Observing
-from yirangmq.admin.registry import Calls, Done, Given, Pages, Site
-from yirangmq.admin.topics import TopicCalls
-from yirangmq.broker.group_commit import Desk
-from yirangmq.broker.operations import Verbs
+from yirangmq.admin.health import ServerHealth
+from yirangmq.admin.monitoring import ServerMonitor
+from yirangmq.admin.registry import Done, Given, MethodRegistry, PagedMethods, ServerSources
+from yirangmq.admin.topics import TopicMethods
+from yirangmq.broker.group_commit import GroupCommitter
+from yirangmq.broker.operations import QueueOperations
 from yirangmq.clock import TimeOrderedIds
-from yirangmq.core.consumer_registry import Consumers
+from yirangmq.core.consumer_registry import MemoryConsumerRegistry
 from yirangmq.core.ports import Clock, Ids, Store
-from yirangmq.protocols.context import House, Introduction
-from yirangmq.protocols.stream_server import Door, Limits, listen_tcp, listen_unix
+from yirangmq.protocols.context import ServerContext, ServerIdentity
+from yirangmq.protocols.stream_server import StreamLimits, StreamServer, listen_tcp, listen_unix
 from yirangmq.testing import ManualClock
-from yirangmq.topics.ports import Settings
+from yirangmq.topics.ports import TopicSettings
 from yirangmq.topics.publisher import Publisher
 
 
@@ -52,7 +52,7 @@ class RunningServer:
         token: str = "",
         tls: ssl.SSLContext | None = None,
         max_frame: int = 16 << 20,
-        topics: Settings | None = None,
+        topics: TopicSettings | None = None,
     ) -> None:
         self._store = store
         self._path = folder / "server.sock"
@@ -63,7 +63,7 @@ class RunningServer:
         self._max_frame = max_frame
         self._folder = folder
         self._settings = topics
-        self._topic_calls: TopicCalls | None = None
+        self._topic_calls: TopicMethods | None = None
         self.topics: Publisher | None = None
         """Where settings for topics are given."""
         self._port = 0
@@ -102,34 +102,36 @@ class RunningServer:
             "topics": None if self._topic_calls is None else self._topic_calls.facts(),
         }
 
-    def _wait(self, desk: Desk, given: Given, done: Done) -> None:
+    def _wait(self, desk: GroupCommitter, given: Given, done: Done) -> None:
         """A method that takes as long as it is told to."""
         self._loop.call_later(given["seconds"], done, "waited", None)
 
     async def _run(self, up: Callable[[], None], over: asyncio.Event) -> None:
         loop = self._loop = asyncio.get_running_loop()
-        verbs = Verbs(self._clock, self._ids)
-        desk = Desk(self._store, verbs, self._clock, loop.call_soon, loop.call_later)
-        pages = Pages(self._store, desk, self._clock, self._ids, loop.call_soon_threadsafe)
-        self.observing = Observing(self._clock)
+        verbs = QueueOperations(self._clock, self._ids)
+        desk = GroupCommitter(self._store, verbs, self._clock, loop.call_soon, loop.call_later)
+        pages = PagedMethods(self._store, desk, self._clock, self._ids, loop.call_soon_threadsafe)
+        self.observing = ServerMonitor(self._clock)
         rates = self.observing.metrics.rates_of
-        health = Health(self._clock, None)
-        site = Site(self._clock, health, self._facts, lambda: self._door.describe(), Consumers(self._clock), rates)
-        table = Calls(verbs, pages, site)
+        health = ServerHealth(self._clock, None)
+        site = ServerSources(
+            self._clock, health, self._facts, lambda: self._door.describe(), MemoryConsumerRegistry(self._clock), rates
+        )
+        table = MethodRegistry(verbs, pages, site)
         table.add_entry("wait", self._wait)
-        self.observing.begin(verbs.happened, table)
-        welcome = Introduction("yirangmq test", "here", self._store.durability(), self._max_frame)
+        self.observing.register(verbs.event_buffer, table)
+        welcome = ServerIdentity("yirangmq test", "here", self._store.durability(), self._max_frame)
         if self._settings is not None:
             self.topics = Publisher(opening(self._folder / "topics"), loop_here(), self._settings)
-            self._topic_calls = TopicCalls(self.topics, self._clock)
-            self._topic_calls.begin(table, self.observing.feed.hear)
+            self._topic_calls = TopicMethods(self.topics, self._clock)
+            self._topic_calls.register(table, self.observing.feed.on_events)
             self.topics.start()
-        house = House(desk, self._clock, self._ids, table, welcome, self._token, topics=self.topics)
-        self._door = Door(house, Limits())
+        house = ServerContext(desk, self._clock, self._ids, table, welcome, self._token, topics=self.topics)
+        self._door = StreamServer(house, StreamLimits())
         if self.topics is not None:
-            self.topics.after_turn.append(self._door.flush)
-            self.topics.listening()
-            self.topics.online()
+            self.topics.after_commit.append(self._door.flush)
+            self.topics.mark_listening()
+            self.topics.mark_online()
         servers = [
             await listen_unix(self._door, self._path),
             await listen_tcp(self._door, "localhost", self._port, self._tls),

@@ -5,22 +5,22 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from yirangmq.admin.health import Health, Room, StoreDisk
-from yirangmq.admin.monitoring import Observing
-from yirangmq.admin.registry import Calls, Pages, Site
-from yirangmq.admin.topics import TopicCalls
-from yirangmq.broker.group_commit import Desk
-from yirangmq.broker.operations import Verbs
-from yirangmq.core.consumer_registry import Consumers
+from yirangmq.admin.health import FullStoreLatch, ServerHealth, StoreDisk
+from yirangmq.admin.monitoring import ServerMonitor
+from yirangmq.admin.registry import MethodRegistry, PagedMethods, ServerSources
+from yirangmq.admin.topics import TopicMethods
+from yirangmq.broker.group_commit import GroupCommitter
+from yirangmq.broker.operations import QueueOperations
+from yirangmq.core.consumer_registry import MemoryConsumerRegistry
 from yirangmq.core.ports import Store
 from yirangmq.format.json_codec import dumps
-from yirangmq.protocols.context import House, Introduction
-from yirangmq.protocols.native.session import Session
+from yirangmq.protocols.context import ServerContext, ServerIdentity
+from yirangmq.protocols.native.session import NativeSession
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.testing import CountingIds, ManualClock
 from yirangmq.webhooks.webhooks import Webhooks
 from yirangmq.wire import messages as calls
-from yirangmq.wire.frames import FrameReader, Kind
+from yirangmq.wire.frames import FrameKind, FrameReader
 
 MAX_FRAME = 64 * 1024
 
@@ -68,7 +68,7 @@ class Turns:
 
 
 class Answer(NamedTuple):
-    kind: Kind
+    kind: FrameKind
     request: int
     value: Any
 
@@ -83,27 +83,27 @@ class Server:
         self.clock = ManualClock()
         self.turns = Turns(self.clock)
         self.store = store or MemoryStore()
-        self.verbs = Verbs(self.clock, CountingIds())
+        self.verbs = QueueOperations(self.clock, CountingIds())
         seconds = lambda: self.clock.now_ms() / 1000  # noqa: E731
-        self.desk = Desk(
+        self.desk = GroupCommitter(
             self.store, self.verbs, self.clock, self.turns.soon, self.turns.later, seconds, busy_seconds=busy_seconds
         )
-        self.pages = Pages(self.store, self.desk, self.clock, CountingIds("p"), self.turns.soon)
-        self.observing = Observing(self.clock)
-        site = Site(
+        self.pages = PagedMethods(self.store, self.desk, self.clock, CountingIds("p"), self.turns.soon)
+        self.observing = ServerMonitor(self.clock)
+        site = ServerSources(
             self.clock,
-            Health(self.clock, disk, 3, room=Room(self.desk, self.clock)),
+            ServerHealth(self.clock, disk, 3, full_latch=FullStoreLatch(self.desk, self.clock)),
             lambda: {"node": "here"},
             lambda: [],
-            Consumers(self.clock),
+            MemoryConsumerRegistry(self.clock),
             self.observing.metrics.rates_of,
         )
-        self.calls = Calls(self.verbs, self.pages, site)
-        self.observing.begin(self.verbs.happened, self.calls)
-        Webhooks(self.desk, self.clock, str.encode).begin(self.calls, set())
-        TopicCalls(None, self.clock).begin(self.calls, self.observing.feed.hear)
-        welcome = Introduction("yirangmq test", "here", "full", MAX_FRAME)
-        self.house = House(self.desk, self.clock, CountingIds(), self.calls, welcome, token, disk)
+        self.calls = MethodRegistry(self.verbs, self.pages, site)
+        self.observing.register(self.verbs.event_buffer, self.calls)
+        Webhooks(self.desk, self.clock, str.encode).register(self.calls, set())
+        TopicMethods(None, self.clock).register(self.calls, self.observing.feed.on_events)
+        welcome = ServerIdentity("yirangmq test", "here", "full", MAX_FRAME)
+        self.house = ServerContext(self.desk, self.clock, CountingIds(), self.calls, welcome, token, disk)
 
     def turn(self) -> None:
         self.turns.turn()
@@ -121,22 +121,22 @@ class Client:
         self._number = 0
         self.answers: list[Answer] = []
         self.is_closed = False
-        self.session = Session(server.house, trusted, self._hear, self._close)
+        self.session = NativeSession(server.house, trusted, self._hear, self._close)
 
     def _hear(self, data: bytes | bytearray) -> None:
         for kind, request, body in self._reader.feed(data):
-            self.answers.append(Answer(Kind(kind), request, calls.read(kind, body)))
+            self.answers.append(Answer(FrameKind(kind), request, calls.read(kind, body)))
 
     def _close(self) -> None:
         self.is_closed = True
 
-    def send(self, kind: Kind, body: msgspec.Struct) -> int:
+    def send(self, kind: FrameKind, body: msgspec.Struct) -> int:
         """One frame; the number of its request."""
         self._number += 1
         self.session.receive(calls.frame(kind, self._number, body))
         return self._number
 
-    def ask(self, kind: Kind, body: msgspec.Struct) -> Answer:
+    def ask(self, kind: FrameKind, body: msgspec.Struct) -> Answer:
         """One frame, and the answer to it."""
         number = self.send(kind, body)
         self._server.turn()
@@ -144,8 +144,8 @@ class Client:
         return answer
 
     def call(self, method: str, **values: Any) -> Any:
-        answer = self.ask(Kind.CALL, calls.Call(method, values))
-        if answer.kind is Kind.ERROR:
+        answer = self.ask(FrameKind.CALL, calls.Call(method, values))
+        if answer.kind is FrameKind.ERROR:
             raise calls.error_of(*_members(answer.value))
         return answer.value.value
 
@@ -158,23 +158,23 @@ class Client:
         """``first_id``: for a server whose own ids begin anew."""
         text = dumps(header).decode() if header else ""
         given = ["" if first_id is None else f"x-{first_id + n}" for n in range(len(payloads))]
-        sent = [calls.Outgoing(one, False, text, id) for one, id in zip(payloads, given, strict=True)]
-        answer = self.ask(Kind.PUBLISH, calls.Publish(queue, sent))
+        sent = [calls.OutgoingMessageBody(one, False, text, id) for one, id in zip(payloads, given, strict=True)]
+        answer = self.ask(FrameKind.PUBLISH, calls.Publish(queue, sent))
         ids: list[str] = answer.value.ids
         return ids
 
     def wait_for_lease(self, queue: str, seconds: float = 30) -> int:
         """A lease with patience; the number of its request."""
-        number = self.send(Kind.LEASE, calls.Lease(queue, 1, round(seconds * 1000)))
+        number = self.send(FrameKind.LEASE, calls.Lease(queue, 1, round(seconds * 1000)))
         self._server.turn()
         return number
 
-    def lease(self, queue: str, limit: int = 1) -> list[calls.Incoming]:
-        messages: list[calls.Incoming] = self.ask(Kind.LEASE, calls.Lease(queue, limit)).value.messages
+    def lease(self, queue: str, limit: int = 1) -> list[calls.DeliveredMessageBody]:
+        messages: list[calls.DeliveredMessageBody] = self.ask(FrameKind.LEASE, calls.Lease(queue, limit)).value.messages
         return messages
 
 
-def _members(failed: calls.Failed) -> tuple[str, str, str | None]:
+def _members(failed: calls.ErrorBody) -> tuple[str, str, str | None]:
     return failed.code, failed.text, failed.field
 
 
@@ -185,8 +185,8 @@ class Consumer:
         self.name = name
         self._server = server
         self._client = server.client()
-        self._number = self._client.send(Kind.SUBSCRIBE, calls.Subscribe(queue, credit, None, name))
-        self.held: list[calls.Incoming] = []
+        self._number = self._client.send(FrameKind.SUBSCRIBE, calls.Subscribe(queue, credit, None, name))
+        self.held: list[calls.DeliveredMessageBody] = []
         self.got: list[bytes] = []
         server.turn()
 
@@ -201,17 +201,17 @@ class Consumer:
         self.look()
         done, self.held = self.held[:count], self.held[len(self.held[:count]) :]
         if done:
-            self._client.ask(Kind.ACK, calls.Settle([one.lease for one in done], self.name))
+            self._client.ask(FrameKind.ACK, calls.Settle([one.lease for one in done], self.name))
 
     def nack(self, delay_ms: int | None = None) -> None:
         self.look()
         body = calls.Nack([one.lease for one in self.held], "HANDLER_ERROR", "it broke", delay_ms, self.name)
         self.held = []
-        self._client.ask(Kind.NACK, body)
+        self._client.ask(FrameKind.NACK, body)
 
     def leave(self) -> None:
         """The connection is gone, leases stay until they lapse."""
-        self._client.session.end()
+        self._client.session.close()
         self._server.turn()
 
 

@@ -5,19 +5,19 @@ from pathlib import Path
 from tests.support.loops import InlineExecutor
 from tests.support.session import Server
 from yirangmq.admin.health import StoreDisk
-from yirangmq.core.access import Grant
+from yirangmq.core.access import AccessGrant
 from yirangmq.core.message import Message
 from yirangmq.core.ports import Store
 from yirangmq.core.states import State
-from yirangmq.fsio.background import Aside
-from yirangmq.protocols.stomp.commands import Access
-from yirangmq.protocols.stomp.session import Parlour, StompSession
-from yirangmq.protocols.stomp.topic_hub import Hub
+from yirangmq.fsio.background import LoopExecutor
+from yirangmq.protocols.stomp.commands import StompAccess
+from yirangmq.protocols.stomp.session import StompContext, StompSession
+from yirangmq.protocols.stomp.topic_hub import TopicHub
 from yirangmq.stores.cursors import open_cursors
 from yirangmq.stores.log.log import LogSettings, SegmentLog
-from yirangmq.topics.ports import Loop, Settings
-from yirangmq.topics.publisher import Opening, Publisher
-from yirangmq.wire.stomp import V12, Frame, StompReader, encode
+from yirangmq.topics.ports import Loop, TopicSettings
+from yirangmq.topics.publisher import LogOpeners, Publisher
+from yirangmq.wire.stomp import V12, StompFrame, StompReader, encode
 
 SMALL = LogSettings(segment_bytes=64 << 10, durability="os", ahead=False)
 
@@ -26,22 +26,22 @@ class StompServer(Server):
     """With topics if it is given a folder for them."""
 
     def __init__(
-        self, store: Store | None = None, *, topics: Path | None = None, grants: tuple[Grant, ...] = (),
+        self, store: Store | None = None, *, topics: Path | None = None, grants: tuple[AccessGrant, ...] = (),
         disk: StoreDisk | None = None,
     ) -> None:  # fmt: skip
         super().__init__(store, disk=disk)
         self.topics = None if topics is None else self._publisher(topics)
-        self.parlour = Parlour(self.house, Access(grants), Hub(self.topics), "test/1")
+        self.parlour = StompContext(self.house, StompAccess(grants), TopicHub(self.topics), "test/1")
 
     def _publisher(self, folder: Path) -> Publisher:
         turns, clock = self.turns, self.clock
         loop = Loop(
             turns.soon, turns.later, turns.soon, lambda: clock.now_ms() / 1000, lambda: clock.now_ms() * 1_000_000
         )
-        opening = Opening(
+        opening = LogOpeners(
             lambda: SegmentLog(folder, SMALL), lambda: open_cursors(f"file:{folder / 'cursors'}"), folder.exists
         )
-        made = Publisher(opening, loop, Settings(), Aside(turns.soon, InlineExecutor))
+        made = Publisher(opening, loop, TopicSettings(), LoopExecutor(turns.soon, InlineExecutor))
         made.start()
         return made
 
@@ -64,7 +64,7 @@ class Stomp:
     def __init__(self, server: StompServer) -> None:
         self._server = server
         self._reader = StompReader()
-        self.said: list[Frame] = []
+        self.said: list[StompFrame] = []
         self.beats = 0
         self.is_closed = False
         self.version = V12
@@ -78,7 +78,7 @@ class Stomp:
     def _close(self) -> None:
         self.is_closed = True
 
-    def connect(self, version: str = V12, **headers: str) -> Frame:
+    def connect(self, version: str = V12, **headers: str) -> StompFrame:
         offered = {} if version == "1.0" else {"accept-version": version}
         [frame] = self.do("CONNECT", **offered, **headers)
         assert frame.command == "CONNECTED", frame
@@ -90,15 +90,15 @@ class Stomp:
         named = {name.replace("__", ".").replace("_", "-"): value for name, value in headers.items()}
         return encode(self.version, command, named, body)
 
-    def raw(self, data: bytes) -> list[Frame]:
+    def raw(self, data: bytes) -> list[StompFrame]:
         """These bytes in one read; what was said when all is done."""
         self.session.receive(data)
         return self.heard()
 
-    def do(self, command: str, body: bytes = b"", /, **headers: str) -> list[Frame]:
+    def do(self, command: str, body: bytes = b"", /, **headers: str) -> list[StompFrame]:
         return self.raw(self.write(command, body, **headers))
 
-    def heard(self) -> list[Frame]:
+    def heard(self) -> list[StompFrame]:
         self._server.turn()
         said, self.said = self.said, []
         return said
@@ -114,33 +114,33 @@ class Stomp:
         assert receipts == [f"r{n}" for n in range(len(bodies))], said
         self.said = [frame for frame in said if frame.command != "RECEIPT"]
 
-    def subscribe(self, destination: str, mode: str = "client-individual", **headers: str) -> list[Frame]:
+    def subscribe(self, destination: str, mode: str = "client-individual", **headers: str) -> list[StompFrame]:
         return self.do("SUBSCRIBE", destination=destination, ack=mode, **{"id": "0", **headers})
 
-    def name_of(self, message: Frame) -> dict[str, str]:
+    def name_of(self, message: StompFrame) -> dict[str, str]:
         """How ACK and NACK call it."""
         if self.version == V12:
             return {"id": message.headers["ack"]}
         return {"message_id": message.headers["message-id"], "subscription": message.headers["subscription"]}
 
-    def ack(self, message: Frame, **headers: str) -> list[Frame]:
+    def ack(self, message: StompFrame, **headers: str) -> list[StompFrame]:
         return self.do("ACK", **self.name_of(message), **headers)
 
-    def nack(self, message: Frame, **headers: str) -> list[Frame]:
+    def nack(self, message: StompFrame, **headers: str) -> list[StompFrame]:
         return self.do("NACK", **self.name_of(message), **headers)
 
     def lose(self) -> None:
         """The connection breaks."""
-        self.session.end()
+        self.session.close()
         self._server.turn()
 
 
-def bodies(frames: list[Frame]) -> list[bytes]:
+def bodies(frames: list[StompFrame]) -> list[bytes]:
     assert all(frame.command == "MESSAGE" for frame in frames), frames
     return [frame.body for frame in frames]
 
 
-def error_of(frames: list[Frame]) -> str:
+def error_of(frames: list[StompFrame]) -> str:
     """The header ``message`` of the one ERROR there is."""
     [frame] = [frame for frame in frames if frame.command == "ERROR"]
     return frame.headers["message"]

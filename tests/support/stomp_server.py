@@ -13,7 +13,7 @@ import uvloop
 
 from tests.support.daemon_thread import DaemonThread
 from tests.support.wait import until
-from yirangmq.core.access import Grant
+from yirangmq.core.access import AccessGrant
 from yirangmq.server.server import Secrets
 
 CONNECTIONS: dict[str, Any] = {
@@ -105,7 +105,7 @@ class LiveServer:
     """The real daemon, in a thread, and its clients."""
 
     def __init__(
-        self, folder: Path, grants: tuple[Grant, ...] = (), tls: ssl.SSLContext | None = None, **settings: Any
+        self, folder: Path, grants: tuple[AccessGrant, ...] = (), tls: ssl.SSLContext | None = None, **settings: Any
     ) -> None:
         usual = {"http": "off", "stomp": "127.0.0.1:0"}
         self._thread = DaemonThread(folder, Secrets("", tls, grants), uvloop.new_event_loop, **usual | settings)
@@ -134,7 +134,7 @@ class LiveServer:
 
 @contextmanager
 def live(
-    folder: Path, grants: tuple[Grant, ...] = (), tls: ssl.SSLContext | None = None, **settings: Any
+    folder: Path, grants: tuple[AccessGrant, ...] = (), tls: ssl.SSLContext | None = None, **settings: Any
 ) -> Iterator[LiveServer]:
     folder.mkdir(exist_ok=True)
     server = LiveServer(folder, grants, tls, **settings).start()

@@ -4,16 +4,16 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tests.support.stores import Place
-from yirangmq.core.message import RANK_LAST, Counts, Envelope, Failure, Message
+from yirangmq.core.message import RANK_LAST, Counts, Envelope, Message, MessageFailure
 from yirangmq.core.ports import Change, Store, Transaction
-from yirangmq.core.states import TRANSITIONS, WAITING, State
+from yirangmq.core.states import TRANSITIONS, UNFINISHED, State
 
 NOW = 1_768_296_060_000
 LATER = NOW + 3_600_000
 QUEUE = "mail"
 PAYLOAD = b"payload"
 SIZE = len(PAYLOAD)
-FAILURE = Failure("TIMEOUT", "it took too long", NOW + 5, 2, "consumer-01")
+FAILURE = MessageFailure("TIMEOUT", "it took too long", NOW + 5, 2, "consumer-01")
 
 
 def envelope(id: str, queue: str = QUEUE, **changes: Any) -> Envelope:
@@ -41,7 +41,9 @@ def cards(transaction: Transaction, seqs: Sequence[int]) -> list[Message]:
     return found
 
 
-def move(store: Store, message: Message, state: State, failure: Failure | None = None, **changes: Any) -> Message:
+def move(
+    store: Store, message: Message, state: State, failure: MessageFailure | None = None, **changes: Any
+) -> Message:
     """Swap a message to a state, its card changed as far as such a move may change it."""
     with store.transaction() as transaction:
         after = moved(message, state, transaction.places(1))._replace(**changes)
@@ -105,7 +107,7 @@ def recount(transaction: Transaction, queue: str) -> Counts:
         state.value: sum(state is not State.DONE or message.body for message in listed(transaction, queue, state))
         for state in living
     }
-    size = sum(message.size for state in WAITING for message in listed(transaction, queue, state))
+    size = sum(message.size for state in UNFINISHED for message in listed(transaction, queue, state))
     return transaction.counts(queue)._replace(**found, bytes=size)
 
 

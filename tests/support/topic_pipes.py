@@ -12,17 +12,17 @@ from tests.support.loops import InlineExecutor
 from yirangmq.core.errors import QueueError
 from yirangmq.core.topic_filter import ALL, Filter
 from yirangmq.core.topics import NewRecord, Record, Start
-from yirangmq.fsio.background import Aside
+from yirangmq.fsio.background import LoopExecutor
 from yirangmq.fsio.disk import Disk
 from yirangmq.protocols.native.topics import NATIVE
 from yirangmq.stores.cursors import open_cursors
 from yirangmq.stores.log.log import LogSettings, SegmentLog
-from yirangmq.topics.cursors import Ask
-from yirangmq.topics.live import Stored
-from yirangmq.topics.ports import Dialect, Loop, Pace, Settings, Take
-from yirangmq.topics.publisher import Opening, Publisher
+from yirangmq.topics.cursors import SubscriptionParameters
+from yirangmq.topics.live import PublishResult
+from yirangmq.topics.ports import CatchupPacing, DetachedCallback, Dialect, Loop, TopicSettings
+from yirangmq.topics.publisher import LogOpeners, Publisher
 from yirangmq.wire import messages, records
-from yirangmq.wire.frames import FrameReader, Kind
+from yirangmq.wire.frames import FrameKind, FrameReader
 
 SMALL = LogSettings(segment_bytes=4096, durability="os", ahead=False)
 
@@ -51,7 +51,7 @@ class Turning:
             return True
         return False
 
-    def turn(self) -> None:
+    def run_once(self) -> None:
         while self.step():
             pass
 
@@ -61,7 +61,7 @@ class Turning:
         self._timers = [timer for timer in self._timers if timer[0] > self.now]
         for _, call in due:
             call()
-        self.turn()
+        self.run_once()
 
 
 class Pipe:
@@ -81,7 +81,7 @@ class Pipe:
         self.peak = 0
         self.read_bytes = 0
         self._owed: list[bytes] = []
-        self._take: Take | None = None
+        self._take: DetachedCallback | None = None
         self._wake: Callable[[], None] = lambda: None
         self._lost = lost
 
@@ -95,20 +95,20 @@ class Pipe:
             self.peak = max(self.peak, len(self.waiting))
             self._flow()
 
-    def has_room(self, size: int) -> bool:
+    def has_capacity(self, size: int) -> bool:
         return self.is_open and not self.is_lent and len(self.waiting) + size <= self.most
 
-    def lend(self, take: Take, wake: Callable[[], None]) -> None:
+    def detach(self, take: DetachedCallback, wake: Callable[[], None]) -> None:
         self._take, self._wake = take, wake
         self._flow()
 
-    def owed(self) -> bytes:
-        owed, self._owed = self._owed, []
-        return b"".join(owed)
+    def deferred(self) -> bytes:
+        deferred, self._owed = self._owed, []
+        return b"".join(deferred)
 
-    def give_back(self) -> None:
+    def attach(self) -> None:
         self.is_lent = False
-        self.send(self.owed())
+        self.send(self.deferred())
 
     def fail(self, error: QueueError) -> None:
         self.error = error
@@ -182,17 +182,17 @@ class Client:
         self.pipe = Pipe(capacity, stage.settings.buffer_bytes, self._lost)
         self.subscriber = stage.publisher.connect(self.pipe, dialect)
         self.records: list[Record] = []
-        self.said: list[tuple[Kind, Any]] = []
+        self.said: list[tuple[FrameKind, Any]] = []
         self.since = 0
         """Records since the latest word that begins a count anew."""
         self.error: QueueError | None = None
         self._frames = FrameReader()
 
     def _lost(self, pipe: Pipe) -> None:
-        self._stage.publisher.leave(self.subscriber)
+        self._stage.publisher.remove(self.subscriber)
 
     def follow(self, filter: Filter = ALL, start: Start = Start.BEGINNING, **more: Any) -> None:
-        ask = Ask(filter, start=start, progress_seconds=0.0)._replace(**more)
+        ask = SubscriptionParameters(filter, start=start, progress_seconds=0.0)._replace(**more)
         self._stage.publisher.subscribe(self.subscriber, ask, 1, self._told)
 
     def _told(self, error: QueueError | None) -> None:
@@ -206,12 +206,12 @@ class Client:
                 self.records.append(records.read_body(body))
                 self.since += 1
             else:
-                self._hear(Kind(kind), messages.read(kind, body))
+                self._hear(FrameKind(kind), messages.read(kind, body))
 
-    def _hear(self, kind: Kind, value: Any) -> None:
-        if kind in (Kind.TOPIC_SUBSCRIBED, Kind.RECOVERY_RESPONSE):
+    def _hear(self, kind: FrameKind, value: Any) -> None:
+        if kind in (FrameKind.TOPIC_SUBSCRIBED, FrameKind.RECOVERY_RESPONSE):
             self.since = 0
-        if kind in (Kind.RECOVERY_COMPLETE, Kind.PROGRESS):
+        if kind in (FrameKind.RECOVERY_COMPLETE, FrameKind.PROGRESS):
             assert value.sent == self.since, (kind, value, self.since)
         self.said.append((kind, value))
 
@@ -221,28 +221,30 @@ class Client:
 
 
 class PublisherHarness:
-    def __init__(self, folder: Path, settings: Settings, log: LogSettings = SMALL, disk: Disk | None = None) -> None:
+    def __init__(
+        self, folder: Path, settings: TopicSettings, log: LogSettings = SMALL, disk: Disk | None = None
+    ) -> None:
         self.settings = settings
         self.turning = Turning()
         self.trace: list[tuple[int, str]] = []
         self.states: list[str] = []
         loop = self.turning.loop()
         self.publisher = Publisher(
-            Opening(
+            LogOpeners(
                 lambda: SegmentLog(folder, log, now_ns=self.turning.now_ns, disk=disk),
                 lambda: open_cursors(f"file:{folder}/cursors"),
                 folder.exists,
             ),
             loop,
             settings,
-            Aside(loop.call, InlineExecutor),
+            LoopExecutor(loop.call, InlineExecutor),
         )
-        self.publisher.state_heard.append(lambda before, after, why: self.states.append(str(after)))
-        self.publisher.moved_heard.append(lambda one, before, after: self.trace.append((one.number, str(after))))
+        self.publisher.state_listeners.append(lambda before, after, why: self.states.append(str(after)))
+        self.publisher.move_listeners.append(lambda one, before, after: self.trace.append((one.number, str(after))))
         self.publisher.start()
-        self.publisher.listening()
-        self.publisher.online()
-        self.stored: list[Stored | None] = []
+        self.publisher.mark_listening()
+        self.publisher.mark_online()
+        self.stored: list[PublishResult | None] = []
         self.errors: list[QueueError] = []
 
     def client(self, capacity: int = 1 << 20, dialect: Dialect = NATIVE) -> Client:
@@ -256,24 +258,24 @@ class PublisherHarness:
         """So many commits of one record each."""
         for _ in range(count):
             self.publish(NewRecord(topic, b"x" * size))
-            self.turning.turn()
+            self.turning.run_once()
 
-    def _published(self, stored: Stored | None, error: QueueError | None) -> None:
+    def _published(self, stored: PublishResult | None, error: QueueError | None) -> None:
         self.stored.append(stored)
         if error is not None:
             self.errors.append(error)
 
     def work(self, worker: int = 0) -> None:
         """One turn of one worker."""
-        workers = self.publisher.opened().follows.workers
+        workers = self.publisher.ensure_open().lifecycle.workers
         if workers:
-            workers[worker % len(workers)].turn(0)
+            workers[worker % len(workers)].run_once(0)
 
     def settle(self, *clients: Client) -> None:
         """Until nothing is left to do, with clients that read everything."""
         for _ in range(10_000):
             before = self._figures(clients)
-            self.turning.turn()
+            self.turning.run_once()
             for number in range(self.settings.workers):
                 self.work(number)
             for client in clients:
@@ -286,13 +288,18 @@ class PublisherHarness:
         return [len(self.stored), *((client.subscriber.state, client.pipe.read_bytes) for client in clients)]
 
     def close(self) -> None:
-        self.turning.turn()
+        self.turning.run_once()
         self.publisher.close()
 
 
-def small(**more: Any) -> Settings:
+def small(**more: Any) -> TopicSettings:
     """Buffers of a few records, workers that send a few bytes a turn."""
-    return Settings(buffer_bytes=1500, commit_bytes=1000, pace=Pace(budget=700, threaded=False, beside_live=0), **more)
+    return TopicSettings(
+        buffer_bytes=1500,
+        commit_bytes=1000,
+        pacing=CatchupPacing(budget=700, threaded=False, live_rate_limit=0),
+        **more,
+    )
 
 
 MakePublisherHarness = Callable[..., PublisherHarness]

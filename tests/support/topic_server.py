@@ -13,22 +13,22 @@ import msgspec
 
 from tests.support.loops import close_servers
 from tests.support.wait import PATIENCE
-from yirangmq.admin.registry import Calls
-from yirangmq.admin.topics import TopicCalls
-from yirangmq.broker.group_commit import Desk
-from yirangmq.broker.operations import Verbs
+from yirangmq.admin.registry import MethodRegistry
+from yirangmq.admin.topics import TopicMethods
+from yirangmq.broker.group_commit import GroupCommitter
+from yirangmq.broker.operations import QueueOperations
 from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.core.topics import Cursors, Log, NewRecord, Record
-from yirangmq.protocols.context import House, Introduction
-from yirangmq.protocols.stream_server import Door, Limits, listen_tcp, listen_unix
+from yirangmq.protocols.context import ServerContext, ServerIdentity
+from yirangmq.protocols.stream_server import StreamLimits, StreamServer, listen_tcp, listen_unix
 from yirangmq.stores.cursors import open_cursors
 from yirangmq.stores.log.log import LogSettings, SegmentLog
 from yirangmq.stores.memory import MemoryStore
-from yirangmq.topics.live import Stored
-from yirangmq.topics.ports import Loop, Settings
-from yirangmq.topics.publisher import Opening, Publisher
+from yirangmq.topics.live import PublishResult
+from yirangmq.topics.ports import Loop, TopicSettings
+from yirangmq.topics.publisher import LogOpeners, Publisher
 from yirangmq.wire import messages, records
-from yirangmq.wire.frames import FrameReader, Kind
+from yirangmq.wire.frames import FrameKind, FrameReader
 
 SMALL = LogSettings(segment_bytes=64 << 10, durability="os")
 
@@ -38,21 +38,21 @@ def loop_here() -> Loop:
     return Loop(loop.call_soon, loop.call_later, loop.call_soon_threadsafe, time.monotonic, time.time_ns)
 
 
-def opening(folder: Path, settings: LogSettings = SMALL) -> Opening:
+def opening(folder: Path, settings: LogSettings = SMALL) -> LogOpeners:
     def log() -> Log:
         return SegmentLog(folder, settings)
 
     def cursors() -> Cursors:
         return open_cursors(f"file:{folder / 'cursors'}")
 
-    return Opening(log, cursors, folder.exists)
+    return LogOpeners(log, cursors, folder.exists)
 
 
 class Live:
     """The server's end."""
 
     def __init__(
-        self, door: Door, topics: Publisher, path: Path, port: int, about: TopicCalls, told: list[Any]
+        self, door: StreamServer, topics: Publisher, path: Path, port: int, about: TopicMethods, told: list[Any]
     ) -> None:
         self.door = door
         self.about = about
@@ -61,13 +61,13 @@ class Live:
         self.path = path
         self.port = port
         self.trace: list[tuple[int, str]] = []
-        topics.moved_heard.append(lambda one, before, after: self.trace.append((one.number, str(after))))
+        topics.move_listeners.append(lambda one, before, after: self.trace.append((one.number, str(after))))
 
-    async def publish(self, *new: NewRecord) -> Stored:
+    async def publish(self, *new: NewRecord) -> PublishResult:
         """Past the door, as the bridges do."""
-        future: asyncio.Future[Stored] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[PublishResult] = asyncio.get_running_loop().create_future()
 
-        def done(stored: Stored | None, error: Exception | None) -> None:
+        def done(stored: PublishResult | None, error: Exception | None) -> None:
             future.set_exception(error) if error else future.set_result(stored)  # type: ignore[arg-type]
 
         self.topics.publish(new, done)
@@ -75,13 +75,13 @@ class Live:
 
     async def fill(self, count: int, size: int = 100, topics: tuple[str, ...] = ("a", "b", "c")) -> None:
         last = self.last
-        for begin in range(last, last + count, 100):
-            numbers = range(begin, min(begin + 100, last + count))
+        for register in range(last, last + count, 100):
+            numbers = range(register, min(register + 100, last + count))
             await self.publish(*(NewRecord(topics[n % len(topics)], b"%d" % (n + 1) + b"." * size) for n in numbers))
 
     @property
     def last(self) -> int:
-        return self.topics.opened().feed.log.last
+        return self.topics.ensure_open().feed.log.last
 
     def states(self, number: int = 1) -> list[str]:
         return [state for who, state in self.trace if who == number]
@@ -90,32 +90,32 @@ class Live:
 @asynccontextmanager
 async def live(
     folder: Path,
-    settings: Settings | None = None,
+    settings: TopicSettings | None = None,
     *,
     log: LogSettings = SMALL,
     tls: ssl.SSLContext | None = None,
-    limits: Limits | None = None,
+    limits: StreamLimits | None = None,
 ) -> AsyncIterator[Live]:
     loop = asyncio.get_running_loop()
     faults: list[dict[str, Any]] = []
     loop.set_exception_handler(lambda loop, context: faults.append(context))
-    topics = Publisher(opening(folder / "topics", log), loop_here(), settings or Settings())
+    topics = Publisher(opening(folder / "topics", log), loop_here(), settings or TopicSettings())
     clock, ids = SystemClock(), TimeOrderedIds()
-    verbs = Verbs(clock, ids)
-    desk = Desk(MemoryStore(), verbs, clock, loop.call_soon, loop.call_later)
-    welcome = Introduction("test", "here", "full", 16 << 20)
-    table = Calls(verbs)
+    verbs = QueueOperations(clock, ids)
+    desk = GroupCommitter(MemoryStore(), verbs, clock, loop.call_soon, loop.call_later)
+    welcome = ServerIdentity("test", "here", "full", 16 << 20)
+    table = MethodRegistry(verbs)
     told: list[Any] = []
-    about = TopicCalls(topics, clock)
-    about.begin(table, told.extend)
-    house = House(desk, clock, ids, table, welcome, topics=topics)
-    door = Door(house, limits or Limits())
-    topics.after_turn.append(door.flush)
+    about = TopicMethods(topics, clock)
+    about.register(table, told.extend)
+    house = ServerContext(desk, clock, ids, table, welcome, topics=topics)
+    door = StreamServer(house, limits or StreamLimits())
+    topics.after_commit.append(door.flush)
     topics.start()
     servers = [await listen_unix(door, folder / "s.sock"), await listen_tcp(door, "127.0.0.1", 0, tls)]
     port = servers[1].sockets[0].getsockname()[1]  # type: ignore[attr-defined]
-    topics.listening()
-    topics.online()
+    topics.mark_listening()
+    topics.mark_online()
     try:
         yield Live(door, topics, folder / "s.sock", port, about, told)
     finally:
@@ -131,7 +131,7 @@ async def live(
 class Said(NamedTuple):
     """What a subscriber was told that is no record; ``after``: how many records came before it."""
 
-    kind: Kind
+    kind: FrameKind
     request: int
     value: Any
     after: int
@@ -149,7 +149,7 @@ class Follower:
         self.said: list[Said] = []
         self.is_over = False
 
-    def send(self, kind: Kind, body: msgspec.Struct) -> int:
+    def send(self, kind: FrameKind, body: msgspec.Struct) -> int:
         self._number += 1
         self.writer.write(messages.frame(kind, self._number, body))
         return self._number
@@ -164,7 +164,7 @@ class Follower:
             if kind == records.KIND:
                 self.records.append(records.read_body(body))
             else:
-                self.said.append(Said(Kind(kind), request, messages.read(kind, body), len(self.records)))
+                self.said.append(Said(FrameKind(kind), request, messages.read(kind, body), len(self.records)))
         self.is_over = not data
         return bool(data)
 
@@ -174,14 +174,14 @@ class Follower:
                 pass
         assert is_so(), (self.said[-3:], self.sequences[-3:])
 
-    async def ask(self, kind: Kind, body: msgspec.Struct) -> Said:
+    async def ask(self, kind: FrameKind, body: msgspec.Struct) -> Said:
         number = self.send(kind, body)
         await self.until(lambda: any(one.request == number for one in self.said))
         return next(one for one in self.said if one.request == number)
 
     async def follow(self, *topics: str, start: str = "beginning", at: int = 0, **more: Any) -> Said:
         return await self.ask(
-            Kind.TOPIC_SUBSCRIBE,
+            FrameKind.TOPIC_SUBSCRIBE,
             messages.TopicSubscribe(list(topics), start=start, at=at, **{"progress_ms": 0, **more}),
         )
 
@@ -189,7 +189,7 @@ class Follower:
     def sequences(self) -> list[int]:
         return [record.sequence for record in self.records]
 
-    def told(self, kind: Kind) -> list[Any]:
+    def told(self, kind: FrameKind) -> list[Any]:
         return [one.value for one in self.said if one.kind is kind]
 
     async def close(self) -> None:

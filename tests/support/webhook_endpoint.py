@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 from tests.support.wait import soon
-from yirangmq.admin.registry import Calls
+from yirangmq.admin.registry import MethodRegistry
 from yirangmq.broker import policies
-from yirangmq.broker.group_commit import Desk
-from yirangmq.broker.operations import Verbs
+from yirangmq.broker.group_commit import GroupCommitter
+from yirangmq.broker.operations import QueueOperations
 from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.core.errors import NotFound
 from yirangmq.core.message import Counts
@@ -97,10 +97,10 @@ class Site:
     def __init__(self, tls: Callable[[], ssl.SSLContext] = ssl.create_default_context, networks: str = "any") -> None:
         loop = asyncio.get_running_loop()
         self.clock, self.ids = SystemClock(), TimeOrderedIds()
-        self.verbs = Verbs(self.clock, self.ids)
-        self.desk = Desk(MemoryStore(), self.verbs, self.clock, loop.call_soon, loop.call_later)
+        self.verbs = QueueOperations(self.clock, self.ids)
+        self.desk = GroupCommitter(MemoryStore(), self.verbs, self.clock, loop.call_soon, loop.call_later)
         self.secrets = {"shop": b"hush"}
-        self.calls = Calls(self.verbs)
+        self.calls = MethodRegistry(self.verbs)
         self.webhooks = Webhooks(self.desk, self.clock, self.secret, tls, read_networks(networks))
 
     def secret(self, name: str) -> bytes:
@@ -110,7 +110,7 @@ class Site:
             raise NotFound(f"there is no secret {name!r}") from None
 
     def start(self) -> None:
-        self.webhooks.begin(self.calls, set())
+        self.webhooks.register(self.calls, set())
         self.webhooks.start()
 
     async def do(self, work: Callable[[Transaction], Any]) -> Any:

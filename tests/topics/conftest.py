@@ -6,7 +6,7 @@ import pytest
 from tests.support.topic_pipes import SMALL, MakePublisherHarness, PublisherHarness, small
 from yirangmq.fsio.disk import Disk
 from yirangmq.stores.log.log import LogSettings
-from yirangmq.topics.ports import Settings
+from yirangmq.topics.ports import TopicSettings
 
 
 @pytest.fixture
@@ -14,7 +14,9 @@ def make_stage(tmp_path: Path) -> Iterator[MakePublisherHarness]:
     """A feed that turns when told; closed after the test."""
     made: list[PublisherHarness] = []
 
-    def make(settings: Settings | None = None, log: LogSettings = SMALL, disk: Disk | None = None) -> PublisherHarness:
+    def make(
+        settings: TopicSettings | None = None, log: LogSettings = SMALL, disk: Disk | None = None
+    ) -> PublisherHarness:
         made.append(PublisherHarness(tmp_path / "topics", settings or small(), log, disk))
         return made[-1]
 

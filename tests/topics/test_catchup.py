@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from yirangmq.topics.catchup import LIVE_SECONDS, Courtesy
+from yirangmq.topics.catchup import LIVE_SECONDS, CatchupRateLimiter
 
 
 class Clock:
@@ -14,14 +14,14 @@ class Clock:
 
 
 def test_without_live_records_nobody_waits() -> None:
-    courtesy = Courtesy(1000, Clock())
+    courtesy = CatchupRateLimiter(1000, Clock())
     courtesy.sent(1_000_000)
     assert courtesy.wait() == 0
 
 
 def test_beside_live_records_what_was_sent_is_waited_for() -> None:
     clock = Clock()
-    courtesy = Courtesy(1000, clock)
+    courtesy = CatchupRateLimiter(1000, clock)
     courtesy.live()
     assert courtesy.wait() == 0
     courtesy.sent(100)
@@ -33,10 +33,10 @@ def test_beside_live_records_what_was_sent_is_waited_for() -> None:
 
 
 def test_a_rate_of_nothing_is_no_limit() -> None:
-    courtesy = Courtesy(0, Clock())
+    courtesy = CatchupRateLimiter(0, Clock())
     courtesy.live()
     courtesy.sent(10**9)
-    assert not courtesy.is_asked
+    assert not courtesy.is_throttling
     assert courtesy.wait() == 0
 
 
@@ -44,7 +44,7 @@ def test_a_rate_of_nothing_is_no_limit() -> None:
 def test_all_together_never_send_more_than_the_rate(steps: list[tuple[int, float]]) -> None:
     """But for one step: it is known how large one was when it is done."""
     clock, rate = Clock(), 10_000
-    courtesy = Courtesy(rate, clock)
+    courtesy = CatchupRateLimiter(rate, clock)
     begin, sent = clock.now, 0
     for size, idle in steps:
         clock.now += idle

@@ -10,9 +10,9 @@ from tests.support.segment_log import make_log
 from tests.support.topic_pipes import Client, MakePublisherHarness, PublisherHarness, small
 from yirangmq.core.errors import BadInput, QueueError, Retired, Unavailable, WrongEpoch, WrongState
 from yirangmq.core.topic_filter import make_filter
-from yirangmq.core.topics import ClientState, Retention, Start
-from yirangmq.topics.cursors import floor_of
-from yirangmq.wire.frames import Kind
+from yirangmq.core.topics import Retention, Start, SubscriberState
+from yirangmq.topics.cursors import retention_floor
+from yirangmq.wire.frames import FrameKind
 
 DAY = 86400.0
 
@@ -20,7 +20,7 @@ DAY = 86400.0
 def confirm(stage: PublisherHarness, client: Client, sequence: int) -> tuple[int, QueueError | None]:
     told: list[tuple[int, QueueError | None]] = []
     stage.publisher.confirm(client.subscriber, sequence, lambda reached, error: told.append((reached, error)))
-    stage.turning.turn()
+    stage.turning.run_once()
     [answer] = told
     return answer
 
@@ -33,7 +33,7 @@ def follows(stage: PublisherHarness, name: str = "ledger", start: Start = Start.
 
 
 def subscribed(client: Client) -> object:
-    return next(value for kind, value in client.said if kind is Kind.TOPIC_SUBSCRIBED)
+    return next(value for kind, value in client.said if kind is FrameKind.TOPIC_SUBSCRIBED)
 
 
 def test_a_name_goes_on_after_what_it_has_confirmed(stage: PublisherHarness) -> None:
@@ -52,8 +52,8 @@ def test_a_name_is_written_down_before_it_is_told_that_it_follows(stage: Publish
     stage.fill(5, size=300)
     client = stage.client()
     client.follow(name="ledger", start=Start.NEW)
-    stage.turning.turn()
-    [cursor] = stage.publisher.opened().ledger.all()
+    stage.turning.run_once()
+    [cursor] = stage.publisher.ensure_open().cursor_committer.all()
     assert (cursor.name, cursor.sequence, cursor.filter) == ("ledger", 5, "*")
 
 
@@ -73,9 +73,9 @@ def test_confirmations_that_come_together_are_written_together(stage: PublisherH
     for number, client in enumerate(clients):
         for sequence in range(10 + number):
             stage.publisher.confirm(client.subscriber, sequence, lambda reached, error: heard.append(reached))
-    stage.turning.turn()
+    stage.turning.run_once()
     assert len(heard) == 33
-    assert [cursor.sequence for cursor in stage.publisher.opened().ledger.all()] == [9, 10, 11]
+    assert [cursor.sequence for cursor in stage.publisher.ensure_open().cursor_committer.all()] == [9, 10, 11]
 
 
 def test_who_has_no_name_confirms_nothing(stage: PublisherHarness) -> None:
@@ -102,8 +102,8 @@ def test_a_name_is_in_one_place_the_latest(stage: PublisherHarness) -> None:
     first = follows(stage)
     second = follows(stage)
     assert isinstance(first.pipe.error, Unavailable)
-    assert first.subscriber.state is ClientState.OFFLINE
-    assert second.subscriber.state is ClientState.ONLINE
+    assert first.subscriber.state is SubscriberState.OFFLINE
+    assert second.subscriber.state is SubscriberState.ONLINE
     stage.fill(1, size=300)
     stage.settle(second)
     assert second.sequences[-1] == 6
@@ -113,7 +113,7 @@ def test_a_name_that_recovers_is_cut_off_where_it_is(stage: PublisherHarness) ->
     stage.fill(50, size=300)
     first = stage.client(capacity=100)
     first.follow(name="ledger")
-    stage.turning.turn()
+    stage.turning.run_once()
     stage.work(0)
     assert first.subscriber.run is not None
     second = follows(stage)
@@ -130,7 +130,7 @@ def test_a_log_that_was_lost_is_another_feed(make_stage: MakePublisherHarness, t
     stage.fill(20, size=300)
     client = follows(stage)
     confirm(stage, client, 20)
-    epoch = stage.publisher.opened().feed.log.epoch
+    epoch = stage.publisher.ensure_open().feed.log.epoch
     cursors = (tmp_path / "topics" / "cursors").read_bytes()
     stage.close()
     shutil.rmtree(tmp_path / "topics")
@@ -150,7 +150,7 @@ def test_a_recovery_of_another_feed_is_refused(stage: PublisherHarness) -> None:
     client = follows(stage)
     with pytest.raises(WrongEpoch):
         stage.publisher.recover(client.subscriber, 1, "f" * 32, 1)
-    assert client.subscriber.state is ClientState.ONLINE
+    assert client.subscriber.state is SubscriberState.ONLINE
 
 
 def test_2_to_the_32_is_no_boundary(make_stage: MakePublisherHarness, tmp_path: Path) -> None:
@@ -177,11 +177,11 @@ def test_the_log_keeps_what_a_durable_subscriber_needs(make_stage: MakePublisher
     client = follows(stage)
     confirm(stage, client, 40)
     stage.turning.advance(60)
-    first = stage.publisher.opened().feed.log.first
+    first = stage.publisher.ensure_open().feed.log.first
     assert 1 < first <= 41, "whole segments go"
     client.pipe.close()
     stage.turning.advance(DAY)
-    assert stage.publisher.opened().feed.log.first == first
+    assert stage.publisher.ensure_open().feed.log.first == first
     assert follows(stage).sequences == list(range(41, 101))
 
 
@@ -195,14 +195,14 @@ def test_one_that_is_away_for_too_long_holds_nothing_back_and_is_told_both_numbe
     client.pipe.close()
     stage.turning.advance(8 * DAY)
     stage.turning.advance(60)
-    first = stage.publisher.opened().feed.log.first
+    first = stage.publisher.ensure_open().feed.log.first
     assert first > 41
     again = stage.client()
     again.follow(name="ledger")
-    stage.turning.turn()
+    stage.turning.run_once()
     assert isinstance(again.error, Retired)
     assert (again.error.asked, again.error.first) == (41, first)
-    assert again.subscriber.state is ClientState.CONNECTED
+    assert again.subscriber.state is SubscriberState.CONNECTED
     again.follow(name="ledger", resume=False)
     stage.settle(again)
     assert again.sequences == list(range(first, 101))
@@ -217,7 +217,7 @@ def test_one_that_is_connected_holds_the_log_however_quiet_it_is(make_stage: Mak
         stage.turning.advance(DAY)
     client.pipe.close()
     stage.turning.advance(2 * DAY)
-    assert stage.publisher.opened().feed.log.first <= 41
+    assert stage.publisher.ensure_open().feed.log.first <= 41
     assert follows(stage).sequences[0] == 41
 
 
@@ -228,12 +228,12 @@ def test_retention_that_passes_a_reader_is_told_to_it_with_both_numbers(make_sta
     client.follow()
     stage.work(0)
     stage.turning.advance(60)
-    first = stage.publisher.opened().feed.log.first
+    first = stage.publisher.ensure_open().feed.log.first
     assert first > 50
     for _ in range(500):
         stage.work(0)
         client.read(1 << 20)
-        stage.turning.turn()
+        stage.turning.run_once()
     assert isinstance(client.pipe.error, Retired)
     assert client.pipe.error.first == first
     assert client.pipe.error.asked == client.sequences[-1] + 1
@@ -249,10 +249,10 @@ def test_which_cursors_count() -> None:
         Cursor("new", ours, 9, "*", 100),
         Cursor("foreign", other, 1, "*", 100),
     ]
-    assert floor_of(cursors, ours, 50, frozenset()) == 10
-    assert floor_of(cursors, ours, 50, frozenset({"old"})) == 6
-    assert floor_of(cursors, ours, 0, frozenset()) == 6
-    assert floor_of([], ours, 0, frozenset()) is None
+    assert retention_floor(cursors, ours, 50, frozenset()) == 10
+    assert retention_floor(cursors, ours, 50, frozenset({"old"})) == 6
+    assert retention_floor(cursors, ours, 0, frozenset()) == 6
+    assert retention_floor([], ours, 0, frozenset()) is None
 
 
 def test_a_filter_may_change_with_the_next_subscription(stage: PublisherHarness) -> None:
@@ -261,5 +261,5 @@ def test_a_filter_may_change_with_the_next_subscription(stage: PublisherHarness)
     confirm(stage, client, 2)
     client.pipe.close()
     follows(stage, filter=make_filter(["b"]))
-    [cursor] = stage.publisher.opened().ledger.all()
+    [cursor] = stage.publisher.ensure_open().cursor_committer.all()
     assert (cursor.sequence, cursor.filter) == (2, "b")

@@ -9,9 +9,9 @@ from tests.support.loops import LOOPS, run_loop
 from tests.support.topic_server import Follower, Live, dial, live
 from tests.support.wait import soon
 from yirangmq.core.topics import NewRecord
-from yirangmq.topics.ports import Settings
+from yirangmq.topics.ports import TopicSettings
 from yirangmq.wire import messages
-from yirangmq.wire.frames import Kind
+from yirangmq.wire.frames import FrameKind
 
 pytestmark = pytest.mark.parametrize("kind", LOOPS)
 
@@ -24,12 +24,12 @@ def test_a_publish_is_confirmed_and_reaches_a_live_subscriber(kind: str, tmp_pat
     async def main() -> None:
         async with live(tmp_path) as server, dial(server) as follower, dial(server, tcp=True) as publisher:
             said = await follower.follow(start="new")
-            assert said.kind is Kind.TOPIC_SUBSCRIBED
+            assert said.kind is FrameKind.TOPIC_SUBSCRIBED
             assert (said.value.next, said.value.first, said.value.last) == (1, 1, 0)
             body = messages.TopicPublish(
                 [messages.RecordBody("a", b"1"), messages.RecordBody("b", b"2", "k", {"h": "v"})]
             )
-            stored = (await publisher.ask(Kind.TOPIC_PUBLISH, body)).value
+            stored = (await publisher.ask(FrameKind.TOPIC_PUBLISH, body)).value
             assert (stored.first, stored.last, stored.topics) == (1, 2, {"a": 1, "b": 1})
             assert stored.epoch == said.value.epoch
             await follower.until(lambda: len(follower.records) == 2)
@@ -53,11 +53,11 @@ def test_history_is_sent_first_then_what_came_meanwhile_then_live(kind: str, tmp
             await server.fill(10)
             await follower.until(lambda: len(follower.records) == 10_010)
             assert is_whole(follower, 1, 10_010)
-            [response] = follower.told(Kind.RECOVERY_RESPONSE)
-            [complete] = follower.told(Kind.RECOVERY_COMPLETE)
+            [response] = follower.told(FrameKind.RECOVERY_RESPONSE)
+            [complete] = follower.told(FrameKind.RECOVERY_COMPLETE)
             assert response.start == 1
             assert response.end == response.count == complete.sequence == complete.sent
-            place = next(one.after for one in follower.said if one.kind is Kind.RECOVERY_COMPLETE)
+            place = next(one.after for one in follower.said if one.kind is FrameKind.RECOVERY_COMPLETE)
             assert place == complete.sent
             await soon(lambda: server.states()[-1] == "online")
             assert server.states() == ["online", "recovering", "catching_up", "online"]
@@ -75,8 +75,8 @@ def test_a_filter_holds_live_and_in_recovery_and_is_counted(kind: str, tmp_path:
             await follower.until(lambda: len(follower.records) == 2000)
             assert follower.sequences == list(range(2, 6000, 3))
             assert [record.topic_sequence for record in follower.records] == list(range(1, 2001))
-            [response] = follower.told(Kind.RECOVERY_RESPONSE)
-            [complete] = follower.told(Kind.RECOVERY_COMPLETE)
+            [response] = follower.told(FrameKind.RECOVERY_RESPONSE)
+            [complete] = follower.told(FrameKind.RECOVERY_COMPLETE)
             assert response.count == complete.sent == (response.end + 1) // 3
 
     run_loop(main(), LOOPS[kind])
@@ -84,7 +84,7 @@ def test_a_filter_holds_live_and_in_recovery_and_is_counted(kind: str, tmp_path:
 
 def test_a_slow_reader_is_sent_the_rest_from_the_log_and_misses_nothing(kind: str, tmp_path: Path) -> None:
     async def main() -> None:
-        settings = Settings(buffer_bytes=100_000)
+        settings = TopicSettings(buffer_bytes=100_000)
         async with live(tmp_path, settings) as server, dial(server, receive=4096) as follower:
             await follower.follow(start="new")
             for _ in range(20):
@@ -96,7 +96,7 @@ def test_a_slow_reader_is_sent_the_rest_from_the_log_and_misses_nothing(kind: st
             assert is_whole(follower, 1, 2000)
             await soon(lambda: server.states()[-1] == "online")
             assert server.states()[:5] == ["online", "recovery_needed", "recovering", "catching_up", "online"]
-            assert {one.request for one in follower.said if one.kind is Kind.RECOVERY_RESPONSE} == {0}
+            assert {one.request for one in follower.said if one.kind is FrameKind.RECOVERY_RESPONSE} == {0}
             await server.fill(3)
             await follower.until(lambda: len(follower.records) == 2003)
             assert is_whole(follower, 1, 2003)
@@ -112,8 +112,8 @@ def test_a_recovery_can_be_asked_for(kind: str, tmp_path: Path) -> None:
             await follower.until(lambda: len(follower.records) == 10)
             await soon(lambda: server.states()[-1] == "online")
             follower.records.clear()
-            said = await follower.ask(Kind.RECOVERY_REQUEST, messages.RecoveryRequest(20))
-            assert said.kind is Kind.RECOVERY_RESPONSE
+            said = await follower.ask(FrameKind.RECOVERY_REQUEST, messages.TopicRecoveryRequest(20))
+            assert said.kind is FrameKind.RECOVERY_RESPONSE
             assert (said.value.start, said.value.end, said.value.count) == (21, 50, 30)
             await follower.until(lambda: len(follower.records) == 30)
             assert is_whole(follower, 21, 50)
@@ -144,9 +144,9 @@ def test_a_durable_subscriber_goes_on_where_it_confirmed(kind: str, tmp_path: Pa
             async with dial(server) as follower:
                 await follower.follow(name="ledger")
                 await follower.until(lambda: len(follower.records) == 20)
-                said = await follower.ask(Kind.CONFIRM, messages.Confirm(15))
-                assert (said.kind, said.value.sequence) == (Kind.CONFIRMED, 15)
-                back = await follower.ask(Kind.CONFIRM, messages.Confirm(3))
+                said = await follower.ask(FrameKind.CONFIRM, messages.Confirm(15))
+                assert (said.kind, said.value.sequence) == (FrameKind.CONFIRMED, 15)
+                back = await follower.ask(FrameKind.CONFIRM, messages.Confirm(3))
                 assert back.value.sequence == 15
             await server.fill(5)
             async with dial(server) as follower:
@@ -169,11 +169,11 @@ def test_unsubscribing_ends_it_and_another_may_begin(kind: str, tmp_path: Path) 
         async with live(tmp_path) as server, dial(server) as follower:
             await server.fill(2000)
             await follower.follow()
-            said = await follower.ask(Kind.UNSUBSCRIBE, messages.Unsubscribe())
+            said = await follower.ask(FrameKind.UNSUBSCRIBE, messages.Unsubscribe())
             assert said.value.value is True
             assert follower.sequences == list(range(1, len(follower.records) + 1))
             follower.records.clear()
-            again = await follower.ask(Kind.UNSUBSCRIBE, messages.Unsubscribe())
+            again = await follower.ask(FrameKind.UNSUBSCRIBE, messages.Unsubscribe())
             assert again.value.value is False
             await server.fill(5)
             await follower.follow(start="new")

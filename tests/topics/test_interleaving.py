@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.support.topic_pipes import Client, PublisherHarness, small
 from yirangmq.core.errors import QueueError
 from yirangmq.core.topic_filter import ALL, Filter, make_filter
-from yirangmq.core.topics import ClientState, NewRecord, Start
+from yirangmq.core.topics import NewRecord, Start, SubscriberState
 
 TOPICS = ("a", "b", "c")
 FILTERS = (ALL, make_filter(["b"]), make_filter(["a", "c*"]), make_filter(["nothing"]))
@@ -46,8 +46,8 @@ class FeedMachine(RuleBasedStateMachine):
         self.stage.turning.step()
 
     @rule()
-    def turn(self) -> None:
-        self.stage.turning.turn()
+    def run_once(self) -> None:
+        self.stage.turning.run_once()
 
     @rule(worker=st.integers(0, 1), times=st.integers(1, 5))
     def work(self, worker: int, times: int) -> None:
@@ -61,7 +61,7 @@ class FeedMachine(RuleBasedStateMachine):
         capacity=st.sampled_from([64, 500, 5000]),
     )
     def subscribe(self, filter: Filter, start: Start, capacity: int) -> None:
-        last = self.stage.publisher.opened().feed.log.last
+        last = self.stage.publisher.ensure_open().feed.log.last
         at = max(1, last // 2)
         client = self.stage.client(capacity)
         expected = Expected(client, filter)
@@ -80,9 +80,9 @@ class FeedMachine(RuleBasedStateMachine):
         """What comes before the answer is to be dropped, so everything on the way is read first."""
         chosen = data.draw(st.sampled_from(self.expected))
         client = chosen.client
-        last = self.stage.publisher.opened().feed.log.last
+        last = self.stage.publisher.ensure_open().feed.log.last
         after = data.draw(st.integers(max(0, chosen.next - 1), max(last, chosen.next - 1)))
-        is_online = client.subscriber.state is ClientState.ONLINE
+        is_online = client.subscriber.state is SubscriberState.ONLINE
         try:
             self.stage.publisher.recover(client.subscriber, after, "", 7)
         except QueueError:
@@ -107,7 +107,7 @@ class FeedMachine(RuleBasedStateMachine):
             self.stage.publisher.unsubscribe(subscriber, lambda: None)
         else:
             chosen.client.pipe.close()
-            assert subscriber.state is ClientState.OFFLINE
+            assert subscriber.state is SubscriberState.OFFLINE
 
     @invariant()
     def within_bounds(self) -> None:
@@ -135,9 +135,9 @@ class FeedMachine(RuleBasedStateMachine):
         self.stage.settle(*(one.client for one in self.expected))
         for one in self.expected:
             self.check(one, whole=True)
-            assert one.client.subscriber.state is ClientState.ONLINE
+            assert one.client.subscriber.state is SubscriberState.ONLINE
             assert not one.client.pipe.is_lent
-        assert self.stage.publisher.opened().feed.log.last == len(self.published)
+        assert self.stage.publisher.ensure_open().feed.log.last == len(self.published)
 
 
 TestInterleaving = FeedMachine.TestCase

@@ -17,7 +17,7 @@ from yirangmq.core.topics import Record
 from yirangmq.protocols import feed as layout
 from yirangmq.stores.log.log import SegmentLog
 from yirangmq.wire import messages, records
-from yirangmq.wire.frames import FrameReader, Kind
+from yirangmq.wire.frames import FrameKind, FrameReader
 
 pytestmark = pytest.mark.process
 KILLS = int(os.environ.get("YIRANGMQ_TOPIC_KILLS", "4"))
@@ -39,7 +39,7 @@ class Wire:
             self._socket.close()
             raise
 
-    def send(self, kind: Kind, body: Any) -> None:
+    def send(self, kind: FrameKind, body: Any) -> None:
         self._number += 1
         self._socket.sendall(messages.frame(kind, self._number, body))
 
@@ -84,10 +84,11 @@ class Publishing(threading.Thread):
             batch = [b"%d" % n for n in range(number, number + 16)]
             number += 16
             wire.send(
-                Kind.TOPIC_PUBLISH, messages.TopicPublish([messages.RecordBody("abc"[int(n) % 3], n) for n in batch])
+                FrameKind.TOPIC_PUBLISH,
+                messages.TopicPublish([messages.RecordBody("abc"[int(n) % 3], n) for n in batch]),
             )
             kind, stored = next(answers, (0, messages.TopicStored("", 0, 0, 0, {})))
-            if kind != Kind.TOPIC_STORED:
+            if kind != FrameKind.TOPIC_STORED:
                 return number
             self.confirmed |= dict(zip(range(stored.first, stored.last + 1), batch, strict=True))
         return number
@@ -114,7 +115,7 @@ class Durable(threading.Thread):
                 time.sleep(0.01)
                 continue
             try:
-                wire.send(Kind.TOPIC_SUBSCRIBE, self._ask)
+                wire.send(FrameKind.TOPIC_SUBSCRIBE, self._ask)
                 self._follow(wire)
             except OSError:
                 continue
@@ -123,14 +124,14 @@ class Durable(threading.Thread):
 
     def _follow(self, wire: Wire) -> None:
         for kind, value in wire.heard():
-            assert kind != Kind.ERROR, value
-            if kind == Kind.TOPIC_SUBSCRIBED:
+            assert kind != FrameKind.ERROR, value
+            if kind == FrameKind.TOPIC_SUBSCRIBED:
                 self.subscriptions += 1
             elif kind == records.KIND:
                 self._take(wire, value)
-            elif kind == Kind.PROGRESS:
+            elif kind == FrameKind.PROGRESS:
                 self.reached = value.sequence
-                wire.send(Kind.CONFIRM, messages.Confirm(value.sequence))
+                wire.send(FrameKind.CONFIRM, messages.Confirm(value.sequence))
             if self.is_over:
                 return
 
@@ -140,7 +141,7 @@ class Durable(threading.Thread):
             return
         self.taken.append(record)
         if len(self.taken) % 50 == 0:
-            wire.send(Kind.CONFIRM, messages.Confirm(record.sequence))
+            wire.send(FrameKind.CONFIRM, messages.Confirm(record.sequence))
 
 
 def kept(folder: Path) -> list[Record]:
@@ -185,9 +186,9 @@ def test_killed_again_and_again_every_subscriber_has_every_record_once(tmp_path:
 def publish(wire: Wire, count: int, size: int, topic: str = "a") -> None:
     answers = wire.heard()
     for _ in range(count):
-        wire.send(Kind.TOPIC_PUBLISH, messages.TopicPublish([messages.RecordBody(topic, b"x" * size)] * 50))
+        wire.send(FrameKind.TOPIC_PUBLISH, messages.TopicPublish([messages.RecordBody(topic, b"x" * size)] * 50))
         kind, value = next(answers)
-        assert kind == Kind.TOPIC_STORED, value
+        assert kind == FrameKind.TOPIC_STORED, value
 
 
 def test_a_server_that_stops_ends_a_recovery_with_a_whole_frame_and_a_word(tmp_path: Path) -> None:
@@ -197,16 +198,16 @@ def test_a_server_that_stops_ends_a_recovery_with_a_whole_frame_and_a_word(tmp_p
         publish(wire, 200, 2000)
         wire.close()
         following = Wire(path)
-        following.send(Kind.TOPIC_SUBSCRIBE, messages.TopicSubscribe(start="beginning"))
+        following.send(FrameKind.TOPIC_SUBSCRIBE, messages.TopicSubscribe(start="beginning"))
         heard = following.heard()
         first = [next(heard) for _ in range(20)]
-        assert first[0][0] == Kind.TOPIC_SUBSCRIBED
+        assert first[0][0] == FrameKind.TOPIC_SUBSCRIBED
         stopping = threading.Thread(target=server.stop)
         stopping.start()
         rest = list(heard)
         stopping.join(PATIENCE)
         following.close()
-        assert rest[-1][0] == Kind.BYE
+        assert rest[-1][0] == FrameKind.BYE
         sequences = [value.sequence for kind, value in [*first, *rest] if kind == records.KIND]
         assert sequences == list(range(1, len(sequences) + 1))
 
@@ -223,7 +224,7 @@ def test_memory_stays_flat_with_readers_that_stand_still(tmp_path: Path) -> None
         standing = [Wire(path) for _ in range(3)]
         for number, one in enumerate(standing):
             start = "beginning" if number else "new"
-            one.send(Kind.TOPIC_SUBSCRIBE, messages.TopicSubscribe(start=start, progress_ms=0))
+            one.send(FrameKind.TOPIC_SUBSCRIBE, messages.TopicSubscribe(start=start, progress_ms=0))
         publish(wire, 40, 2000)
         before = server.resident_bytes()
         publish(wire, 600, 2000)  # 60 MB
@@ -249,12 +250,12 @@ def test_the_feed_door_listens_on_a_socket_and_on_tcp_and_starts_with_the_log_th
         raw_unix.connect(str(tmp_path / "feed.sock"))
         for raw in (raw_unix, socket.create_connection(("127.0.0.1", port))):
             raw.settimeout(PATIENCE)
-            raw.sendall(layout.encode(layout.Subscription(1, 2, 0, "x")))
-            scanner = layout.Scanner(100)
+            raw.sendall(layout.encode(layout.FeedSubscribe(1, 2, 0, "x")))
+            scanner = layout.FeedDecoder(100)
             heard = list(scanner.feed(raw.recv(16)))
-            assert heard == [layout.SubscriptionOk(0, 2, 50)]
-            raw.sendall(layout.encode(layout.RecoveryRequest(1, 2, 40)))
+            assert heard == [layout.FeedSubscribeOk(0, 2, 50)]
+            raw.sendall(layout.encode(layout.FeedRecoveryRequest(1, 2, 40)))
             while len(heard) < 13:
                 heard += scanner.feed(raw.recv(1 << 16))
-            assert [one.global_seq for one in heard if isinstance(one, layout.TopicMessage)] == list(range(41, 51))
+            assert [one.global_seq for one in heard if isinstance(one, layout.FeedTopicMessage)] == list(range(41, 51))
             raw.close()

@@ -10,11 +10,11 @@ from tests.support.faulty_disk import UnwillingDisk
 from tests.support.topic_pipes import SMALL, MakePublisherHarness, PublisherHarness, small
 from yirangmq.core.errors import BadInput, StoreError, StoreFull, TooLarge, Unavailable
 from yirangmq.core.topic_filter import make_filter
-from yirangmq.core.topics import ClientState, Cursors, Log, NewRecord, PublisherState, Start
+from yirangmq.core.topics import Cursors, Log, NewRecord, PublisherState, Start, SubscriberState
 from yirangmq.stores.cursors import open_cursors
 from yirangmq.stores.log.log import SegmentLog
-from yirangmq.topics.ports import Settings
-from yirangmq.topics.publisher import Opening, Publisher
+from yirangmq.topics.ports import TopicSettings
+from yirangmq.topics.publisher import LogOpeners, Publisher
 from yirangmq.wire.frames import MAX_FRAME
 
 
@@ -22,8 +22,8 @@ def test_everything_published_in_one_turn_is_one_commit(stage: PublisherHarness)
     for number in range(5):
         stage.publish(NewRecord("a", b"%d" % number), NewRecord("b", b"x"))
     assert stage.stored == []
-    stage.turning.turn()
-    assert stage.publisher.opened().feed.commits == 1
+    stage.turning.run_once()
+    assert stage.publisher.ensure_open().feed.commits == 1
     answers = [(one.first, one.last, one.topics) for one in stage.stored if one]
     assert answers == [(2 * n + 1, 2 * n + 2, {"a": n + 1, "b": n + 1}) for n in range(5)]
     assert len({one.at_ns for one in stage.stored if one}) == 1
@@ -33,8 +33,8 @@ def test_a_commit_is_no_larger_than_it_should_be(stage: PublisherHarness) -> Non
     for _ in range(5):
         stage.publish(NewRecord("a", b"x" * 400))
     stage.publish(NewRecord("a", b"x" * 5000))
-    stage.turning.turn()
-    assert stage.publisher.opened().feed.commits == 4
+    stage.turning.run_once()
+    assert stage.publisher.ensure_open().feed.commits == 4
     assert [one.first for one in stage.stored if one] == [1, 2, 3, 4, 5, 6]
 
 
@@ -42,7 +42,7 @@ def test_what_is_wrong_with_one_is_no_fault_of_the_others(stage: PublisherHarnes
     stage.publish(NewRecord("a", b"1"))
     stage.publish(NewRecord("a", b"2"), NewRecord("no/slash", b"2"))
     stage.publish(NewRecord("a", b"3"))
-    stage.turning.turn()
+    stage.turning.run_once()
     assert [one and one.first for one in stage.stored] == [1, None, 2]
     [error] = stage.errors
     assert (type(error), error.field) == (BadInput, "topic")
@@ -62,10 +62,10 @@ def test_what_cannot_be_a_record_is_refused_by_its_field(
     stage: PublisherHarness, record: NewRecord, kind: type[BadInput], field: str
 ) -> None:
     stage.publish(record)
-    stage.turning.turn()
+    stage.turning.run_once()
     [error] = stage.errors
     assert (type(error), error.field) == (kind, field)
-    assert stage.publisher.opened().feed.log.last == 0
+    assert stage.publisher.ensure_open().feed.log.last == 0
 
 
 @pytest.mark.parametrize("count", [0, 10_001])
@@ -83,7 +83,7 @@ def test_those_who_want_the_same_are_sent_the_same_bytes(stage: PublisherHarness
         client.follow(filter, Start.NEW)
         client.pipe.send = sent.append  # type: ignore[method-assign,assignment]
     stage.publish(NewRecord("a", b"1"), NewRecord("b", b"2"), NewRecord("a", b"3"))
-    stage.turning.turn()
+    stage.turning.run_once()
     assert len(sent) == 4
     assert len({id(data) for data in sent}) == 2
 
@@ -95,7 +95,7 @@ def test_an_answer_that_fails_takes_no_other_with_it(stage: PublisherHarness) ->
     stage.publisher.publish([NewRecord("a", b"")], broken)
     stage.publish(NewRecord("a", b""))
     with pytest.raises(RuntimeError):
-        stage.turning.turn()
+        stage.turning.run_once()
     assert [one and one.first for one in stage.stored] == [2]
 
 
@@ -110,7 +110,7 @@ def test_a_full_disk_is_told_and_passes(make_stage: MakePublisherHarness) -> Non
     disk.start(lambda number, name: errno.ENOSPC if name == "write_at" else 0)
     for _ in range(3):
         stage.publish(NewRecord("a", b"x"))
-        stage.turning.turn()
+        stage.turning.run_once()
     assert {type(error) for error in stage.errors} == {StoreFull}
     assert str(stage.publisher.state) == PublisherState.ERROR
     assert "space" in stage.publisher.reason
@@ -127,19 +127,19 @@ def test_after_a_sync_that_failed_the_log_is_opened_again(make_stage: MakePublis
     disk = UnwillingDisk()
     stage = make_stage(log=SMALL._replace(durability="full"), disk=disk)
     stage.publish(NewRecord("a", b"1"))
-    stage.turning.turn()
+    stage.turning.run_once()
     client = stage.client()
     client.follow()
     stage.settle(client)
     disk.start(lambda number, name: errno.EIO if name == "fdatasync" else 0)
     stage.publish(NewRecord("a", b"lost"))
-    stage.turning.turn()
+    stage.turning.run_once()
     disk.start(lambda number, name: 0)
     assert [type(error) for error in stage.errors] == [StoreError]
     assert isinstance(client.pipe.error, Unavailable)
-    assert client.subscriber.state is ClientState.OFFLINE
+    assert client.subscriber.state is SubscriberState.OFFLINE
     stage.publish(NewRecord("a", b"2"))
-    stage.turning.turn()
+    stage.turning.run_once()
     assert str(stage.publisher.state) == PublisherState.ONLINE
     again = stage.client()
     again.follow()
@@ -174,28 +174,31 @@ class Opened:
 @pytest.mark.parametrize("fails", ["log", "cursors"])
 def test_a_step_of_the_start_that_fails_is_an_error_and_leaks_nothing(tmp_path: Path, fails: str) -> None:
     stage = PublisherHarness(tmp_path / "other", small())
-    opened = Opened(tmp_path / "topics", fails)
+    ensure_open = Opened(tmp_path / "topics", fails)
     threads = threading.active_count()
     publisher = Publisher(
-        Opening(opened.log, opened.cursors, lambda: True), stage.turning.loop(), small(), stage.publisher.aside
+        LogOpeners(ensure_open.log, ensure_open.cursors, lambda: True),
+        stage.turning.loop(),
+        small(),
+        stage.publisher.executor,
     )
     publisher.start()
     assert str(publisher.state) == PublisherState.ERROR
     assert publisher.reason == f"no {fails}"
-    publisher.listening()
-    publisher.online()
+    publisher.mark_listening()
+    publisher.mark_online()
     assert str(publisher.state) == PublisherState.ERROR, "it does not get online by listening"
     for _ in range(2):
         with pytest.raises(StoreError):
             publisher.publish([NewRecord("a", b"")], lambda stored, error: None)
-    assert len(opened.logs) == (fails == "cursors"), "who asks again at once is told the same, without another try"
-    for log in opened.logs:
+    assert len(ensure_open.logs) == (fails == "cursors"), "who asks again at once is told the same, without another try"
+    for log in ensure_open.logs:
         with pytest.raises(Unavailable):
             log.append([NewRecord("a", b"")])
-    opened._fails = ""
+    ensure_open._fails = ""
     stage.turning.advance(2)
     publisher.publish([NewRecord("a", b"")], lambda stored, error: None)
-    stage.turning.turn()
+    stage.turning.run_once()
     assert str(publisher.state) == PublisherState.ONLINE
     assert threading.active_count() <= threads
     publisher.close()
@@ -204,9 +207,9 @@ def test_a_step_of_the_start_that_fails_is_an_error_and_leaks_nothing(tmp_path: 
 
 def test_listening_that_fails_is_an_error(stage: PublisherHarness) -> None:
     publisher = Publisher(
-        Opening(lambda: stage.publisher.opened().feed.log, lambda: open_cursors("file:x"), lambda: False),
+        LogOpeners(lambda: stage.publisher.ensure_open().feed.log, lambda: open_cursors("file:x"), lambda: False),
         stage.turning.loop(),
-        Settings(),
+        TopicSettings(),
     )
     publisher.start()
     publisher.fail(StoreError("the address is in use"))
@@ -232,9 +235,9 @@ def test_a_publisher_that_stops_answers_what_was_asked_and_takes_no_more(stage: 
     with pytest.raises(Unavailable):
         stage.publish(NewRecord("a", b""))
     idle = [stage.publisher.is_idle]
-    stage.turning.turn()
+    stage.turning.run_once()
     assert [*idle, stage.publisher.is_idle] == [False, True]
     assert [one and one.first for one in stage.stored] == [1]
     stage.publisher.close()
     with pytest.raises(Unavailable):
-        stage.publisher.opened()
+        stage.publisher.ensure_open()

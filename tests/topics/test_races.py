@@ -14,9 +14,9 @@ from tests.support.topic_server import Follower, Live, dial, live
 from tests.support.wait import PATIENCE, soon
 from yirangmq.core.topic_filter import make_filter
 from yirangmq.core.topics import NewRecord
-from yirangmq.topics.ports import Settings
+from yirangmq.topics.ports import TopicSettings
 from yirangmq.wire import messages
-from yirangmq.wire.frames import Kind
+from yirangmq.wire.frames import FrameKind
 
 SECONDS = float(os.environ.get("YIRANGMQ_RACE_SECONDS", "2"))
 SEED = os.environ.get("YIRANGMQ_RACE_SEED", "")
@@ -32,7 +32,7 @@ class Feeding:
         self._server = server
         self._chance = chance
         self.is_over = False
-        server.topics.opened()
+        server.topics.ensure_open()
         self.topics: list[str] = []
 
     @property
@@ -64,7 +64,7 @@ class Visit:
         start = chance.choice(("new", "beginning", "sequence"))
         at = max(1, self._feeding.last - chance.randrange(3000))
         said = await follower.follow(*self._wanted, start=start, at=at, progress_ms=chance.choice((0, 250)))
-        assert said.kind is Kind.TOPIC_SUBSCRIBED, said
+        assert said.kind is FrameKind.TOPIC_SUBSCRIBED, said
         self._next = said.value.next
         for _ in range(chance.randrange(60)):
             await self._do_something()
@@ -87,8 +87,8 @@ class Visit:
         """What comes before the answer will come again."""
         follower = self._follower
         after = max(self._next - 1, (follower.sequences or [self._next - 1])[-1] - self._chance.randrange(50))
-        said = await follower.ask(Kind.RECOVERY_REQUEST, messages.RecoveryRequest(after))
-        if said.kind is Kind.RECOVERY_RESPONSE:
+        said = await follower.ask(FrameKind.RECOVERY_REQUEST, messages.TopicRecoveryRequest(after))
+        if said.kind is FrameKind.RECOVERY_RESPONSE:
             self._check(follower.sequences[: said.after])
             follower.records = follower.records[said.after :]
             self._next = after + 1
@@ -127,7 +127,7 @@ async def visit_again_and_again(server: Live, feeding: Feeding, chance: random.R
 def test_whatever_clients_do_nobody_misses_anything(kind: str, tmp_path: Path) -> None:
     async def main() -> None:
         seed = random.Random(kind + SEED).randrange(1 << 30)
-        settings = Settings(buffer_bytes=30_000, commit_bytes=20_000)
+        settings = TopicSettings(buffer_bytes=30_000, commit_bytes=20_000)
         async with live(tmp_path, settings) as server:
             feeding = Feeding(server, random.Random(seed))
             publishing = asyncio.create_task(feeding.run())
@@ -143,8 +143,8 @@ def test_whatever_clients_do_nobody_misses_anything(kind: str, tmp_path: Path) -
             states = {state for _, state in server.trace}
             assert states >= {"recovery_needed", "recovering", "catching_up", "offline"}
             await soon(lambda: not server.door.connections)
-            parts = server.topics.opened()
-            await soon(lambda: parts.follows.is_idle and not parts.follows.subscribers)
+            parts = server.topics.ensure_open()
+            await soon(lambda: parts.lifecycle.is_idle and not parts.lifecycle.subscribers)
             assert parts.feed.tail.first == 0
             assert parts.feed.log.last == len(feeding.topics)
 

@@ -4,16 +4,16 @@ from dataclasses import replace
 
 from tests.support.topic_pipes import SMALL, Client, MakePublisherHarness, PublisherHarness, small
 from yirangmq.core.topic_filter import make_filter
-from yirangmq.core.topics import ClientState, NewRecord, Start
-from yirangmq.topics.ports import Pace, Settings
+from yirangmq.core.topics import NewRecord, Start, SubscriberState
+from yirangmq.topics.ports import CatchupPacing, TopicSettings
 from yirangmq.wire import messages
-from yirangmq.wire.frames import Kind
+from yirangmq.wire.frames import FrameKind
 from yirangmq.wire.messages import frame
 
-ANSWER = frame(Kind.CONFIRMED, 3, messages.Confirmed(1))
+ANSWER = frame(FrameKind.CONFIRMED, 3, messages.Confirmed(1))
 
 
-def told(client: Client, kind: Kind) -> list[object]:
+def told(client: Client, kind: FrameKind) -> list[object]:
     return [value for one, value in client.said if one is kind]
 
 
@@ -24,8 +24,8 @@ def test_the_target_is_what_is_on_disk_when_recovery_begins(stage: PublisherHarn
     client.follow()
     stage.fill(5)
     stage.settle(client)
-    [response] = told(client, Kind.RECOVERY_RESPONSE)
-    [complete] = told(client, Kind.RECOVERY_COMPLETE)
+    [response] = told(client, FrameKind.RECOVERY_RESPONSE)
+    [complete] = told(client, FrameKind.RECOVERY_COMPLETE)
     assert (response.start, response.end, response.count) == (1, 10, 10)  # type: ignore[attr-defined]
     assert complete.sequence == complete.sent == 10  # type: ignore[attr-defined]
     assert client.sequences == list(range(1, 16))
@@ -43,10 +43,10 @@ def test_what_is_committed_between_the_last_look_of_the_worker_and_the_take_over
         client.read(1 << 20)
     assert client.subscriber.run is not None
     assert client.subscriber.run.cursor == 10
-    stage.turning.turn()  # first the commit, then the take-over
+    stage.turning.run_once()  # first the commit, then the take-over
     client.read(1 << 20)
     assert client.sequences == list(range(1, 12))
-    assert client.subscriber.state is ClientState.ONLINE
+    assert client.subscriber.state is SubscriberState.ONLINE
 
 
 def test_what_no_longer_fits_in_memory_meanwhile_comes_from_the_log(stage: PublisherHarness) -> None:
@@ -58,7 +58,7 @@ def test_what_no_longer_fits_in_memory_meanwhile_comes_from_the_log(stage: Publi
     for _ in range(10):
         stage.work(0)
         client.read(1 << 20)
-    stage.turning.turn()
+    stage.turning.run_once()
     assert client.subscriber.run is not None
     stage.settle(client)
     assert client.sequences == list(range(1, 12))
@@ -69,7 +69,7 @@ def test_a_subscriber_that_lags_goes_back_to_the_log_and_returns(stage: Publishe
     client = stage.client(capacity=200)
     client.follow(start=Start.NEW)
     stage.fill(100)
-    assert client.subscriber.state is ClientState.RECOVERY_NEEDED
+    assert client.subscriber.state is SubscriberState.RECOVERY_NEEDED
     assert len(client.pipe.waiting) <= stage.settings.buffer_bytes
     stage.settle(client)
     assert client.sequences == list(range(1, 101))
@@ -86,7 +86,7 @@ def test_a_stalled_client_delays_nobody_even_with_one_worker(make_stage: MakePub
         other.follow(make_filter(["a"]))
     stage.settle(*others)
     assert [other.sequences for other in others] == [list(range(1, 201))] * 2
-    assert stalled.subscriber.state is ClientState.RECOVERING
+    assert stalled.subscriber.state is SubscriberState.RECOVERING
     stage.settle(stalled, *others)
     assert stalled.sequences == list(range(1, 201))
 
@@ -113,15 +113,15 @@ def test_workers_are_chosen_in_turn(make_stage: MakePublisherHarness) -> None:
     clients = [stage.client() for _ in range(7)]
     for client in clients:
         client.follow()
-    assert [worker.begun for worker in stage.publisher.opened().follows.workers] == [3, 2, 2]
+    assert [worker.started for worker in stage.publisher.ensure_open().lifecycle.workers] == [3, 2, 2]
     for number in range(3):
         stage.work(number)
-    stage.turning.turn()
-    assert all(client.subscriber.state is ClientState.ONLINE for client in clients)
+    stage.turning.run_once()
+    assert all(client.subscriber.state is SubscriberState.ONLINE for client in clients)
 
 
 def test_a_client_that_takes_nothing_for_too_long_is_given_up(make_stage: MakePublisherHarness) -> None:
-    stage = make_stage(replace(small(workers=1), pace=Pace(700, 60.0, threaded=False, beside_live=0)))
+    stage = make_stage(replace(small(workers=1), pacing=CatchupPacing(700, 60.0, threaded=False, live_rate_limit=0)))
     stage.fill(100)
     recovering, lagging = stage.client(capacity=100), stage.client(capacity=100)
     recovering.follow()
@@ -129,8 +129,8 @@ def test_a_client_that_takes_nothing_for_too_long_is_given_up(make_stage: MakePu
     stage.fill(100)
     stage.work()
     assert [one.subscriber.state for one in (recovering, lagging)] == [
-        ClientState.RECOVERING,
-        ClientState.RECOVERY_NEEDED,
+        SubscriberState.RECOVERING,
+        SubscriberState.RECOVERY_NEEDED,
     ]
     stage.turning.advance(59)
     stage.work()
@@ -138,9 +138,9 @@ def test_a_client_that_takes_nothing_for_too_long_is_given_up(make_stage: MakePu
     assert lagging.pipe.is_open
     stage.turning.advance(2)
     stage.work()
-    stage.turning.turn()
+    stage.turning.run_once()
     assert (recovering.pipe.cuts, lagging.pipe.cuts) == (["stalled"], ["stalled"])
-    assert stage.publisher.opened().follows.subscribers == {}
+    assert stage.publisher.ensure_open().lifecycle.subscribers == {}
 
 
 def test_one_wake_up_is_enough_for_any_number_of_recoveries(make_stage: MakePublisherHarness) -> None:
@@ -151,8 +151,8 @@ def test_one_wake_up_is_enough_for_any_number_of_recoveries(make_stage: MakePubl
     for client in clients:
         client.follow()
     stage.work()
-    stage.turning.turn()
-    assert {client.subscriber.state for client in clients} == {ClientState.ONLINE}
+    stage.turning.run_once()
+    assert {client.subscriber.state for client in clients} == {SubscriberState.ONLINE}
 
 
 def test_a_client_that_leaves_in_the_middle_is_let_go_of(stage: PublisherHarness) -> None:
@@ -164,13 +164,13 @@ def test_a_client_that_leaves_in_the_middle_is_let_go_of(stage: PublisherHarness
     run = client.subscriber.run
     assert run is not None
     client.pipe.close()
-    assert client.subscriber.state is ClientState.OFFLINE
+    assert client.subscriber.state is SubscriberState.OFFLINE
     for _ in range(3):
         stage.work(0)
         stage.work(1)
-        stage.turning.turn()
-    assert stage.publisher.opened().follows.is_idle
-    assert stage.publisher.opened().feed.tail.first == 0, "nothing is kept for nobody"
+        stage.turning.run_once()
+    assert stage.publisher.ensure_open().lifecycle.is_idle
+    assert stage.publisher.ensure_open().feed.tail.first == 0, "nothing is kept for nobody"
 
 
 def test_answers_wait_for_the_end_of_a_frame(stage: PublisherHarness) -> None:
@@ -185,7 +185,7 @@ def test_answers_wait_for_the_end_of_a_frame(stage: PublisherHarness) -> None:
         client.read(77)
     stage.settle(client)
     assert client.sequences == list(range(1, 41))
-    assert len(told(client, Kind.CONFIRMED)) == 200
+    assert len(told(client, FrameKind.CONFIRMED)) == 200
 
 
 def test_a_filtered_subscriber_hears_how_far_the_feed_is(stage: PublisherHarness) -> None:
@@ -196,13 +196,14 @@ def test_a_filtered_subscriber_hears_how_far_the_feed_is(stage: PublisherHarness
     stage.fill(20)
     stage.turning.advance(2)
     stage.settle(client)
-    [said] = told(client, Kind.PROGRESS)
+    [said] = told(client, FrameKind.PROGRESS)
     assert (said.sequence, said.sent, said.last) == (43, 3, 43)  # type: ignore[attr-defined]
 
 
 def test_a_long_recovery_tells_how_far_it_is(make_stage: MakePublisherHarness) -> None:
     stage = make_stage(
-        Settings(workers=1, pace=Pace(300_000, threaded=False, beside_live=0)), SMALL._replace(segment_bytes=1 << 20)
+        TopicSettings(workers=1, pacing=CatchupPacing(300_000, threaded=False, live_rate_limit=0)),
+        SMALL._replace(segment_bytes=1 << 20),
     )
     stage.fill(400, size=3000)
     client = stage.client()
@@ -211,7 +212,7 @@ def test_a_long_recovery_tells_how_far_it_is(make_stage: MakePublisherHarness) -
         stage.turning.now += 2
         stage.work()
         client.read(1 << 20)
-    assert len(told(client, Kind.PROGRESS)) >= 3
+    assert len(told(client, FrameKind.PROGRESS)) >= 3
     stage.settle(client)
     assert client.sequences == list(range(1, 401))
 
@@ -219,12 +220,12 @@ def test_a_long_recovery_tells_how_far_it_is(make_stage: MakePublisherHarness) -
 def test_nothing_to_recover_is_said_as_well(stage: PublisherHarness) -> None:
     client = stage.client()
     client.follow()
-    assert told(client, Kind.RECOVERY_RESPONSE) == []
+    assert told(client, FrameKind.RECOVERY_RESPONSE) == []
     stage.fill(2)
     stage.publisher.recover(client.subscriber, 2, "", 9)
     stage.settle(client)
-    [response] = told(client, Kind.RECOVERY_RESPONSE)
-    [complete] = told(client, Kind.RECOVERY_COMPLETE)
+    [response] = told(client, FrameKind.RECOVERY_RESPONSE)
+    [complete] = told(client, FrameKind.RECOVERY_COMPLETE)
     assert (response.start, response.end, response.count) == (3, 2, 0)  # type: ignore[attr-defined]
     assert (complete.sequence, complete.sent) == (2, 0)  # type: ignore[attr-defined]
     assert client.sequences == [1, 2]
@@ -233,7 +234,7 @@ def test_nothing_to_recover_is_said_as_well(stage: PublisherHarness) -> None:
 def test_reading_history_while_publishing_disturbs_no_writer(stage: PublisherHarness) -> None:
     """The public store shares one file position: ten puts, read the third, two more, and four are unreadable."""
     stage.fill(10)
-    reader = stage.publisher.opened().feed.log.reader()
+    reader = stage.publisher.ensure_open().feed.log.reader()
     assert next(iter(reader.records(3))).sequence == 3
     stage.fill(2)
     assert [record.sequence for record in reader.records(1)] == list(range(1, 13))
@@ -248,7 +249,7 @@ def test_who_unsubscribes_while_it_waits_for_a_worker_may_begin_anew(stage: Publ
     client = stage.client(capacity=200)
     client.follow(start=Start.NEW)
     stage.fill(100)
-    assert client.subscriber.is_lending
+    assert client.subscriber.is_detaching
     over: list[bool] = []
     assert stage.publisher.unsubscribe(client.subscriber, lambda: over.append(True))
     assert over == [True]
@@ -257,9 +258,9 @@ def test_who_unsubscribes_while_it_waits_for_a_worker_may_begin_anew(stage: Publ
     stage.settle(client)
     stage.fill(3)
     stage.settle(client)
-    begun = [n for n, (kind, _) in enumerate(client.said) if kind is Kind.TOPIC_SUBSCRIBED]
-    assert len(begun) == 2
+    started = [n for n, (kind, _) in enumerate(client.said) if kind is FrameKind.TOPIC_SUBSCRIBED]
+    assert len(started) == 2
     assert client.sequences[old:][-3:] == [101, 102, 103]
     assert len(set(client.sequences)) == len(client.sequences)
-    assert client.subscriber.state is ClientState.ONLINE
+    assert client.subscriber.state is SubscriberState.ONLINE
     assert client.subscriber.recoveries == 0

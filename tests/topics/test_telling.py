@@ -10,14 +10,14 @@ from tests.support.segment_log import sent
 from tests.support.topic_server import Live, dial, live
 from tests.support.wait import soon
 from yirangmq.clock import SystemClock
-from yirangmq.core.events import FeedMoved
+from yirangmq.core.events import TopicStateChanged
 from yirangmq.core.topics import NewRecord
 from yirangmq.observe.events import describe
 from yirangmq.observe.metrics import Histogram, Metrics
 from yirangmq.observe.prometheus import METRICS, page
 from yirangmq.stores.log import reader
 from yirangmq.stores.log.log import LogSettings, SegmentLog
-from yirangmq.topics.ports import Settings
+from yirangmq.topics.ports import TopicSettings
 from yirangmq.wire.records import RecordReader
 
 
@@ -36,7 +36,7 @@ def test_every_change_of_state_is_an_event(tmp_path: Path) -> None:
                 await follower.until(lambda: len(follower.records) == 10)
                 await soon(lambda: server.states()[-1] == "online")
             await soon(lambda: server.states()[-1] == "offline")
-            told = [(one.who, one.before, one.after) for one in server.told if isinstance(one, FeedMoved)]
+            told = [(one.who, one.before, one.after) for one in server.told if isinstance(one, TopicStateChanged)]
             assert told == [
                 ("publisher", "", "starting"),
                 ("publisher", "starting", "listening"),
@@ -57,10 +57,10 @@ def test_every_change_of_state_is_an_event(tmp_path: Path) -> None:
 
 def test_health_lag_is_degraded_for_a_subscriber_too_far_behind(tmp_path: Path) -> None:
     async def main() -> None:
-        settings = Settings(buffer_bytes=100_000, lag_limit=100)
+        settings = TopicSettings(buffer_bytes=100_000, lag_limit=100)
         late: list[tuple[str, int]] = []
         async with live(tmp_path, settings) as server, dial(server, receive=4096) as follower:
-            server.topics.lag_heard.append(lambda one, lag: late.append((one.name, lag)))
+            server.topics.lag_listeners.append(lambda one, lag: late.append((one.name, lag)))
             await follower.follow(name="ledger", start="new")
             assert server.about.reasons() == []
             await server.fill(6000, 1000)  # more than its socket holds
@@ -100,12 +100,12 @@ def test_the_metrics_are_those_of_the_table(tmp_path: Path) -> None:
 
 def test_which_bound_a_share_did_not_pass() -> None:
     histogram = Histogram((1, 2, 5))
-    assert histogram.at_most(0.5) is None
+    assert histogram.quantile(0.5) is None
     for value in (1, 1, 1, 2, 2, 2, 2, 2, 2, 4):
         histogram.observe(value)
-    assert [histogram.at_most(share) for share in (0.3, 0.5, 0.9, 0.99)] == [1, 2, 2, 5]
+    assert [histogram.quantile(share) for share in (0.3, 0.5, 0.9, 0.99)] == [1, 2, 2, 5]
     histogram.observe(9)
-    assert histogram.at_most(0.999) is None
+    assert histogram.quantile(0.999) is None
 
 
 # -- the log as a recovery reads it -----------------------------------------------------------------------------------
@@ -127,7 +127,7 @@ def test_pieces_of_a_size_end_where_frames_end(tmp_path: Path) -> None:
 def test_a_long_way_through_what_nobody_wants_gives_signs_of_life(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reader, "LONG_WAY", 10_000)
+    monkeypatch.setattr(reader, "MAX_SKIPPED_BYTES", 10_000)
     with SegmentLog(tmp_path / "log", LogSettings(1 << 20, "os", ahead=False)) as log:
         for number in range(100):
             log.append([NewRecord("wanted" if number in (50, 99) else "other", b"x" * 1000)])

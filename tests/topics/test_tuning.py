@@ -11,17 +11,17 @@ from tests.support.loops import LOOPS, run_loop
 from tests.support.topic_pipes import MakePublisherHarness, PublisherHarness, small
 from tests.support.topic_server import Follower, dial, live
 from tests.support.wait import soon
-from yirangmq.admin.topics import LEAST_BUFFER, MOST_WORKERS
+from yirangmq.admin.topics import MAX_WORKERS, MIN_BUFFER
 from yirangmq.config.config import Config
-from yirangmq.core.topics import ClientState
+from yirangmq.core.topics import SubscriberState
 from yirangmq.server.topics import settings_of
-from yirangmq.topics.ports import Settings
+from yirangmq.topics.ports import TopicSettings
 from yirangmq.wire import messages
-from yirangmq.wire.frames import Kind
+from yirangmq.wire.frames import FrameKind
 
 
-def begun(stage: PublisherHarness) -> list[int]:
-    return [worker.begun for worker in stage.publisher.opened().follows.workers]
+def started(stage: PublisherHarness) -> list[int]:
+    return [worker.started for worker in stage.publisher.ensure_open().lifecycle.workers]
 
 
 def recovery_threads() -> int:
@@ -29,9 +29,9 @@ def recovery_threads() -> int:
 
 
 def test_the_settings_say_how_many_workers_there_are() -> None:
-    assert settings_of(Config(data="d")).workers == Settings().workers == 2
+    assert settings_of(Config(data="d")).workers == TopicSettings().workers == 2
     assert settings_of(Config(data="d", recovery_workers=3)).workers == 3
-    assert settings_of(Config(data="d", client_memory_bytes=99_000_000)).most_buffer_bytes == 99_000_000
+    assert settings_of(Config(data="d", client_memory_bytes=99_000_000)).max_buffer_bytes == 99_000_000
 
 
 def test_more_workers_share_what_comes_from_then_on(make_stage: MakePublisherHarness) -> None:
@@ -43,11 +43,11 @@ def test_more_workers_share_what_comes_from_then_on(make_stage: MakePublisherHar
     others = [stage.client() for _ in range(5)]
     for client in others:
         client.follow()
-    assert sorted(begun(stage)) == [2, 2, 2]
+    assert sorted(started(stage)) == [2, 2, 2]
     for number in range(3):
         stage.work(number)
-    stage.turning.turn()
-    assert all(client.subscriber.state is ClientState.ONLINE for client in (first, *others))
+    stage.turning.run_once()
+    assert all(client.subscriber.state is SubscriberState.ONLINE for client in (first, *others))
 
 
 @pytest.mark.parametrize("kind", LOOPS)
@@ -68,7 +68,7 @@ def test_many_clients_and_two_threads_then_one_and_all_recover(kind: str, tmp_pa
                 await client.until(lambda client=client: len(client.records) == 500)  # type: ignore[misc]
                 assert client.sequences == list(range(1, 501))
             await soon(lambda: recovery_threads() - before == 1)  # the others went when they had nothing left to do
-            assert len(server.topics.opened().follows.workers) == 1
+            assert len(server.topics.ensure_open().lifecycle.workers) == 1
 
     run_loop(main(), LOOPS[kind])
 
@@ -77,8 +77,8 @@ def test_a_buffer_that_was_made_small_sends_a_slow_reader_back_to_the_log(tmp_pa
     async def main() -> None:
         async with live(tmp_path) as server, dial(server) as asking, dial(server, receive=4096) as slow:
             await slow.follow(start="new")
-            found = await _tune(asking, buffer_bytes=LEAST_BUFFER, lag_limit=7)
-            assert found == {"recovery_workers": 2, "buffer_bytes": LEAST_BUFFER, "lag_limit": 7}
+            found = await _tune(asking, buffer_bytes=MIN_BUFFER, lag_limit=7)
+            assert found == {"recovery_workers": 2, "buffer_bytes": MIN_BUFFER, "lag_limit": 7}
             await server.fill(2000, size=1000)
             await slow.until(lambda: len(slow.records) == 2000)
             assert slow.sequences == list(range(1, 2001))
@@ -91,9 +91,9 @@ def test_a_buffer_that_was_made_small_sends_a_slow_reader_back_to_the_log(tmp_pa
     ("name", "value"),
     [
         ("recovery_workers", 0),
-        ("recovery_workers", MOST_WORKERS + 1),
-        ("buffer_bytes", LEAST_BUFFER - 1),
-        ("buffer_bytes", Settings().most_buffer_bytes + 1),
+        ("recovery_workers", MAX_WORKERS + 1),
+        ("buffer_bytes", MIN_BUFFER - 1),
+        ("buffer_bytes", TopicSettings().max_buffer_bytes + 1),
         ("lag_limit", -1),
         ("workers", 3),
     ],
@@ -101,16 +101,16 @@ def test_a_buffer_that_was_made_small_sends_a_slow_reader_back_to_the_log(tmp_pa
 def test_nonsense_changes_nothing(tmp_path: Path, name: str, value: int) -> None:
     async def main() -> None:
         async with live(tmp_path) as server, dial(server) as asking:
-            said = await asking.ask(Kind.CALL, messages.Call("topic_tune", {name: value}))
-            assert said.kind is Kind.ERROR
+            said = await asking.ask(FrameKind.CALL, messages.Call("topic_tune", {name: value}))
+            assert said.kind is FrameKind.ERROR
             assert said.value.field == name
-            assert server.topics.settings == Settings()
+            assert server.topics.settings == TopicSettings()
 
     run_loop(main())
 
 
 async def _tune(asking: Follower, **values: int) -> dict[str, int]:
-    said = await asking.ask(Kind.CALL, messages.Call("topic_tune", values))
-    assert said.kind is Kind.RESULT, said
+    said = await asking.ask(FrameKind.CALL, messages.Call("topic_tune", values))
+    assert said.kind is FrameKind.RESULT, said
     found: dict[str, int] = said.value.value
     return found

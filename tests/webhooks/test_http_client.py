@@ -3,14 +3,14 @@
 import pytest
 
 from yirangmq.webhooks.http_client import (
-    KEPT,
-    LONGEST_BODY,
-    LONGEST_HEAD,
-    LONGEST_HOLD,
-    Answer,
-    BadAnswer,
-    NoAnswer,
-    judged,
+    KEPT_BODY_BYTES,
+    MAX_BODY,
+    MAX_HEAD,
+    MAX_HOLD_SECONDS,
+    BadResponse,
+    NoResponse,
+    WebhookResponse,
+    response_outcome,
     retry_after,
 )
 
@@ -18,8 +18,8 @@ NOW = 1_768_296_060.0
 """Tue, 13 Jan 2026 09:21:00 GMT"""
 
 
-def fed(data: bytes, step: int = 1) -> Answer:
-    answer = Answer()
+def fed(data: bytes, step: int = 1) -> WebhookResponse:
+    answer = WebhookResponse()
     for begin in range(0, len(data), step):
         answer.feed(data[begin : begin + step])
     return answer
@@ -27,7 +27,7 @@ def fed(data: bytes, step: int = 1) -> Answer:
 
 @pytest.mark.parametrize("step", [1, 7, 10_000])
 @pytest.mark.parametrize(
-    ("data", "status", "body", "stays"),
+    ("data", "status", "body", "keeps_alive"),
     [
         (b"HTTP/1.1 204 No Content\r\n\r\n", 204, b"", True),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", 200, b"ok", True),
@@ -37,36 +37,36 @@ def fed(data: bytes, step: int = 1) -> Answer:
         (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n", 503, b"", True),
     ],
 )
-def test_an_answer_is_read_in_any_pieces(data: bytes, status: int, body: bytes, stays: bool, step: int) -> None:
+def test_an_answer_is_read_in_any_pieces(data: bytes, status: int, body: bytes, keeps_alive: bool, step: int) -> None:
     answer = fed(data, step)
-    assert (answer.is_complete, answer.status, answer.body, answer.stays) == (True, status, body, stays)
+    assert (answer.is_complete, answer.status, answer.body, answer.keeps_alive) == (True, status, body, keeps_alive)
 
 
 def test_an_answer_without_a_length_ends_with_its_connection() -> None:
     answer = fed(b"HTTP/1.1 200 OK\r\n\r\nsome")
     assert not answer.is_complete
-    answer.ended()
-    assert (answer.is_complete, answer.body, answer.stays) == (True, b"some", False)
+    answer.on_connection_end()
+    assert (answer.is_complete, answer.body, answer.keeps_alive) == (True, b"some", False)
 
 
 def test_a_body_without_end_is_read_for_a_while_and_kept_for_less() -> None:
     answer = fed(b"HTTP/1.1 200 OK\r\n\r\n", 100)
     while not answer.is_complete:
         answer.feed(b"x" * 10_000)
-    assert len(answer.body) == KEPT < LONGEST_BODY
-    assert not answer.stays
+    assert len(answer.body) == KEPT_BODY_BYTES < MAX_BODY
+    assert not answer.keeps_alive
 
 
 def test_what_is_no_answer_is_refused() -> None:
-    with pytest.raises(BadAnswer):
+    with pytest.raises(BadResponse):
         fed(b"SSH-2.0-hello\r\n")
-    with pytest.raises(NoAnswer):
-        Answer().ended()
+    with pytest.raises(NoResponse):
+        WebhookResponse().on_connection_end()
     half = fed(b"HTTP/1.1 200 OK\r\n")
-    with pytest.raises(BadAnswer, match="in the middle"):
-        half.ended()
-    with pytest.raises(BadAnswer, match="too long"):
-        fed(b"HTTP/1.1 200 OK\r\n" + b"X: " + b"y" * LONGEST_HEAD, 1000)
+    with pytest.raises(BadResponse, match="in the middle"):
+        half.on_connection_end()
+    with pytest.raises(BadResponse, match="too long"):
+        fed(b"HTTP/1.1 200 OK\r\n" + b"X: " + b"y" * MAX_HEAD, 1000)
 
 
 # -- meaning ----------------------------------------------------------------------------------------------------------
@@ -81,14 +81,14 @@ def test_what_is_no_answer_is_refused() -> None:
     ],
 )
 def test_a_status_has_its_meaning(status: int, reason: str) -> None:
-    outcome = judged(status, {}, b"", NOW)
+    outcome = response_outcome(status, {}, b"", NOW)
     assert outcome.reason == reason
-    assert outcome.is_trouble == (reason == "HANDLER_ERROR")
+    assert outcome.is_endpoint_failure == (reason == "HANDLER_ERROR")
 
 
 def test_what_the_endpoint_said_is_kept_in_part() -> None:
-    assert judged(400, {}, b" \xff bad \n", NOW).text == "the webhook answered 400: \ufffd bad"
-    assert len(judged(400, {}, b"x" * 9_000, NOW).text) < 300
+    assert response_outcome(400, {}, b" \xff bad \n", NOW).text == "the webhook answered 400: \ufffd bad"
+    assert len(response_outcome(400, {}, b"x" * 9_000, NOW).text) < 300
 
 
 @pytest.mark.parametrize(
@@ -96,10 +96,10 @@ def test_what_the_endpoint_said_is_kept_in_part() -> None:
     [
         ("0", 0),
         ("120", 120),
-        ("9" * 30, LONGEST_HOLD),
+        ("9" * 30, MAX_HOLD_SECONDS),
         ("Tue, 13 Jan 2026 09:22:00 GMT", 60),
         ("Tue, 13 Jan 2026 09:20:00 GMT", 0),
-        ("Tue, 13 Jan 2099 09:20:00 GMT", LONGEST_HOLD),
+        ("Tue, 13 Jan 2099 09:20:00 GMT", MAX_HOLD_SECONDS),
         ("", None),
         ("soon", None),
         ("-5", None),
@@ -111,5 +111,5 @@ def test_retry_after_is_seconds_or_a_date(given: str, seconds: float | None) -> 
 
 
 def test_only_some_answers_may_hold_the_queue() -> None:
-    assert judged(503, {"retry-after": "7"}, b"", NOW)[2:] == (7, 7)
-    assert judged(500, {"retry-after": "7"}, b"", NOW)[2:] == (None, 0)
+    assert response_outcome(503, {"retry-after": "7"}, b"", NOW)[2:] == (7, 7)
+    assert response_outcome(500, {"retry-after": "7"}, b"", NOW)[2:] == (None, 0)

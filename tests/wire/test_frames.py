@@ -57,12 +57,12 @@ def put(reader: FrameReader, data: bytes, most: int) -> list[Frame]:
     """As a connection does it: into the room where there is one."""
     found: list[Frame] = []
     while data:
-        room = reader.room()
-        count = min(most, len(data), most if room is None else len(room))
-        if room is None:
+        free_space = reader.free_space()
+        count = min(most, len(data), most if free_space is None else len(free_space))
+        if free_space is None:
             found += reader.feed(memoryview(data[:count]))
         else:
-            room[:count] = data[:count]
+            free_space[:count] = data[:count]
             found += reader.filled(count)
         data = data[count:]
     return found
@@ -80,7 +80,7 @@ def test_the_rest_of_a_large_frame_is_put_where_it_belongs(most: int) -> None:
 def test_what_was_begun_in_the_room_can_come_another_way(most: int, again: int) -> None:
     reader = FrameReader()
     found = put(reader, LARGE_STREAM[:200_000], most)
-    assert reader.room() is not None
+    assert reader.free_space() is not None
     rest = LARGE_STREAM[200_000:]
     found += fed(reader, *(rest[at : at + again] for at in range(0, len(rest), again)))
     assert found == [*FrameReader().feed(LARGE_STREAM)]
@@ -90,7 +90,7 @@ def test_what_was_begun_in_the_room_can_come_another_way(most: int, again: int) 
 def test_nobody_makes_us_keep_much_with_little() -> None:
     reader = FrameReader()
     assert fed(reader, encode(3, 7, bytes(16_000_000))[:1000]) == []
-    assert reader.room() is None
+    assert reader.free_space() is None
     assert reader.held == 1000
 
 

@@ -8,7 +8,7 @@ import pytest
 from tests.support.frame_examples import EXAMPLES, Example, spelled
 from tests.support.golden_files import golden
 from yirangmq.wire import messages
-from yirangmq.wire.frames import FrameReader, Kind
+from yirangmq.wire.frames import FrameKind, FrameReader
 
 WRITTEN = dict(re.split(r" {2,}", line) for line in golden("wire/frames.txt").decode().splitlines())
 PAGE = (Path(__file__).parents[2] / "docs" / "wire.md").read_text()
@@ -21,7 +21,7 @@ def test_a_frame_has_the_bytes_it_always_had(example: Example) -> None:
 
 def test_a_welcome_of_before_there_were_pairs_is_understood() -> None:
     body = b"\x94\xaeyirangmq 0.1.0\xa5north\xa4full\xce\x01\x00\x00\x00"
-    assert messages.read(Kind.WELCOME, body) == messages.Welcome(
+    assert messages.read(FrameKind.WELCOME, body) == messages.Welcome(
         "yirangmq 0.1.0", "north", "full", 16 * 1024 * 1024, "", 0
     )
 
@@ -36,19 +36,19 @@ def test_bytes_written_before_are_understood(example: Example) -> None:
 
 
 def test_every_kind_has_an_example_and_nothing_else_was_written() -> None:
-    assert {example.kind for example in EXAMPLES} == set(Kind)
+    assert {example.kind for example in EXAMPLES} == set(FrameKind)
     assert WRITTEN.keys() == {example.name for example in EXAMPLES}
 
 
-@pytest.mark.parametrize("kind", Kind)
-def test_every_kind_and_each_of_its_members_is_documented(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", FrameKind)
+def test_every_kind_and_each_of_its_members_is_documented(kind: FrameKind) -> None:
     [row] = re.findall(rf"^\| {kind.value} \| `{kind.name}` \|.*$", PAGE, re.MULTILINE)
     members = list(messages.BODIES[kind].__struct_fields__)
     assert [name for name in re.findall(r"`(\w+)`", row.split("|")[4]) if name in members] == members
 
 
-@pytest.mark.parametrize("body", [messages.Outgoing, messages.Incoming, messages.RecordBody])
-def test_the_members_of_a_message_are_documented(body: type[messages.Outgoing]) -> None:
+@pytest.mark.parametrize("body", [messages.OutgoingMessageBody, messages.DeliveredMessageBody, messages.RecordBody])
+def test_the_members_of_a_message_are_documented(body: type[messages.OutgoingMessageBody]) -> None:
     rows = re.findall(rf"^\| `{body.__name__}` \| (.*) \|$", PAGE, re.MULTILINE)
     assert [re.findall(r"`(\w+)`", row) for row in rows] == [list(body.__struct_fields__)]
 

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from tests.support.golden_files import golden
 from yirangmq.core.errors import BadInput, NotAllowed, QueueError
-from yirangmq.core.failover import Beat, Load, Pace, Role, Status
-from yirangmq.core.failover_node import WINDOW_MS, Heard, Partner
-from yirangmq.wire.heartbeat import HEAD, MOST_BYTES, read, write
+from yirangmq.core.failover import FailoverTiming, NodeLoad, PeerHeartbeat, Role, Status
+from yirangmq.core.failover_node import CLOCK_WINDOW_MS, FailoverNode, HeartbeatResult
+from yirangmq.wire.heartbeat import HEAD, MAX_BYTES, read, write
 
 KEY = b"a key of the two nodes"
-BEAT = Beat(
+BEAT = PeerHeartbeat(
     node="gateway-1",
     boot="5f0c6a1e9b7d4c32",
     sequence=4711,
@@ -28,18 +28,20 @@ BEAT = Beat(
     heard_boot="0011223344556677",
     heard_sequence=17,
     heard_age=1200,
-    load=Load(cpu=0.125, memory=90_000_000, depth=42),
+    load=NodeLoad(cpu=0.125, memory=90_000_000, depth=42),
 )
-STANDBY = Beat(
+STANDBY = PeerHeartbeat(
     node="gateway-2", boot="0011223344556677", sequence=18, at=1_768_300_000_900, running=500, active=0,
     role=Role.STANDBY, status=Status.STARTING, term=11, claim=12, grant=13, grant_boot="5f0c6a1e9b7d4c32", wish=True,
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(("beat", "file"), [(BEAT, "heartbeat-v1-active.bin"), (STANDBY, "heartbeat-v1-standby.bin")])
-def test_its_bytes_are_those_of_the_page(beat: Beat, file: str) -> None:
-    assert write(beat, KEY) == golden(file)
-    assert read(golden(file), KEY) == beat
+@pytest.mark.parametrize(
+    ("heartbeat", "file"), [(BEAT, "heartbeat-v1-active.bin"), (STANDBY, "heartbeat-v1-standby.bin")]
+)
+def test_its_bytes_are_those_of_the_page(heartbeat: PeerHeartbeat, file: str) -> None:
+    assert write(heartbeat, KEY) == golden(file)
+    assert read(golden(file), KEY) == heartbeat
 
 
 def test_every_member_is_documented() -> None:
@@ -69,67 +71,71 @@ def test_rubbish_is_refused(data: bytes) -> None:
 
 
 def test_one_that_would_not_fit_a_packet_is_not_written() -> None:
-    with pytest.raises(BadInput, match=str(MOST_BYTES)):
-        write(Beat(**{**{name: getattr(BEAT, name) for name in Beat.__slots__}, "address": "x" * 1100}), KEY)
+    with pytest.raises(BadInput, match=str(MAX_BYTES)):
+        write(
+            PeerHeartbeat(**{**{name: getattr(BEAT, name) for name in PeerHeartbeat.__slots__}, "address": "x" * 1100}),
+            KEY,
+        )
 
 
 # -- once, and now --------------------------------------------------------------------------------------------------
 
 
-def partner(boot: str = "here", wall: int = 0) -> Partner:
-    return Partner("here", Pace(), 0, boot, 0)
+def partner(boot: str = "here", wall: int = 0) -> FailoverNode:
+    return FailoverNode("here", FailoverTiming(), 0, boot, 0)
 
 
-def there(sequence: int, boot: str = "there", at: int = 0, **more: object) -> Beat:
+def there(sequence: int, boot: str = "there", at: int = 0, **more: object) -> PeerHeartbeat:
     known = {"node": "there", "running": 0, "active": 0, "role": Role.STANDBY, "status": Status.RUNNING, "term": 0}
-    return Beat(**known | {"boot": boot, "sequence": sequence, "at": at} | more)  # type: ignore[arg-type]
+    return PeerHeartbeat(**known | {"boot": boot, "sequence": sequence, "at": at} | more)  # type: ignore[arg-type]
 
 
 def test_a_heartbeat_counts_once_and_only_forward() -> None:
     one = partner()
-    assert [one.hear(there(n), 0, 0) for n in (1, 2, 2, 1, 5, 4, 6)] == [
-        Heard.TAKEN, Heard.TAKEN, Heard.REPEATED, Heard.REPEATED, Heard.TAKEN, Heard.REPEATED, Heard.TAKEN,
+    assert [one.on_heartbeat(there(n), 0, 0) for n in (1, 2, 2, 1, 5, 4, 6)] == [
+        HeartbeatResult.TAKEN, HeartbeatResult.TAKEN, HeartbeatResult.REPEATED, HeartbeatResult.REPEATED,
+        HeartbeatResult.TAKEN, HeartbeatResult.REPEATED, HeartbeatResult.TAKEN,
     ]  # fmt: skip
 
 
 def test_a_life_that_is_over_is_not_believed_again() -> None:
     one = partner()
-    one.hear(there(1), 0, 0)
-    assert one.hear(there(1, "later", at=5), 0, 0) is Heard.TAKEN
-    assert one.hear(there(99), 0, 0) is Heard.REPEATED
+    one.on_heartbeat(there(1), 0, 0)
+    assert one.on_heartbeat(there(1, "later", at=5), 0, 0) is HeartbeatResult.TAKEN
+    assert one.on_heartbeat(there(99), 0, 0) is HeartbeatResult.REPEATED
 
 
 def test_an_earlier_life_that_we_never_heard_does_not_take_the_place_of_the_one_we_know() -> None:
     one = partner()
-    one.hear(there(1, at=100, running=10), 0, 100)
-    assert one.hear(there(50, "earlier", at=95, running=60), 0, 100) is Heard.STRANGE
-    assert one.hear(there(2, at=110, running=20), 0, 110) is Heard.TAKEN
+    one.on_heartbeat(there(1, at=100, running=10), 0, 100)
+    assert one.on_heartbeat(there(50, "earlier", at=95, running=60), 0, 100) is HeartbeatResult.STRANGE
+    assert one.on_heartbeat(there(2, at=110, running=20), 0, 110) is HeartbeatResult.TAKEN
 
 
 def test_a_new_life_with_another_clock_must_show_that_it_hears_us() -> None:
     one = partner()
-    old = there(7, at=-WINDOW_MS - 1)
-    assert one.hear(old, 0, 0) is Heard.STRANGE
+    old = there(7, at=-CLOCK_WINDOW_MS - 1)
+    assert one.on_heartbeat(old, 0, 0) is HeartbeatResult.STRANGE
     assert one.peer is None
-    said = one.beat(10, 10)
+    said = one.heartbeat(10, 10)
     assert (said.heard_boot, said.heard_sequence) == ("there", 7)
-    proven = there(8, at=-WINDOW_MS - 1, heard_boot="here", heard_sequence=said.sequence)
-    assert one.hear(proven, 20, 20) is Heard.TAKEN
+    proven = there(8, at=-CLOCK_WINDOW_MS - 1, heard_boot="here", heard_sequence=said.sequence)
+    assert one.on_heartbeat(proven, 20, 20) is HeartbeatResult.TAKEN
 
 
 def test_within_a_life_the_clock_may_jump() -> None:
     one = partner()
-    one.hear(there(1), 0, 0)
-    assert one.hear(there(2, at=10**12), 0, 0) is Heard.TAKEN
+    one.on_heartbeat(there(1), 0, 0)
+    assert one.on_heartbeat(there(2, at=10**12), 0, 0) is HeartbeatResult.TAKEN
     assert one.skew == 10**12
 
 
 def test_our_own_name_is_not_a_peer() -> None:
-    assert partner().hear(there(1, node="here"), 0, 0) is Heard.OURSELVES
+    assert partner().on_heartbeat(there(1, node="here"), 0, 0) is HeartbeatResult.OURSELVES
 
 
 def test_the_delay_of_the_link_is_measured_without_comparing_clocks() -> None:
     one = partner()
-    said = one.beat(1000, 0)
-    one.hear(there(1, heard_boot="here", heard_sequence=said.sequence, heard_age=70), 1100, 5)
+    said = one.heartbeat(1000, 0)
+    one.on_heartbeat(there(1, heard_boot="here", heard_sequence=said.sequence, heard_age=70), 1100, 5)
     assert one.delay == 30

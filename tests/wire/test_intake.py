@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from yirangmq.core.errors import BadInput, TooLarge
-from yirangmq.wire.frames import HEAD, LARGEST_KEPT, PIECE, Frame, FrameReader, Intake, encode
+from yirangmq.wire.frames import HEAD, MAX_IDLE_BUFFER, MIN_READ_BYTES, Frame, FrameReader, ReceiveBuffer, encode
 
 FRAMES = st.lists(
     st.tuples(st.integers(1, 19), st.integers(0, 2**32 - 1), st.binary(max_size=40) | st.binary(max_size=3000)),
@@ -13,14 +13,14 @@ FRAMES = st.lists(
 )
 
 
-def taken(intake: Intake, data: bytes) -> list[Frame]:
+def taken(intake: ReceiveBuffer, data: bytes) -> list[Frame]:
     """As a socket would write it: as much as there is room for, again and again."""
     frames = []
     while data:
-        room = intake.room()
-        assert len(room) > 0
-        size = min(len(room), len(data))
-        room[:size] = data[:size]
+        free_space = intake.free_space()
+        assert len(free_space) > 0
+        size = min(len(free_space), len(data))
+        free_space[:size] = data[:size]
         data = data[size:]
         frames += [Frame(kind, request, bytes(body)) for kind, request, body in intake.filled(size)]
     return frames
@@ -29,7 +29,7 @@ def taken(intake: Intake, data: bytes) -> list[Frame]:
 @given(FRAMES, st.lists(st.integers(1, 2000), max_size=30))
 def test_any_pieces_give_the_frames_that_a_reader_gives(frames: list[tuple[int, int, bytes]], cuts: list[int]) -> None:
     data = b"".join(encode(*frame) for frame in frames)
-    intake, reader, found = Intake(1 << 20), FrameReader(), []
+    intake, reader, found = ReceiveBuffer(1 << 20), FrameReader(), []
     for size in [*cuts, len(data)]:
         piece, data = data[:size], data[size:]
         got = taken(intake, piece)
@@ -39,28 +39,41 @@ def test_any_pieces_give_the_frames_that_a_reader_gives(frames: list[tuple[int, 
 
 
 def test_large_frames_among_small_ones_come_out_whole_and_their_room_is_given_up() -> None:
-    intake = Intake(64 * PIECE)
-    for size in (0, 3, PIECE - 1, 2 * PIECE, 2 * PIECE - HEAD.size, 1, 7 * PIECE + 5, 10, PIECE, PIECE, PIECE, 0):
+    intake = ReceiveBuffer(64 * MIN_READ_BYTES)
+    for size in (
+        0,
+        3,
+        MIN_READ_BYTES - 1,
+        2 * MIN_READ_BYTES,
+        2 * MIN_READ_BYTES - HEAD.size,
+        1,
+        7 * MIN_READ_BYTES + 5,
+        10,
+        MIN_READ_BYTES,
+        MIN_READ_BYTES,
+        MIN_READ_BYTES,
+        0,
+    ):
         body = bytes([size % 251]) * size
         assert taken(intake, encode(3, 9, body)) == [Frame(3, 9, body)]
     for _ in range(20):
         taken(intake, encode(3, 9, b"x" * 100_000))
-    assert len(intake.room()) <= LARGEST_KEPT
+    assert len(intake.free_space()) <= MAX_IDLE_BUFFER
 
 
 def test_there_is_always_room_for_a_piece_whatever_is_unfinished() -> None:
-    intake = Intake(64 * PIECE)
+    intake = ReceiveBuffer(64 * MIN_READ_BYTES)
     data = b"".join(encode(3, n, b"x" * 99_999) for n in range(40))
     found = 0
     for at in range(0, len(data), 70_001):
-        assert len(intake.room()) >= 70_001
+        assert len(intake.free_space()) >= 70_001
         found += len(taken(intake, data[at : at + 70_001]))
     assert found == 40
 
 
 def test_a_frame_too_large_is_refused_by_its_head_and_costs_nothing() -> None:
-    intake = Intake(1000)
+    intake = ReceiveBuffer(1000)
     with pytest.raises(TooLarge):
         taken(intake, HEAD.pack(1001, 1, 3, 0, 1))
     with pytest.raises(BadInput):
-        taken(Intake(1000), b"GET / HTTP/1.1\r\n\r\n")
+        taken(ReceiveBuffer(1000), b"GET / HTTP/1.1\r\n\r\n")

@@ -9,7 +9,7 @@ import pytest
 from yirangmq.core.errors import BadInput, QueueError
 from yirangmq.core.topics import NO_HEADERS, NewRecord
 from yirangmq.stores.log.log import SegmentLog
-from yirangmq.wire.records import MANY, PLAIN, check_batch
+from yirangmq.wire.records import BULK_RECORDS, PLAIN, check_batch
 
 KNOWN = {"known": 7}
 SHARED = {"batch": "q/1"}
@@ -31,13 +31,13 @@ def found(batch: list[NewRecord]) -> tuple[Any, ...]:
 
 
 def together(odd: Any) -> tuple[Any, ...]:
-    return found([USUAL] * MANY + [odd] + [USUAL] * MANY)
+    return found([USUAL] * BULK_RECORDS + [odd] + [USUAL] * BULK_RECORDS)
 
 
 def one_by_one(odd: Any) -> tuple[Any, ...]:
     """Few enough that each is looked at; the usual ones weigh seven bytes."""
     told = found([odd])
-    return (told[0] + 2 * MANY * len(USUAL.payload),) if len(told) == 1 else told
+    return (told[0] + 2 * BULK_RECORDS * len(USUAL.payload),) if len(told) == 1 else told
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_an_odd_one_among_many_is_found(odd: NewRecord) -> None:
 def test_many_that_are_all_wrong_are_refused(spoilt: dict[str, Any]) -> None:
     odd = USUAL._replace(**spoilt)
     assert len(found([odd])) == 3
-    assert found([odd] * 3 * MANY) == found([odd])
+    assert found([odd] * 3 * BULK_RECORDS) == found([odd])
 
 
 def test_nothing_is_refused() -> None:
@@ -94,5 +94,5 @@ def test_a_view_of_numbers_is_no_payload(tmp_path: Path) -> None:
 
 def test_a_kind_of_text_in_headers_is_text(tmp_path: Path) -> None:
     with SegmentLog(tmp_path / "log") as log:
-        log.append([USUAL] * MANY + [USUAL._replace(headers={"batch": Text("q/2")})])
-        assert next(log.reader().records(MANY + 1)).headers == {"batch": "q/2"}
+        log.append([USUAL] * BULK_RECORDS + [USUAL._replace(headers={"batch": Text("q/2")})])
+        assert next(log.reader().records(BULK_RECORDS + 1)).headers == {"batch": "q/2"}

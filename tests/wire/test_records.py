@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from tests.support.golden_files import golden
 from tests.support.record_examples import EXAMPLES, frame_of, spelled
 from yirangmq.core.errors import BadInput, StoreDamaged, TooLarge
-from yirangmq.core.topics import MOST_SEQUENCE, NO_HEADERS, NewRecord, Record
+from yirangmq.core.topics import MAX_SEQUENCE, NO_HEADERS, NewRecord, Record
 from yirangmq.wire import records
 from yirangmq.wire.frames import MAX_FRAME, FrameReader
 from yirangmq.wire.records import (
+    FrameSummary,
     RecordReader,
-    Survey,
     check_record,
     encode,
     encode_batch,
@@ -25,7 +25,7 @@ from yirangmq.wire.records import (
     read_body,
     read_head,
     read_many,
-    survey,
+    summarize,
 )
 
 WRITTEN = dict(re.split(r" {2,}", line, maxsplit=1) for line in golden("wire/records.txt").decode().splitlines())
@@ -183,9 +183,9 @@ def test_what_cannot_be_a_record_is_refused_by_its_field(record: NewRecord, fiel
 
 def test_sequences_end_where_sixty_four_bits_do() -> None:
     known: dict[str, int] = {}
-    assert len(encode_batch([NewRecord("t", b"")], MOST_SEQUENCE, 1, known, synced=False).offsets) == 1
+    assert len(encode_batch([NewRecord("t", b"")], MAX_SEQUENCE, 1, known, synced=False).offsets) == 1
     with pytest.raises(TooLarge):
-        encode_batch([NewRecord("t", b"")] * 2, MOST_SEQUENCE, 1, known, synced=False)
+        encode_batch([NewRecord("t", b"")] * 2, MAX_SEQUENCE, 1, known, synced=False)
 
 
 def test_many_are_read_at_once_as_they_are_one_by_one() -> None:
@@ -209,29 +209,29 @@ def test_records_that_share_their_headers_are_written_as_those_that_do_not() -> 
 def test_a_survey_tells_what_lies_there_and_bare_records_are_read_as_they_are() -> None:
     records = [NewRecord("topic:a", b"1"), NewRecord("topic:a", b"", "k"), NewRecord("topic:bé", b"x" * 3000, "")]
     data = encode_batch(records, 1, 1, {}, synced=False).data
-    assert survey(data) == Survey(3, frozenset((b"topic:a", "topic:bé".encode())), True, 48 + 9 + 3000)
+    assert summarize(data) == FrameSummary(3, frozenset((b"topic:a", "topic:bé".encode())), True, 48 + 9 + 3000)
     told = {"from": "here"}
     assert read_bare(memoryview(data), len("topic:"), told) == [
         (topic.removeprefix("topic:"), payload, key, told) for topic, payload, key, _ in records
     ]
-    assert survey(b"") == Survey(0, frozenset(), True, 12)
-    assert not survey(encode_batch([NewRecord("t", b"", None, told)], 1, 1, {}, synced=False).data).is_bare
+    assert summarize(b"") == FrameSummary(0, frozenset(), True, 12)
+    assert not summarize(encode_batch([NewRecord("t", b"", None, told)], 1, 1, {}, synced=False).data).is_bare
 
 
 def test_a_survey_refuses_what_is_not_whole_or_not_sound() -> None:
     data = encode_batch([NewRecord("t", b"payload")] * 2, 1, 1, {}, synced=False).data
     for cut in (1, 30, 60, len(data) - 1):
         with pytest.raises(BadInput, match="no whole record"):
-            survey(data[:cut])
+            summarize(data[:cut])
     for at in (0, 4, 12, 20, 44, 49, -1):
         broken = bytearray(data)
         broken[at] ^= 1
         with pytest.raises(BadInput, match="no whole record"):
-            survey(bytes(broken))
+            summarize(bytes(broken))
 
 
 def test_a_key_that_is_no_text_is_not_bare() -> None:
     data = bytearray(encode_batch([NewRecord("t", b"", "k")], 1, 1, {}, synced=False).data)
     data[49] = 0xFF
     data[12:16] = crc32(bytes(data[16:])).to_bytes(4)
-    assert not survey(bytes(data)).is_bare
+    assert not summarize(bytes(data)).is_bare

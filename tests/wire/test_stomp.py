@@ -11,14 +11,14 @@ from tests.support.golden_files import golden
 from tests.support.stomp_examples import EXAMPLES, HARD, Example
 from yirangmq.core.errors import BadInput, QueueError, TooLarge
 from yirangmq.wire.stomp import (
-    LONGEST_HEAD,
-    LONGEST_LINE,
-    MOST_HEADERS,
+    MAX_HEAD,
+    MAX_HEADERS,
+    MAX_LINE,
     V10,
     V11,
     V12,
     VERSIONS,
-    Frame,
+    StompFrame,
     StompReader,
     encode,
 )
@@ -33,7 +33,7 @@ def reader(version: str = V12, most_body: int = 1 << 20) -> StompReader:
     return made
 
 
-def fed(made: StompReader, *pieces: bytes) -> list[Frame]:
+def fed(made: StompReader, *pieces: bytes) -> list[StompFrame]:
     return [frame for piece in pieces for frame in made.feed(piece)]
 
 
@@ -83,7 +83,7 @@ def test_the_stream_may_be_split_in_any_way(cuts: list[int]) -> None:
 @pytest.mark.parametrize("at", range(0, len(STREAM), 7))
 def test_who_stops_early_goes_on_later(at: int) -> None:
     made = reader()
-    found: list[Frame] = []
+    found: list[StompFrame] = []
     for piece in (STREAM[:at], STREAM[at:]):
         frames = made.feed(piece)
         found += islice(frames, 2)
@@ -113,7 +113,7 @@ def test_a_body_with_a_length_may_hold_any_bytes(version: str) -> None:
 
 def test_a_body_without_a_length_ends_at_the_first_nul() -> None:
     frames = fed(reader(), b"SEND\na:b\n\nhello\0\n\nSEND\n\n\0")
-    assert frames == [Frame("SEND", {"a": "b"}, b"hello"), Frame("SEND", {}, b"")]
+    assert frames == [StompFrame("SEND", {"a": "b"}, b"hello"), StompFrame("SEND", {}, b"")]
 
 
 def test_a_body_longer_than_it_said_is_refused() -> None:
@@ -145,7 +145,7 @@ def test_the_first_of_two_headers_of_one_name_counts() -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_lines_may_end_with_a_return_too(version: str) -> None:
     frames = fed(reader(version), b"\r\nSEND\r\na:b\r\n\r\nx\n\ny\0\r\n")
-    assert frames == [Frame("SEND", {"a": "b"}, b"x\n\ny")]
+    assert frames == [StompFrame("SEND", {"a": "b"}, b"x\n\ny")]
 
 
 def test_what_each_version_escapes() -> None:
@@ -174,7 +174,7 @@ def test_spaces_are_kept_but_in_1_0() -> None:
 
 def test_1_0_is_never_sent_what_would_end_a_line() -> None:
     [frame] = fed(reader(V10), encode(V10, "MESSAGE", {"a": "x\nSEND\n\n", "b:c": "d"}))
-    assert frame == Frame("MESSAGE", {"a": "x SEND"}, b"")
+    assert frame == StompFrame("MESSAGE", {"a": "x SEND"}, b"")
 
 
 @pytest.mark.parametrize("head", [b"send", b"SEND ME", b"", b"\xff", b"S" * 21, b"SEND\nno-colon", b"SEND\n:x"])
@@ -194,14 +194,14 @@ def test_a_frame_that_ends_in_its_head_is_refused() -> None:
 
 
 def test_limits_of_heads() -> None:
-    most = b"".join(b"h%d:x\n" % n for n in range(MOST_HEADERS))
-    assert len(fed(reader(), b"SEND\n" + most + b"\n\0")[0].headers) == MOST_HEADERS
+    most = b"".join(b"h%d:x\n" % n for n in range(MAX_HEADERS))
+    assert len(fed(reader(), b"SEND\n" + most + b"\n\0")[0].headers) == MAX_HEADERS
     with pytest.raises(TooLarge, match="201 headers"):
         fed(reader(), b"SEND\n" + most + b"one:more\n\n\0")
     with pytest.raises(TooLarge, match="a header of more than"):
-        fed(reader(), b"SEND\na:" + b"x" * LONGEST_LINE + b"\n\n\0")
+        fed(reader(), b"SEND\na:" + b"x" * MAX_LINE + b"\n\n\0")
     with pytest.raises(TooLarge, match="command and headers"):
-        fed(reader(), b"SEND\n", *(b"x" * 1000 for _ in range(LONGEST_HEAD // 1000 + 1)))
+        fed(reader(), b"SEND\n", *(b"x" * 1000 for _ in range(MAX_HEAD // 1000 + 1)))
     with pytest.raises(TooLarge, match="command and headers"):
         fed(reader(), b"SEND\n" + (b"a:" + b"x" * 10_000 + b"\n") * 7 + b"\n\0")
 

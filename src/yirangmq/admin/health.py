@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from yirangmq.broker.commit_jobs import PROBE_SECONDS, Probed, write_probe
-from yirangmq.broker.group_commit import Desk
+from yirangmq.broker.group_commit import GroupCommitter
 from yirangmq.broker.queries import QueueRotation
 from yirangmq.core.errors import NotActive, QueueError, StoreBusy, StoreFull
-from yirangmq.core.events import Event, Published
+from yirangmq.core.events import Event, MessagesPublished
 from yirangmq.core.health import DEGRADED, FAIL, REASONS, HealthReason, health_reason, status_of
 from yirangmq.core.policy import store_refusal
 from yirangmq.core.ports import Clock, Transaction
@@ -27,16 +27,16 @@ LATE_MS = 10_000
 """Delay of expiries (ends of delays, expired leases) past which health reports ``overdue``, in ms."""
 SHOWN_QUEUES = 5
 """Upper bound of queues over the backlog limit that one report names."""
-QUEUES_PER_LOOK = 500
+QUEUES_PER_CHECK = 500
 """Queues per check whose backlog is counted, at about 3 µs per queue."""
-MOST_OVER = 100
+MAX_QUEUES_OVER = 100
 """Upper bound of queues over the limit that every check counts again."""
 REFUSED_MS = 60_000
 """Time for which a refusal for lack of space is a failure, in ms; afterwards it is a warning. Clients may stop
 publishing while the server reports a failure. Then no publish would succeed, and the failure would never end."""
 
 
-class Signs(NamedTuple):
+class StoreFacts(NamedTuple):
     """Health facts read from the store: delay of expiries in ms, and (queue, messages) of backlogs over the limit."""
 
     late_ms: int
@@ -47,8 +47,8 @@ class Signs(NamedTuple):
 class StoreDisk:
     """Disk space of the store, with low-water mark and size limit.
 
-    ``look`` reads the free space. ``full`` is the error for publishers: the free space is below ``low_bytes``, or the
-    store has grown to ``most_bytes`` (0: no limit). ``measure`` returns the size of the store in bytes. ``refuse``
+    ``inspect`` reads the free space. ``full`` is the error for publishers: the free space is below ``low_bytes``, or
+    the store has grown to ``most_bytes`` (0: no limit). ``measure`` returns the size of the store in bytes. ``refuse``
     returns the error of a store that detects itself that it is full; it replaces the check of the size."""
 
     folder: Path
@@ -77,7 +77,7 @@ class StoreDisk:
         return self.free
 
     def refusal(self) -> QueueError | None:
-        """Return the error for publishers now: that of the last ``look``, or of ``refuse`` if the store has it."""
+        """Return the error for publishers now: that of the last ``inspect``, or of ``refuse`` if the store has it."""
         return self.full if self.refuse is None else self.refuse()
 
     def _inside(self) -> int:
@@ -93,27 +93,27 @@ class StoreDisk:
             return self.used
 
 
-class Room:
+class FullStoreLatch:
     """Full-store latch: set when the store refuses a commit for lack of space, cleared by the next published message.
 
     The store probe neither sets nor clears it: its few bytes still fit long after a message no longer does. Loop
     thread only."""
 
-    def __init__(self, desk: Desk, clock: Clock) -> None:
-        self._desk = desk
+    def __init__(self, committer: GroupCommitter, clock: Clock) -> None:
+        self._committer = committer
         self._clock = clock
         self._refused: StoreFull | None = None
         self._at = 0
-        desk.after_commit.append(self._look)
-        desk.verbs.happened.listen(self._hear)
+        committer.after_commit.append(self._inspect)
+        committer.operations.event_buffer.add_listener(self._on_events)
 
-    def _look(self) -> None:
-        trouble = self._desk.last_error
-        if isinstance(trouble, StoreFull) and trouble is not self._desk.probe.error:
-            self._refused, self._at = trouble, self._clock.now_ms()
+    def _inspect(self) -> None:
+        last_error = self._committer.last_error
+        if isinstance(last_error, StoreFull) and last_error is not self._committer.probe.error:
+            self._refused, self._at = last_error, self._clock.now_ms()
 
-    def _hear(self, events: Sequence[Event]) -> None:
-        if self._refused is not None and any(isinstance(event, Published) for event in events):
+    def _on_events(self, events: Sequence[Event]) -> None:
+        if self._refused is not None and any(isinstance(event, MessagesPublished) for event in events):
             self._refused = None
 
     @property
@@ -129,89 +129,93 @@ class Room:
         return [health_reason(self._refused.code, text, DEGRADED if self.refusal is None else FAIL)]
 
 
-class Backlogs:
+class BacklogFinder:
     """Finder of queues with more than ``limit`` delayed and ready messages.
 
-    Each check counts the next queues in rotation, and up to ``MOST_OVER`` queues that were over the limit in the
+    Each check counts the next queues in rotation, and up to ``MAX_QUEUES_OVER`` queues that were over the limit in the
     previous check. With many queues, a new one is therefore found after several checks."""
 
     def __init__(self) -> None:
-        self._rotation = QueueRotation(QUEUES_PER_LOOK)
+        self._rotation = QueueRotation(QUEUES_PER_CHECK)
         self._over: list[str] = []
 
-    def look(self, transaction: Transaction, limit: int) -> list[tuple[str, int]]:
+    def inspect(self, transaction: Transaction, limit: int) -> list[tuple[str, int]]:
         found: list[tuple[str, int]] = []
         for queue in dict.fromkeys([*self._over, *self._rotation.next(transaction)]):
             counts = transaction.counts(queue)
             if counts.ready + counts.delayed > limit:
                 found.append((queue, counts.ready + counts.delayed))
-        self._over = [queue for queue, _ in found[:MOST_OVER]]
+        self._over = [queue for queue, _ in found[:MAX_QUEUES_OVER]]
         return sorted(found)
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
+class ServerHealth:
     """Health checks of a server, or of a store that no server has open. Loop thread only in a server."""
 
     clock: Clock
     disk: StoreDisk | None
     backlog_limit: int = 0
     """Backlog of one queue past which health reports it, in messages; 0: never."""
-    others: tuple[Callable[[], list[HealthReason]], ...] = ()
+    extra_checks: tuple[Callable[[], list[HealthReason]], ...] = ()
     """Further checks, added by other parts of the server."""
-    about: Callable[[], dict[str, Any]] = dict
+    extra_members: Callable[[], dict[str, Any]] = dict
     """Return further members of the report, such as the failover pair."""
-    room: Room | None = None
-    backlogs: "Backlogs" = field(default_factory=lambda: Backlogs())
+    full_latch: FullStoreLatch | None = None
+    backlogs: "BacklogFinder" = field(default_factory=lambda: BacklogFinder())
 
-    def ask(self, desk: Desk, done: Callable[[dict[str, Any]], None]) -> None:
+    def request(self, committer: GroupCommitter, done: Callable[[dict[str, Any]], None]) -> None:
         """Check the health and call ``done`` within ``PROBE_SECONDS``, also while the store does not answer."""
-        desk.probe.ask(lambda probed: done(self._told(self._of_server(desk, probed))))
+        committer.probe.request(lambda probed: done(self._report(self._of_server(committer, probed))))
 
     def of_store(self, queues: "Queues") -> dict[str, Any]:
         """Return the health report of a store that no server has open."""
 
-        def look(transaction: Transaction) -> Signs:
+        def inspect(transaction: Transaction) -> StoreFacts:
             write_probe(transaction, self.clock.now_ms())
-            return self.signs(transaction)
+            return self.store_facts(transaction)
 
         try:
-            return self._told(self._of_signs(queues.run(look)))
+            return self._report(self._of_facts(queues.run(inspect)))
         except QueueError as error:
-            return self._told([_unwritable(error)])
+            return self._report([_unwritable(error)])
 
-    def signs(self, transaction: Transaction) -> Signs:
+    def store_facts(self, transaction: Transaction) -> StoreFacts:
         """Read the health facts of the store. Changes nothing."""
         now = self.clock.now_ms()
         due = transaction.next_due(before=now)
-        backlogs = self.backlogs.look(transaction, self.backlog_limit) if self.backlog_limit else []
-        return Signs(0 if due is None else now - due, backlogs)
+        backlogs = self.backlogs.inspect(transaction, self.backlog_limit) if self.backlog_limit else []
+        return StoreFacts(0 if due is None else now - due, backlogs)
 
-    def _told(self, of_store: list[HealthReason]) -> dict[str, Any]:
-        reasons = [*of_store, *self._of_disk(), *(one for other in self.others for one in other())]
-        return {"status": status_of(reasons), "reasons": [reason._asdict() for reason in reasons], **self.about()}
+    def _report(self, of_store: list[HealthReason]) -> dict[str, Any]:
+        reasons = [*of_store, *self._of_disk(), *(one for other in self.extra_checks for one in other())]
+        return {
+            "status": status_of(reasons),
+            "reasons": [reason._asdict() for reason in reasons],
+            **self.extra_members(),
+        }
 
-    def _of_server(self, desk: Desk, probed: Probed) -> list[HealthReason]:
+    def _of_server(self, committer: GroupCommitter, probed: Probed) -> list[HealthReason]:
         if isinstance(probed.error, NotActive):
             return [] if probed.error.active else [health_reason("no_active_node", str(probed.error))]
         if probed.error is not None:
             return [_unwritable(probed.error)]
-        found = [_late(desk)] if probed.is_late else []
-        if probed.is_late and desk.last_error is not None and not isinstance(desk.last_error, StoreBusy):
-            found.append(_unwritable(desk.last_error))
+        found = [_late(committer)] if probed.is_late else []
+        if probed.is_late and committer.last_error is not None and not isinstance(committer.last_error, StoreBusy):
+            found.append(_unwritable(committer.last_error))
         try:
-            found += self._of_signs(desk.read(self.signs))
+            found += self._of_facts(committer.read(self.store_facts))
         except StoreBusy:
             pass  # a short lock by another request; a long one is reported above
         except QueueError as error:
             found.append(_unwritable(error))
-        return found if self.room is None else [*found, *self.room.reasons()]
+        return found if self.full_latch is None else [*found, *self.full_latch.reasons()]
 
-    def _of_signs(self, signs: Signs) -> list[HealthReason]:
+    def _of_facts(self, store_facts: StoreFacts) -> list[HealthReason]:
         found: list[HealthReason] = []
-        if signs.late_ms > LATE_MS:
-            found.append(health_reason("overdue", f"delays and leases end {signs.late_ms / 1000:.0f} s late"))
-        for queue, count in signs.backlogs[:SHOWN_QUEUES]:
+        if store_facts.late_ms > LATE_MS:
+            found.append(health_reason("overdue", f"delays and leases end {store_facts.late_ms / 1000:.0f} s late"))
+        for queue, count in store_facts.backlogs[:SHOWN_QUEUES]:
             text = f"{count} messages wait in queue {queue}, more than {self.backlog_limit}"
             found.append(health_reason("backlog", text))
         return found
@@ -237,11 +241,11 @@ def _unwritable(error: Exception) -> HealthReason:
     return health_reason(code if code in REASONS else "store_error", f"the store cannot be written: {error}", FAIL)
 
 
-def _late(desk: Desk) -> HealthReason:
+def _late(committer: GroupCommitter) -> HealthReason:
     """Return the reason for a store that has not answered in time: slow, locked, or refusing requests."""
-    if desk.busy.since is None:
+    if committer.busy.since is None:
         return health_reason("store_slow", f"a write to the store takes longer than {PROBE_SECONDS:g} s")
-    text = f"the store is locked since {desk.seconds_busy:.1f} s, by another process or a long commit"
-    if not desk.busy.refused:
+    text = f"the store is locked since {committer.seconds_busy:.1f} s, by another process or a long commit"
+    if not committer.busy.refused:
         return health_reason("store_busy", f"{text}; requests wait")
-    return health_reason("store_busy", f"{text}; {desk.busy.refused} requests were refused", FAIL)
+    return health_reason("store_busy", f"{text}; {committer.busy.refused} requests were refused", FAIL)

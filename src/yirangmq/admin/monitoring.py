@@ -9,61 +9,61 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from yirangmq.admin.queue_lists import ROWS_PER_SLICE, Slices, in_slices
-from yirangmq.admin.registry import Calls, Done, Given, Values, reading
+from yirangmq.admin.queue_lists import ROWS_PER_SLICE, Slices, run_slices
+from yirangmq.admin.registry import Done, Given, MethodArguments, MethodRegistry, read_arguments
 from yirangmq.broker import queries
-from yirangmq.broker.event_buffer import Happenings
-from yirangmq.broker.group_commit import Desk
+from yirangmq.broker.event_buffer import EventBuffer
+from yirangmq.broker.group_commit import GroupCommitter
 from yirangmq.core import validation
 from yirangmq.core.errors import QueueError, StoreBusy
 from yirangmq.core.ports import Clock
-from yirangmq.observe.events import NOTEWORTHY, Feed, log_events
-from yirangmq.observe.metrics import MOST_QUEUES, Metrics, Trends
+from yirangmq.observe.events import LOG_LEVELS, EventStream, log_events
+from yirangmq.observe.metrics import MAX_QUEUES, Metrics, Trends
 from yirangmq.observe.metrics import MOST_SAMPLED as SAMPLED
 
 if TYPE_CHECKING:
-    from yirangmq.observe.prometheus import Reading
+    from yirangmq.observe.prometheus import MetricValue
 
 LINES_PER_SLICE = 2000
 """Lines of the metrics page per slice, at about 1 µs per line; other requests run between two slices."""
-LONGEST_WATCH = 30.0
+MAX_WATCH_SECONDS = 30.0
 """Upper bound of the wait of one ``watch`` call, in seconds; a follower calls again."""
 
 
-def _nothing() -> "Mapping[str, Reading]":
+def _nothing() -> "Mapping[str, MetricValue]":
     return {}
 
 
 @dataclass(slots=True)
-class Observing:
+class ServerMonitor:
     """Monitoring of the server: metrics, event stream, trends, and their named methods.
 
     ``server`` takes samples of the server's own metrics, by name, at each read. Loop thread only."""
 
     clock: Clock
-    server: Callable[[], Mapping[str, "Reading"]] = _nothing
-    most_queues: int = MOST_QUEUES
+    server: Callable[[], Mapping[str, "MetricValue"]] = _nothing
+    most_queues: int = MAX_QUEUES
     """Upper bound of queues with metrics by queue."""
     is_sampling: bool = False
     metrics: Metrics = field(init=False)
-    feed: Feed = field(init=False)
+    feed: EventStream = field(init=False)
     trends: Trends = field(default_factory=Trends)
 
     def __post_init__(self) -> None:
         self.metrics = Metrics(self.clock, self.most_queues)
-        self.feed = Feed(self.clock)
+        self.feed = EventStream(self.clock)
 
-    def begin(self, happened: Happenings, calls: Calls) -> None:
+    def register(self, event_buffer: EventBuffer, methods: MethodRegistry) -> None:
         """Register the event listeners and add the methods to the call table."""
-        happened.listen(self.metrics.hear)
-        happened.listen(self.feed.hear)
-        happened.listen(log_events, NOTEWORTHY)
-        calls.add_entry("metrics", self._metrics)
-        calls.add_entry("rates", self._rates)
-        calls.add_entry("trends", self._trends)
-        calls.add_entry("watch", self._watch)
+        event_buffer.add_listener(self.metrics.on_events)
+        event_buffer.add_listener(self.feed.on_events)
+        event_buffer.add_listener(log_events, LOG_LEVELS)
+        methods.add_entry("metrics", self._metrics)
+        methods.add_entry("rates", self._rates)
+        methods.add_entry("trends", self._trends)
+        methods.add_entry("watch", self._watch)
 
-    def look(self, desk: Desk) -> None:
+    def tick(self, committer: GroupCommitter) -> None:
         """Start a sample of the trends in slices if one is due. Called about once a second."""
         now = self.clock.now_ms()
         if self.is_sampling or not self.trends.is_due(now):
@@ -75,7 +75,7 @@ class Observing:
                 self.trends.add(*found)
 
         self.is_sampling = True
-        in_slices(desk, self._sample(now), taken)
+        run_slices(committer, self._sample(now), taken)
 
     def _sample(self, now: int) -> Slices:
         rows, everything = yield from self._chosen(now, SAMPLED)
@@ -96,20 +96,20 @@ class Observing:
         for offset in range(0, len(names), ROWS_PER_SLICE):
             some = names[offset : offset + ROWS_PER_SLICE]
             rows += yield partial(queries.rows, wanted=some, now=now)
-        everything = yield queries.together
+        everything = yield queries.queue_totals
         return [row for row in rows if row["exists"]], everything
 
-    def _metrics(self, desk: Desk, given: Given, done: Done) -> None:
+    def _metrics(self, committer: GroupCommitter, given: Given, done: Done) -> None:
         """Return the metrics page in the Prometheus text format."""
-        reading(given, lambda values: None)
+        read_arguments(given, lambda values: None)
         try:
-            desk.read(lambda transaction: None)
+            committer.read(lambda transaction: None)
         except StoreBusy:  # the page has only the server's own metrics
             from yirangmq.observe.prometheus import page
 
             done(page(self.metrics, None, self.server()), None)
             return
-        in_slices(desk, self._page(), done)
+        run_slices(committer, self._page(), done)
 
     def _page(self) -> Slices:
         rows, everything = yield from self._chosen(self.clock.now_ms(), self.most_queues)
@@ -122,67 +122,69 @@ class Observing:
                 yield None
         return "\n".join(lines) + "\n"
 
-    def _rates(self, desk: Desk, given: Given, done: Done) -> None:
+    def _rates(self, committer: GroupCommitter, given: Given, done: Done) -> None:
         """Return the rates of each queue over the last 60 s."""
-        reading(given, lambda values: None)
+        read_arguments(given, lambda values: None)
         done(self.metrics.rates(), None)
 
-    def _trends(self, desk: Desk, given: Given, done: Done) -> None:
+    def _trends(self, committer: GroupCommitter, given: Given, done: Done) -> None:
         """Return the samples of the last minutes, for all queues or one."""
-        done(self.trends.document(reading(given, lambda values: values.some_queue())), None)
+        done(self.trends.document(read_arguments(given, lambda values: values.optional_queue())), None)
 
-    def _watch(self, desk: Desk, given: Given, done: Done) -> None:
+    def _watch(self, committer: GroupCommitter, given: Given, done: Done) -> None:
         """Return the events after number ``after`` (null: from now on), of ``queue`` or of all queues.
 
         If there are none, wait up to ``wait`` seconds for the first."""
-        after, queue, seconds = reading(given, _read_watch)
-        Watch(self.feed, desk, after, queue, done).begin(seconds)
+        after, queue, seconds = read_arguments(given, _read_watch)
+        EventLongPoll(self.feed, committer, after, queue, done).register(seconds)
 
 
-def _read_watch(values: Values) -> tuple[int | None, str | None, float]:
+def _read_watch(values: MethodArguments) -> tuple[int | None, str | None, float]:
     after = values.take("after", None)
     if after is not None:
         after = validation.check_count(after, "after", least=0, most=2**63)
-    return after, values.some_queue(), values.number("wait", 0, least=0, most=LONGEST_WATCH)
+    return after, values.optional_queue(), values.number("wait", 0, least=0, most=MAX_WATCH_SECONDS)
 
 
-class Watch:
+class EventLongPoll:
     """Long poll for events: a ``watch`` call that waits for an event or its timeout."""
 
-    def __init__(self, feed: Feed, desk: Desk, after: int | None, queue: str | None, done: Done) -> None:
+    def __init__(
+        self, feed: EventStream, committer: GroupCommitter, after: int | None, queue: str | None, done: Done
+    ) -> None:
         self._feed = feed
-        self._desk = desk
+        self._committer = committer
         self._after = after
         self._queue = queue
         self._done = done
         self._alarm: Any = None
-        self._is_over = False
+        self._is_finished = False
 
-    def begin(self, seconds: float) -> None:
+    def register(self, seconds: float) -> None:
         part = self._feed.after(self._after, self._queue)
         if part["events"] or part["missed"] or not seconds:
-            self._end(part)
+            self._finish(part)
             return
         if self._after is None:
             self._after = part["last"]
-        self._alarm = self._desk.later(seconds, self._give_up)
-        self._feed.wait(self._wake)
+        self._alarm = self._committer.later(seconds, self._on_timeout)
+        self._feed.wait(self._on_event)
 
-    def _wake(self) -> None:
+    def _on_event(self) -> None:
         part = self._feed.after(self._after, self._queue)
         if part["events"] or part["missed"]:
-            self._end(part)
+            self._finish(part)
         else:
-            self._feed.wait(self._wake)
+            self._feed.wait(self._on_event)
 
-    def _give_up(self) -> None:
-        self._feed.leave(self._wake)
-        self._end(self._feed.after(self._after, self._queue))
+    def _on_timeout(self) -> None:
+        self._feed.cancel_wait(self._on_event)
+        self._finish(self._feed.after(self._after, self._queue))
 
-    def _end(self, part: dict[str, Any]) -> None:
-        if self._is_over:
+    def _finish(self, part: dict[str, Any]) -> None:
+        if self._is_finished:
             return
-        self._is_over = True
+        self._is_finished = True
         if self._alarm is not None:
             self._alarm.cancel()
         self._done(part, None)

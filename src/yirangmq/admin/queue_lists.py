@@ -13,9 +13,9 @@ from functools import partial
 from heapq import nsmallest
 from typing import Any
 
-from yirangmq.admin.registry import Done, Values
+from yirangmq.admin.registry import Done, MethodArguments
 from yirangmq.broker import queries
-from yirangmq.broker.group_commit import Desk
+from yirangmq.broker.group_commit import GroupCommitter
 from yirangmq.core.errors import BadInput, QueueError
 from yirangmq.core.message import Counts
 from yirangmq.core.ports import Clock, Transaction
@@ -28,10 +28,10 @@ Slices = Generator[Slice | None, Any, Any]
 requests run first. The return value is the answer."""
 
 
-def in_slices(desk: Desk, steps: Slices, done: Done) -> None:
+def run_slices(committer: GroupCommitter, steps: Slices, done: Done) -> None:
     """Run the slices one after another. Call ``done(answer, error)`` once, on the loop thread."""
 
-    def go_on(value: Any, error: QueueError | None) -> None:
+    def run_next(value: Any, error: QueueError | None) -> None:
         if error is not None:
             steps.close()
             done(None, error)
@@ -44,11 +44,11 @@ def in_slices(desk: Desk, steps: Slices, done: Done) -> None:
             done(None, problem)
         else:
             if work is None:
-                desk.later(0, lambda: go_on(None, None))
+                committer.later(0, lambda: run_next(None, None))
             else:
-                desk.submit(work, go_on)
+                committer.submit(work, run_next)
 
-    go_on(None, None)
+    run_next(None, None)
 
 
 # -- lists of queues ---------------------------------------------------------------------------------------------------
@@ -75,7 +75,7 @@ class ListQuery:
     find: str = ""
     sort: str = BY_NAME
     """A name of ``SORTS``. A count with the prefix "-" sorts in descending order."""
-    sees: Callable[[str], bool] | None = None
+    is_visible: Callable[[str], bool] | None = None
     """Predicate of the queues that the client may see, or None for all."""
 
     @property
@@ -83,21 +83,21 @@ class ListQuery:
         return self.sort.removeprefix("-")
 
     def wants(self, name: str) -> bool:
-        return self.find in name.lower() and (self.sees is None or self.sees(name))
+        return self.find in name.lower() and (self.is_visible is None or self.is_visible(name))
 
 
-def read_query(values: Values) -> ListQuery:
-    sees: Any = values.take("sees", None)
-    if sees is not None and not callable(sees):  # the HTTP API passes it; a client cannot send a callable
+def read_query(values: MethodArguments) -> ListQuery:
+    is_visible: Any = values.take("sees", None)
+    if is_visible is not None and not callable(is_visible):  # the HTTP API passes it; a client cannot send a callable
         raise BadInput("not a known field", field="sees")
     query = ListQuery(
-        values.some_queue(),
+        values.optional_queue(),
         values.whole("limit", PAGE, least=1, most=PAGE),
         values.text("cursor", most=300),
         values.text("prefix", most=200),
         values.text("find", most=200).lower(),
         values.text("sort", BY_NAME, most=30),
-        sees,
+        is_visible,
     )
     if query.key not in SORTS or query.sort == f"-{BY_NAME}":
         raise BadInput(f"must be one of {', '.join(SORTS)}; '-' in front turns a count round", field="sort")
@@ -110,7 +110,7 @@ def page(clock: Clock, query: ListQuery, rates: Rates) -> Slices:
     if query.queue is None:
         names, following = yield from (_by_name(query) if query.key == BY_NAME else _by_count(query))
     else:
-        names, following = [query.queue] if query.sees is None or query.sees(query.queue) else [], ""
+        names, following = [query.queue] if query.is_visible is None or query.is_visible(query.queue) else [], ""
     rows: list[dict[str, Any]] = []
     for begin in range(0, len(names), ROWS_PER_SLICE):
         some = names[begin : begin + ROWS_PER_SLICE]
@@ -120,12 +120,12 @@ def page(clock: Clock, query: ListQuery, rates: Rates) -> Slices:
     for row in rows:
         row["rates"] = rates(row["queue"])
     is_overdue = yield lambda transaction: queries.is_overdue(transaction, now)
-    everything = (yield queries.together) if query.sees is None else _together(rows)
+    everything = (yield queries.queue_totals) if query.is_visible is None else _sum_rows(rows)
     return {"overdue": is_overdue, "queues": rows, "cursor": following, "all": everything}
 
 
-def _together(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return totals like ``queries.together``, of the rows that a client with a filter may see."""
+def _sum_rows(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return totals like ``queries.queue_totals``, of the rows that a client with a filter may see."""
     return {
         "queues": len(rows),
         "backlog": sum(row["ready"] + row["delayed"] + row.get("held", 0) for row in rows),
@@ -137,7 +137,7 @@ def _together(rows: list[dict[str, Any]]) -> dict[str, Any]:
 def _by_name(query: ListQuery) -> Slices:
     """Return the names of the page and the cursor of the next page."""
     found: list[str] = []
-    after, step = query.cursor, NAMES_PER_SLICE if query.find or query.sees else query.limit + 1
+    after, step = query.cursor, NAMES_PER_SLICE if query.find or query.is_visible else query.limit + 1
     while len(found) <= query.limit:
         some: list[str] = yield partial(_names, after=after, limit=step, prefix=query.prefix)
         found += [name for name in some if query.wants(name)]
@@ -159,7 +159,7 @@ def _by_count(query: ListQuery) -> Slices:
     after = ""
     while True:
         counted = yield partial(_counted, after=after, query=query)
-        some = [(turn * _worth(counts, query.key), name) for name, counts in counted if query.wants(name)]
+        some = [(turn * _count_of(counts, query.key), name) for name, counts in counted if query.wants(name)]
         best = nsmallest(query.limit + 1, [*best, *(one for one in some if behind is None or one > behind)])
         if len(counted) < NAMES_PER_SLICE:
             break
@@ -177,7 +177,7 @@ def _counted(transaction: Transaction, after: str, query: ListQuery) -> list[tup
     return [(name, transaction.counts(name)) for name in transaction.queues(after, NAMES_PER_SLICE, query.prefix)]
 
 
-def _worth(counts: Counts, key: str) -> int:
+def _count_of(counts: Counts, key: str) -> int:
     return counts.ready + counts.delayed + counts.held if key == "backlog" else int(getattr(counts, key))
 
 

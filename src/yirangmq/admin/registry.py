@@ -20,13 +20,13 @@ from functools import partial
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from yirangmq.admin.health import Health
-from yirangmq.broker.group_commit import Desk
-from yirangmq.broker.operations import Verbs
-from yirangmq.broker.settle import MOST_PER_CALL
+from yirangmq.admin.health import ServerHealth
+from yirangmq.broker.group_commit import GroupCommitter
+from yirangmq.broker.operations import QueueOperations
+from yirangmq.broker.settle import MAX_PER_CALL
 from yirangmq.core import validation
 from yirangmq.core.access import ADMIN, ANYWHERE, CONSUME, LIST, LOOK, OPERATE, PUBLISH
-from yirangmq.core.consumer_registry import Roster
+from yirangmq.core.consumer_registry import ConsumerRegistry
 from yirangmq.core.errors import BadInput, QueueError, StoreBusy, Unavailable
 from yirangmq.core.ports import Clock, Ids, Store, Transaction
 from yirangmq.core.validation import Fields, kind, nearest
@@ -38,19 +38,19 @@ if TYPE_CHECKING:
 
 # -- committer for other threads ---------------------------------------------------------------------------------------
 
-PAUSE_SECONDS = 0.05
+RETRY_SECONDS = 0.05
 """Delay between two attempts to read while another process holds the store's lock."""
 Answer = TypeVar("Answer")
 
 
-class DeskLane:
+class CrossThreadCommitter:
     """Committer port (``broker.group_commit_threads.Way``) for threads other than the loop thread.
 
     Each call blocks its thread until the loop thread has run the job. ``call`` schedules a function on the loop
     thread and may be called from any thread."""
 
-    def __init__(self, desk: Desk, call: Callable[[Callable[[], None]], Any]) -> None:
-        self._desk = desk
+    def __init__(self, committer: GroupCommitter, call: Callable[[Callable[[], None]], Any]) -> None:
+        self._committer = committer
         self._call = call
         self.is_stopping = False
 
@@ -61,43 +61,43 @@ class DeskLane:
     def run(self, work: Callable[[Transaction], Answer]) -> Answer:
         """Run one page in the next commit. Return when it is on disk."""
 
-        def begin(future: "Future[Answer]") -> None:
+        def start_job(future: "Future[Answer]") -> None:
             def done(value: Any, error: QueueError | None) -> None:
-                self._desk.news()
+                self._committer.notify_external_change()
                 future.set_exception(error) if error is not None else future.set_result(value)
 
-            self._desk.submit(work, done)
+            self._committer.submit(work, done)
 
-        return self._asked(begin)
+        return self._run_on_loop(start_job)
 
     def read(self, work: Callable[[Transaction], Answer]) -> Answer:
         """Run one page that changes nothing.
 
-        While another process holds the store's lock, the read is retried every ``PAUSE_SECONDS``, for as long as a
+        While another process holds the store's lock, the read is retried every ``RETRY_SECONDS``, for as long as a
         request waits for the lock. Then ``StoreBusy`` is raised."""
-        until = monotonic() + self._desk.busy.seconds
+        until = monotonic() + self._committer.busy.seconds
         while True:
             try:
                 return self._read(work)
             except StoreBusy:
                 if monotonic() >= until or self.is_stopping:
                     raise
-            sleep(PAUSE_SECONDS)
+            sleep(RETRY_SECONDS)
 
     def _read(self, work: Callable[[Transaction], Answer]) -> Answer:
-        def begin(future: "Future[Answer]") -> None:
+        def start_job(future: "Future[Answer]") -> None:
             try:
-                future.set_result(self._desk.read(work))
+                future.set_result(self._committer.read(work))
             except BaseException as error:
                 future.set_exception(error)
 
-        return self._asked(begin)
+        return self._run_on_loop(start_job)
 
-    def _asked(self, begin: Callable[["Future[Answer]"], None]) -> Answer:
+    def _run_on_loop(self, start_job: Callable[["Future[Answer]"], None]) -> Answer:
         if self.is_stopping:
             raise Unavailable("the server is stopping; what was done so far stays, ask again for the rest")
         future: Future[Answer] = Future()
-        self._call(lambda: begin(future))
+        self._call(lambda: start_job(future))
         return future.result()
 
 
@@ -172,16 +172,16 @@ THREADS = 2
 """Paged methods that run at the same time; further ones wait in the executor's queue."""
 
 
-class Pages:
+class PagedMethods:
     """Executor of paged methods. Loop thread only; ``call`` schedules a function there from any other thread.
 
     The ``Queues`` facade is imported and built for the first paged method."""
 
-    def __init__(self, store: Store, desk: Desk, clock: Clock, ids: Ids, call: Call) -> None:
-        self._lane = DeskLane(desk, call)
+    def __init__(self, store: Store, committer: GroupCommitter, clock: Clock, ids: Ids, call: Call) -> None:
+        self._page_committer = CrossThreadCommitter(committer, call)
         self._parts = (store, clock, ids)
-        self._verbs = desk.verbs
-        self._made: Queues | None = None
+        self._operations = committer.operations
+        self._facade: Queues | None = None
         self._call = call
         self._executor = BackgroundExecutor(partial(ThreadPoolExecutor, THREADS, "pages"))
         self._running = 0
@@ -191,69 +191,75 @@ class Pages:
         return self._running == 0
 
     def start(self, method: PagedMethod, given: Given, done: Done) -> None:
-        if self._lane.is_stopping:
+        if self._page_committer.is_stopping:
             done(None, Unavailable("the server is stopping"))
             return
         self._running += 1
-        self._executor.run(lambda: method(self._queues(), given), self._call, partial(self._end, done))
+        self._executor.run(lambda: method(self._queues(), given), self._call, partial(self._finish, done))
 
     def _queues(self) -> "Queues":
-        if self._made is None:
+        if self._facade is None:
             from yirangmq.broker.queues import Queues  # not loaded by a server without calls of paged methods
 
-            self._made = Queues(*self._parts, "server", self._lane, verbs=self._verbs)
-        return self._made
+            self._facade = Queues(*self._parts, "server", self._page_committer, operations=self._operations)
+        return self._facade
 
-    def _end(self, done: Done, value: Any, error: QueueError | None) -> None:
+    def _finish(self, done: Done, value: Any, error: QueueError | None) -> None:
         self._running -= 1
         done(value, error)
 
     def stop(self) -> None:
         """Let the submitted page end and refuse the next one. Methods that still wait for a thread get
         ``Unavailable``."""
-        self._lane.stop()
+        self._page_committer.stop()
         self._executor.stop(wait=False, cancel=False)
 
 
 # -- call table --------------------------------------------------------------------------------------------------------
 
 Method = Callable[[Transaction, Given], Any]
-Entry = Callable[[Desk, Given, Done], None]
+Entry = Callable[[GroupCommitter, Given, Done], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class ServerSources:
     """Parts of a whole server that its methods read: clock, health, status facts, connections, consumers, rates."""
 
     clock: Clock
-    health: Health
+    health: ServerHealth
     facts: Callable[[], Mapping[str, Any]]
     """Return the server members of ``status``: version, node, store, durability, uptime …"""
     connections: Callable[[], list[dict[str, Any]]]
-    roster: Roster
+    registry: ConsumerRegistry
     rates: Callable[[str], Any] = lambda queue: None
     """Return the rates of a queue, as ``observe.metrics`` counts them, or None if they are not known."""
 
 
-class Calls:
+class MethodRegistry:
     """Call table of named methods. Parts of the server add their methods during server construction.
 
     Loop thread only."""
 
-    def __init__(self, verbs: Verbs, pages: Pages | None = None, site: Site | None = None) -> None:
+    def __init__(
+        self, operations: QueueOperations, pages: PagedMethods | None = None, site: ServerSources | None = None
+    ) -> None:
         self._entries: dict[str, Entry] = {}
-        self._usual: tuple[Verbs, Pages | None, Site | None] | None = (verbs, pages, site)
+        self._builtin_parts: tuple[QueueOperations, PagedMethods | None, ServerSources | None] | None = (
+            operations,
+            pages,
+            site,
+        )
 
     def add(self, name: str, method: Method) -> None:
         """Add a method that runs inside the next commit. If it raises a ``QueueError`` it must have changed nothing."""
 
-        def entry(desk: Desk, given: Given, done: Done) -> None:
-            desk.submit(lambda transaction: method(transaction, given), done)
+        def entry(committer: GroupCommitter, given: Given, done: Done) -> None:
+            committer.submit(lambda transaction: method(transaction, given), done)
 
         self.add_entry(name, entry)
 
-    def add_paged(self, pages: Pages, name: str, method: PagedMethod) -> None:
-        self.add_entry(name, lambda desk, given, done: pages.start(method, given, done))
+    def add_paged(self, pages: PagedMethods, name: str, method: PagedMethod) -> None:
+        self.add_entry(name, lambda committer, given, done: pages.start(method, given, done))
 
     def add_entry(self, name: str, entry: Entry) -> None:
         """Add a method that starts its work itself. It calls ``done(value, error)`` once, on the loop thread."""
@@ -278,12 +284,12 @@ class Calls:
         """Return all entries, including the built-in ones, which are loaded at the first lookup.
 
         An entry that a part of the server added has precedence over the built-in entry of the same name."""
-        if self._usual is not None:
-            from yirangmq.admin.queue_methods import fill
+        if self._builtin_parts is not None:
+            from yirangmq.admin.queue_methods import register_methods
 
-            usual, self._usual = self._usual, None
+            usual, self._builtin_parts = self._builtin_parts, None
             added, self._entries = self._entries, {}
-            fill(self, *usual)
+            register_methods(self, *usual)
             self._entries |= added
         return self._entries
 
@@ -291,13 +297,13 @@ class Calls:
 # -- arguments ---------------------------------------------------------------------------------------------------------
 
 
-class Values(Fields):
+class MethodArguments(Fields):
     """Reader of the named values of one call. Each is taken once; ``done`` refuses the values left."""
 
     def queue(self) -> str:
         return validation.check_queue(self.take("queue", None))
 
-    def some_queue(self) -> str | None:
+    def optional_queue(self) -> str | None:
         """Return the queue, or None for all queues."""
         name = self.take("queue", None)
         return None if name is None else validation.check_queue(name)
@@ -309,10 +315,10 @@ class Values(Fields):
         given = self.take("ids", None)
         if not isinstance(given, list):
             raise BadInput(f"must be an array of message ids, not {kind(given)}", field="ids")
-        validation.check_count(len(given), "ids", most=MOST_PER_CALL)
+        validation.check_count(len(given), "ids", most=MAX_PER_CALL)
         return [validation.check_id(id, "ids") for id in given]
 
-    def some_ids(self) -> list[str] | None:
+    def optional_ids(self) -> list[str] | None:
         """Return the ids, or None if a filter selects the messages."""
         if self._left.get("ids") is not None:
             return self.ids()
@@ -326,12 +332,12 @@ class Values(Fields):
         return value
 
     def limit(self, default: int) -> int:
-        return self.whole("limit", default, least=1, most=MOST_PER_CALL)
+        return self.whole("limit", default, least=1, most=MAX_PER_CALL)
 
 
-def reading(given: Mapping[str, Any], read: Callable[[Values], Answer]) -> Answer:
+def read_arguments(given: Mapping[str, Any], read: Callable[[MethodArguments], Answer]) -> Answer:
     """Return the result of ``read``. Raise ``BadInput`` if it left a value unread."""
-    values = Values(given)
+    values = MethodArguments(given)
     answer = read(values)
     values.done()
     return answer

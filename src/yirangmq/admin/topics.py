@@ -1,8 +1,8 @@
 """Topic methods, topics in status, health and metrics, and pages of records.
 
 Lists, status and metrics do not open a topic log that has not been used yet. Work that may wait for the disk runs on a
-background thread. A page of records ends at its limit, at ``PAGE_BYTES`` of payload, or after ``PAGE_LOOK`` scanned
-records, because cursor commits wait for the same thread."""
+background thread. A page of records ends at its limit, at ``PAGE_BYTES`` of payload, or after ``MAX_SCANNED_RECORDS``
+scanned records, because cursor commits wait for the same thread."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -11,46 +11,46 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from yirangmq.admin.registry import Calls, Done, Given, Values, reading
-from yirangmq.broker.group_commit import Desk
+from yirangmq.admin.registry import Done, Given, MethodArguments, MethodRegistry, read_arguments
+from yirangmq.broker.group_commit import GroupCommitter
 from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, NotFound
-from yirangmq.core.events import Event, FeedMoved
+from yirangmq.core.events import Event, TopicStateChanged
 from yirangmq.core.health import HealthReason, health_reason
 from yirangmq.core.ports import Clock
 from yirangmq.core.topic_filter import Filter, make_filter
-from yirangmq.core.topics import MOST_SEQUENCE, ClientState, Log, PublisherState, TopicState, check_subscriber
+from yirangmq.core.topics import MAX_SEQUENCE, Log, PublisherState, SubscriberState, TopicState, check_subscriber
 from yirangmq.format.envelope import iso
 from yirangmq.format.topic_record import cursor_document
-from yirangmq.observe.metrics import SECONDS, Histogram, Minute, window_seconds
+from yirangmq.observe.metrics import SECONDS, Histogram, MinuteWindow, window_seconds
 from yirangmq.topics.adapters import PageLimits, read_page
-from yirangmq.topics.ports import Settings
+from yirangmq.topics.ports import TopicSettings
 from yirangmq.topics.publisher import Publisher
 
 if TYPE_CHECKING:
-    from yirangmq.observe.prometheus import Reading, Samples
-    from yirangmq.topics.live import Live, Subscriber
+    from yirangmq.observe.prometheus import MetricValue, Samples
+    from yirangmq.topics.live import LiveCommit, Subscriber
 
 
 # -- pages of records --------------------------------------------------------------------------------------------------
 
 PAGE_BYTES = 1 << 20
 """Upper bound of payload bytes per page of records; a single larger record is a page too."""
-PAGE_LOOK = 20_000
+MAX_SCANNED_RECORDS = 20_000
 """Upper bound of records scanned for one page, because other work, such as commits of confirmed cursors, waits for the
 same thread."""
 
 
-def read_wanted(values: Values) -> tuple[int | None, int | None, Filter, int]:
+def read_page_arguments(values: MethodArguments) -> tuple[int | None, int | None, Filter, int]:
     start, at_ns, topics = _number(values, "start"), _number(values, "at_ns"), values.take("topics", [])
     if not isinstance(topics, list):
         raise BadInput("must be a list of names and patterns", field="topics")
     return start, at_ns, make_filter(topics), values.limit(100)
 
 
-def _number(values: Values, field: str) -> int | None:
+def _number(values: MethodArguments, field: str) -> int | None:
     given = values.take(field, None)
-    return None if given is None else validation.check_count(given, field, least=0, most=MOST_SEQUENCE)
+    return None if given is None else validation.check_count(given, field, least=0, most=MAX_SEQUENCE)
 
 
 def page(log: Log, start: int | None, at_ns: int | None, filter: Filter, limit: int) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def page(log: Log, start: int | None, at_ns: int | None, filter: Filter, limit: 
     with closing(log.reader()) as reader:
         if start is None:
             start = reader.first if at_ns is None else max(reader.sequence_at(at_ns), reader.first)
-        found = read_page(reader, filter, start, PageLimits(limit, PAGE_BYTES, PAGE_LOOK))
+        found = read_page(reader, filter, start, PageLimits(limit, PAGE_BYTES, MAX_SCANNED_RECORDS))
         about = {"epoch": reader.epoch, "first": reader.first, "last": reader.last, "next": found.last + 1}
     rows = [
         [one.sequence, one.topic_sequence, one.at_ns, one.topic, one.key, dict(one.headers), one.payload]
@@ -70,28 +70,29 @@ def page(log: Log, start: int | None, at_ns: int | None, filter: Filter, limit: 
 # -- methods, status and metrics ---------------------------------------------------------------------------------------
 
 SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "p999": 0.999}
-MOST_WORKERS = 64
-LEAST_BUFFER = 4096
-Tell = Callable[[Sequence[Event]], None]
+MAX_WORKERS = 64
+MIN_BUFFER = 4096
+EventSink = Callable[[Sequence[Event]], None]
 
 
-class TopicCalls:
+class TopicMethods:
     """Named methods of topics, and topics in status, health and metrics.
 
-    ``topics`` is None if the server has no topics. Loop thread only, except for work that ``Publisher.aside`` runs."""
+    ``topics`` is None if the server has no topics. Loop thread only, except for work that ``Publisher.executor``
+    runs."""
 
     def __init__(self, topics: Publisher | None, clock: Clock) -> None:
         self._topics = topics
         self._clock = clock
         self._since = clock.now_ms()
-        self._rates: dict[str, Minute] = {}
+        self._rates: dict[str, MinuteWindow] = {}
         self._latest: dict[str, TopicState] = {}
         self._commits = Histogram(SECONDS)
 
-    def begin(self, calls: Calls, tell: Tell) -> None:
+    def register(self, methods: MethodRegistry, on_events: EventSink) -> None:
         """Add the methods to the call table and register for publisher and subscriber events.
 
-        ``tell`` gets an event for every change of state."""
+        ``on_events`` gets an event for every change of state."""
         for name, entry in {
             "topics": self._list,
             "topic_read": self._read,
@@ -101,38 +102,42 @@ class TopicCalls:
             "topic_trim": self._trim,
             "topic_tune": self._tune,
         }.items():
-            calls.add_entry(name, entry)
+            methods.add_entry(name, entry)
         if self._topics is not None:
-            self._topics.hearers.append(self._count)
-            self._topics.took.append(self._commits.observe)
-            self._topics.state_heard.append(
-                lambda before, after, why: tell([FeedMoved("publisher", str(before or ""), str(after), why)])
+            self._topics.listeners.append(self._count_commit)
+            self._topics.commit_duration_listeners.append(self._commits.observe)
+            self._topics.state_listeners.append(
+                lambda before, after, why: on_events(
+                    [TopicStateChanged("publisher", str(before or ""), str(after), why)]
+                )
             )
-            self._topics.moved_heard.append(
-                lambda one, before, after: tell([FeedMoved(_called(one), str(before), str(after))])
+            self._topics.move_listeners.append(
+                lambda one, before, after: on_events(
+                    [TopicStateChanged(_subscriber_name(one), str(before), str(after))]
+                )
             )
 
-    def _count(self, live: "Live") -> None:
+    def _count_commit(self, live: "LiveCommit") -> None:
         now = self._clock.now_ms()
         for topic, count in Counter(live.topics).items():
-            self._rates.setdefault(topic, Minute()).add(now, published=count)
+            self._rates.setdefault(topic, MinuteWindow()).add(now, published=count)
 
-    def _there(self) -> Publisher:
+    def _require_topics(self) -> Publisher:
         if self._topics is None:
             raise BadInput("this server has no topics", field="method")
         return self._topics
 
     # -- methods that look ----------------------------------------------------------------------------------------
 
-    def _list(self, desk: Desk, given: Given, done: Done) -> None:
+    def _list(self, committer: GroupCommitter, given: Given, done: Done) -> None:
         """Return every topic with its numbers, and the facts of the topic log."""
-        reading(given, lambda values: None)
-        topics = self._there()
+        read_arguments(given, lambda values: None)
+        topics = self._require_topics()
         if not topics.is_open:
             done({**(self.facts() or {}), "topics": []}, None)
             return
-        log = topics.opened().feed.log
-        topics.aside.run(
+        log = topics.ensure_open().feed.log
+        topics.executor.run(
             log.topics, lambda found, error: done(None, error) if error else done(self._rows(log, found), None)
         )
 
@@ -158,71 +163,71 @@ class TopicCalls:
         minute = self._rates.get(topic)
         return minute.sums(now).get("published", 0) if minute is not None else 0
 
-    def _read(self, desk: Desk, given: Given, done: Done) -> None:
+    def _read(self, committer: GroupCommitter, given: Given, done: Done) -> None:
         """Return a page of records of all topics or some, starting at a sequence or a time."""
-        start, at_ns, filter, limit = reading(given, read_wanted)
-        topics = self._there()
-        log = topics.opened().feed.log
-        topics.aside.run(partial(page, log, start, at_ns, filter, limit), done)
+        start, at_ns, filter, limit = read_arguments(given, read_page_arguments)
+        topics = self._require_topics()
+        log = topics.ensure_open().feed.log
+        topics.executor.run(partial(page, log, start, at_ns, filter, limit), done)
 
-    def _list_subscribers(self, desk: Desk, given: Given, done: Done) -> None:
+    def _list_subscribers(self, committer: GroupCommitter, given: Given, done: Done) -> None:
         """Return all connected subscribers, and the durable subscribers that are not connected."""
-        reading(given, lambda values: None)
+        read_arguments(given, lambda values: None)
         done(self.subscribers(), None)
 
-    def _list_cursors(self, desk: Desk, given: Given, done: Done) -> None:
-        reading(given, lambda values: None)
-        topics = self._there()
+    def _list_cursors(self, committer: GroupCommitter, given: Given, done: Done) -> None:
+        read_arguments(given, lambda values: None)
+        topics = self._require_topics()
         if not topics.is_open:
             done([], None)
             return
-        parts = topics.opened()
+        parts = topics.ensure_open()
         last = parts.feed.log.last
-        done([cursor_document(cursor, last, parts.feed.log.epoch) for cursor in parts.ledger.all()], None)
+        done([cursor_document(cursor, last, parts.feed.log.epoch) for cursor in parts.cursor_committer.all()], None)
 
     # -- methods that change --------------------------------------------------------------------------------------
 
-    def _drop_cursor(self, desk: Desk, given: Given, done: Done) -> None:
+    def _drop_cursor(self, committer: GroupCommitter, given: Given, done: Done) -> None:
         """Delete the cursor of a durable subscriber, which must not be connected. It no longer delays retention."""
-        name = reading(given, lambda values: check_subscriber(values.take("name", None)))
-        parts = self._there().opened()
-        if any(one.name == name for one in parts.follows.subscribers.values()):
+        name = read_arguments(given, lambda values: check_subscriber(values.take("name", None)))
+        parts = self._require_topics().ensure_open()
+        if any(one.name == name for one in parts.lifecycle.subscribers.values()):
             raise BadInput(f"{name!r} is connected", field="name")
-        if parts.ledger.get(name) is None:
+        if parts.cursor_committer.get(name) is None:
             raise NotFound(f"there is no durable subscriber {name!r}")
-        parts.ledger.drop(name, done)
+        parts.cursor_committer.drop(name, done)
 
-    def _trim(self, desk: Desk, given: Given, done: Done) -> None:
+    def _trim(self, committer: GroupCommitter, given: Given, done: Done) -> None:
         """Delete the whole segments before a sequence, even if a durable subscriber still needs their records."""
-        before, dry_run = reading(
+        before, dry_run = read_arguments(
             given,
             lambda values: (
-                values.whole("before", 0, least=1, most=MOST_SEQUENCE),
+                values.whole("before", 0, least=1, most=MAX_SEQUENCE),
                 values.flag("dry_run", False),
             ),
         )
-        topics = self._there()
-        log = topics.opened().feed.log
-        topics.aside.run(
+        topics = self._require_topics()
+        log = topics.ensure_open().feed.log
+        topics.executor.run(
             partial(log.trim, before, dry_run=dry_run),
             lambda trimmed, error: done(None, error) if error else done(dict(trimmed._asdict()), None),
         )
 
-    def _tune(self, desk: Desk, given: Given, done: Done) -> None:
+    def _tune(self, committer: GroupCommitter, given: Given, done: Done) -> None:
         """Change settings of the running server until it stops. Return the settings in force."""
-        now = Settings() if self._topics is None else self._topics.settings
-        changed = reading(
+        now = TopicSettings() if self._topics is None else self._topics.settings
+        changed = read_arguments(
             given,
             lambda values: replace(
                 now,
-                workers=values.whole("recovery_workers", now.workers, least=1, most=MOST_WORKERS),
+                workers=values.whole("recovery_workers", now.workers, least=1, most=MAX_WORKERS),
                 buffer_bytes=values.whole(
-                    "buffer_bytes", now.buffer_bytes, least=LEAST_BUFFER, most=now.most_buffer_bytes
+                    "buffer_bytes", now.buffer_bytes, least=MIN_BUFFER, most=now.max_buffer_bytes
                 ),
-                lag_limit=values.whole("lag_limit", now.lag_limit, least=0, most=MOST_SEQUENCE),
+                lag_limit=values.whole("lag_limit", now.lag_limit, least=0, most=MAX_SEQUENCE),
             ),
         )
-        self._there().tune(changed)
+        self._require_topics().tune(changed)
         about = {"recovery_workers": changed.workers, "buffer_bytes": changed.buffer_bytes}
         done({**about, "lag_limit": changed.lag_limit}, None)
 
@@ -234,12 +239,12 @@ class TopicCalls:
         about: dict[str, Any] = {"state": str(self._topics.state or ""), "reason": self._topics.reason}
         about["publisher"] = self._topics.settings.publisher_id
         if self._topics.is_open:
-            parts = self._topics.opened()
+            parts = self._topics.ensure_open()
             log = parts.feed.log
             about |= {"epoch": log.epoch, "first": log.first, "last": log.last}
-            about["subscribers"] = len(parts.follows.subscribers)
-            about["recovering"] = [worker.runs for worker in parts.follows.workers]
-            about["commitSec"] = {name: self._commits.at_most(share) for name, share in SHARES.items()}
+            about["subscribers"] = len(parts.lifecycle.subscribers)
+            about["recovering"] = [worker.runs for worker in parts.lifecycle.workers]
+            about["commitSec"] = {name: self._commits.quantile(share) for name, share in SHARES.items()}
         return about
 
     def reasons(self) -> list[HealthReason]:
@@ -251,29 +256,31 @@ class TopicCalls:
         if topics.state is PublisherState.ERROR:
             found.append(health_reason("topics", f"topics: {topics.reason}"))
         if topics.is_open:
-            parts = topics.opened()
-            lags = parts.ticking.lags()
-            for number in sorted(parts.ticking.alarms & lags.keys()):
-                name = _called(parts.follows.subscribers[number])
+            parts = topics.ensure_open()
+            lags = parts.maintenance.lags()
+            for number in sorted(parts.maintenance.alarms & lags.keys()):
+                name = _subscriber_name(parts.lifecycle.subscribers[number])
                 found.append(health_reason("lag", f"subscriber {name} is {lags[number]} records behind"))
         return found
 
     def subscribers(self) -> list[dict[str, Any]]:
         if self._topics is None or not self._topics.is_open:
             return []
-        parts = self._topics.opened()
+        parts = self._topics.ensure_open()
         log = parts.feed.log
-        rows = [_subscriber_row(one, log.last) for one in parts.follows.subscribers.values()]
-        there = {one.name for one in parts.follows.subscribers.values() if one.name}
-        away = [cursor for cursor in parts.ledger.all() if cursor.name not in there]
-        return rows + [{**cursor_document(one, log.last, log.epoch), "state": str(ClientState.OFFLINE)} for one in away]
+        rows = [_subscriber_row(one, log.last) for one in parts.lifecycle.subscribers.values()]
+        connected = {one.name for one in parts.lifecycle.subscribers.values() if one.name}
+        disconnected = [cursor for cursor in parts.cursor_committer.all() if cursor.name not in connected]
+        return rows + [
+            {**cursor_document(one, log.last, log.epoch), "state": str(SubscriberState.OFFLINE)} for one in disconnected
+        ]
 
-    def samples(self) -> "dict[str, Reading]":
+    def samples(self) -> "dict[str, MetricValue]":
         """Return the metrics by name; {} while the topic log is not open. The topics are read from the log."""
         topics = self._topics
         if topics is None or not topics.is_open:
             return {}
-        parts = topics.opened()
+        parts = topics.ensure_open()
         self._latest = dict(parts.feed.log.topics())
         rows = self.subscribers()
         feed = parts.feed
@@ -286,12 +293,12 @@ class TopicCalls:
             "yirangmq_feed_commits_total": [({}, feed.commits)],
             "yirangmq_feed_commit_seconds": self._commits,
             "yirangmq_feed_online": [({}, float(topics.state is PublisherState.ONLINE))],
-            "yirangmq_feed_recovering": [({}, sum(worker.runs for worker in parts.follows.workers))],
+            "yirangmq_feed_recovering": [({}, sum(worker.runs for worker in parts.lifecycle.workers))],
             "yirangmq_subscribers": [
                 ({"state": state}, count) for state, count in sorted(Counter(row["state"] for row in rows).items())
             ],
             "yirangmq_subscriber_lag": [({"subscriber": row["subscriber"]}, row["lag"]) for row in rows],
-            "yirangmq_subscriber_late": [({}, len(parts.ticking.alarms))],
+            "yirangmq_subscriber_late": [({}, len(parts.maintenance.alarms))],
         }
 
 
@@ -299,7 +306,7 @@ def _by_topic(found: dict[str, TopicState], number: Callable[[TopicState], int])
     return [({"topic": topic}, number(state)) for topic, state in sorted(found.items())]
 
 
-def _called(subscriber: "Subscriber") -> str:
+def _subscriber_name(subscriber: "Subscriber") -> str:
     """Return the name of a durable subscriber, or the number of another one."""
     return subscriber.name or str(subscriber.number)
 
@@ -308,7 +315,7 @@ def _subscriber_row(subscriber: "Subscriber", last: int) -> dict[str, Any]:
     sequence = subscriber.reached
     sent = subscriber.total + (subscriber.run.sent if subscriber.run is not None else 0)
     return {
-        "subscriber": _called(subscriber),
+        "subscriber": _subscriber_name(subscriber),
         "name": subscriber.name,
         "state": str(subscriber.state),
         "filter": subscriber.filter.text,
@@ -317,7 +324,7 @@ def _subscriber_row(subscriber: "Subscriber", last: int) -> dict[str, Any]:
         "lag": max(0, last - sequence),
         "sent": sent,
         "recoveries": subscriber.recoveries,
-        "peer": subscriber.line.peer,
+        "peer": subscriber.connection.peer,
     }
 
 

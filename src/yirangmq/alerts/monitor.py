@@ -16,14 +16,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from yirangmq.admin.registry import Calls, Done, Given, Values, reading
+from yirangmq.admin.registry import Done, Given, MethodArguments, MethodRegistry, read_arguments
 from yirangmq.alerts.outbox import Outbox
-from yirangmq.broker.group_commit import Desk
+from yirangmq.broker.group_commit import GroupCommitter
 from yirangmq.clock import SteadyClock
 from yirangmq.core import alerts
-from yirangmq.core.alert_rules import RULES, Facts, RuleSetting, faults
+from yirangmq.core.alert_rules import RULES, RuleSetting, ServerFacts, faults
 from yirangmq.core.alert_settings import LOG, AlertSettings
-from yirangmq.core.alerts import COUNTED, Alert, Fault, Level, Notice, Standing, Told
+from yirangmq.core.alerts import COUNTER_NAMES, Alert, AlertState, Fault, Level, Notice, NoticeKind
 from yirangmq.core.errors import NotFound, QueueError, StoreDamaged, StoreError
 from yirangmq.core.validation import check_id
 from yirangmq.format.envelope import iso
@@ -33,7 +33,7 @@ from yirangmq.fsio.permissions import make_folders
 from yirangmq.observe.logs import log, values
 
 if TYPE_CHECKING:
-    from yirangmq.observe.prometheus import Reading
+    from yirangmq.observe.prometheus import MetricValue
 
 VERSION = 1
 _PLAIN = (
@@ -45,7 +45,7 @@ _PLAIN = (
 # -- documents for sinks and protocols ---------------------------------------------------------------------------------
 
 
-def shown(alert: Alert, ahead: int = 0) -> dict[str, Any]:
+def alert_document(alert: Alert, ahead: int = 0) -> dict[str, Any]:
     """Return the document of an alert. ``ahead``: lead of the wall clock over the alert's clock, in ms."""
 
     def at(moment: int | None) -> str | None:
@@ -77,42 +77,47 @@ def state_of(alert: Alert) -> str:
     return "open" if alert.is_there else "settling"
 
 
-def notice_document(told: Notice, node: str, ahead: int = 0) -> dict[str, Any]:
+def notice_document(notified: Notice, node: str, ahead: int = 0) -> dict[str, Any]:
     """Return the document of a notice, which every sink receives."""
-    return {"notice": told.told.value, "at": iso(told.at + ahead), "node": node, "alert": shown(told.alert, ahead)}
+    return {
+        "notice": notified.notified.value,
+        "at": iso(notified.at + ahead),
+        "node": node,
+        "alert": alert_document(notified.alert, ahead),
+    }
 
 
 # -- documents for the file --------------------------------------------------------------------------------------------
 
 
-def written(standing: Standing) -> dict[str, Any]:
+def state_document(alert_state: AlertState) -> dict[str, Any]:
     return {
         "version": VERSION,
-        "last": standing.last,
-        "told": list(standing.told),
-        "counts": dict(standing.counts),
-        "open": [_written(alert) for alert in standing.open.values()],
-        "closed": [_written(alert) for alert in standing.closed],
+        "last": alert_state.last,
+        "told": list(alert_state.notified),
+        "counts": dict(alert_state.counts),
+        "open": [_alert_record(alert) for alert in alert_state.open.values()],
+        "closed": [_alert_record(alert) for alert in alert_state.closed],
     }
 
 
-def _written(alert: Alert) -> dict[str, Any]:
+def _alert_record(alert: Alert) -> dict[str, Any]:
     plain = {name: getattr(alert, name) for name in _PLAIN}
     return {**plain, "level": alert.level.value, "worst": alert.worst.value}
 
 
-def read(given: Any) -> Standing:
-    """Parse the document that ``written`` builds. Raises ``StoreDamaged`` if it is invalid."""
+def read(given: Any) -> AlertState:
+    """Parse the document that ``state_document`` builds. Raises ``StoreDamaged`` if it is invalid."""
     try:
         if given["version"] != VERSION:
             raise StoreDamaged(f"alerts of version {given['version']}; this server knows {VERSION}")
         opened = [_read(one) for one in given["open"]]
-        return Standing(
+        return AlertState(
             {alert.key: alert for alert in opened},
             tuple(_read(one) for one in given["closed"]),
             tuple(int(moment) for moment in given["told"]),
             int(given["last"]),
-            {name: int(given["counts"].get(name, 0)) for name in COUNTED},
+            {name: int(given["counts"].get(name, 0)) for name in COUNTER_NAMES},
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise StoreDamaged(f"the alerts cannot be read: {type(error).__name__} {error}") from None
@@ -126,7 +131,7 @@ def _read(given: Mapping[str, Any]) -> Alert:
 # -- file of open alerts -----------------------------------------------------------------------------------------------
 
 NAME = "alerts.json"
-ASIDE = "alerts.broken.json"
+QUARANTINE_NAME = "alerts.broken.json"
 
 
 class AlertFile:
@@ -142,9 +147,9 @@ class AlertFile:
         except FileNotFoundError:
             return None
 
-    def set_aside(self) -> Path:
+    def quarantine(self) -> Path:
         """Quarantine a damaged file: rename it for inspection, and return the new path."""
-        aside = self.path.with_name(ASIDE)
+        aside = self.path.with_name(QUARANTINE_NAME)
         self.path.replace(aside)
         return aside
 
@@ -161,10 +166,10 @@ class AlertFile:
 # -- monitor -----------------------------------------------------------------------------------------------------------
 
 LOGGED = {Level.INFO: logging.INFO, Level.WARNING: logging.WARNING, Level.CRITICAL: logging.ERROR}
-Saved = Callable[[QueueError | None], None]
+SaveCallback = Callable[[QueueError | None], None]
 
 
-class AlertWatch:
+class AlertMonitor:
     """Alert monitor: evaluates the rules periodically, from ``start`` to ``stop``. Loop thread only.
 
     ``facts`` is called at each evaluation with the time in ms."""
@@ -174,13 +179,13 @@ class AlertWatch:
         settings: AlertSettings,
         file: AlertFile,
         node: str,
-        facts: Callable[[int], Facts],
+        facts: Callable[[int], ServerFacts],
         clock: SteadyClock,
     ) -> None:
         self.settings = settings
         self.node = node
         self.clock = clock
-        self.standing = Standing()
+        self.alert_state = AlertState()
         self.outboxes: dict[str, Outbox] = {}
         self.logged = 0
         self._file = file
@@ -189,7 +194,7 @@ class AlertWatch:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="alerts")
         self._alarm: asyncio.TimerHandle | None = None
         self._is_saving = self._is_dirty = False
-        self._waiting: list[Saved] = []
+        self._waiting: list[SaveCallback] = []
         """Callbacks to run when the current state is on disk."""
         self._trouble = ""
 
@@ -205,17 +210,17 @@ class AlertWatch:
         except (OSError, QueueError) as error:
             where = ""
             with suppress(OSError):
-                where = str(self._file.set_aside())
+                where = str(self._file.quarantine())
             log.error("alerts_load_failed", extra=values(error=str(error), moved_to=where))
-        self._plan()
+        self._schedule()
 
     def _resume(self, document: Any) -> None:
         if document is None:
             return
-        self.standing = alerts.resumed(read(document), self.clock.now_ms())
-        for name, told in document.get("pending", ()):
+        self.alert_state = alerts.after_restart(read(document), self.clock.now_ms())
+        for name, notified in document.get("pending", ()):
             if name in self.outboxes:
-                self.outboxes[name].put(told)
+                self.outboxes[name].put(notified)
                 self.outboxes[name].wake()
 
     def stop(self) -> None:
@@ -231,37 +236,39 @@ class AlertWatch:
 
     # -- evaluation ---------------------------------------------------------------------------------------------------
 
-    def _plan(self) -> None:
-        self._alarm = self._loop.call_later(self.settings.every, self._turn)
+    def _schedule(self) -> None:
+        self._alarm = self._loop.call_later(self.settings.every, self._tick)
 
-    def _turn(self) -> None:
-        self._plan()
+    def _tick(self) -> None:
+        self._schedule()
         try:
-            self.look()
+            self.evaluate()
         except Exception:
             log.exception("alert_evaluation_failed")
 
-    def look(self) -> None:
+    def evaluate(self) -> None:
         now = self.clock.now_ms()
         found = faults(self._facts(now), self.settings.rules)
-        before = self.standing
-        self.standing, notices = alerts.look(before, found, self.settings.pace, now)
+        before = self.alert_state
+        self.alert_state, notices = alerts.evaluate(before, found, self.settings.pace, now)
         for notice in notices:
-            self._tell(notice)
-        if notices or alerts.is_news(before, self.standing):
+            self._notify(notice)
+        if notices or alerts.needs_save(before, self.alert_state):
             self._save()
 
-    def _tell(self, notice: Notice) -> None:
-        alert, told = notice.alert, notice_document(notice, self.node, self.clock.ahead_ms())
+    def _notify(self, notice: Notice) -> None:
+        alert, notified = notice.alert, notice_document(notice, self.node, self.clock.ahead_ms())
         if self.settings.log is not None and alert.level.rank >= self.settings.log.rank:
-            self._log(told["notice"], alert)
+            self._log(notified["notice"], alert)
         for outbox in self.outboxes.values():
-            if outbox.sink.wanted.takes(max(alert.level, alert.worst, key=lambda level: level.rank), alert.rule):
-                outbox.put(told)
+            if outbox.sink.notice_filter.accepts(
+                max(alert.level, alert.worst, key=lambda level: level.rank), alert.rule
+            ):
+                outbox.put(notified)
 
     def _log(self, what: str, alert: Alert) -> None:
         self.logged += 1
-        level = logging.INFO if what == Told.RECOVERED else LOGGED[alert.level]
+        level = logging.INFO if what == NoticeKind.RECOVERED else LOGGED[alert.level]
         about = values(
             notice=what, alert=alert.id, rule=alert.rule, subject=alert.subject, severity=alert.level, text=alert.text
         )
@@ -273,10 +280,10 @@ class AlertWatch:
         """Return the document of the file.
 
         Its times are wall-clock times, because the next process starts with them."""
-        pending = [[name, told] for name, outbox in self.outboxes.items() for told in outbox.pending]
-        return {**written(alerts.shifted(self.standing, self.clock.ahead_ms())), "pending": pending}
+        pending = [[name, notified] for name, outbox in self.outboxes.items() for notified in outbox.pending]
+        return {**state_document(alerts.shift_times(self.alert_state, self.clock.ahead_ms())), "pending": pending}
 
-    def _save(self, then: Saved | None = None) -> None:
+    def _save(self, then: SaveCallback | None = None) -> None:
         """Save the state in the writer thread. Outboxes send afterwards, also if the save fails.
 
         So a notice that was sent is known after a crash."""
@@ -292,7 +299,7 @@ class AlertWatch:
             work = self._loop.run_in_executor(self._thread, self._file.save, document)
             work.add_done_callback(lambda done: self._saved(done, waiting))
 
-    def _saved(self, done: "asyncio.Future[None]", waiting: list[Saved]) -> None:
+    def _saved(self, done: "asyncio.Future[None]", waiting: list[SaveCallback]) -> None:
         if done.cancelled():
             return
         error = done.exception()
@@ -316,13 +323,13 @@ class AlertWatch:
 
     def acknowledge(self, id: str, by: str, note: str, done: Callable[[Any, QueueError | None], None]) -> None:
         """Acknowledge an alert. ``done`` is called when that is on disk, or the save failed."""
-        self.standing = alerts.acknowledge(self.standing, id, by, note, self.clock.now_ms())
-        alert = self.shown(alerts.find(self.standing, id))
+        self.alert_state = alerts.acknowledge(self.alert_state, id, by, note, self.clock.now_ms())
+        alert = self.alert_document(alerts.find(self.alert_state, id))
         log.info("alert_acknowledged", extra=values(alert=id, rule=alert["rule"], by=by))
         self._save(lambda error: done(None, error) if error else done(alert, None))
 
-    def shown(self, alert: Alert) -> dict[str, Any]:
-        return shown(alert, self.clock.ahead_ms())
+    def alert_document(self, alert: Alert) -> dict[str, Any]:
+        return alert_document(alert, self.clock.ahead_ms())
 
     def test_document(self, level: Level) -> dict[str, Any]:
         """Build a test notice, and log it if the log is a sink."""
@@ -339,80 +346,84 @@ class AlertWatch:
             worst=level,
         )
         if self.settings.log is not None:
-            self._log(Told.TEST, alert)
-        return notice_document(Notice(Told.TEST, alert, now), self.node, self.clock.ahead_ms())
+            self._log(NoticeKind.TEST, alert)
+        return notice_document(Notice(NoticeKind.TEST, alert, now), self.node, self.clock.ahead_ms())
 
     @property
     def counts(self) -> Mapping[str, int]:
-        return self.standing.counts
+        return self.alert_state.counts
 
 
 # -- methods -----------------------------------------------------------------------------------------------------------
 
 STATES = ("open", "over", "all")
-LONGEST_NAME, LONGEST_NOTE = 100, 500
+MAX_NAME_CHARS, MAX_NOTE_CHARS = 100, 500
 
 
-class AlertCalls:
+class AlertMethods:
     """Server methods of alerts, and their figures for status and metrics."""
 
-    def __init__(self, watch: AlertWatch) -> None:
-        self._watch = watch
+    def __init__(self, monitor: AlertMonitor) -> None:
+        self._monitor = monitor
         self._tests: set[asyncio.Task[None]] = set()
 
-    def begin(self, calls: Calls) -> None:
+    def register(self, methods: MethodRegistry) -> None:
         """Register the methods."""
-        calls.add_entry("alerts", self._list)
-        calls.add_entry("alert_show", self._show)
-        calls.add_entry("alert_ack", self._ack)
-        calls.add_entry("alert_test", self._test)
-        calls.add_entry("alert_rules", self._rules)
+        methods.add_entry("alerts", self._list)
+        methods.add_entry("alert_show", self._show)
+        methods.add_entry("alert_ack", self._ack)
+        methods.add_entry("alert_test", self._test)
+        methods.add_entry("alert_rules", self._rules)
 
-    def _list(self, desk: Desk, given: Given, done: Done) -> None:
+    def _list(self, committer: GroupCommitter, given: Given, done: Done) -> None:
         """List alerts: open ones first, then by level, highest first, then the latest first."""
-        state = reading(given, lambda values: values.choice("state", "open", STATES))
-        standing = self._watch.standing
-        found = [*(standing.open.values() if state != "over" else ()), *(standing.closed if state != "open" else ())]
+        state = read_arguments(given, lambda values: values.choice("state", "open", STATES))
+        alert_state = self._monitor.alert_state
+        found = [
+            *(alert_state.open.values() if state != "over" else ()),
+            *(alert_state.closed if state != "open" else ()),
+        ]
         found.sort(key=lambda one: (one.closed_at is not None, -one.level.rank, -one.opened_at))
         done(
             {
-                "enabled": self._watch.settings.is_on,
-                "alerts": [self._watch.shown(one) for one in found],
-                "counts": dict(standing.counts),
+                "enabled": self._monitor.settings.is_on,
+                "alerts": [self._monitor.alert_document(one) for one in found],
+                "counts": dict(alert_state.counts),
                 "sinks": self._sinks(),
             },
             None,
         )
 
     def _sinks(self) -> list[dict[str, Any]]:
-        level = self._watch.settings.log
-        rows = [] if level is None else [_log_row(level, self._watch.logged)]
-        return rows + [outbox.describe() for outbox in self._watch.outboxes.values()]
+        level = self._monitor.settings.log
+        rows = [] if level is None else [_log_row(level, self._monitor.logged)]
+        return rows + [outbox.describe() for outbox in self._monitor.outboxes.values()]
 
-    def _show(self, desk: Desk, given: Given, done: Done) -> None:
-        id = reading(given, _id)
-        done(self._watch.shown(alerts.find(self._watch.standing, id)), None)
+    def _show(self, committer: GroupCommitter, given: Given, done: Done) -> None:
+        id = read_arguments(given, _id)
+        done(self._monitor.alert_document(alerts.find(self._monitor.alert_state, id)), None)
 
-    def _ack(self, desk: Desk, given: Given, done: Done) -> None:
-        id, by, note = reading(
-            given, lambda values: (_id(values), _line(values, "by", LONGEST_NAME), _line(values, "note", LONGEST_NOTE))
+    def _ack(self, committer: GroupCommitter, given: Given, done: Done) -> None:
+        id, by, note = read_arguments(
+            given,
+            lambda values: (_id(values), _line(values, "by", MAX_NAME_CHARS), _line(values, "note", MAX_NOTE_CHARS)),
         )
-        self._watch.acknowledge(id, by, note, done)
+        self._monitor.acknowledge(id, by, note, done)
 
-    def _test(self, desk: Desk, given: Given, done: Done) -> None:
+    def _test(self, committer: GroupCommitter, given: Given, done: Done) -> None:
         """Send a test notice to all sinks or to one, and return the results. Levels and rules of sinks are ignored."""
-        level, name = reading(
+        level, name = read_arguments(
             given, lambda values: (values.choice("level", Level.INFO, tuple(Level)), values.text("sink", "", 100))
         )
-        watch = self._watch
-        if name and name != LOG and name not in watch.outboxes:
-            raise NotFound(f"there is no sink {name!r}; known: {', '.join([LOG, *watch.outboxes])}", field="sink")
-        document = watch.test_document(Level(level))
-        chosen = [outbox for outbox in watch.outboxes.values() if name in ("", outbox.sink.name)]
+        monitor = self._monitor
+        if name and name != LOG and name not in monitor.outboxes:
+            raise NotFound(f"there is no sink {name!r}; known: {', '.join([LOG, *monitor.outboxes])}", field="sink")
+        document = monitor.test_document(Level(level))
+        chosen = [outbox for outbox in monitor.outboxes.values() if name in ("", outbox.sink.name)]
 
         async def test() -> None:
             outcomes = await asyncio.gather(*(outbox.attempt(document) for outbox in chosen))
-            rows = [_tested(LOG, "", 0.0)] if watch.settings.log is not None and name in ("", LOG) else []
+            rows = [_tested(LOG, "", 0.0)] if monitor.settings.log is not None and name in ("", LOG) else []
             rows += [_tested(box.sink.name, *outcome) for box, outcome in zip(chosen, outcomes, strict=True)]
             done({"sinks": rows}, None)
 
@@ -420,9 +431,9 @@ class AlertCalls:
         self._tests.add(task)
         task.add_done_callback(self._tests.discard)
 
-    def _rules(self, desk: Desk, given: Given, done: Done) -> None:
-        reading(given, lambda values: None)
-        settings, plain = self._watch.settings, RuleSetting()
+    def _rules(self, committer: GroupCommitter, given: Given, done: Done) -> None:
+        read_arguments(given, lambda values: None)
+        settings, plain = self._monitor.settings, RuleSetting()
         rows = []
         for name, rule in RULES.items():
             chosen = settings.rules.get(name, plain)
@@ -442,27 +453,27 @@ class AlertCalls:
     # -- for status and metrics -----------------------------------------------------------------------------------
 
     def facts(self) -> dict[str, int]:
-        found = self._watch.standing.open.values()
+        found = self._monitor.alert_state.open.values()
         return {
             "open": len(found),
             "critical": sum(one.level is Level.CRITICAL for one in found),
             "unacknowledged": sum(one.acked_at is None for one in found),
         }
 
-    def samples(self) -> "dict[str, Reading]":
-        opened = Counter(one.level for one in self._watch.standing.open.values())
-        boxes = self._watch.outboxes.values()
+    def samples(self) -> "dict[str, MetricValue]":
+        opened = Counter(one.level for one in self._monitor.alert_state.open.values())
+        boxes = self._monitor.outboxes.values()
         return {
             "yirangmq_alerts_open": [({"level": level.value}, opened[level]) for level in Level],
-            "yirangmq_alerts_total": [({"event": name}, n) for name, n in self._watch.standing.counts.items()],
+            "yirangmq_alerts_total": [({"event": name}, n) for name, n in self._monitor.alert_state.counts.items()],
             "yirangmq_alert_notices_total": [
-                ({"sink": box.sink.name, "outcome": name}, count) for box in boxes for name, count in _tally(box)
+                ({"sink": box.sink.name, "outcome": name}, count) for box in boxes for name, count in _counters(box)
             ],
             "yirangmq_alert_notices_pending": [({"sink": box.sink.name}, len(box.pending)) for box in boxes],
         }
 
 
-def _tally(box: Outbox) -> tuple[tuple[str, int], ...]:
+def _counters(box: Outbox) -> tuple[tuple[str, int], ...]:
     return ("sent", box.sent), ("failed", box.failed), ("lost", box.lost)
 
 
@@ -475,10 +486,10 @@ def _tested(name: str, trouble: str, seconds: float) -> dict[str, Any]:
     return {"sink": name, "ok": not trouble, "seconds": round(seconds, 3), "error": trouble or None}
 
 
-def _id(values: Values) -> str:
+def _id(values: MethodArguments) -> str:
     return check_id(values.take("id", None), "id")
 
 
-def _line(values: Values, name: str, most: int) -> str:
+def _line(values: MethodArguments, name: str, most: int) -> str:
     """Read a text, and collapse white space so that it is one line."""
     return " ".join(values.text(name, "", most).split())

@@ -1,11 +1,11 @@
 """Alert outbox of a sink: notices in order, with retries; the channel interface; the program sink.
 
-Each notice is retried until its deadline, then it is dropped and counted as lost. Beyond ``MOST_PENDING`` the oldest
+Each notice is retried until its deadline, then it is dropped and counted as lost. Beyond ``MAX_PENDING`` the oldest
 notices are dropped. A channel makes a single attempt and raises ``Undelivered``; the outbox enforces the timeout by
 cancelling it. Event loop thread only.
 
 The program sink runs a program that the operator configures, without a shell, with the notice as JSON on stdin.
-``channel_of`` builds the channel of a sink in the settings; mail and webhooks are in ``alerts.remote_sinks``."""
+``create_channel`` builds the channel of a sink in the settings; mail and webhooks are in ``alerts.remote_sinks``."""
 
 import asyncio
 import os
@@ -16,7 +16,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-from yirangmq.core.alert_settings import Mail, Program, Sink
+from yirangmq.core.alert_settings import CommandTarget, EmailTarget, Sink
 from yirangmq.core.backoff import Backoff
 from yirangmq.core.errors import QueueError
 from yirangmq.core.webhook import OutgoingNetworks
@@ -44,13 +44,13 @@ class Channel(Protocol):
 
 # -- outbox ------------------------------------------------------------------------------------------------------------
 
-MOST_PENDING = 200
+MAX_PENDING = 200
 """Upper bound of unsent notices of a sink. Above it the oldest is dropped."""
 BACKOFF = Backoff(first=1.0, limit=300.0)
 """Seconds between two attempts to deliver a notice."""
 
 
-class Outcome(NamedTuple):
+class AttemptResult(NamedTuple):
     """Result of one attempt. ``trouble`` is the error, or "" if the notice arrived."""
 
     trouble: str
@@ -60,16 +60,16 @@ class Outcome(NamedTuple):
 class Outbox:
     """Queue of the notices for one sink, sent in order with retries. Loop thread only.
 
-    ``give_up``: seconds for which a notice is retried. ``changed`` is called when a notice is removed. ``now`` returns
-    the wall-clock time in ms."""
+    ``give_up``: seconds for which a notice is retried. ``on_change`` is called when a notice is removed. ``now``
+    returns the wall-clock time in ms."""
 
     def __init__(
-        self, sink: Sink, channel: Channel, give_up: float, changed: Callable[[], None], now: Callable[[], int]
+        self, sink: Sink, channel: Channel, give_up: float, on_change: Callable[[], None], now: Callable[[], int]
     ) -> None:
         self.sink = sink
         self._channel = channel
         self._give_up = give_up
-        self._changed = changed
+        self._on_change = on_change
         self._now = now
         self._loop = asyncio.get_running_loop()
         self._pending: deque[tuple[float, Document]] = deque()
@@ -86,7 +86,7 @@ class Outbox:
 
     def put(self, document: Document) -> None:
         """Add a notice; it is sent after the next ``wake``."""
-        if len(self._pending) >= MOST_PENDING:
+        if len(self._pending) >= MAX_PENDING:
             del self._pending[1 if self._task is not None else 0]  # the first one is in flight
             self.lost += 1
         self._pending.append((self._loop.time(), document))
@@ -95,7 +95,7 @@ class Outbox:
         if self._pending and self._task is None and not self._is_closed:
             self._task = self._loop.create_task(self._work())
 
-    async def attempt(self, document: Document) -> Outcome:
+    async def attempt(self, document: Document) -> AttemptResult:
         """Make one attempt, bounded by the sink's timeout."""
         begun = self._loop.time()
         self.last_at = iso(self._now())
@@ -114,7 +114,7 @@ class Outbox:
             self.failed += 1
         else:
             self.sent += 1
-        return Outcome(trouble, self._loop.time() - begun)
+        return AttemptResult(trouble, self._loop.time() - begun)
 
     async def _work(self) -> None:
         failures = 0
@@ -132,18 +132,18 @@ class Outbox:
                 log.warning("alert_notice_dropped", extra=self._values(document, outcome))
             self._pending.popleft()
             failures = 0
-            self._changed()
+            self._on_change()
         self._task = None
 
-    def _values(self, document: Document, outcome: Outcome) -> dict[str, Any]:
+    def _values(self, document: Document, outcome: AttemptResult) -> dict[str, Any]:
         return values(sink=self.sink.name, alert=document["alert"]["id"], error=outcome.trouble)
 
     def describe(self) -> dict[str, Any]:
         return {
             "sink": self.sink.name,
             "kind": self.sink.kind,
-            "level": self.sink.wanted.level.value,
-            "rules": list(self.sink.wanted.rules),
+            "level": self.sink.notice_filter.level.value,
+            "rules": list(self.sink.notice_filter.rules),
             "pending": len(self._pending),
             "sent": self.sent,
             "failed": self.failed,
@@ -161,19 +161,19 @@ class Outbox:
 
 # -- program sink ------------------------------------------------------------------------------------------------------
 
-KEPT = 500
+KEPT_STDERR_BYTES = 500
 """Maximum number of bytes of the program's stderr that are kept."""
 
 
-class Running:
+class CommandChannel:
     """Channel that runs a program for each notice; implements ``alerts.outbox.Channel``."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: CommandTarget) -> None:
         self._words = program.words
 
     async def send(self, document: Document) -> None:
         alert = document["alert"]
-        told = {
+        notice = {
             "YIRANGMQ_ALERT_LEVEL": alert["level"],
             "YIRANGMQ_ALERT_RULE": alert["rule"],
             "YIRANGMQ_ALERT_NOTICE": document["notice"],
@@ -184,13 +184,13 @@ class Running:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.DEVNULL,
                 stderr=asyncio.subprocess.PIPE,
-                env={**os.environ, **told},
+                env={**os.environ, **notice},
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:
             raise Undelivered(f"{self._words[0]} cannot be run: {error}") from None
         try:
-            said = await _talk(process, dumps(document) + b"\n")
+            said = await _exchange(process, dumps(document) + b"\n")
             code = await process.wait()
         except BaseException:
             _kill(process.pid)
@@ -204,7 +204,7 @@ class Running:
         """Do nothing: each notice has a separate process."""
 
 
-async def _talk(process: asyncio.subprocess.Process, text: bytes) -> bytes:
+async def _exchange(process: asyncio.subprocess.Process, text: bytes) -> bytes:
     """Write ``text`` to stdin, and return the first bytes of stderr.
 
     The rest of stderr is read and discarded. A program that does not read its stdin is no error."""
@@ -215,7 +215,7 @@ async def _talk(process: asyncio.subprocess.Process, text: bytes) -> bytes:
         process.stdin.close()
     said = b""
     while piece := await process.stderr.read(4096):
-        said = (said + piece)[:KEPT]
+        said = (said + piece)[:KEPT_STDERR_BYTES]
     return said
 
 
@@ -231,16 +231,16 @@ Secret = Callable[[str], bytes]
 """Return the secret of a name. Raises ``QueueError`` if it cannot be read."""
 
 
-def channel_of(sink: Sink, secret: Secret, networks: OutgoingNetworks) -> Channel:
-    if isinstance(sink.to, Mail):
-        from yirangmq.alerts.remote_sinks import Mailing  # not loaded by a server without remote sinks
+def create_channel(sink: Sink, secret: Secret, networks: OutgoingNetworks) -> Channel:
+    if isinstance(sink.to, EmailTarget):
+        from yirangmq.alerts.remote_sinks import EmailChannel  # not loaded by a server without remote sinks
 
-        return Mailing(sink.to, partial(_secret, secret, sink.to.secret), sink.timeout, networks)
-    if isinstance(sink.to, Program):
-        return Running(sink.to)
-    from yirangmq.alerts.remote_sinks import Posting  # not loaded by a server without remote sinks
+        return EmailChannel(sink.to, partial(_secret, secret, sink.to.secret), sink.timeout, networks)
+    if isinstance(sink.to, CommandTarget):
+        return CommandChannel(sink.to)
+    from yirangmq.alerts.remote_sinks import WebhookChannel  # not loaded by a server without remote sinks
 
-    return Posting(sink.to, partial(_secret, secret, sink.to.secret), networks)
+    return WebhookChannel(sink.to, partial(_secret, secret, sink.to.secret), networks)
 
 
 def _secret(secret: Secret, name: str) -> bytes:

@@ -18,26 +18,28 @@ from email.utils import format_datetime, make_msgid
 from typing import Any
 
 from yirangmq.alerts.outbox import Document, Undelivered
-from yirangmq.core.alert_settings import Mail
+from yirangmq.core.alert_settings import EmailTarget
 from yirangmq.core.webhook import OutgoingNetworks, Webhook
 from yirangmq.format.json_codec import dumps
-from yirangmq.webhooks.http_client import BadAnswer, Poster, allowed_addresses, judged, signature
+from yirangmq.webhooks.http_client import BadResponse, WebhookClient, allowed_addresses, response_outcome, signature
 
 # -- e-mail ------------------------------------------------------------------------------------------------------------
 
-LONGEST_SUBJECT = 200
+MAX_SUBJECT_CHARS = 200
 SERVICE_READY = 220
 """SMTP status code of the server's greeting."""
-LONGEST_ANSWER = 200
+MAX_REPLY_CHARS = 200
 
 
-class Mailing:
+class EmailChannel:
     """Channel that sends e-mail; implements ``alerts.outbox.Channel``.
 
     ``secret`` returns the password, or b"" for none; it is called for each mail. ``seconds``: timeout of each step of
     the SMTP session."""
 
-    def __init__(self, mail: Mail, secret: Callable[[], bytes], seconds: float, networks: OutgoingNetworks) -> None:
+    def __init__(
+        self, mail: EmailTarget, secret: Callable[[], bytes], seconds: float, networks: OutgoingNetworks
+    ) -> None:
         self._mail = mail
         self._secret = secret
         self._networks = networks
@@ -46,14 +48,14 @@ class Mailing:
     async def send(self, document: Document) -> None:
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
-        talk = Talk(self._mail, self._secret(), self._seconds, self._networks)
+        session = SmtpSession(self._mail, self._secret(), self._seconds, self._networks)
 
         def settle(trouble: str) -> None:
             if not done.done():
                 done.set_exception(Undelivered(trouble)) if trouble else done.set_result(None)
 
         def work() -> None:
-            trouble = talk.say(composed(document, self._mail))
+            trouble = session.send_mail(compose_email(document, self._mail))
             with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(settle, trouble)
 
@@ -61,29 +63,30 @@ class Mailing:
         try:
             await done
         finally:
-            talk.cut()
+            session.abort()
 
     def close(self) -> None:
         """Do nothing: each mail has a separate connection."""
 
 
-class Talk:
-    """One SMTP session. ``say`` blocks, and runs in its own thread; ``cut`` ends the session from another thread."""
+class SmtpSession:
+    """One SMTP session. ``send_mail`` blocks, and runs in its own thread; ``abort`` ends the session from another
+    thread."""
 
-    def __init__(self, mail: Mail, password: bytes, seconds: float, networks: OutgoingNetworks) -> None:
+    def __init__(self, mail: EmailTarget, password: bytes, seconds: float, networks: OutgoingNetworks) -> None:
         self._mail = mail
         self._networks = networks
         self._password = password
         self._seconds = seconds
         self._client: smtplib.SMTP | None = None
-        self._is_cut = False
+        self._is_aborted = False
 
-    def say(self, message: EmailMessage) -> str:
+    def send_mail(self, message: EmailMessage) -> str:
         """Send a mail. Return the error, or "" if the server accepted it."""
         try:
-            with self._connected() as client:
+            with self._connect() as client:
                 self._client = client
-                if self._is_cut:
+                if self._is_aborted:
                     return "given up"
                 if self._mail.tls == "starttls":
                     client.starttls(context=self._tls())
@@ -94,13 +97,13 @@ class Talk:
         except smtplib.SMTPResponseException as error:
             said = error.smtp_error
             words = said.decode(errors="replace") if isinstance(said, bytes) else said
-            return f"the mail server answered {error.smtp_code}: {words[:LONGEST_ANSWER]}"
+            return f"the mail server answered {error.smtp_code}: {words[:MAX_REPLY_CHARS]}"
         except smtplib.SMTPRecipientsRefused as error:
             return f"the mail server refused {', '.join(error.recipients)}"
         except (smtplib.SMTPException, OSError, ValueError) as error:
             return f"the mail server cannot be used: {type(error).__name__} {error}"
 
-    def _connected(self) -> smtplib.SMTP:
+    def _connect(self) -> smtplib.SMTP:
         mail = self._mail
         context = self._tls() if mail.tls == "tls" else None
         client = CheckedSmtp(self._networks, context, self._seconds)
@@ -113,9 +116,9 @@ class Talk:
     def _tls(self) -> ssl.SSLContext:
         return ssl.create_default_context(cafile=self._mail.ca_file or None)
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         """Shut down the socket. This also ends a session with a server that keeps sending single bytes."""
-        self._is_cut = True
+        self._is_aborted = True
         line = None if self._client is None else self._client.sock
         if line is not None:
             with suppress(OSError):
@@ -148,11 +151,11 @@ class CheckedSmtp(smtplib.SMTP):
         raise trouble or OSError(f"{host} has no address")
 
 
-def composed(document: Document, mail: Mail) -> EmailMessage:
+def compose_email(document: Document, mail: EmailTarget) -> EmailMessage:
     alert = document["alert"]
     message = EmailMessage()
     head = f"[{alert['level']}] {document['node']}: {document['notice']}: {alert['text']}"
-    message["Subject"] = " ".join(head.split())[:LONGEST_SUBJECT]
+    message["Subject"] = " ".join(head.split())[:MAX_SUBJECT_CHARS]
     message["From"] = mail.sender
     message["To"] = ", ".join(mail.to)
     message["Date"] = format_datetime(datetime.now(UTC))
@@ -170,7 +173,7 @@ def composed(document: Document, mail: Mail) -> EmailMessage:
 # -- webhook -----------------------------------------------------------------------------------------------------------
 
 
-class Posting:
+class WebhookChannel:
     """Channel that POSTs notices to a webhook; implements ``alerts.outbox.Channel``.
 
     ``secret`` returns the signing secret, or b"" for none; it is called for each notice."""
@@ -178,7 +181,7 @@ class Posting:
     def __init__(self, hook: Webhook, secret: Callable[[], bytes], networks: OutgoingNetworks) -> None:
         self._hook = hook
         self._secret = secret
-        self._poster = Poster(hook.url, ssl.create_default_context, networks)
+        self._client = WebhookClient(hook.url, ssl.create_default_context, networks)
 
     async def send(self, document: Document) -> None:
         body = dumps(document)
@@ -194,12 +197,12 @@ class Posting:
         if secret:
             headers.append(("X-MQ-Signature", signature(secret, timestamp, body)))
         try:
-            answer = await self._poster.post([*headers, *self._hook.headers.items()], body)
-        except (OSError, BadAnswer) as error:
+            answer = await self._client.post([*headers, *self._hook.headers.items()], body)
+        except (OSError, BadResponse) as error:
             raise Undelivered(f"the webhook cannot be reached: {error}") from None
-        outcome = judged(answer.status, answer.headers, answer.body, time.time())
+        outcome = response_outcome(answer.status, answer.headers, answer.body, time.time())
         if outcome.reason:
             raise Undelivered(outcome.text)
 
     def close(self) -> None:
-        self._poster.close()
+        self._client.close()

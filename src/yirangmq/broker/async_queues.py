@@ -12,22 +12,22 @@ from types import TracebackType
 from typing import Any, Concatenate, NoReturn, ParamSpec, Protocol, TypeVar
 
 from yirangmq.broker.queues import NO_TOPICS, Queues
-from yirangmq.broker.settle import MOST_PER_CALL
+from yirangmq.broker.settle import MAX_PER_CALL
 from yirangmq.broker.subscription import Subscription
 from yirangmq.core import validation
 from yirangmq.core.errors import Unavailable
-from yirangmq.core.ports import Stored
-from yirangmq.format.delivery import Delivery, Look
+from yirangmq.core.ports import AddResult
+from yirangmq.format.delivery import MessageDelivery, MessageView
 
 Given = ParamSpec("Given")
 Answer = TypeVar("Answer")
 Core = TypeVar("Core")
 Core_co = TypeVar("Core_co", covariant=True)
-MOST_THREADS = 64
+MAX_THREADS = 64
 """Upper bound of calls in flight; a waiting lease occupies a thread until it returns."""
 
 
-class Face(Protocol[Core_co]):
+class ThreadPoolFacade(Protocol[Core_co]):
     """An asyncio facade: the blocking object and the thread pool that runs its methods."""
 
     @property
@@ -39,11 +39,11 @@ class Face(Protocol[Core_co]):
 
 def threaded(
     verb: Callable[Concatenate[Core, Given], Answer],
-) -> Callable[Concatenate[Face[Core], Given], Coroutine[Any, Any, Answer]]:
+) -> Callable[Concatenate[ThreadPoolFacade[Core], Given], Coroutine[Any, Any, Answer]]:
     """Wrap a blocking method as a coroutine that runs it in the facade's thread pool."""
 
     @wraps(verb)
-    async def method(face: Face[Core], /, *given: Given.args, **named: Given.kwargs) -> Answer:
+    async def method(face: ThreadPoolFacade[Core], /, *given: Given.args, **named: Given.kwargs) -> Answer:
         work = partial(verb, face._core, *given, **named)
         return await asyncio.get_running_loop().run_in_executor(face._threads, work)
 
@@ -55,7 +55,7 @@ class AsyncQueues:
 
     def __init__(self, core: Queues) -> None:
         self._core = core
-        self._threads = ThreadPoolExecutor(MOST_THREADS, "yirangmq")
+        self._threads = ThreadPoolExecutor(MAX_THREADS, "yirangmq")
 
     publish = threaded(Queues.publish)
     publish_many = threaded(Queues.publish_many)
@@ -110,25 +110,27 @@ class AsyncQueues:
         wait: float = 0,
         lease_seconds: float | None = None,
         consumer: str | None = None,
-    ) -> list[Delivery]:
+    ) -> list[MessageDelivery]:
         """Like ``Queues.lease``. If the awaiting task is cancelled, leased messages are released."""
         work = partial(self._core.lease, queue, limit, wait=wait, lease_seconds=lease_seconds, consumer=consumer)
         future = self._threads.submit(work)
-        return await _given_back(future, self._give_back)
+        return await _release_if_cancelled(future, self._release_deliveries)
 
-    def _give_back(self, deliveries: list[Delivery]) -> None:
+    def _release_deliveries(self, deliveries: list[MessageDelivery]) -> None:
         if deliveries:
             self._core.release_many([delivery.lease_id for delivery in deliveries])
 
-    async def walk(self, queue: str, state: str, batch: int = 500) -> AsyncIterator[Look]:
+    async def walk(self, queue: str, state: str, batch: int = 500) -> AsyncIterator[MessageView]:
         steps = self._core.walk(queue, state, batch)
         while page := await asyncio.get_running_loop().run_in_executor(self._threads, partial(_some, steps, batch)):
             for look in page:
                 yield look
 
-    def sender(self, queue: str, window: int = 64, *, told: Callable[[Stored], object] | None = None) -> "AsyncSender":
-        validation.check_count(window, "window", most=MOST_PER_CALL)
-        return AsyncSender(self._core, self._threads, queue, told)
+    def sender(
+        self, queue: str, window: int = 64, *, told: Callable[[AddResult], object] | None = None
+    ) -> "EmbeddedAsyncSender":
+        validation.check_count(window, "window", most=MAX_PER_CALL)
+        return EmbeddedAsyncSender(self._core, self._threads, queue, told)
 
     def subscribe(
         self,
@@ -138,9 +140,9 @@ class AsyncQueues:
         lease_seconds: float | None = None,
         consumer: str | None = None,
         idle: float | None = None,
-    ) -> "AsyncSubscription":
+    ) -> "EmbeddedAsyncSubscription":
         made = self._core.subscribe(queue, credit, lease_seconds=lease_seconds, consumer=consumer, idle=idle)
-        return AsyncSubscription(made, self._threads)
+        return EmbeddedAsyncSubscription(made, self._threads)
 
     async def connect(self) -> "AsyncQueues":
         """Return self: the store is already open. Exists because the clients have this method."""
@@ -164,7 +166,7 @@ class AsyncQueues:
         await self.close()
 
 
-class AsyncSubscription:
+class EmbeddedAsyncSubscription:
     """Asyncio facade of an embedded subscription: ``async for delivery in subscription``."""
 
     def __init__(self, core: Subscription, threads: ThreadPoolExecutor) -> None:
@@ -177,20 +179,20 @@ class AsyncSubscription:
     settle = threaded(Subscription.settle)
     close = threaded(Subscription.close)
 
-    def __aiter__(self) -> "AsyncSubscription":
+    def __aiter__(self) -> "EmbeddedAsyncSubscription":
         return self
 
-    async def __anext__(self) -> Delivery:
+    async def __anext__(self) -> MessageDelivery:
         delivery = await self.next()
         if delivery is None:
             raise StopAsyncIteration
         return delivery
 
-    async def batches(self) -> AsyncIterator[list[Delivery]]:
+    async def batches(self) -> AsyncIterator[list[MessageDelivery]]:
         while batch := await self.next_batch():
             yield batch
 
-    async def __aenter__(self) -> "AsyncSubscription":
+    async def __aenter__(self) -> "EmbeddedAsyncSubscription":
         return self
 
     async def __aexit__(
@@ -199,40 +201,40 @@ class AsyncSubscription:
         await self.close()
 
 
-class AsyncSender:
+class EmbeddedAsyncSender:
     """Asyncio facade of an embedded sender: ``async with queues.sender(queue) as sender``.
 
     Messages are published one after the other, in the order of the ``send`` calls."""
 
     def __init__(
-        self, queues: Queues, threads: ThreadPoolExecutor, queue: str, told: Callable[[Stored], object] | None
+        self, queues: Queues, threads: ThreadPoolExecutor, queue: str, told: Callable[[AddResult], object] | None
     ) -> None:
-        validation.check_told(told)
-        self._receipts: list[Stored] = []
+        validation.check_callback(told)
+        self._receipts: list[AddResult] = []
         self._core = queues.sender(queue, told=self._receipts.append)
         self._threads = threads
-        self._told = told
-        self._turn = asyncio.Lock()
+        self._on_receipt = told
+        self._send_lock = asyncio.Lock()
 
     async def send(self, message: object) -> str:
-        async with self._turn:
+        async with self._send_lock:
             loop = asyncio.get_running_loop()
             id = await loop.run_in_executor(self._threads, self._core.send, message)
         receipts, self._receipts[:] = self._receipts[:], []
-        if self._told is not None:
+        if self._on_receipt is not None:
             for receipt in receipts:
-                self._told(receipt)
+                self._on_receipt(receipt)
         return id
 
     async def settle(self) -> None:
-        async with self._turn:
+        async with self._send_lock:
             self._core.settle()
 
     async def close(self) -> None:
         self._core.close()
         await self.settle()
 
-    async def __aenter__(self) -> "AsyncSender":
+    async def __aenter__(self) -> "EmbeddedAsyncSender":
         return self
 
     async def __aexit__(
@@ -241,18 +243,18 @@ class AsyncSender:
         await self.close()
 
 
-def _given_back(future: "Future[Answer]", give_back: Callable[[Answer], None]) -> Awaitable[Answer]:
-    """Await ``future``. If the awaiting task is cancelled, ``give_back`` gets the result when it arrives."""
+def _release_if_cancelled(future: "Future[Answer]", on_cancelled: Callable[[Answer], None]) -> Awaitable[Answer]:
+    """Await ``future``. If the awaiting task is cancelled, ``on_cancelled`` gets the result when it arrives."""
 
     async def wait() -> Answer:
         try:
             return await asyncio.shield(asyncio.wrap_future(future))
         except asyncio.CancelledError:
-            future.add_done_callback(lambda done: None if done.exception() else give_back(done.result()))
+            future.add_done_callback(lambda done: None if done.exception() else on_cancelled(done.result()))
             raise
 
     return wait()
 
 
-def _some(steps: Iterator[Look], most: int) -> list[Look]:
+def _some(steps: Iterator[MessageView], most: int) -> list[MessageView]:
     return [look for _, look in zip(range(most), steps, strict=False)]

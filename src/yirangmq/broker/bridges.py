@@ -12,8 +12,8 @@ from functools import partial
 from typing import Any
 
 from yirangmq.broker import bridge_worker
-from yirangmq.broker.bridge_worker import Crossing, Done, Means
-from yirangmq.core.bridges import Bridge, BridgeState, NewBridge, Reached
+from yirangmq.broker.bridge_worker import BridgeContext, BridgeWorker, Done
+from yirangmq.core.bridges import Bridge, BridgeCursor, BridgeState, NewBridge
 from yirangmq.core.errors import NotFound, QueueError, WrongState
 from yirangmq.core.ports import Transaction
 from yirangmq.core.topics import Start
@@ -24,37 +24,37 @@ class Bridges:
 
     ``start`` and ``stop`` may be called repeatedly, as a node becomes active and standby."""
 
-    def __init__(self, means: Means) -> None:
-        self._means = means
-        self._crossings: dict[str, Crossing] = {}
+    def __init__(self, context: BridgeContext) -> None:
+        self._context = context
+        self._workers: dict[str, BridgeWorker] = {}
 
     # -- lifecycle --------------------------------------------------------------------------------------------------
 
-    def start(self, wanted: Sequence[NewBridge], told: Callable[[str, QueueError], None]) -> None:
+    def start(self, wanted: Sequence[NewBridge], on_error: Callable[[str, QueueError], None]) -> None:
         """Start the bridges of the store, and create or update those of the settings.
 
-        ``told(name, error)`` is called for each bridge of the settings that cannot be stored."""
-        for bridge, reached in self._means.desk.read(bridge_worker.bridges):
-            known = self._crossings.get(bridge.name)
+        ``on_error(name, error)`` is called for each bridge of the settings that cannot be stored."""
+        for bridge, cursor in self._context.committer.read(bridge_worker.bridges):
+            known = self._workers.get(bridge.name)
             if known is None or known.is_over:
-                self._take(bridge, reached)
+                self._take(bridge, cursor)
         for new in wanted:
-            self._adopt(new, told)
+            self._adopt(new, on_error)
 
     def load(self) -> None:
         """Load the bridges of the store, stopped. Until ``start`` they only hold back the log's retention."""
-        for bridge, reached in self._means.desk.read(bridge_worker.bridges):
-            self._crossings[bridge.name] = Crossing(bridge, reached, self._means)
+        for bridge, cursor in self._context.committer.read(bridge_worker.bridges):
+            self._workers[bridge.name] = BridgeWorker(bridge, cursor, self._context)
         self.stop()
 
-    def _adopt(self, new: NewBridge, told: Callable[[str, QueueError], None]) -> None:
+    def _adopt(self, new: NewBridge, on_error: Callable[[str, QueueError], None]) -> None:
         """Create a bridge of the settings, or update its definition. Its cursor and paused state do not change."""
         name = new.bridge.name
-        known = self._crossings.get(name)
+        known = self._workers.get(name)
 
         def done(value: Any, error: QueueError | None) -> None:
             if error is not None:
-                told(name, error)
+                on_error(name, error)
 
         if known is None:
             self.add(new, done)
@@ -65,21 +65,21 @@ class Bridges:
 
     def stop(self) -> None:
         """Stop all workers: none starts another step. A step in flight finishes first (``is_idle``)."""
-        for crossing in self._crossings.values():
-            crossing.stop()
+        for worker in self._workers.values():
+            worker.stop()
 
     @property
     def is_idle(self) -> bool:
-        return all(crossing.is_idle for crossing in self._crossings.values())
+        return all(worker.is_idle for worker in self._workers.values())
 
-    def kick(self) -> None:
+    def wake(self) -> None:
         """Wake the workers after records were published."""
-        for crossing in self._crossings.values():
-            crossing.kick()
+        for worker in self._workers.values():
+            worker.wake()
 
-    def _take(self, bridge: Bridge, reached: Reached) -> Crossing:
-        known = self._crossings.get(bridge.name)
-        made = self._crossings[bridge.name] = Crossing(bridge, reached, self._means)
+    def _take(self, bridge: Bridge, cursor: BridgeCursor) -> BridgeWorker:
+        known = self._workers.get(bridge.name)
+        made = self._workers[bridge.name] = BridgeWorker(bridge, cursor, self._context)
         if known is not None:
             known.stop()
             made.delivered, made.refused = known.delivered, known.refused
@@ -92,43 +92,43 @@ class Bridges:
         """Create a bridge. ``done(row, None)`` is called when it is on disk and runs.
 
         If the same bridge exists, ``done`` is called immediately; ``WrongState`` if a different one has this name."""
-        name, now = new.bridge.name, self._means.clock.wall_ms()
-        known = self._crossings.get(name)
+        name, now = new.bridge.name, self._context.clock.wall_ms()
+        known = self._workers.get(name)
         if known is not None:
             if not known.bridge.is_same(new.bridge):
                 raise WrongState(f"there is another bridge {name!r}; remove it first", field="name")
             done(self.row(known), None)
             return
 
-        def begun(reached: Reached | None, error: QueueError | None) -> None:
-            if reached is None:
+        def begun(cursor: BridgeCursor | None, error: QueueError | None) -> None:
+            if cursor is None:
                 done(None, error)
             else:
-                work = partial(_made, bridge=new.bridge._replace(changed_at=now), reached=reached)
-                self._means.desk.submit(work, partial(self._changed, done))
+                work = partial(_made, bridge=new.bridge._replace(changed_at=now), cursor=cursor)
+                self._context.committer.submit(work, partial(self._changed, done))
 
-        self._means.aside(self._means.feed.beginning(new.start, new.at, now), begun)
+        self._context.run_in_thread(self._context.topic_log.position_reader(new.start, new.at, now), begun)
 
     def pause(self, name: str, done: Done) -> None:
-        crossing = self._find(name)
-        bridge = crossing.bridge._replace(is_paused=True, changed_at=self._means.clock.wall_ms())
-        self._change(crossing, bridge, None, done)
+        worker = self._find(name)
+        bridge = worker.bridge._replace(is_paused=True, changed_at=self._context.clock.wall_ms())
+        self._change(worker, bridge, None, done)
 
     def resume(self, name: str, start: Start | None, at: int, done: Done) -> None:
         """Resume from the cursor, or from ``start``. A move of the cursor skips records, or delivers records again."""
-        crossing, now = self._find(name), self._means.clock.wall_ms()
-        bridge = crossing.bridge._replace(is_paused=False, changed_at=now)
+        worker, now = self._find(name), self._context.clock.wall_ms()
+        bridge = worker.bridge._replace(is_paused=False, changed_at=now)
         if start is None:
-            self._change(crossing, bridge, None, done)
+            self._change(worker, bridge, None, done)
             return
 
-        def begun(reached: Reached | None, error: QueueError | None) -> None:
-            if reached is None:
+        def begun(cursor: BridgeCursor | None, error: QueueError | None) -> None:
+            if cursor is None:
                 done(None, error)
             else:
-                self._change(crossing, bridge, reached, done)
+                self._change(worker, bridge, cursor, done)
 
-        self._means.aside(self._means.feed.beginning(start, at, now), begun)
+        self._context.run_in_thread(self._context.topic_log.position_reader(start, at, now), begun)
 
     def remove(self, name: str, done: Done) -> None:
         """Remove a bridge. The messages that it delivered stay in the queue."""
@@ -136,58 +136,58 @@ class Bridges:
 
         def removed(row: Any, error: QueueError | None) -> None:
             if error is None:
-                self._crossings.pop(name).stop()
+                self._workers.pop(name).stop()
             done(row, error)
 
         row = self.row(self._find(name))
-        self._means.desk.submit(partial(_removed, name=name, row=row), removed)
+        self._context.committer.submit(partial(_removed, name=name, row=row), removed)
 
-    def _change(self, crossing: Crossing, bridge: Bridge, reached: Reached | None, done: Done) -> None:
-        work = partial(_changed, before=crossing.bridge, bridge=bridge, reached=reached)
-        self._means.desk.submit(work, partial(self._changed, done))
+    def _change(self, worker: BridgeWorker, bridge: Bridge, cursor: BridgeCursor | None, done: Done) -> None:
+        work = partial(_changed, before=worker.bridge, bridge=bridge, cursor=cursor)
+        self._context.committer.submit(work, partial(self._changed, done))
 
-    def _changed(self, done: Done, value: tuple[Bridge, Reached] | None, error: QueueError | None) -> None:
+    def _changed(self, done: Done, value: tuple[Bridge, BridgeCursor] | None, error: QueueError | None) -> None:
         if value is None:
             done(None, error)
         else:
             done(self.row(self._take(*value)), None)
 
-    def _find(self, name: str) -> Crossing:
-        crossing = self._crossings.get(name)
-        if crossing is None:
+    def _find(self, name: str) -> BridgeWorker:
+        worker = self._workers.get(name)
+        if worker is None:
             raise NotFound(f"there is no bridge {name!r}", field="name")
-        return crossing
+        return worker
 
     # -- status -----------------------------------------------------------------------------------------------------
 
-    def all(self) -> list[Crossing]:
-        return [self._crossings[name] for name in sorted(self._crossings)]
+    def all(self) -> list[BridgeWorker]:
+        return [self._workers[name] for name in sorted(self._workers)]
 
     def one(self, name: str) -> dict[str, Any]:
         return self.row(self._find(name))
 
     def rows(self) -> list[dict[str, Any]]:
-        return [self.row(crossing) for crossing in self.all()]
+        return [self.row(worker) for worker in self.all()]
 
-    def row(self, crossing: Crossing) -> dict[str, Any]:
-        bridge = crossing.bridge
+    def row(self, worker: BridgeWorker) -> dict[str, Any]:
+        bridge = worker.bridge
         return {
             "name": bridge.name,
             "queue": bridge.queue,
             "topics": list(bridge.topics),
             "groups": bridge.groups,
-            "state": str(crossing.state),
-            "reason": crossing.reason,
-            "epoch": crossing.reached.epoch,
-            "sequence": crossing.seen,
-            "lag": crossing.lag,
-            "delivered": crossing.delivered,
-            "refused": crossing.refused,
+            "state": str(worker.state),
+            "reason": worker.reason,
+            "epoch": worker.cursor.epoch,
+            "sequence": worker.seen,
+            "lag": worker.lag,
+            "delivered": worker.delivered,
+            "refused": worker.refused,
         }
 
     def fed_by(self, topic: str) -> frozenset[str]:
         """Return the queues that receive this topic's records."""
-        return frozenset(one.bridge.queue for one in self._crossings.values() if one.filter.wants(topic))
+        return frozenset(one.bridge.queue for one in self._workers.values() if one.filter.wants(topic))
 
     def floor(self, epoch: str, oldest_ms: int) -> int | None:
         """Return the first sequence of ``epoch`` that a bridge still needs, or None.
@@ -195,9 +195,9 @@ class Bridges:
         A paused or stopped bridge counts only if it was changed at or after ``oldest_ms``, like a durable subscriber
         that is offline."""
         needed = [
-            one.reached.sequence + 1
-            for one in self._crossings.values()
-            if one.reached.epoch == epoch and (one.state in AT_WORK or one.bridge.changed_at >= oldest_ms)
+            one.cursor.sequence + 1
+            for one in self._workers.values()
+            if one.cursor.epoch == epoch and (one.state in AT_WORK or one.bridge.changed_at >= oldest_ms)
         ]
         return min(needed, default=None)
 
@@ -205,24 +205,24 @@ class Bridges:
 AT_WORK = (BridgeState.RUNNING, BridgeState.WAITING)
 
 
-def _made(transaction: Transaction, bridge: Bridge, reached: Reached) -> tuple[Bridge, Reached]:
+def _made(transaction: Transaction, bridge: Bridge, cursor: BridgeCursor) -> tuple[Bridge, BridgeCursor]:
     if bridge_worker.bridge(transaction, bridge.name) is not None:
         raise WrongState(f"there is a bridge {bridge.name!r} already", field="name")
     transaction.policy(bridge.queue)  # raise now if the policy cannot be parsed
     bridge_worker.define(transaction, bridge)
-    bridge_worker.reach(transaction, bridge.name, reached)
-    return bridge, reached
+    bridge_worker.write_cursor(transaction, bridge.name, cursor)
+    return bridge, cursor
 
 
 def _changed(
-    transaction: Transaction, before: Bridge, bridge: Bridge, reached: Reached | None
-) -> tuple[Bridge, Reached]:
+    transaction: Transaction, before: Bridge, bridge: Bridge, cursor: BridgeCursor | None
+) -> tuple[Bridge, BridgeCursor]:
     if bridge_worker.bridge(transaction, bridge.name) != before:
         raise NotFound(f"the bridge {bridge.name!r} was changed meanwhile; look again", field="name")
     bridge_worker.define(transaction, bridge)
-    if reached is not None:
-        bridge_worker.reach(transaction, bridge.name, reached)
-    return bridge, bridge_worker.read_reached(transaction, bridge.name)
+    if cursor is not None:
+        bridge_worker.write_cursor(transaction, bridge.name, cursor)
+    return bridge, bridge_worker.read_cursor(transaction, bridge.name)
 
 
 def _removed(transaction: Transaction, name: str, row: dict[str, Any]) -> dict[str, Any]:

@@ -13,9 +13,9 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from yirangmq.broker import housekeeping, policies
-from yirangmq.broker.operations import Verbs
+from yirangmq.broker.operations import QueueOperations
 from yirangmq.broker.quota import check_new_queues
-from yirangmq.broker.two_step import OURS, Orders, note_of
+from yirangmq.broker.two_step import HTTP_QUEUE_POLICY, ClaimOperations, note_of
 from yirangmq.broker.unique_payloads import COMPARED
 from yirangmq.core import transitions
 from yirangmq.core.message import Message
@@ -34,7 +34,7 @@ CLEARED = (*(state for state in State if state not in TAKEN_LAST), *TAKEN_LAST)
 be cleared are not leased in their place."""
 
 
-class Lane(Protocol):
+class PageCommitter(Protocol):
     """Runs a page of work in a commit: ``broker.queues.Queues``."""
 
     def run(self, work: Callable[[Transaction], Answer]) -> Answer: ...
@@ -42,31 +42,31 @@ class Lane(Protocol):
     def read(self, work: Callable[[Transaction], Answer]) -> Answer: ...
 
 
-class Turn(NamedTuple):
+class PolicyChange(NamedTuple):
     """A policy before and after a change; ``before`` is None if it could not be read."""
 
     before: QueuePolicy | None
     after: QueuePolicy
 
 
-class Wholesale:
+class BulkOperations:
     """Bulk operations on queues, in pages of ``PER_PAGE`` messages, each in a commit. Calls block."""
 
-    def __init__(self, lane: Lane, verbs: Verbs, clock: Clock) -> None:
-        self._lane = lane
-        self._verbs = verbs
+    def __init__(self, committer: PageCommitter, operations: QueueOperations, clock: Clock) -> None:
+        self._committer = committer
+        self._operations = operations
         self._clock = clock
-        self._orders = Orders(verbs, clock)
+        self._orders = ClaimOperations(operations, clock)
 
     # -- failed messages ------------------------------------------------------------------------------------------
 
-    def renew_failed(self, queue: str) -> int:
+    def redrive_failed(self, queue: str) -> int:
         """Redrive all messages that are dead when the call starts, in order of first arrival; return their number.
 
         Parked messages are redriven by id only."""
         return self._each_failed(queue, self._renew)
 
-    def abandon_failed(self, queue: str) -> int:
+    def drop_failed(self, queue: str) -> int:
         """Drop all messages that are dead when the call starts; return their number."""
         return self._each_failed(queue, self._abandon)
 
@@ -75,14 +75,14 @@ class Wholesale:
         total = 0
         for begin in range(0, len(seqs), PER_PAGE):
             page = seqs[begin : begin + PER_PAGE].tolist()
-            total += self._lane.run(partial(self._move_dead, seqs=page, move=move))
+            total += self._committer.run(partial(self._move_dead, seqs=page, move=move))
         return total
 
     def _seqs(self, queue: str, state: State) -> Iterator[int]:
         """Yield the message numbers of a state: 8 bytes each, independent of the message size."""
         cursor, is_first = "", True
         while cursor or is_first:
-            page = self._lane.read(lambda transaction, at=cursor: transaction.scan(queue, state, PER_PAGE, at))  # type: ignore[misc]
+            page = self._committer.read(lambda transaction, at=cursor: transaction.scan(queue, state, PER_PAGE, at))  # type: ignore[misc]
             yield from (message.seq for message in page.messages)
             cursor, is_first = page.cursor, False
 
@@ -90,24 +90,24 @@ class Wholesale:
         self, transaction: Transaction, seqs: list[int], move: Callable[[Transaction, Sequence[Message], int], None]
     ) -> int:
         """Move the messages that are still dead; others may have changed them since they were listed."""
-        found = [card for card in transaction.by_seq(seqs) if card is not None and card.state is State.DEAD]
+        found = [row for row in transaction.by_seq(seqs) if row is not None and row.state is State.DEAD]
         if found:
             move(transaction, found, self._clock.now_ms())
         return len(found)
 
     def _renew(self, transaction: Transaction, dead: Sequence[Message], now: int) -> None:
         place = transaction.places(len(dead))
-        changes = [Change(card, transitions.redrive(card, now, place + n)) for n, card in enumerate(dead)]
-        self._verbs.swap(transaction, changes, now)
-        self._verbs.touched.add(dead[0].queue)
-        self._verbs.happened.moved(State.READY, dead)
+        changes = [Change(row, transitions.redrive(row, now, place + n)) for n, row in enumerate(dead)]
+        self._operations.swap(transaction, changes, now)
+        self._operations.touched.add(dead[0].queue)
+        self._operations.event_buffer.moved(State.READY, dead)
 
     def _abandon(self, transaction: Transaction, dead: Sequence[Message], now: int) -> None:
         policy = transaction.policy(dead[0].queue)
-        pairs = [(card, transitions.abandon_order(card, policy, now)) for card in dead]
-        changes = [Change(card, after) for card, after in pairs if after is not None]
-        self._verbs.swap(transaction, changes, now)
-        self._verbs.happened.dropped("asked", changes)
+        pairs = [(row, transitions.drop_by_id(row, policy, now)) for row in dead]
+        changes = [Change(row, after) for row, after in pairs if after is not None]
+        self._operations.swap(transaction, changes, now)
+        self._operations.event_buffer.dropped("asked", changes)
 
     # -- everything -----------------------------------------------------------------------------------------------
 
@@ -116,49 +116,49 @@ class Wholesale:
         for state in CLEARED:
             cursor, is_first = "", True
             while cursor or is_first:
-                cursor, is_first = self._lane.run(partial(_forget, queue=queue, state=state, cursor=cursor)), False
-        self._lane.run(lambda transaction: self._orders.clear(transaction, queue))
+                cursor, is_first = self._committer.run(partial(_forget, queue=queue, state=state, cursor=cursor)), False
+        self._committer.run(lambda transaction: self._orders.clear(transaction, queue))
 
     # -- policies -------------------------------------------------------------------------------------------------
 
     def set_policy(self, queue: str, document: object) -> None:
         """Set a validated policy document; it also applies to the messages in the queue."""
-        self._follow(queue, self._lane.run(lambda transaction: self._put(transaction, queue, document)))
+        self._follow(queue, self._committer.run(lambda transaction: self._put(transaction, queue, document)))
 
     def configure(self, queue: str, namespace: str, member: str, value: object) -> None:
         """Set a member of the policy document; None removes it. A new queue first gets the policy document
-        ``OURS`` of the HTTP queue. Raise ``BadPolicy`` if the value is invalid."""
+        ``HTTP_QUEUE_POLICY`` of the HTTP queue. Raise ``BadPolicy`` if the value is invalid."""
 
-        def edit(transaction: Transaction) -> Turn:
+        def edit(transaction: Transaction) -> PolicyChange:
             if value is not None:
-                check_new_queues(transaction, [queue], self._verbs.defaults.max_queues)
+                check_new_queues(transaction, [queue], self._operations.defaults.max_queues)
             document = self._document(transaction, queue, namespace, value)
             if document.pop(member, None) is None and value is None:
                 policy = transaction.policy(queue)
-                return Turn(policy, policy)
+                return PolicyChange(policy, policy)
             if value is not None:
                 document[member] = value
-            policies.checked(document, queue, self._verbs.schemas, self._verbs.gate)
+            policies.checked(document, queue, self._operations.schemas, self._operations.admission)
             return self._put(transaction, queue, document or None)
 
-        self._follow(queue, self._lane.run(edit))
+        self._follow(queue, self._committer.run(edit))
 
     def _document(self, transaction: Transaction, queue: str, namespace: str, value: object) -> dict[str, Any]:
         text = transaction.policy_text(queue)
         if text is None and value is not None and not any(transaction.counts(queue)):
-            text = OURS
+            text = HTTP_QUEUE_POLICY
             if namespace:
                 transaction.set_note(note_of(queue), namespace)
         document: dict[str, Any] = loads(text.encode()) if text else {}
         return document
 
-    def _put(self, transaction: Transaction, queue: str, document: object) -> Turn:
+    def _put(self, transaction: Transaction, queue: str, document: object) -> PolicyChange:
         before = policies.readable(transaction, queue)
-        policies.put(transaction, self._verbs, queue, document)
-        return Turn(before, transaction.policy(queue))
+        policies.put(transaction, self._operations, queue, document)
+        return PolicyChange(before, transaction.policy(queue))
 
-    def _follow(self, queue: str, turn: Turn) -> None:
-        defaults, (before, after) = self._verbs.defaults, turn
+    def _follow(self, queue: str, change: PolicyChange) -> None:
+        defaults, (before, after) = self._operations.defaults, change
         if before is None or defaults.unique_in(before) != defaults.unique_in(after):
             self._index(queue) if defaults.unique_in(after) else self._remove_index(queue)
         for state, span in self._spans(after).items():
@@ -167,7 +167,7 @@ class Wholesale:
 
     def _spans(self, policy: QueuePolicy) -> dict[State, int]:
         """Return the timeout of each state, in ms."""
-        defaults = self._verbs.defaults
+        defaults = self._operations.defaults
         return {
             State.DRAFT: defaults.draft_in(policy),
             State.CLAIMED: defaults.claim_in(policy),
@@ -175,25 +175,25 @@ class Wholesale:
         }
 
     def _index(self, queue: str) -> None:
-        uniqueness = self._verbs.uniqueness
-        uniqueness.begin_index(queue)
+        uniqueness = self._operations.uniqueness
+        uniqueness.start_index(queue)
         try:
             for state in COMPARED:
                 self._walk(partial(uniqueness.index_page, queue=queue, state=state, now=self._clock.now_ms()))
-            self._lane.run(lambda transaction: uniqueness.end_index(transaction, queue))
+            self._committer.run(lambda transaction: uniqueness.end_index(transaction, queue))
         finally:
-            uniqueness.give_up_index(queue)
+            uniqueness.abort_index(queue)
 
     def _remove_index(self, queue: str) -> None:
-        uniqueness = self._verbs.uniqueness
-        self._lane.run(lambda transaction: uniqueness.spoil(transaction, queue))
+        uniqueness = self._operations.uniqueness
+        self._committer.run(lambda transaction: uniqueness.invalidate(transaction, queue))
         for state in COMPARED:
             self._walk(partial(uniqueness.remove_page, queue=queue, state=state, now=self._clock.now_ms()))
 
     def _walk(self, page: Callable[..., str]) -> None:
-        cursor = self._lane.run(lambda transaction: page(transaction, cursor=""))
+        cursor = self._committer.run(lambda transaction: page(transaction, cursor=""))
         while cursor:
-            cursor = self._lane.run(partial(page, cursor=cursor))
+            cursor = self._committer.run(partial(page, cursor=cursor))
 
     # -- time -----------------------------------------------------------------------------------------------------
 
@@ -201,15 +201,15 @@ class Wholesale:
         """Recompute the due times of messages if the server's default timeouts changed since the last start.
 
         No sweep may run before this has finished."""
-        defaults = self._verbs.defaults
-        if not self._lane.read(partial(housekeeping.are_other, defaults=defaults)):
+        defaults = self._operations.defaults
+        if not self._committer.read(partial(housekeeping.have_changed, defaults=defaults)):
             return
-        for queue in self._lane.read(lambda transaction: transaction.queues()):
-            for state in self._lane.read(partial(_timed, queue=queue)):
-                policy = self._lane.read(partial(policies.readable, queue=queue))
+        for queue in self._committer.read(lambda transaction: transaction.queues()):
+            for state in self._committer.read(partial(_timed, queue=queue)):
+                policy = self._committer.read(partial(policies.readable, queue=queue))
                 if policy is not None:
                     self._retime(queue, state, self._spans(policy)[state])
-        self._lane.run(partial(housekeeping.keep, defaults=defaults))
+        self._committer.run(partial(housekeeping.record_timeouts, defaults=defaults))
 
     def _retime(self, queue: str, state: State, span: int) -> None:
         self._walk(partial(_retime_page, queue=queue, state=state, span=span))
@@ -224,8 +224,8 @@ def _timed(transaction: Transaction, queue: str) -> list[State]:
 
 def _retime_page(transaction: Transaction, queue: str, state: State, span: int, cursor: str) -> str:
     page = transaction.scan(queue, state, PER_PAGE, cursor)
-    pairs = [(card, transitions.retimed(card, span)) for card in page.messages]
-    transaction.swap([Change(card, after) for card, after in pairs if after is not None])
+    pairs = [(row, transitions.with_duration(row, span)) for row in page.messages]
+    transaction.swap([Change(row, after) for row, after in pairs if after is not None])
     return page.cursor
 
 

@@ -24,15 +24,15 @@ from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from yirangmq.broker.admission.admission import Gate, Uncleared, Verdicts
-from yirangmq.broker.admission.workers import Cleared, Clearing
-from yirangmq.broker.event_buffer import Happenings
+from yirangmq.broker.admission.admission import AdmissionControl, NeedsCheck, Verdicts
+from yirangmq.broker.admission.workers import CheckPort, OnChecked
+from yirangmq.broker.event_buffer import EventBuffer
 from yirangmq.core.backoff import Backoff
 from yirangmq.core.errors import HookFailed, QueueError, StoreBusy, StoreError, StoreFull
 from yirangmq.core.ports import Store, Transaction
 
 if TYPE_CHECKING:
-    from yirangmq.broker.group_commit import Desk
+    from yirangmq.broker.group_commit import GroupCommitter
 
 
 # -- store probe -------------------------------------------------------------------------------------------------------
@@ -58,13 +58,13 @@ class Probed(NamedTuple):
 class StoreProbe:
     """Store probe: whether the event loop's committer can write the store now. Loop thread only."""
 
-    def __init__(self, committer: "Desk", seconds: Callable[[], float]) -> None:
+    def __init__(self, committer: "GroupCommitter", seconds: Callable[[], float]) -> None:
         self._committer = committer
         self._seconds = seconds
         self._wrote_at = float("-inf")
         self._will_retry = False
         """A commit failed and a retry is scheduled. There is a single timer, however many commits fail."""
-        self.trouble: Exception | None = None
+        self.last_error: Exception | None = None
         """Error of the latest commit that wrote something, until a commit succeeds; None if it did not fail."""
         self._asked: list[Callable[[Probed], None]] = []
         self._is_under_way = False
@@ -76,11 +76,11 @@ class StoreProbe:
     def wrote(self, at: float) -> None:
         """Record that a commit that changed something is durable: the store can be written. A commit without changes
         writes nothing and proves nothing."""
-        self._wrote_at, self.trouble, self.is_written = at, None, False
+        self._wrote_at, self.last_error, self.is_written = at, None, False
 
     def failed(self, error: Exception) -> None:
         """Record a failed commit and schedule a retry."""
-        self.trouble, self.is_written = error, False
+        self.last_error, self.is_written = error, False
         if not self._will_retry:
             self._will_retry = True
             self._committer.later(RETRY_SECONDS, self._retry)
@@ -88,17 +88,17 @@ class StoreProbe:
     def _retry(self) -> None:
         """Serve waiting consumers and timers again, and probe whether the store can be written."""
         self._will_retry = False
-        if self.trouble is not None:
-            self.begin()
+        if self.last_error is not None:
+            self.start()
         self._committer.plan()
 
-    def ask(self, done: Callable[[Probed], None]) -> None:
+    def request(self, done: Callable[[Probed], None]) -> None:
         """Check whether the store can be written; call ``done`` once, now or within ``PROBE_SECONDS``."""
         committer = self._committer
-        if not committer.duty.is_on:
-            done(Probed(committer.duty.refusal()))
+        if not committer.guard.is_on:
+            done(Probed(committer.guard.refusal()))
             return
-        if self.trouble is None and self._seconds() - self._wrote_at < FRESH_SECONDS:
+        if self.last_error is None and self._seconds() - self._wrote_at < FRESH_SECONDS:
             done(Probed())
             return
         if committer.seconds_busy > PROBE_SECONDS:
@@ -106,9 +106,9 @@ class StoreProbe:
             return
         self._asked.append(done)
         committer.later(PROBE_SECONDS, lambda: self._give_up(done))
-        self.begin()
+        self.start()
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Add a probe to the next commit, unless one is in flight."""
         if not self._is_under_way:
             self._is_under_way = True
@@ -150,17 +150,17 @@ def relieve(store: Store, error: BaseException) -> bool:
 
 # -- jobs and their runner ---------------------------------------------------------------------------------------------
 
-MOST_PER_COMMIT = 1000
+MAX_PER_COMMIT = 1000
 """Jobs in one commit. More would delay the first reply and save nothing per job."""
-MOST_ROUNDS = 100
+MAX_CHECK_ROUNDS = 100
 """Upper bound of the rounds in which a job stops for checks outside of the transaction: one round per queue."""
 Done = Callable[[Any, QueueError | None], None]
 """(value, error): the reply, called when the commit is durable or has failed."""
-Aside = Callable[[Callable[[], Any], Done], None]
+RunInThread = Callable[[Callable[[], Any], Done], None]
 """Runs work on another thread, then ``done(value, error)`` on the loop thread."""
 
 
-class Task(Protocol):
+class CommitJob(Protocol):
     """A job as a committer runs it: ``Job``, or an object of a protocol handler that implements this interface.
     ``requests`` is the number of client requests that it represents."""
 
@@ -191,51 +191,55 @@ class Job:
         self.requests = 1
 
 
-class Long(Job):
-    """A long job: it is committed separately, on the thread of ``aside``."""
+class LongJob(Job):
+    """A long job: it is committed separately, on the thread of ``run_in_thread``."""
 
-    __slots__ = ("aside",)
+    __slots__ = ("run_in_thread",)
 
-    def __init__(self, work: Callable[[Transaction], Any], done: Done, aside: Aside) -> None:
+    def __init__(self, work: Callable[[Transaction], Any], done: Done, run_in_thread: RunInThread) -> None:
         super().__init__(work, done)
-        self.aside = aside
+        self.run_in_thread = run_in_thread
 
 
 class JobRunner:
     """Runs jobs in transactions of a store. Used by one thread at a time."""
 
     def __init__(
-        self, store: Store, happened: Happenings, gate: Gate | None, seconds: Callable[[], float] = perf_counter
+        self,
+        store: Store,
+        event_buffer: EventBuffer,
+        admission: AdmissionControl | None,
+        seconds: Callable[[], float] = perf_counter,
     ) -> None:
         self._store = store
-        self._happened = happened
-        self._gate = gate
+        self._event_buffer = event_buffer
+        self._admission = admission
         self._seconds = seconds
-        self.cleared: dict[Task, Verdicts] = {}
+        self.known_verdicts: dict[CommitJob, Verdicts] = {}
         """Verdicts of checks outside of the transaction, for jobs that run again."""
-        self.uncleared: dict[Task, Uncleared] = {}
+        self.needing_check: dict[CommitJob, NeedsCheck] = {}
         """Jobs that stopped because messages must be checked first. The committer removes them."""
 
-    def run(self, jobs: Iterable[Task], transaction: Transaction) -> int:
+    def run(self, jobs: Iterable[CommitJob], transaction: Transaction) -> int:
         """Run all jobs in this transaction; return the number of requests. A refused job keeps its error and does not
         affect the others; a ``StoreError`` ends the transaction."""
-        gate, cleared = self._gate, self.cleared
+        admission, known_verdicts = self._admission, self.known_verdicts
         requests = 0
         for job in jobs:
-            if gate is not None:
-                gate.cleared = cleared.get(job) if cleared else None
+            if admission is not None:
+                admission.known_verdicts = known_verdicts.get(job) if known_verdicts else None
             try:
                 job.value = job.work(transaction)
             except StoreError:
                 raise
             except QueueError as error:
                 job.error = error
-            except Uncleared as needed:
-                self.uncleared[job] = needed
+            except NeedsCheck as needed:
+                self.needing_check[job] = needed
             requests += job.requests
         return requests
 
-    def commit(self, jobs: list[Task]) -> bool:
+    def commit(self, jobs: list[CommitJob]) -> bool:
         """Run the jobs in a new transaction; return True if messages changed. If the store is full but has reserved
         space, the transaction is repeated once."""
         try:
@@ -246,7 +250,7 @@ class JobRunner:
             self.reset(jobs)
             return self._commit(jobs)
 
-    def _commit(self, jobs: list[Task]) -> bool:
+    def _commit(self, jobs: list[CommitJob]) -> bool:
         """Run one transaction. Its events are ready to be published on return, and dropped on an error."""
         try:
             begun = self._seconds()
@@ -254,15 +258,15 @@ class JobRunner:
                 requests = self.run(jobs, transaction)
                 worked = self._seconds()
         except BaseException:
-            self._happened.forget()
+            self._event_buffer.forget()
             raise
-        return self._happened.committed(requests, worked - begun, self._seconds() - worked)
+        return self._event_buffer.committed(requests, worked - begun, self._seconds() - worked)
 
-    def reset(self, jobs: Iterable[Task]) -> None:
+    def reset(self, jobs: Iterable[CommitJob]) -> None:
         """Prepare jobs to run again after their transaction was rolled back."""
         for job in jobs:
             job.error = None
-            self.uncleared.pop(job, None)
+            self.needing_check.pop(job, None)
 
 
 def reply_error(error: Exception) -> QueueError:
@@ -270,7 +274,7 @@ def reply_error(error: Exception) -> QueueError:
     return error if isinstance(error, QueueError) else QueueError(f"{type(error).__name__}: {error}")
 
 
-def no_processor(needed: Uncleared) -> HookFailed:
+def no_processor(needed: NeedsCheck) -> HookFailed:
     return HookFailed(f"the processor of queue {needed.queue!r} cannot run here", field="processor")
 
 
@@ -285,14 +289,14 @@ RETRY_AFTER = 1
 """Seconds after which a refused client should try again."""
 
 
-class Group(NamedTuple):
+class LockWaitGroup(NamedTuple):
     """Requests that found the lock taken at the same moment."""
 
     deadline: float
-    tasks: list[Task]
+    jobs: list[CommitJob]
 
 
-class BusyWait:
+class LockWait:
     """Lock wait: jobs that wait while another process holds the store's lock. Loop thread only.
 
     A request waits at most ``seconds``. ``retry`` is called when the timer has set ``is_due``: the next commit tries
@@ -308,42 +312,43 @@ class BusyWait:
         """When the lock was first found taken, in seconds of the committer's clock; None if it is free."""
         self.refused = 0
         """Requests refused since then."""
-        self._groups: list[Group] = []
-        self._long: dict[Long, float] = {}
+        self._groups: list[LockWaitGroup] = []
+        self._long: dict[LongJob, float] = {}
         self._tries = 0
         self._is_timed = False
         self.is_due = False
         """The timer has expired. Until then commits do not try the lock."""
 
     @property
-    def tasks(self) -> list[Task]:
+    def jobs(self) -> list[CommitJob]:
         """Jobs that wait for the next commit, in order of arrival."""
-        return [task for group in self._groups for task in group.tasks]
+        return [task for group in self._groups for task in group.jobs]
 
-    def hold(self, tasks: list[Task], long: Iterable[Long], now: float) -> None:
+    def add(self, jobs: list[CommitJob], long: Iterable[LongJob], now: float) -> None:
         """Add jobs that found the lock taken; their deadline counts from ``now``."""
         self.since = now if self.since is None else self.since
-        if tasks:
-            self._groups.append(Group(now + self.seconds, tasks))
+        if jobs:
+            self._groups.append(LockWaitGroup(now + self.seconds, jobs))
         for job in long:
             self._long.setdefault(job, now + self.seconds)
 
-    def expired(self, now: float) -> list[Task]:
-        """Remove and return the jobs whose deadline has passed. The caller removes ``Long`` jobs from their queue."""
-        found: list[Task] = [job for job, deadline in self._long.items() if deadline <= now]
+    def expired(self, now: float) -> list[CommitJob]:
+        """Remove and return the jobs whose deadline has passed. The caller removes ``LongJob`` jobs from their
+        queue."""
+        found: list[CommitJob] = [job for job, deadline in self._long.items() if deadline <= now]
         for job in found:
             del self._long[job]  # type: ignore[arg-type]
         while self._groups and self._groups[0].deadline <= now:
-            found += self._groups.pop(0).tasks
+            found += self._groups.pop(0).jobs
         self.refused += len(found)
         return found
 
     def start_timer(self) -> None:
         if not self._is_timed:
             self._is_timed = True
-            self._later(self._pause(), self._ring)
+            self._later(self._pause(), self._on_timer)
 
-    def _ring(self) -> None:
+    def _on_timer(self) -> None:
         self._is_timed, self.is_due = False, True
         self._retry()
 
@@ -370,13 +375,13 @@ class BusyWait:
 # -- admission outside of the transaction ------------------------------------------------------------------------------
 
 
-class Committer(Protocol):
-    """The part of ``broker.group_commit.Desk`` that deferred admission uses."""
+class AdmissionCommitter(Protocol):
+    """The part of ``broker.group_commit.GroupCommitter`` that deferred admission uses."""
 
-    def enlist(self, job: Task, /) -> None:
+    def enlist(self, job: CommitJob, /) -> None:
         """Add a job to the next commit."""
 
-    def answer(self, job: Task, /) -> None:
+    def answer(self, job: CommitJob, /) -> None:
         """Pass the value or the error to the caller of a job."""
 
     def flush(self) -> None:
@@ -389,24 +394,24 @@ class Committer(Protocol):
 class DeferredAdmission:
     """Admission control outside of the transaction: jobs whose messages need checks by workers. Loop thread only."""
 
-    def __init__(self, gate: Gate, runner: JobRunner, committer: Committer) -> None:
-        self._gate = gate
+    def __init__(self, admission: AdmissionControl, runner: JobRunner, committer: AdmissionCommitter) -> None:
+        self._admission = admission
         self._runner = runner
         self._committer = committer
-        self._workers: Clearing | None = None
-        self.rounds: dict[Task, int] = {}
+        self._workers: CheckPort | None = None
+        self.rounds: dict[CommitJob, int] = {}
         """Rounds of checks per job that is being checked or was checked."""
 
-    def use(self, workers: Clearing) -> None:
+    def use(self, workers: CheckPort) -> None:
         """Set the workers. Without workers, jobs that need them are refused."""
         self._workers = workers
-        self._gate.can_wait = True
-        self._gate.is_busy = workers.is_busy
+        self._admission.can_wait = True
+        self._admission.is_busy = workers.is_busy
 
-    def defer(self, job: Task, needed: Uncleared) -> None:
+    def defer(self, job: CommitJob, needed: NeedsCheck) -> None:
         """Let the job wait until its messages are checked; if they cannot be, answer it with an error."""
         self.rounds[job] = self.rounds.get(job, 0) + 1
-        if self._workers is None or self.rounds[job] > MOST_ROUNDS:
+        if self._workers is None or self.rounds[job] > MAX_CHECK_ROUNDS:
             job.error = no_processor(needed)
             self._committer.answer(job)
             return
@@ -417,26 +422,26 @@ class DeferredAdmission:
             job.error = HookFailed(f"the processor of queue {needed.queue!r} failed: {error}", field="processor")
             self._committer.answer(job)
 
-    def _checked(self, job: Task, verdicts: Verdicts, error: QueueError | None) -> None:
+    def _checked(self, job: CommitJob, verdicts: Verdicts, error: QueueError | None) -> None:
         if error is not None:
             job.error = error
             self._committer.answer(job)
             self._committer.flush()
             return
-        self._runner.cleared.setdefault(job, {}).update(verdicts)
+        self._runner.known_verdicts.setdefault(job, {}).update(verdicts)
         self._committer.enlist(job)
 
-    def forget(self, job: Task) -> None:
+    def forget(self, job: CommitJob) -> None:
         """Drop the state of a job that is answered."""
         self.rounds.pop(job, None)
-        self._runner.cleared.pop(job, None)
+        self._runner.known_verdicts.pop(job, None)
 
-    def dry_run(self, needed: Uncleared, done: Cleared) -> None:
+    def dry_run(self, needed: NeedsCheck, done: OnChecked) -> None:
         """Check messages without storing them; ``done`` receives the verdicts."""
         if self._workers is None:
             if needed.chain.hooks:
                 raise HookFailed("hooks cannot be run here", field="processor")
-            done(self._gate.looked_at(needed), None)
+            done(self._admission.check_without_hooks(needed), None)
             return
 
         def checked(verdicts: Verdicts, error: QueueError | None) -> None:

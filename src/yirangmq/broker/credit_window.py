@@ -12,7 +12,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from yirangmq.core.policy import QueuePolicy
 from yirangmq.core.ports import Clock
-from yirangmq.format.delivery import Delivery, RunDeliveries
+from yirangmq.format.delivery import MessageDelivery, RunDeliveries
 
 # -- credit window -----------------------------------------------------------------------------------------------------
 
@@ -34,13 +34,13 @@ def _always() -> bool:
     return True
 
 
-class Subscription(Generic[Ledger]):
+class CreditWindow(Generic[Ledger]):
     """Credit window of a subscription: messages are pushed while fewer than ``credit`` of them are unsettled.
 
-    ``push`` gets the messages when their leases are durable; it returns False if the consumer is gone. ``has_room`` is
-    the backpressure of the connection: False while the client has too many unread bytes."""
+    ``push`` gets the messages when their leases are durable; it returns False if the consumer is gone. ``has_capacity``
+    is the backpressure of the connection: False while the client has too many unread bytes."""
 
-    __slots__ = ("_has_room", "consumer", "credit", "ledger", "queue", "span_ms", "take")
+    __slots__ = ("_has_capacity", "consumer", "credit", "ledger", "queue", "span_ms", "take")
 
     serve = None
 
@@ -51,8 +51,8 @@ class Subscription(Generic[Ledger]):
         span_ms: int | None,
         credit: int,
         ledger: Ledger,
-        push: Callable[[Sequence[Delivery]], bool],
-        has_room: Callable[[], bool] = _always,
+        push: Callable[[Sequence[MessageDelivery]], bool],
+        has_capacity: Callable[[], bool] = _always,
     ) -> None:
         self.queue = queue
         self.consumer = consumer
@@ -60,16 +60,16 @@ class Subscription(Generic[Ledger]):
         self.credit = credit
         self.ledger = ledger
         self.take = push
-        self._has_room = has_room
+        self._has_capacity = has_capacity
 
     def wants(self) -> int:
-        if not self._has_room():
+        if not self._has_capacity():
             return 0
-        room = self.credit - self.ledger.unsettled
-        if room <= 0:
+        capacity = self.credit - self.ledger.unsettled
+        if capacity <= 0:
             self.ledger.drop_lapsed()
-            room = self.credit - self.ledger.unsettled
-        return room
+            capacity = self.credit - self.ledger.unsettled
+        return capacity
 
     def describe(self) -> dict[str, Any]:
         """Return the state of the window for status output."""
@@ -88,7 +88,7 @@ class Pushed(NamedTuple):
     span: tuple[int, int, int] | None
 
 
-class PushedLeases:
+class UnsettledLeases:
     """Ledger of unsettled leases of a consumer that settles by lease ids.
 
     ``held`` maps unsettled leases of an earlier connection to their ends. The leases of a push are kept as a batch
@@ -113,12 +113,12 @@ class PushedLeases:
         self._whole = {first: pushed for first, pushed in self._whole.items() if pushed.until > now}
         self._in_whole = sum([len(pushed.leases) for pushed in self._whole.values()])
 
-    def add(self, deliveries: Sequence[Delivery]) -> None:
+    def add(self, deliveries: Sequence[MessageDelivery]) -> None:
         if isinstance(deliveries, RunDeliveries):
-            [card, length], _ = deliveries.runs[0]
+            [row, length], _ = deliveries.runs[0]
             is_one = len(deliveries.runs) == 1
-            span = (card.seq, card.seq + length - 1, card.leases) if is_one else None
-            until = min([run.card.due_at for run, _ in deliveries.runs])
+            span = (row.seq, row.seq + length - 1, row.leases) if is_one else None
+            until = min([run.row.due_at for run, _ in deliveries.runs])
             self._whole[deliveries.leases[0]] = Pushed(deliveries.leases, until, span)
             self._in_whole += len(deliveries)
         else:
@@ -163,7 +163,7 @@ class PushedLeases:
 # -- lease request -----------------------------------------------------------------------------------------------------
 
 
-class Waiting:
+class PendingLeaseRequest:
     """Long poll: a lease request that found nothing yet. The timer ``alarm`` ends the wait; it is cancelled when the
     request is served."""
 
@@ -172,19 +172,24 @@ class Waiting:
     """The consumer sends a new request after it is served, so it is briefly absent from the wait list."""
 
     def __init__(
-        self, queue: str, consumer: str, span_ms: int | None, limit: int, give: Callable[[Sequence[Delivery]], bool]
+        self,
+        queue: str,
+        consumer: str,
+        span_ms: int | None,
+        limit: int,
+        push: Callable[[Sequence[MessageDelivery]], bool],
     ) -> None:
         self.queue = queue
         self.consumer = consumer
         self.span_ms = span_ms
         self.alarm: Any = None
         self._limit = limit
-        self._give = give
+        self._push = push
         self._served = False
 
     def wants(self) -> int:
         return 0 if self._served else self._limit
 
-    def take(self, deliveries: Sequence[Delivery]) -> bool:
+    def take(self, deliveries: Sequence[MessageDelivery]) -> bool:
         self._served = True
-        return self._give(deliveries)
+        return self._push(deliveries)

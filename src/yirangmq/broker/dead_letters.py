@@ -16,31 +16,31 @@ from typing import Any, NamedTuple
 
 from yirangmq.broker.queries import shown
 from yirangmq.broker.queues import Queues
-from yirangmq.broker.settle import MOST_PER_CALL
+from yirangmq.broker.settle import MAX_PER_CALL
 from yirangmq.core import transitions, validation
 from yirangmq.core.errors import BadInput, BadPolicy, NotFound, WrongState
-from yirangmq.core.filter import Lookup, Node, fields_of, matches, names_state, parse
-from yirangmq.core.message import RANK_LAST, Envelope, Failure, Message
-from yirangmq.core.policy import DLQ_LONGEST, DLQ_SUFFIX
+from yirangmq.core.filter import FilterNode, Lookup, fields_of, matches, names_state, parse
+from yirangmq.core.message import RANK_LAST, Envelope, Message, MessageFailure
+from yirangmq.core.policy import DLQ_SUFFIX, MAX_DLQ_NAME_CHARS
 from yirangmq.core.ports import Change, Transaction
 from yirangmq.core.states import State
-from yirangmq.format.delivery import Look
+from yirangmq.format.delivery import MessageView
 from yirangmq.format.envelope import header_of, iso, payload_value
 
 # -- search by filter --------------------------------------------------------------------------------------------------
 
 CARDS_PER_PAGE = 500
 BODIES_PER_PAGE = 50
-"""Messages per page with and without payloads. A payload may have 1 MiB or more, a ``Message`` has about 100 bytes; two
-page sizes keep memory flat."""
+"""Messages per page with and without payloads. A payload may have 1 MiB or more, a ``FeedMessage`` has about 100 bytes;
+two page sizes keep memory flat."""
 FROM_ENVELOPE = frozenset({"type", "version", "traceId", "publishedAt", "attributes", "payload"})
 FROM_FAILURE = frozenset({"reasonMessage", "failedAt", "consumerId"})
 
 
-def search(queues: Queues, queue: str, state: State, node: Node, *, bodies: bool = True) -> Iterator[Look]:
+def search(queues: Queues, queue: str, state: State, node: FilterNode, *, bodies: bool = True) -> Iterator[MessageView]:
     """Yield every match of one state, in the order of ``Transaction.scan``.
 
-    Without ``bodies`` a ``Look`` has its envelope and its failure only if the filter needed them."""
+    Without ``bodies`` a ``MessageView`` has its envelope and its failure only if the filter needed them."""
     heavy = bodies or bool(fields_of(node) & FROM_ENVELOPE)
     limit = BODIES_PER_PAGE if heavy else CARDS_PER_PAGE
     cursor = ""
@@ -53,7 +53,7 @@ def search(queues: Queues, queue: str, state: State, node: Node, *, bodies: bool
             return
 
 
-def matching(transaction: Transaction, messages: Sequence[Message], node: Node, ahead: int) -> list[Look]:
+def matching(transaction: Transaction, messages: Sequence[Message], node: FilterNode, ahead: int) -> list[MessageView]:
     """Return the matching messages, with the parts that the filter needed.
 
     Times in the filter are wall-clock times; the wall clock is ``ahead`` ms ahead of store time. Times in the result
@@ -63,13 +63,13 @@ def matching(transaction: Transaction, messages: Sequence[Message], node: Node, 
     envelopes = transaction.envelopes(messages) if wanted & FROM_ENVELOPE else nothing
     failures = transaction.failures(messages) if wanted & FROM_FAILURE else nothing
     parts = zip(messages, envelopes, failures, strict=True)
-    found = [Look(message, sent, failure, transaction.policy(message.queue)) for message, sent, failure in parts]
+    found = [MessageView(message, sent, failure, transaction.policy(message.queue)) for message, sent, failure in parts]
     as_shown = [shown(look, ahead) for look in found] if ahead else found
     lookups = (lookup_of(one.message, one.envelope, one.failure) for one in as_shown)
     return [look for look, lookup in zip(found, lookups, strict=True) if matches(node, lookup)]
 
 
-def lookup_of(message: Message, envelope: Envelope | None, failure: Failure | None) -> Lookup:
+def lookup_of(message: Message, envelope: Envelope | None, failure: MessageFailure | None) -> Lookup:
     """Return the field lookup of the filter language for one message. Values are as in its dead-letter record."""
     header: dict[str, Any] = {}
 
@@ -109,21 +109,29 @@ def lookup_of(message: Message, envelope: Envelope | None, failure: Failure | No
 
 
 def search_page(
-    transaction: Transaction, *, queue: str, state: State, limit: int, cursor: str, node: Node, bodies: bool, ahead: int
-) -> tuple[str, list[Look]]:
+    transaction: Transaction,
+    *,
+    queue: str,
+    state: State,
+    limit: int,
+    cursor: str,
+    node: FilterNode,
+    bodies: bool,
+    ahead: int,
+) -> tuple[str, list[MessageView]]:
     """Return one page of ``search``: the cursor of the next page, and the matches."""
     page = transaction.scan(queue, state, limit, cursor)
     found = matching(transaction, page.messages, node, ahead)
     if bodies:
         messages = [look.message for look in found]
         parts = zip(found, transaction.envelopes(messages), transaction.failures(messages), strict=True)
-        found = [Look(look.message, envelope, failure, look.rules) for look, envelope, failure in parts]
+        found = [MessageView(look.message, envelope, failure, look.rules) for look, envelope, failure in parts]
     return page.cursor, [shown(look, ahead) for look in found] if ahead else found
 
 
 # -- dead letters ------------------------------------------------------------------------------------------------------
 
-MOST_PER_COMMIT = 500
+MAX_PER_COMMIT = 500
 """Upper bound of messages moved per commit: a large redrive shares the committer with other callers."""
 SAMPLE = 10
 """Number of message ids in a result."""
@@ -133,14 +141,14 @@ KINDS = {"dead": (State.DEAD,), "parked": (State.PARKED,), "all": (State.DEAD, S
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class MoveResult:
     """Result of a move: the number of messages, and the ids of the first ``SAMPLE``."""
 
     count: int
     ids: list[str]
 
 
-class Move(NamedTuple):
+class DeadLetterMove(NamedTuple):
     """A move of dead letters to the state ``goal``.
 
     A message named by id that is in ``goal`` already is skipped, so that a repeated call succeeds."""
@@ -149,7 +157,7 @@ class Move(NamedTuple):
     decide: Callable[[Transaction, Sequence[Message], int], list[Message]]
 
 
-class Choice(NamedTuple):
+class DeadLetterSelection(NamedTuple):
     """Selection of dead letters, by filter and state, or by id in any state.
 
     ``limit`` bounds the number of messages; the first to arrive are taken."""
@@ -178,8 +186,8 @@ class DeadLetters:
         def work(transaction: Transaction) -> list[str]:
             """Find candidates without reading every queue: a queue without a policy uses the default name."""
             likely = {queue, queue.removesuffix(DLQ_SUFFIX)} - {""}
-            known = {*transaction.policied(), *(name for name in likely if transaction.has_queue(name))}
-            if len(queue) >= DLQ_LONGEST:  # the default name is shortened if the queue name is too long
+            known = {*transaction.queues_with_policy(), *(name for name in likely if transaction.has_queue(name))}
+            if len(queue) >= MAX_DLQ_NAME_CHARS:  # the default name is shortened if the queue name is too long
                 known |= {*transaction.queues(prefix=queue.removesuffix(DLQ_SUFFIX))}
             return [name for name in sorted(known) if queue in (name, _shown_as(transaction, name))]
 
@@ -192,7 +200,7 @@ class DeadLetters:
 
     def find(
         self, queue: str, filter: str = "", state: str = "dead", limit: int | None = None, *, bodies: bool = True
-    ) -> Iterator[Look]:
+    ) -> Iterator[MessageView]:
         """Yield the matching dead letters, oldest first within each source queue and state."""
         node = parse(filter)
         states = _states(state, node)
@@ -206,7 +214,7 @@ class DeadLetters:
                         left -= 1
                     yield look
 
-    def show(self, queue: str, id: str) -> Look:
+    def show(self, queue: str, id: str) -> MessageView:
         """Return one dead letter, by either name of its queue."""
         for source in self.sources(queue):
             try:
@@ -255,9 +263,11 @@ class DeadLetters:
         state: str = "dead",
         limit: int | None = None,
         dry_run: bool = False,
-    ) -> Moved:
+    ) -> MoveResult:
         """Redrive: make dead letters ready again, in order of arrival, with their attempts reset."""
-        return self._move(Move(State.READY, _redriven), Choice(queue, filter, ids, state, limit), dry_run)
+        return self._move(
+            DeadLetterMove(State.READY, _redriven), DeadLetterSelection(queue, filter, ids, state, limit), dry_run
+        )
 
     def quarantine(
         self,
@@ -267,9 +277,11 @@ class DeadLetters:
         *,
         limit: int | None = None,
         dry_run: bool = False,
-    ) -> Moved:
+    ) -> MoveResult:
         """Park dead letters for inspection. Parked messages do not expire and move only on request by state or id."""
-        return self._move(Move(State.PARKED, _parked), Choice(queue, filter, ids, "dead", limit), dry_run)
+        return self._move(
+            DeadLetterMove(State.PARKED, _parked), DeadLetterSelection(queue, filter, ids, "dead", limit), dry_run
+        )
 
     def purge(
         self,
@@ -280,11 +292,13 @@ class DeadLetters:
         state: str = "dead",
         limit: int | None = None,
         dry_run: bool = False,
-    ) -> Moved:
+    ) -> MoveResult:
         """Drop dead letters permanently."""
-        return self._move(Move(State.DROPPED, _dropped), Choice(queue, filter, ids, state, limit), dry_run)
+        return self._move(
+            DeadLetterMove(State.DROPPED, _dropped), DeadLetterSelection(queue, filter, ids, state, limit), dry_run
+        )
 
-    def _move(self, move: Move, choice: Choice, dry_run: bool) -> Moved:
+    def _move(self, move: DeadLetterMove, choice: DeadLetterSelection, dry_run: bool) -> MoveResult:
         """Select the messages, then move them page by page. Each page checks state and filter again."""
         node = parse(choice.filter)
         states = _states(choice.state, node) if choice.ids is None else KINDS["all"]
@@ -292,19 +306,21 @@ class DeadLetters:
         chosen = self._chosen(choice, node, states, move.goal)[: choice.limit]
         if dry_run:
             first = self._queues.read(lambda transaction: transaction.by_seq(chosen[:SAMPLE].tolist()))
-            return Moved(len(chosen), [message.id for message in first if message is not None])
+            return MoveResult(len(chosen), [message.id for message in first if message is not None])
         count = 0
         moved: list[str] = []
-        for begin in range(0, len(chosen), MOST_PER_COMMIT):
-            page = chosen[begin : begin + MOST_PER_COMMIT].tolist()
+        for begin in range(0, len(chosen), MAX_PER_COMMIT):
+            page = chosen[begin : begin + MAX_PER_COMMIT].tolist()
             done = self._queues.run(partial(self._apply, seqs=page, node=node, states=states, move=move))
             count += len(done)
             moved.extend(done[: SAMPLE - len(moved)])
             if self._progress is not None:
                 self._progress(begin + len(page), len(chosen))
-        return Moved(count, moved)
+        return MoveResult(count, moved)
 
-    def _chosen(self, choice: Choice, node: Node, states: Sequence[State], goal: State) -> "array[int]":
+    def _chosen(
+        self, choice: DeadLetterSelection, node: FilterNode, states: Sequence[State], goal: State
+    ) -> "array[int]":
         """Return the sequence numbers of the selected messages in order of arrival, 8 bytes each."""
         sources = self.sources(choice.queue)
         if choice.ids is not None:
@@ -316,11 +332,11 @@ class DeadLetters:
         return array("q", sorted(chosen))
 
     def _named(
-        self, choice: Choice, sources: list[str], node: Node, states: Sequence[State], goal: State
+        self, choice: DeadLetterSelection, sources: list[str], node: FilterNode, states: Sequence[State], goal: State
     ) -> list[Message]:
         """Return the messages named by id. Raise if one is unknown or not a dead letter; then nothing is moved."""
         ids = choice.ids or []
-        validation.check_count(len(ids), "ids", most=MOST_PER_CALL)
+        validation.check_count(len(ids), "ids", most=MAX_PER_CALL)
         wanted = list(dict.fromkeys(validation.check_id(id) for id in ids))
 
         def work(transaction: Transaction) -> list[Message]:
@@ -339,18 +355,24 @@ class DeadLetters:
         return self._queues.read(work)
 
     def _apply(
-        self, transaction: Transaction, *, seqs: list[int], node: Node, states: Sequence[State], move: Move
+        self,
+        transaction: Transaction,
+        *,
+        seqs: list[int],
+        node: FilterNode,
+        states: Sequence[State],
+        move: DeadLetterMove,
     ) -> list[str]:
         found = [message for message in transaction.by_seq(seqs) if message is not None and message.state in states]
         found = [look.message for look in matching(transaction, found, node, self._queues.ahead_ms())]
         afters = move.decide(transaction, found, self._queues.now_ms())
         changes = [Change(before, after) for before, after in zip(found, afters, strict=True)]
-        self._queues.verbs.swap(transaction, changes, self._queues.now_ms())
-        self._queues.happened.moved(move.goal, found)
+        self._queues.operations.swap(transaction, changes, self._queues.now_ms())
+        self._queues.event_buffer.moved(move.goal, found)
         return [message.id for message in found]
 
 
-def _states(state: str, node: Node) -> tuple[State, ...]:
+def _states(state: str, node: FilterNode) -> tuple[State, ...]:
     if state not in KINDS:
         raise BadInput(f"{state!r} is not one of {', '.join(KINDS)}", field="state")
     return KINDS["all"] if names_state(node, State.PARKED) else KINDS[state]

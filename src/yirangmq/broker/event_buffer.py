@@ -17,32 +17,32 @@ from operator import attrgetter
 
 from yirangmq.core import events as rules
 from yirangmq.core.events import (
-    Committed,
     DeliveriesEnded,
     DeliveryRecord,
-    Died,
-    Dropped,
+    DeliveryStatus,
     Event,
-    Lapsed,
-    Leased,
-    OfQueue,
-    Parked,
-    Published,
-    Redriven,
-    Settled,
-    Status,
-    Traced,
+    GroupCommitted,
+    LeasesExpired,
+    LeasesSettled,
+    MessagesDied,
+    MessagesDropped,
+    MessagesLeased,
+    MessagesParked,
+    MessagesPublished,
+    MessagesRedriven,
+    QueueEvent,
+    TraceStep,
     moved,
 )
-from yirangmq.core.message import Envelope, Message, Run, queue_of
-from yirangmq.core.ports import Change, Stored, before_of
+from yirangmq.core.message import Envelope, Message, MessageRun, queue_of
+from yirangmq.core.ports import AddResult, Change, before_of
 from yirangmq.core.states import State
 
 # -- delivery log ------------------------------------------------------------------------------------------------------
 
-MOST_KEPT = 20_000
+MAX_ENDED = 20_000
 """Upper bound of remembered ended deliveries, of all queues, at about 400 bytes each."""
-MOST_OPEN = 100_000
+MAX_IN_FLIGHT = 100_000
 """Upper bound of remembered deliveries in flight; beyond it the oldest are forgotten."""
 
 
@@ -54,7 +54,7 @@ class DeliveryLog:
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._open: dict[tuple[int, int], DeliveryRecord] = {}
-        self._ended: deque[DeliveryRecord] = deque(maxlen=MOST_KEPT)
+        self._ended: deque[DeliveryRecord] = deque(maxlen=MAX_ENDED)
         self._in_flight: Counter[tuple[str, str]] = Counter()
         self._beginning: list[DeliveryRecord] = []
         self._ending: list[DeliveryRecord] = []
@@ -63,16 +63,16 @@ class DeliveryLog:
 
     # -- inside a transaction -------------------------------------------------------------------------------------
 
-    def begun(self, cards: Iterable[Message]) -> None:
+    def delivery_started(self, rows: Iterable[Message]) -> None:
         """Buffer the start of deliveries until the commit."""
-        self._beginning += map(rules.begun, cards)
+        self._beginning += map(rules.delivery_started, rows)
 
     def ended(self, changes: Sequence[Change], now: int) -> list[DeliveryRecord]:
         """Buffer the deliveries that end with these changes, until the commit; return their records."""
         found = []
         for before, after, failure in changes:
-            if rules.leaves_hand(before, after):
-                record = self._open.get((before.seq, before.leases)) or rules.begun(before)
+            if rules.ends_delivery(before, after):
+                record = self._open.get((before.seq, before.leases)) or rules.delivery_started(before)
                 found.append(rules.ended(record, after, failure, now))
         self._ending += found
         return found
@@ -93,7 +93,7 @@ class DeliveryLog:
                 self._add(record)
             for record in self._ending:
                 self._close(record)
-            while len(self._open) > MOST_OPEN:
+            while len(self._open) > MAX_IN_FLIGHT:
                 self._less(self._open.pop(next(iter(self._open))))
         by_queue: dict[str, list[DeliveryRecord]] = {}
         for record in self._ending:
@@ -101,11 +101,11 @@ class DeliveryLog:
         self._beginning, self._ending = [], []
         return [DeliveriesEnded(queue, len(records), records) for queue, records in by_queue.items()]
 
-    def adopt(self, cards: Iterable[Message]) -> None:
+    def adopt(self, rows: Iterable[Message]) -> None:
         """Add messages that were leased before this process started."""
         with self._guard:
-            for card in cards:
-                self._add(rules.begun(card))
+            for row in rows:
+                self._add(rules.delivery_started(row))
 
     def _add(self, record: DeliveryRecord) -> None:
         if (record.seq, record.fence) not in self._open:
@@ -145,7 +145,7 @@ class DeliveryLog:
         queue: str | None = None,
         id: str | None = None,
         consumer: str | None = None,
-        status: Status | None = None,
+        status: DeliveryStatus | None = None,
     ) -> list[DeliveryRecord]:
         """Return matching records, latest first: deliveries in flight, then ended ones."""
         with self._guard:
@@ -163,37 +163,37 @@ class DeliveryLog:
 
 # -- event buffer ------------------------------------------------------------------------------------------------------
 
-Hear = Callable[[Sequence[Event]], None]
-MOST_BEGUN = 100_000
+EventBufferListener = Callable[[Sequence[Event]], None]
+MAX_REMEMBERED_LEASES = 100_000
 """Upper bound of leases with extra data in memory (first start, trace), at about 200 bytes each. Beyond it the oldest
 are forgotten."""
 _is_duplicate = attrgetter("duplicate")
-GIVEN_UP = (State.DEAD, State.PARKED)
+FAILED_STATES = (State.DEAD, State.PARKED)
 
 
-class Happenings:
+class EventBuffer:
     """Event buffer of the open transaction. Listeners get the events after a durable commit.
 
     Used by one thread at a time, the committing thread."""
 
     def __init__(self) -> None:
-        self._listeners: list[tuple[Hear, frozenset[type] | None]] = []
+        self._listeners: list[tuple[EventBufferListener, frozenset[type] | None]] = []
         self._events: list[Event] = []
-        self._true: list[Event] = []
+        self._durable: list[Event] = []
         self._begun: dict[tuple[int, int], int] = {}
-        self._traced: dict[tuple[int, int], Traced] = {}
+        self._traced: dict[tuple[int, int], TraceStep] = {}
         self.deliveries = DeliveryLog()
         """Deliveries of queues with a dispatch strategy."""
         self.is_watched = False
         self.is_traced = False
         """True if traces are collected. Set it together with a listener."""
 
-    def listen(self, hear: Hear, kinds: Iterable[type] | None = None) -> None:
-        """Call ``hear`` with the events of each commit that changed something. It runs on the committing thread and
+    def add_listener(self, listener: EventBufferListener, kinds: Iterable[type] | None = None) -> None:
+        """Call ``listener`` with the events of each commit that changed something. It runs on the committing thread and
         must be fast.
 
         With ``kinds`` it is called only if one of the events is of these types, then with all events of the commit."""
-        self._listeners.append((hear, None if kinds is None else frozenset(kinds)))
+        self._listeners.append((listener, None if kinds is None else frozenset(kinds)))
         self.is_watched = True
 
     # -- the commit -----------------------------------------------------------------------------------------------
@@ -204,26 +204,26 @@ class Happenings:
         self.deliveries.forget()
 
     def committed(self, requests: int, work_seconds: float, sync_seconds: float) -> bool:
-        """Mark the events as durable, for ``tell`` after the jobs are answered. Return True if messages changed."""
-        self._true += self.deliveries.committed()
+        """Mark the events as durable, for ``publish`` after the jobs are answered. Return True if messages changed."""
+        self._durable += self.deliveries.committed()
         if not self._events:
             return False
-        self._true += self._events
-        self._true.append(Committed(requests, moved(self._events), work_seconds, sync_seconds))
+        self._durable += self._events
+        self._durable.append(GroupCommitted(requests, moved(self._events), work_seconds, sync_seconds))
         self._events = []
         return True
 
-    def tell(self) -> None:
+    def publish(self) -> None:
         """Publish the durable events. An error in a listener affects neither the other listeners nor the commit."""
-        if not self._true:
+        if not self._durable:
             return
-        events, self._true = self._true, []
+        events, self._durable = self._durable, []
         there = set(map(type, events))
-        for hear, kinds in self._listeners:
+        for listener, kinds in self._listeners:
             if kinds is not None and kinds.isdisjoint(there):
                 continue
             try:
-                hear(events)
+                listener(events)
             except Exception:
                 import logging
 
@@ -231,12 +231,12 @@ class Happenings:
 
     # -- events ---------------------------------------------------------------------------------------------------
 
-    def add(self, event: OfQueue) -> None:
+    def add(self, event: QueueEvent) -> None:
         if self.is_watched:
             self._events.append(event)
 
     def published(
-        self, queue: str, envelopes: Sequence[Envelope], sizes: Sequence[int], stored: Sequence[Stored], now: int
+        self, queue: str, envelopes: Sequence[Envelope], sizes: Sequence[int], stored: Sequence[AddResult], now: int
     ) -> None:
         """Add published messages. ``sizes``: payload bytes. ``stored``: the receipts; duplicates are not counted."""
         if not self.is_watched:
@@ -245,10 +245,10 @@ class Happenings:
             envelopes = [sent for sent, receipt in zip(envelopes, stored, strict=True) if not receipt.duplicate]
             sizes = [len(sent.payload) for sent in envelopes]
         if envelopes:
-            self._events.append(Published(queue, len(envelopes), sum(sizes)))
+            self._events.append(MessagesPublished(queue, len(envelopes), sum(sizes)))
         if self.is_traced:
             self._events += [
-                Traced(queue, sent.id, sent.header, "publish", 0, sent.published_at, now)
+                TraceStep(queue, sent.id, sent.header, "publish", 0, sent.published_at, now)
                 for sent in envelopes
                 if '"trace' in sent.header
             ]
@@ -266,38 +266,42 @@ class Happenings:
                 now - (envelope.available_at if message.attempt == 0 else message.changed_at)
                 for message, envelope in heads
             ]
-            self._events.append(Leased(queue, len(waited), waited))
+            self._events.append(MessagesLeased(queue, len(waited), waited))
             if self.is_traced:
                 self._begin_traces(heads, now)
 
-    def leased_run(self, run: Run, envelopes: Sequence[Envelope], now: int) -> None:
+    def leased_run(self, run: MessageRun, envelopes: Sequence[Envelope], now: int) -> None:
         """Add a leased run; all of its messages are leased for the first time."""
         if self.is_traced:
-            self.leased(run.card.queue, list(zip(run.cards(envelopes), envelopes, strict=True)), now)
+            self.leased(run.row.queue, list(zip(run.rows(envelopes), envelopes, strict=True)), now)
         elif self.is_watched:
-            self._events.append(Leased(run.card.queue, run.length, [now - sent.available_at for sent in envelopes]))
+            self._events.append(
+                MessagesLeased(run.row.queue, run.length, [now - sent.available_at for sent in envelopes])
+            )
 
     def claimed(self, queue: str, messages: Sequence[Message], now: int) -> None:
         """Add claimed messages (two-step leases) as leased. Their wait counts from the time they became ready."""
         if self.is_watched:
-            self._events.append(Leased(queue, len(messages), [now - message.changed_at for message in messages]))
+            self._events.append(
+                MessagesLeased(queue, len(messages), [now - message.changed_at for message in messages])
+            )
 
     def _begin_traces(self, heads: Sequence[tuple[Message, Envelope]], now: int) -> None:
         """Keep the headers of leased messages with a trace; the trace event is added when they are settled."""
         for message, sent in heads:
             if '"trace' in sent.header:
                 key = message.seq, message.leases + 1
-                self._traced[key] = Traced(
+                self._traced[key] = TraceStep(
                     message.queue, message.id, sent.header, "process", message.attempt + 1, now, now
                 )
-        while len(self._traced) > MOST_BEGUN:
+        while len(self._traced) > MAX_REMEMBERED_LEASES:
             del self._traced[next(iter(self._traced))]
 
     def _end_traces(self, changes: Sequence[Change], now: int, outcome: str) -> None:
         for before in map(before_of, changes):
-            begun = self._traced.pop((before.seq, before.leases), None)
-            if begun is not None:
-                self._events.append(replace(begun, ended_at=now, outcome=outcome))
+            delivery_started = self._traced.pop((before.seq, before.leases), None)
+            if delivery_started is not None:
+                self._events.append(replace(delivery_started, ended_at=now, outcome=outcome))
 
     def settled(self, verb: str, changes: Sequence[Change], now: int, reason: str = "") -> None:
         if not self.is_watched or not changes:
@@ -306,21 +310,21 @@ class Happenings:
             self._extended(changes)
             return
         for queue, held in self._worked(changes, now).items():
-            self._events.append(Settled(queue, verb, len(held), held, reason))
+            self._events.append(LeasesSettled(queue, verb, len(held), held, reason))
         if verb == "nack":
             self._given_up(changes, now)
         if self._traced:
             self._end_traces(changes, now, "ok" if verb == "ack" else reason or verb)
 
-    def settled_run(self, verb: str, run: Run, now: int) -> None:
+    def settled_run(self, verb: str, run: MessageRun, now: int) -> None:
         if not self.is_watched:
             return
-        card, count = run
+        row, count = run
         if self._begun or self._traced:
-            cards = [card._replace(seq=card.seq + n) for n in range(count)]
-            self.settled(verb, [Change(one, one) for one in cards], now)
+            rows = [row._replace(seq=row.seq + n) for n in range(count)]
+            self.settled(verb, [Change(one, one) for one in rows], now)
         else:
-            self._events.append(Settled(card.queue, verb, count, [now - card.changed_at] * count))
+            self._events.append(LeasesSettled(row.queue, verb, count, [now - row.changed_at] * count))
 
     def _worked(self, changes: Sequence[Change], now: int) -> dict[str, list[int]]:
         """Return the lease durations in ms by queue. Most batches are of one queue and of leases never extended."""
@@ -332,18 +336,18 @@ class Happenings:
                 return {queue: held}
         worked: dict[str, list[int]] = {}
         for before in befores:
-            begun = self._begun.pop((before.seq, before.leases), before.changed_at)
-            worked.setdefault(before.queue, []).append(now - begun)
+            delivery_started = self._begun.pop((before.seq, before.leases), before.changed_at)
+            worked.setdefault(before.queue, []).append(now - delivery_started)
         return worked
 
     def _extended(self, changes: Sequence[Change]) -> None:
         """Add extended leases. The message holds the time of the extension, so the first start is remembered here."""
         for before in map(before_of, changes):
             self._begun.setdefault((before.seq, before.leases), before.changed_at)
-        while len(self._begun) > MOST_BEGUN:
+        while len(self._begun) > MAX_REMEMBERED_LEASES:
             del self._begun[next(iter(self._begun))]
         queues = Counter(map(queue_of, map(before_of, changes)))
-        self._events += [Settled(queue, "extend", count) for queue, count in queues.items()]
+        self._events += [LeasesSettled(queue, "extend", count) for queue, count in queues.items()]
 
     def swept(self, changes: Sequence[Change], now: int) -> None:
         if not self.is_watched or not changes:
@@ -356,10 +360,10 @@ class Happenings:
                 self._begun.pop((before.seq, before.leases), None)
             elif before.state in (State.DEAD, State.DRAFT) and after.state is State.DROPPED:
                 aged[before.queue] += 1
-        self._events += [Lapsed(queue, count) for queue, count in lapsed.items()]
+        self._events += [LeasesExpired(queue, count) for queue, count in lapsed.items()]
         if self._traced:
             self._end_traces(changes, now, "lapsed")
-        self._events += [Dropped(queue, "retention", count) for queue, count in aged.items()]
+        self._events += [MessagesDropped(queue, "retention", count) for queue, count in aged.items()]
         self._given_up([change for change in changes if change.before.state not in (State.DEAD, State.DRAFT)], now)
 
     def dropped(self, why: str, changes: Sequence[Change]) -> None:
@@ -368,14 +372,14 @@ class Happenings:
                 self._begun.pop((before.seq, before.leases), None)
                 self._traced.pop((before.seq, before.leases), None)
             counts = Counter(map(queue_of, map(before_of, changes)))
-            self._events += [Dropped(queue, why, count) for queue, count in counts.items()]
+            self._events += [MessagesDropped(queue, why, count) for queue, count in counts.items()]
 
     def moved(self, goal: State, messages: Sequence[Message]) -> None:
         """Add dead letters that an operator moved to ``goal``."""
-        kinds: dict[State, Callable[[str, int], OfQueue]] = {
-            State.READY: Redriven,
-            State.PARKED: Parked,
-            State.DROPPED: lambda queue, count: Dropped(queue, "asked", count),
+        kinds: dict[State, Callable[[str, int], QueueEvent]] = {
+            State.READY: MessagesRedriven,
+            State.PARKED: MessagesParked,
+            State.DROPPED: lambda queue, count: MessagesDropped(queue, "asked", count),
         }
         if self.is_watched:
             counts = Counter(message.queue for message in messages)
@@ -385,9 +389,9 @@ class Happenings:
         died: Counter[tuple[str, str]] = Counter()
         gone: Counter[tuple[str, str]] = Counter()
         for before, after, _ in changes:
-            if after.state in GIVEN_UP:
+            if after.state in FAILED_STATES:
                 died[after.queue, str(after.reason)] += 1
             elif after.state is State.DROPPED:
                 gone[after.queue, "expired" if 0 < before.expires_at <= now else "given_up"] += 1
-        self._events += [Died(queue, reason, count) for (queue, reason), count in died.items()]
-        self._events += [Dropped(queue, why, count) for (queue, why), count in gone.items()]
+        self._events += [MessagesDied(queue, reason, count) for (queue, reason), count in died.items()]
+        self._events += [MessagesDropped(queue, why, count) for (queue, why), count in gone.items()]

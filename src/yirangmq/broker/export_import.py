@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from yirangmq.broker.housekeeping import MARK
+from yirangmq.broker.housekeeping import ADOPTION_MARK
 from yirangmq.broker.queues import Queues
-from yirangmq.broker.selection import line_up, swap
-from yirangmq.broker.store_time import shown_envelope, shown_failure, shown_message
+from yirangmq.broker.selection import hold_group_followers, swap
+from yirangmq.broker.store_time import envelope_in_wall_time, failure_in_wall_time, message_in_wall_time
 from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, NotFound, TooLarge
 from yirangmq.core.message import Envelope, Message
@@ -26,14 +26,14 @@ from yirangmq.core.policy import MAX_BODY, QueuePolicy
 from yirangmq.core.ports import Change, Transaction
 from yirangmq.core.states import State
 from yirangmq.format.envelope import iso
-from yirangmq.format.export import Closing, MessageLine, Opening, QueueLine, read, write
+from yirangmq.format.export import ExportClosing, ExportMessage, ExportOpening, ExportQueue, read, write
 from yirangmq.format.json_codec import dumps, loads
 
-MOST_PER_PAGE = 500
+MAX_PER_PAGE = 500
 BYTES_PER_PAGE = 4 * 1024 * 1024
 """Bounds of a page, in messages and payload bytes. The first bound reached ends the page, so that large payloads do not
 accumulate in memory or in one commit."""
-LONGEST_LINE = 8 * MAX_BODY
+MAX_LINE_BYTES = 8 * MAX_BODY
 """Longest accepted line, in bytes: the largest payload with every byte escaped, and space for the other members."""
 POLICIES = ("keep", "replace", "skip")
 
@@ -84,16 +84,16 @@ def export(
 
     Each queue is listed at one moment. A message that changes during the export is written in its latest state."""
     chosen = _checked_names(queues, wanted)
-    size = _sent(sink, write(Opening(queues.wall_ms())))
+    size = _sent(sink, write(ExportOpening(queues.wall_ms())))
     messages = 0
     for queue in chosen:
         policy, order = queues.read(partial(_listing, queue=queue))
-        size += _sent(sink, write(QueueLine(queue, policy, len(order))))
+        size += _sent(sink, write(ExportQueue(queue, policy, len(order))))
         for line in _lines(queues, order):
             size += _sent(sink, write(line))
             messages += 1
             progress(messages, size)
-    size += _sent(sink, write(Closing(messages)))
+    size += _sent(sink, write(ExportClosing(messages)))
     return Exported(chosen, messages, size)
 
 
@@ -157,14 +157,14 @@ def _is_rising(numbers: "array[int]") -> bool:
 def scanned(transaction: Transaction, queue: str, state: State) -> Iterator[Message]:
     cursor = ""
     while True:
-        page = transaction.scan(queue, state, MOST_PER_PAGE, cursor)
+        page = transaction.scan(queue, state, MAX_PER_PAGE, cursor)
         yield from page.messages
         cursor = page.cursor
         if not cursor:
             return
 
 
-def _lines(queues: Queues, order: "array[int]") -> Iterator[MessageLine]:
+def _lines(queues: Queues, order: "array[int]") -> Iterator[ExportMessage]:
     """Yield the lines page by page. The payload bytes of each page determine the message count of the next."""
     begin, count = 0, 1
     while begin < len(order):
@@ -173,23 +173,23 @@ def _lines(queues: Queues, order: "array[int]") -> Iterator[MessageLine]:
         yield from page
         begin += count
         size = sum(len(line.envelope.payload) for line in page)
-        count = min(count * 4, MOST_PER_PAGE, max(1, BYTES_PER_PAGE * count // max(1, size)))
+        count = min(count * 4, MAX_PER_PAGE, max(1, BYTES_PER_PAGE * count // max(1, size)))
 
 
-def loaded(transaction: Transaction, seqs: list[int], ahead: int = 0) -> list[MessageLine]:
+def loaded(transaction: Transaction, seqs: list[int], ahead: int = 0) -> list[ExportMessage]:
     """Load messages, with their times converted to the wall clock, which is ``ahead`` ms ahead of this store's time."""
     messages = [message for message in transaction.by_seq(seqs) if message is not None and message.body]
     parts = zip(messages, transaction.envelopes(messages), transaction.failures(messages), strict=True)
-    found = [MessageLine(message, envelope, failure) for message, envelope, failure in parts if envelope is not None]
+    found = [ExportMessage(message, envelope, failure) for message, envelope, failure in parts if envelope is not None]
     return [_moved(line, ahead) for line in found] if ahead else found
 
 
-def _moved(line: MessageLine, by: int) -> MessageLine:
+def _moved(line: ExportMessage, by: int) -> ExportMessage:
     """Shift all times of a message by ``by`` ms."""
-    return MessageLine(
-        shown_message(line.message, by),
-        shown_envelope(line.envelope, by),
-        None if line.failure is None else shown_failure(line.failure, by),
+    return ExportMessage(
+        message_in_wall_time(line.message, by),
+        envelope_in_wall_time(line.envelope, by),
+        None if line.failure is None else failure_in_wall_time(line.failure, by),
     )
 
 
@@ -209,7 +209,7 @@ def load(
     ``policies``: ``keep`` sets a policy only where the queue has none, ``replace`` always, ``skip`` never."""
     if policies not in POLICIES:
         raise BadInput(f"{policies!r} is not one of {', '.join(POLICIES)}", field="policies")
-    work = _Loading(queues, policies, dry_run, progress)
+    work = _Import(queues, policies, dry_run, progress)
     for number, text in enumerate(lines, 1):
         try:
             work.take(number, text)
@@ -219,7 +219,7 @@ def load(
     return work.done
 
 
-class _Loading:
+class _Import:
     """State of an import: the current page of messages of one queue, and the result up to now."""
 
     def __init__(self, queues: Queues, policies: str, dry_run: bool, progress: Progress) -> None:
@@ -227,7 +227,7 @@ class _Loading:
         self._policies = policies
         self._dry_run = dry_run
         self._progress = progress
-        self._page: list[MessageLine] = []
+        self._page: list[ExportMessage] = []
         self._page_size = 0
         self._size = 0
         self._seen = 0
@@ -236,22 +236,22 @@ class _Loading:
 
     def take(self, number: int, text: bytes) -> None:
         self._size += len(text)
-        if len(text) > LONGEST_LINE:
-            raise TooLarge(f"longer than {LONGEST_LINE} bytes")
+        if len(text) > MAX_LINE_BYTES:
+            raise TooLarge(f"longer than {MAX_LINE_BYTES} bytes")
         if not text.strip():
             return
         line = read(text)
-        if isinstance(line, Opening) != (number == 1):
+        if isinstance(line, ExportOpening) != (number == 1):
             raise BadInput("an export begins with a line of kind 'export', and has only one")
         if self._closed:
             raise BadInput("there is more after the line of kind 'end'")
         match line:
-            case QueueLine():
+            case ExportQueue():
                 self._flush()
                 self._queue(line)
-            case MessageLine():
+            case ExportMessage():
                 self._add(line, len(text))
-            case Closing(messages):
+            case ExportClosing(messages):
                 self._close(messages)
 
     def finish(self) -> None:
@@ -270,7 +270,7 @@ class _Loading:
             raise BadInput(f"{self._seen} messages came before it", field="messages")
         self._closed = True
 
-    def _queue(self, line: QueueLine) -> None:
+    def _queue(self, line: ExportQueue) -> None:
         self.done.queues.append(line.queue)
         if self._policies == "skip" or line.policy is None:
             return
@@ -284,13 +284,13 @@ class _Loading:
         if not self._dry_run:
             self._queues.set_policy(line.queue, line.policy)
 
-    def _add(self, line: MessageLine, size: int) -> None:
+    def _add(self, line: ExportMessage, size: int) -> None:
         if self._page and self._page[0].message.queue != line.message.queue:
             self._flush()
         self._page.append(line)
         self._page_size += size
         self._seen += 1
-        if len(self._page) >= MOST_PER_PAGE or self._page_size >= BYTES_PER_PAGE:
+        if len(self._page) >= MAX_PER_PAGE or self._page_size >= BYTES_PER_PAGE:
             self._flush()
 
     def _flush(self) -> None:
@@ -309,12 +309,12 @@ class _Loading:
         self._progress(self._seen, self._size)
 
 
-def _unknown(transaction: Transaction, page: list[MessageLine]) -> int:
+def _unknown(transaction: Transaction, page: list[ExportMessage]) -> int:
     found = transaction.by_id(page[0].message.queue, [line.message.id for line in page])
     return found.count(None)
 
 
-def store_page(transaction: Transaction, page: list[MessageLine], now: int) -> int:
+def store_page(transaction: Transaction, page: list[ExportMessage], now: int) -> int:
     """Store a page in one commit: add the envelopes as if published, then restore the state of each message."""
     queue = page[0].message.queue
     policy = transaction.policy(queue)
@@ -328,7 +328,7 @@ def store_page(transaction: Transaction, page: list[MessageLine], now: int) -> i
         if before is not None:
             changes.append(Change(before, _arrived(before, line.message), line.failure))
     swap(transaction, changes, now, set())
-    line_up(transaction, [card for card in transaction.by_seq([seq for _, seq in fresh]) if card is not None])
+    hold_group_followers(transaction, [row for row in transaction.by_seq([seq for _, seq in fresh]) if row is not None])
     return len(fresh)
 
 
@@ -338,7 +338,7 @@ def _with_open_window(envelope: Envelope, policy: QueuePolicy, now: int) -> Enve
     return envelope._replace(dedup_key=None) if over and envelope.dedup_key is not None else envelope
 
 
-def _has_a_past(line: MessageLine, now: int) -> bool:
+def _has_a_past(line: ExportMessage, now: int) -> bool:
     """Return True if the message has state that publishing its envelope would not restore.
 
     This store's clock may be behind the other's: then a ready message would become delayed."""
@@ -367,9 +367,9 @@ def _arrived(before: Message, old: Message) -> Message:
 
 # -- adoption ----------------------------------------------------------------------------------------------------------
 
-KNOWN = "pair-adopted"
+ADOPTED_IDS = "pair-adopted"
 """Key prefix of the notes with the ids adopted from a node, by node, queue and page."""
-WAITING = (State.LEASED, State.CLAIMED, State.READY, State.DELAYED, State.HELD)
+ADOPTED_STATES = (State.LEASED, State.CLAIMED, State.READY, State.DELAYED, State.HELD)
 """States that are adopted, in order. Leased and claimed messages were delivered first; their leases end."""
 
 
@@ -377,7 +377,7 @@ def adopt(ours: Queues, theirs: Queues, here: str, there: str, *, dry_run: bool 
     """Move the backlog of ``theirs``, the store of node ``there``, into ``ours``. Return the number of new messages by
     queue."""
     if not dry_run:
-        theirs.run(lambda transaction: transaction.set_note(MARK, here))
+        theirs.run(lambda transaction: transaction.set_note(ADOPTION_MARK, here))
     adopted: dict[str, int] = {}
     known = 0
     for queue in theirs.queues():
@@ -386,9 +386,9 @@ def adopt(ours: Queues, theirs: Queues, here: str, there: str, *, dry_run: bool 
         before = ours.read(partial(_known, node=there, queue=queue))
         if policy is not None and not dry_run:
             ours.run(partial(_set_policy, queue=queue, text=policy))
-        for begin in range(0, len(seqs), MOST_PER_PAGE):
+        for begin in range(0, len(seqs), MAX_PER_PAGE):
             ahead = theirs.ahead_ms() - ours.ahead_ms()
-            page = theirs.read(partial(loaded, seqs=seqs[begin : begin + MOST_PER_PAGE], ahead=ahead))
+            page = theirs.read(partial(loaded, seqs=seqs[begin : begin + MAX_PER_PAGE], ahead=ahead))
             fresh = [line for line in page if line.message.id not in before]
             stored = len(fresh)
             if not dry_run:
@@ -396,11 +396,11 @@ def adopt(ours: Queues, theirs: Queues, here: str, there: str, *, dry_run: bool 
             adopted[queue] = adopted.get(queue, 0) + stored
             known += len(page) - stored
     if not dry_run:
-        theirs.run(lambda transaction: transaction.set_note(MARK, None))
+        theirs.run(lambda transaction: transaction.set_note(ADOPTION_MARK, None))
     return {"adopted": adopted, "messages": sum(adopted.values()), "known": known, "dryRun": dry_run}
 
 
-def _move(ours: Queues, theirs: Queues, node: str, page: list[MessageLine], fresh: list[MessageLine]) -> int:
+def _move(ours: Queues, theirs: Queues, node: str, page: list[ExportMessage], fresh: list[ExportMessage]) -> int:
     stored = ours.run(partial(_store, node=node, page=fresh, now=ours.now_ms())) if fresh else 0
     ids = [line.message.id for line in page]
     if ids:
@@ -408,7 +408,7 @@ def _move(ours: Queues, theirs: Queues, node: str, page: list[MessageLine], fres
     return stored
 
 
-def _store(transaction: Transaction, node: str, page: list[MessageLine], now: int) -> int:
+def _store(transaction: Transaction, node: str, page: list[ExportMessage], now: int) -> int:
     queue = page[0].message.queue
     stored = store_page(transaction, page, now)
     number = len(transaction.notes(_place(node, queue)))
@@ -417,7 +417,7 @@ def _store(transaction: Transaction, node: str, page: list[MessageLine], now: in
 
 
 def _place(node: str, queue: str) -> str:
-    return f"{KNOWN}/{node}/{queue}/"
+    return f"{ADOPTED_IDS}/{node}/{queue}/"
 
 
 def _known(transaction: Transaction, node: str, queue: str) -> set[str]:
@@ -425,7 +425,7 @@ def _known(transaction: Transaction, node: str, queue: str) -> set[str]:
 
 
 def _waiting(transaction: Transaction, queue: str) -> list[int]:
-    return [message.seq for state in WAITING for message in scanned(transaction, queue, state)]
+    return [message.seq for state in ADOPTED_STATES for message in scanned(transaction, queue, state)]
 
 
 def _policy_text(transaction: Transaction, queue: str) -> str | None:
@@ -441,13 +441,14 @@ def _set_policy(transaction: Transaction, queue: str, text: str) -> None:
 # -- overlap of two active nodes ---------------------------------------------------------------------------------------
 
 
-def overlap(queues: Queues, since_ms: int, tell: Callable[[dict[str, Any]], None]) -> int:
-    """Call ``tell`` with every message that was stored or changed here since ``since_ms``. Return their number."""
+def overlap(queues: Queues, since_ms: int, on_message: Callable[[dict[str, Any]], None]) -> int:
+    """Call ``on_message`` with every message that was stored or changed here since ``since_ms``. Return their
+    number."""
     count = 0
     since_ms -= queues.ahead_ms()
     for queue in queues.queues():
         for message in queues.read(partial(_changed, queue=queue, since_ms=since_ms)):
-            tell(_about(message))
+            on_message(_about(message))
             count += 1
     return count
 

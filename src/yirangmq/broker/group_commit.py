@@ -1,8 +1,8 @@
 """Group commit on the event loop.
 
 All jobs submitted during a loop iteration run in a single store transaction with a single fsync; waiting consumers are
-served in the same transaction. Replies are sent after the commit is durable. Under load (``CROWD``) the next commit
-waits up to ``TURNS_TO_GATHER`` loop iterations for more jobs.
+served in the same transaction. Replies are sent after the commit is durable. Under load (``LOAD_THRESHOLD``) the next
+commit waits up to ``GATHER_ITERATIONS`` loop iterations for more jobs.
 
 If the store fails a batch, each job is committed alone, so that no job can fail the others. A long job is committed
 separately on another thread; other jobs wait until it is durable. While another process holds the store's lock, reads
@@ -19,44 +19,44 @@ from functools import partial
 from time import perf_counter
 from typing import Any, NoReturn, TypeVar
 
-from yirangmq.broker.admission.admission import Uncleared
-from yirangmq.broker.admission.workers import Cleared, Clearing
+from yirangmq.broker.admission.admission import NeedsCheck
+from yirangmq.broker.admission.workers import CheckPort, OnChecked
 from yirangmq.broker.commit_jobs import (
     BUSY_SECONDS,
-    MOST_PER_COMMIT,
-    Aside,
-    BusyWait,
+    MAX_PER_COMMIT,
+    CommitJob,
     DeferredAdmission,
     Done,
     Job,
     JobRunner,
-    Long,
+    LockWait,
+    LongJob,
+    RunInThread,
     StoreProbe,
-    Task,
     no_reply,
     relieve,
     reply_error,
 )
-from yirangmq.broker.operations import Verbs
+from yirangmq.broker.operations import QueueOperations
 from yirangmq.broker.read_only_jobs import run_on_standby, run_reads
 from yirangmq.broker.settle import Leases
-from yirangmq.broker.waiting_consumers import Served, Serving, Taker
-from yirangmq.core.active_guard import Always, Duty, check
+from yirangmq.broker.waiting_consumers import Served, Waiter, WaitingConsumers
+from yirangmq.core.active_guard import ActiveGuard, AlwaysActive, check
 from yirangmq.core.errors import QueueError, StoreBusy, StoreError, Unavailable
 from yirangmq.core.ports import Clock, Store, Transaction
-from yirangmq.format.delivery import Delivery
+from yirangmq.format.delivery import MessageDelivery
 
 Answer = TypeVar("Answer")
-CROWD = 4
-"""Requests per commit from which on the next commit waits up to ``TURNS_TO_GATHER`` loop iterations for more."""
-TURNS_TO_GATHER = 3
+LOAD_THRESHOLD = 4
+"""Requests per commit from which on the next commit waits up to ``GATHER_ITERATIONS`` loop iterations for more."""
+GATHER_ITERATIONS = 3
 """Loop iterations, each a few µs: clients that were just answered can send their next request in them."""
-LONGEST_SLEEP = 60.0
+MAX_TIMER_SECONDS = 60.0
 """Upper bound of a timer, in seconds. Timers stop while the machine is suspended, so work that fell due meanwhile is
 late by this at most."""
 
 
-class Desk:
+class GroupCommitter:
     """Group commit on the event loop, with a wait list of consumers. Loop thread only.
 
     It has at most 29 attributes: CPython 3.11 looks up the attributes of an instance with more in its dict, which is
@@ -65,7 +65,7 @@ class Desk:
     def __init__(
         self,
         store: Store,
-        verbs: Verbs,
+        operations: QueueOperations,
         clock: Clock,
         soon: Callable[[Callable[[], None]], Any],
         later: Callable[[float, Callable[[], None]], Any],
@@ -73,19 +73,19 @@ class Desk:
         busy_seconds: float = BUSY_SECONDS,
     ) -> None:
         """``busy_seconds``: how long a request waits while another process holds the store's lock, in seconds."""
-        self.verbs = verbs
+        self.operations = operations
         self._store = store
         self._clock = clock
         self._soon = soon
         self.later = later
         self._seconds = seconds
-        self._jobs: deque[Task] = deque()
-        self._long: deque[Long] = deque()
-        self._is_away = False
+        self._jobs: deque[CommitJob] = deque()
+        self._long: deque[LongJob] = deque()
+        self._is_running_long_job = False
         """True while a long job is committed on another thread."""
-        self.busy = BusyWait(busy_seconds, later, self.plan)
+        self.busy = LockWait(busy_seconds, later, self.plan)
         """Jobs that wait while another process holds the store's lock."""
-        self.serving = Serving(verbs, clock, later, self.plan)
+        self.waiting_consumers = WaitingConsumers(operations, clock, later, self.plan)
         self._planned = False
         self._crowd = self._to_pass = 0
         """Requests in the latest commit; loop iterations to wait before the next commit."""
@@ -101,16 +101,16 @@ class Desk:
         self.is_answering = False
         """True while jobs are answered; ``after_commit`` follows in the same loop iteration."""
         self.probe = StoreProbe(self, seconds)
-        self.duty: Duty = Always()
+        self.guard: ActiveGuard = AlwaysActive()
         """Active guard: whether messages may be changed or leased now."""
-        self._runner = JobRunner(store, verbs.happened, verbs.gate, seconds)
-        self._admission = DeferredAdmission(verbs.gate, self._runner, self)
+        self._runner = JobRunner(store, operations.event_buffer, operations.admission, seconds)
+        self._admission = DeferredAdmission(operations.admission, self._runner, self)
 
-    def clear_by(self, clearing: Clearing) -> None:
+    def set_check_workers(self, clearing: CheckPort) -> None:
         """Set the workers that check messages outside of a transaction, if the queue's processor requires it."""
         self._admission.use(clearing)
 
-    def look_at(self, needed: Uncleared, done: Cleared) -> None:
+    def dry_run(self, needed: NeedsCheck, done: OnChecked) -> None:
         """Dry run: check messages without storing them; ``done`` receives the verdicts."""
         self._admission.dry_run(needed, done)
 
@@ -118,14 +118,14 @@ class Desk:
         """Run ``work`` in the next commit; call ``done(value, error)`` when the commit is durable or has failed."""
         self.enlist(Job(work, done))
 
-    def submit_long(self, work: Callable[[Transaction], Answer], done: Done, aside: Aside) -> None:
-        """Run long work in a separate commit, on the thread of ``aside``. The event loop continues meanwhile. Other
-        jobs wait until that commit is durable."""
-        self.enlist(Long(work, done, aside))
+    def submit_long(self, work: Callable[[Transaction], Answer], done: Done, run_in_thread: RunInThread) -> None:
+        """Run long work in a separate commit, on the thread of ``run_in_thread``. The event loop continues meanwhile.
+        Other jobs wait until that commit is durable."""
+        self.enlist(LongJob(work, done, run_in_thread))
 
-    def enlist(self, job: Task) -> None:
+    def enlist(self, job: CommitJob) -> None:
         """Add a job to the next commit and schedule the commit."""
-        if isinstance(job, Long):
+        if isinstance(job, LongJob):
             self._long.append(job)
         else:
             self._jobs.append(job)
@@ -136,40 +136,40 @@ class Desk:
         with self._store.transaction(write=False) as transaction:
             return work(transaction)
 
-    def wait(self, taker: Taker) -> None:
+    def add_waiter(self, waiter: Waiter) -> None:
         """Add a consumer to the wait list. It is served as soon as its queue has a message, in order of arrival."""
-        check(self.duty)
-        self.serving.wait(taker)
+        check(self.guard)
+        self.waiting_consumers.add_waiter(waiter)
 
-    def leave(self, taker: Taker) -> None:
+    def remove_waiter(self, waiter: Waiter) -> None:
         """Remove a consumer from the wait list; it gets no more messages."""
-        self.serving.leave(taker)
+        self.waiting_consumers.remove_waiter(waiter)
 
-    def waiting(self, queue: str) -> list[Taker]:
+    def waiting(self, queue: str) -> list[Waiter]:
         """Return the consumers that wait for messages of this queue, the next one first."""
-        return list(self.serving.takers.get(queue, ()))
+        return list(self.waiting_consumers.waiters.get(queue, ()))
 
-    def hungry(self, queue: str) -> None:
+    def notify_capacity(self, queue: str) -> None:
         """Notify that a consumer of this queue has capacity again."""
-        self.serving.wake(queue)
+        self.waiting_consumers.wake(queue)
 
-    def news(self) -> None:
+    def notify_external_change(self) -> None:
         """Notify that another process or thread may have changed the store: serve all waiting consumers again."""
-        self.serving.wake_all()
+        self.waiting_consumers.wake_all()
 
     @property
     def is_idle(self) -> bool:
         """True if no job is pending or unanswered."""
         if self.busy.since is not None:
             return False
-        return not (self._jobs or self._planned or self._admission.rounds or self._long or self._is_away)
+        return not (self._jobs or self._planned or self._admission.rounds or self._long or self._is_running_long_job)
 
     def plan(self) -> None:
         """Schedule a commit after the current loop iteration."""
         if not self._planned:
             self._planned = True
-            self._to_pass = TURNS_TO_GATHER if self._crowd >= CROWD else 0
-            self._soon(self._next if self._to_pass else self._turn)
+            self._to_pass = GATHER_ITERATIONS if self._crowd >= LOAD_THRESHOLD else 0
+            self._soon(self._next if self._to_pass else self._run_commit)
 
     def _next(self) -> None:
         """Wait for more requests under load: a commit costs nearly the same for all of them."""
@@ -177,18 +177,18 @@ class Desk:
             self._to_pass -= 1
             self._soon(self._next)
         else:
-            self._turn()
+            self._run_commit()
 
-    def _turn(self) -> None:
+    def _run_commit(self) -> None:
         """Commit all waiting jobs in one transaction, answer them, then start the next long job, one at a time."""
-        if not self._is_away:
+        if not self._is_running_long_job:
             for hook in self.before_commit:  # inlined ``_run_hooks``: saves a call
                 try:
                     hook()
                 except Exception as error:
                     self.report(error)
         self._planned = False
-        if self._is_away:
+        if self._is_running_long_job:
             return
         batch = self._next_batch()
         for hook in self.on_taken:
@@ -201,69 +201,69 @@ class Desk:
                 self._wait_for_lock(batch)
                 return
             self.busy.is_due = False
-            batch = self.busy.tasks + batch
-        is_on = self.duty.is_on
-        served = self._commit(batch) if is_on else self._look(batch)
+            batch = self.busy.jobs + batch
+        is_on = self.guard.is_on
+        served = self._commit(batch) if is_on else self._run_read_only(batch)
         if served is None:
             self._wait_for_lock(batch)
             return
         if self.busy.since is not None:
             self.busy.free()
-            if isinstance(self.probe.trouble, StoreBusy):
-                self.probe.trouble = None
-        if is_on and not self.duty.is_on:
-            served = self._too_late(batch)
+            if isinstance(self.probe.last_error, StoreBusy):
+                self.probe.last_error = None
+        if is_on and not self.guard.is_on:
+            served = self._fail_fenced(batch)
         self.is_answering = True
         try:
             self._answer_batch(batch, served)
         finally:
             self.flush()
-            self._run_hooks((self.verbs.happened.tell,))
+            self._run_hooks((self.operations.event_buffer.publish,))
             if self._long:
-                self._go(self._long.popleft())
+                self._start_long_job(self._long.popleft())
             elif self._jobs:
                 self.plan()
 
-    def _next_batch(self) -> list[Task]:
+    def _next_batch(self) -> list[CommitJob]:
         jobs = self._jobs
-        if len(jobs) > MOST_PER_COMMIT:
-            return [jobs.popleft() for _ in range(MOST_PER_COMMIT)]
+        if len(jobs) > MAX_PER_COMMIT:
+            return [jobs.popleft() for _ in range(MAX_PER_COMMIT)]
         batch = [*jobs]
         jobs.clear()
         return batch
 
-    def _answer_batch(self, batch: list[Task], served: Served) -> None:
-        uncleared = self._runner.uncleared
-        if uncleared:
-            self._runner.uncleared = {}
+    def _answer_batch(self, batch: list[CommitJob], served: Served) -> None:
+        needing_check = self._runner.needing_check
+        if needing_check:
+            self._runner.needing_check = {}
         for job in batch:
-            if uncleared and job in uncleared and job.error is None:
-                self._admission.defer(job, uncleared[job])
+            if needing_check and job in needing_check and job.error is None:
+                self._admission.defer(job, needing_check[job])
             else:
                 self.answer(job)
-        for taker, deliveries in served:
+        for waiter, deliveries in served:
             try:
-                is_taken = taker.take(deliveries)
+                is_taken = waiter.take(deliveries)
             except Exception as error:
                 self.report(error)
                 is_taken = False
             if not is_taken:
                 self._put_back(deliveries)
 
-    def _go(self, job: Long) -> None:
-        self._is_away = True
-        if not self.duty.is_on:
-            self._back(job, self.duty.refusal())
+    def _start_long_job(self, job: LongJob) -> None:
+        self._is_running_long_job = True
+        if not self.guard.is_on:
+            self._finish_long_job(job, self.guard.refusal())
             return
         try:
-            job.aside(lambda: self._alone(job), lambda _, error: self._back(job, error))
+            job.run_in_thread(lambda: self._commit_one(job), lambda _, error: self._finish_long_job(job, error))
         except Exception as error:  # no thread could be started
-            self._back(job, Unavailable(f"cannot start long work: {error}"))
+            self._finish_long_job(job, Unavailable(f"cannot start long work: {error}"))
 
-    def _back(self, job: Long, error: QueueError | None) -> None:
+    def _finish_long_job(self, job: LongJob, error: QueueError | None) -> None:
         """Completion of a long job. Consumers that wait for its messages are served by the next commit."""
-        self._is_away = False
-        needed = self._runner.uncleared.pop(job, None)
+        self._is_running_long_job = False
+        needed = self._runner.needing_check.pop(job, None)
         if isinstance(job.error, StoreBusy):
             job.error = None
             self._long.appendleft(job)
@@ -271,13 +271,13 @@ class Desk:
             return
         if isinstance(job.error, StoreError):
             self.probe.failed(job.error)
-        job.error = job.error or error or (None if self.duty.is_on else self.duty.refusal())
+        job.error = job.error or error or (None if self.guard.is_on else self.guard.refusal())
         if needed is not None and job.error is None:
             self._admission.defer(job, needed)
         else:
             self.answer(job)
         self.flush()
-        self._run_hooks((self.verbs.happened.tell,))
+        self._run_hooks((self.operations.event_buffer.publish,))
         self.plan()
 
     def flush(self) -> None:
@@ -299,18 +299,18 @@ class Desk:
 
     # -- another process holds the store's lock -----------------------------------------------------------------
 
-    def _wait_for_lock(self, batch: list[Task]) -> None:
+    def _wait_for_lock(self, batch: list[CommitJob]) -> None:
         """Keep a batch that has not run. Read-only jobs are answered if the store can be read without the lock. The
         others wait until a timed retry gets the lock or their deadline passes."""
         busy, now = self.busy, self._seconds()
-        held = set(busy.tasks) if busy.since is not None else ()
-        busy.hold(self._not_read([job for job in batch if job not in held]), self._long, now)
+        held = set(busy.jobs) if busy.since is not None else ()
+        busy.add(self._not_read([job for job in batch if job not in held]), self._long, now)
         self.is_answering = True
         try:
             for job in busy.expired(now):
-                if isinstance(job, Long):
+                if isinstance(job, LongJob):
                     self._long.remove(job)
-                job.error = self.probe.trouble = busy.refusal()
+                job.error = self.probe.last_error = busy.refusal()
                 self.answer(job)
         finally:
             self.flush()
@@ -318,7 +318,7 @@ class Desk:
         if self._jobs:
             self.plan()
 
-    def _not_read(self, batch: list[Task]) -> list[Task]:
+    def _not_read(self, batch: list[CommitJob]) -> list[CommitJob]:
         """Answer read-only jobs from a transaction without the write lock; return the others."""
         if not batch:
             return batch
@@ -332,47 +332,47 @@ class Desk:
 
     def _forget(self) -> None:
         """Drop the state of a transaction that was rolled back."""
-        self.verbs.happened.forget()
-        self.verbs.dispatching.attending.doubt()
-        self.verbs.touched.clear()
+        self.operations.event_buffer.forget()
+        self.operations.dispatcher.membership.invalidate()
+        self.operations.touched.clear()
         self.probe.is_written = False
 
-    def _look(self, batch: list[Task]) -> Served | None:
+    def _run_read_only(self, batch: list[CommitJob]) -> Served | None:
         """Run a batch on a standby: reads are answered, nothing is changed and no consumer is served.
 
         Return None if the store is busy."""
-        if not run_on_standby(self._store, self._runner, batch, self.duty):
+        if not run_on_standby(self._store, self._runner, batch, self.guard):
             return None
-        self.verbs.happened.forget()
-        self.serving.due_queues.clear()
-        self.verbs.touched.clear()
+        self.operations.event_buffer.forget()
+        self.waiting_consumers.due_queues.clear()
+        self.operations.touched.clear()
         return []
 
-    def _too_late(self, batch: list[Task]) -> Served:
+    def _fail_fenced(self, batch: list[CommitJob]) -> Served:
         """Refuse a batch: the node lost its active role during the commit, such as by a freeze of the process.
 
         Clients get no success, so they retry at the active node with the same ids. Leases that were not delivered
         expire."""
         for job in batch:
-            job.error = job.error or self.duty.refusal()
+            job.error = job.error or self.guard.refusal()
         return []
 
-    def awake(self) -> None:
+    def on_role_change(self) -> None:
         """Handle a change of role. A node that became active sweeps due messages and serves waiting consumers."""
         self._alarm_at = None
-        if self.duty.is_on:
+        if self.guard.is_on:
             self.resume_time()
-            self.submit(self.verbs.sweep, no_reply)
-            self.news()
+            self.submit(self.operations.sweep, no_reply)
+            self.notify_external_change()
 
     def resume_time(self) -> None:
         """Continue from the recorded store time: another node, or this one before a restart, may have advanced it."""
         try:
-            self.read(self.verbs.store_time.resume)
+            self.read(self.operations.store_time.resume)
         except QueueError:
-            self.verbs.store_time.renew()  # the store cannot be read; store time continues unchanged
+            self.operations.store_time.renew()  # the store cannot be read; store time continues unchanged
 
-    def answer(self, job: Task) -> None:
+    def answer(self, job: CommitJob) -> None:
         """Call ``done`` of a job. An error in it is reported to the event loop and does not affect other jobs."""
         if self._admission.rounds:
             self._admission.forget(job)
@@ -381,32 +381,32 @@ class Desk:
         except Exception as error:
             self.report(error)
 
-    def _commit(self, batch: list[Task], *, is_second: bool = False) -> Served | None:
+    def _commit(self, batch: list[CommitJob], *, is_second: bool = False) -> Served | None:
         """Commit the batch in one transaction; if the store fails it, commit each job alone, so that none can fail the
         others.
 
         Return None if another process holds the store's lock; then nothing has run."""
-        happened = self.verbs.happened
+        event_buffer = self.operations.event_buffer
         try:
             begun = self._seconds()
             with self._store.transaction() as transaction:
                 requests = self._runner.run(batch, transaction)
-                served = self.serving.serve(transaction)
+                served = self.waiting_consumers.serve(transaction)
                 self._set_alarm(transaction)
                 worked = self._seconds()
             requests = self._crowd = requests + len(served)
             ended = self._seconds()
-            if happened.committed(requests, worked - begun, ended - worked) or self.probe.is_written:
+            if event_buffer.committed(requests, worked - begun, ended - worked) or self.probe.is_written:
                 self.probe.wrote(ended)
             return served
         except StoreBusy:
             self._forget()
             self._runner.reset(batch)
-            self.serving.due_queues.update(self.serving.takers)
+            self.waiting_consumers.due_queues.update(self.waiting_consumers.waiters)
             return None
         except Exception as error:
-            happened.forget()
-            self.verbs.dispatching.attending.doubt()
+            event_buffer.forget()
+            self.operations.dispatcher.membership.invalidate()
             if not is_second and relieve(self._store, error):
                 self._runner.reset(batch)
                 return self._commit(batch, is_second=True)
@@ -415,14 +415,14 @@ class Desk:
                 batch[0].error = reply_error(error)
             else:
                 for job in batch:
-                    self._alone(job)
-            self.serving.due_queues.update(self.serving.takers)
+                    self._commit_one(job)
+            self.waiting_consumers.due_queues.update(self.waiting_consumers.waiters)
             return []
 
     @property
     def last_error(self) -> Exception | None:
         """Error of the latest commit that wrote something, until a commit succeeds; None if it did not fail."""
-        return self.probe.trouble
+        return self.probe.last_error
 
     @property
     def seconds_busy(self) -> float:
@@ -432,7 +432,7 @@ class Desk:
     def now_ms(self) -> int:
         return self._clock.now_ms()
 
-    def _alone(self, job: Task) -> None:
+    def _commit_one(self, job: CommitJob) -> None:
         """Commit one job: after the shared commit failed, or a long job on another thread."""
         self._runner.reset([job])
         try:
@@ -441,9 +441,9 @@ class Desk:
         except Exception as error:
             job.error = reply_error(error)
 
-    def _put_back(self, deliveries: Sequence[Delivery]) -> None:
+    def _put_back(self, deliveries: Sequence[MessageDelivery]) -> None:
         leases = Leases([delivery.lease_id for delivery in deliveries])
-        self.submit(lambda transaction: self.verbs.release(transaction, leases, None), no_reply)
+        self.submit(lambda transaction: self.operations.release(transaction, leases, None), no_reply)
 
     def _set_alarm(self, transaction: Transaction) -> None:
         """Set a timer for the next message that falls due."""
@@ -452,12 +452,12 @@ class Desk:
             return
         self._alarm_at = due
         seconds = max(0.0, (due - self._clock.now_ms()) / 1000)
-        self.later(min(seconds, LONGEST_SLEEP), lambda: self._ring(due))
+        self.later(min(seconds, MAX_TIMER_SECONDS), lambda: self._ring(due))
 
     def _ring(self, due: int) -> None:
-        if self._alarm_at == due and self.duty.is_on:
+        if self._alarm_at == due and self.guard.is_on:
             self._alarm_at = None
-            self.submit(self.verbs.sweep, no_reply)
+            self.submit(self.operations.sweep, no_reply)
 
 
 def _throw(error: Exception) -> NoReturn:

@@ -13,67 +13,71 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
-from yirangmq.broker.admission.admission import Gate, Uncleared, Verdicts
-from yirangmq.broker.admission.workers import OwnLine
-from yirangmq.broker.commit_jobs import MOST_PER_COMMIT, MOST_ROUNDS, Job, JobRunner, Task, no_processor
-from yirangmq.broker.event_buffer import Happenings
+from yirangmq.broker.admission.admission import AdmissionControl, NeedsCheck, Verdicts
+from yirangmq.broker.admission.workers import InlineChecks
+from yirangmq.broker.commit_jobs import MAX_CHECK_ROUNDS, MAX_PER_COMMIT, CommitJob, Job, JobRunner, no_processor
+from yirangmq.broker.event_buffer import EventBuffer
 from yirangmq.core.errors import HookFailed, StoreError
 from yirangmq.core.ports import Store, Transaction
 
 Answer = TypeVar("Answer")
-Waiter = tuple[Job, threading.Event]
+WaitingThread = tuple[Job, threading.Event]
 """The job of a waiting thread. The event is set when the job is done, or when the thread becomes the leader."""
 
 
-class Way(Protocol):
-    """Committer port: runs work in a commit. ``Lane`` implements it here, ``admin.registry.DeskLane`` in a server."""
+class CommitterPort(Protocol):
+    """Committer port: runs work in a commit. ``ThreadedGroupCommitter`` implements it here,
+    ``admin.registry.CrossThreadCommitter`` in a server."""
 
     def run(self, work: Callable[[Transaction], Answer]) -> Answer: ...
 
     def read(self, work: Callable[[Transaction], Answer]) -> Answer: ...
 
 
-class Lane:
+class ThreadedGroupCommitter:
     """Group commit for threads. One instance per store and process; thread-safe.
 
-    ``run`` returns when the work is durable, or raises its error. ``happened`` buffers the events of the work, which
-    are published after each commit. ``gate`` is the admission control of the operations, if the work publishes."""
+    ``run`` returns when the work is durable, or raises its error. ``event_buffer`` buffers the events of the work,
+    which are published after each commit. ``admission`` is the admission control of the operations, if the work
+    publishes."""
 
-    def __init__(self, store: Store, happened: Happenings | None = None, gate: Gate | None = None) -> None:
+    def __init__(
+        self, store: Store, event_buffer: EventBuffer | None = None, admission: AdmissionControl | None = None
+    ) -> None:
         self._store = store
-        self._own = OwnLine(gate) if gate is not None else None
-        if gate is not None:
-            gate.can_wait = True
-        self._happened = Happenings() if happened is None else happened
+        self._own = InlineChecks(admission) if admission is not None else None
+        if admission is not None:
+            admission.can_wait = True
+        self._event_buffer = EventBuffer() if event_buffer is None else event_buffer
         self._guard = threading.Lock()
-        self._runner = JobRunner(store, self._happened, gate)
-        self._waiting: deque[Waiter] = deque()
+        self._runner = JobRunner(store, self._event_buffer, admission)
+        self._waiting: deque[WaitingThread] = deque()
         self._leader: Job | None = None
         """The job whose thread commits or is about to; None if there is no leader."""
 
     def run(self, work: Callable[[Transaction], Answer]) -> Answer:
         """Run ``work`` in a commit. It decides before it writes: if it raises a ``QueueError``, it changed nothing."""
         job = Job(work)
-        self._done(job)
+        self._commit_and_wait(job)
         verdicts: Verdicts = {}
-        for _ in range(MOST_ROUNDS):
-            if type(job.value) is not Uncleared or self._own is None:
+        for _ in range(MAX_CHECK_ROUNDS):
+            if type(job.value) is not NeedsCheck or self._own is None:
                 break
             verdicts = {**verdicts, **self._own.verdicts(job.value)}  # outside of the commit: no other caller waits
             job = Job(work)
-            self._runner.cleared[job] = verdicts
+            self._runner.known_verdicts[job] = verdicts
             try:
-                self._done(job)
+                self._commit_and_wait(job)
             finally:
-                del self._runner.cleared[job]
+                del self._runner.known_verdicts[job]
         if job.error is not None:
             raise job.error
-        if type(job.value) is Uncleared:
+        if type(job.value) is NeedsCheck:
             raise no_processor(job.value)
         answer: Answer = job.value
         return answer
 
-    def look_at(self, needed: Uncleared) -> Verdicts:
+    def dry_run(self, needed: NeedsCheck) -> Verdicts:
         """Dry run: check messages without storing them; return the verdicts."""
         if self._own is None:
             raise HookFailed("processors cannot be tried here", field="processor")
@@ -84,10 +88,10 @@ class Lane:
         if self._own is not None:
             self._own.close()
 
-    def _done(self, job: Job) -> None:
+    def _commit_and_wait(self, job: Job) -> None:
         """Commit a job: as the leader, or by waiting for the leader. Return when the job is durable or has failed.
 
-        If messages must be checked first, the job's value is an ``Uncleared``. A thread that is interrupted at any
+        If messages must be checked first, the job's value is an ``NeedsCheck``. A thread that is interrupted at any
         point (Ctrl-C) leaves the wait list."""
         try:
             wake: threading.Event | None = None
@@ -113,7 +117,7 @@ class Lane:
                     break
         self._hand_over(job, ())
 
-    def _hand_over(self, job: Job, gathered: Sequence[Waiter]) -> None:
+    def _hand_over(self, job: Job, gathered: Sequence[WaitingThread]) -> None:
         """If ``job`` leads, make the first waiting job the leader, or leave no leader if none waits. Then wake the
         threads of ``gathered`` and the new leader's. Idempotent: a leader that is still in the wait list has not
         started and is woken again."""
@@ -135,14 +139,14 @@ class Lane:
 
     def _lead(self, own: Job) -> None:
         """Commit as the leader. ``own`` is the first waiting job, or arrived when there was no leader."""
-        gathered: list[Waiter] = []
-        batch: list[Task] = [own]
+        gathered: list[WaitingThread] = []
+        batch: list[CommitJob] = [own]
         try:
             with self._guard:
                 if self._waiting:
                     line = [*self._waiting]
-                    rest = deque(line[MOST_PER_COMMIT - 1 :])
-                    gathered, self._waiting = line[: MOST_PER_COMMIT - 1], rest  # no signal is handled in between
+                    rest = deque(line[MAX_PER_COMMIT - 1 :])
+                    gathered, self._waiting = line[: MAX_PER_COMMIT - 1], rest  # no signal is handled in between
             if gathered:
                 batch += [job for job, _ in gathered if job is not own]
             self._commit(batch)
@@ -156,33 +160,33 @@ class Lane:
                 self._hand_over(own, gathered)
                 raise
 
-    def _commit(self, batch: list[Task]) -> None:
+    def _commit(self, batch: list[CommitJob]) -> None:
         """Commit the batch in one transaction. If the store or a bug fails it, commit each job alone, so that none can
         fail the others."""
-        uncleared = self._runner.uncleared
+        needing_check = self._runner.needing_check
         try:
             self._runner.commit(batch)
-            self._happened.tell()
+            self._event_buffer.publish()
         except Exception as error:
             self._fail(batch, error)
             if len(batch) > 1:
                 for job in batch:
-                    self._alone(job)
+                    self._commit_one(job)
         finally:
-            if uncleared:
-                for job, needed in uncleared.items():
+            if needing_check:
+                for job, needed in needing_check.items():
                     job.value = needed
-                uncleared.clear()
+                needing_check.clear()
 
-    def _alone(self, job: Task) -> None:
+    def _commit_one(self, job: CommitJob) -> None:
         self._runner.reset([job])
         try:
             self._runner.commit([job])
-            self._happened.tell()
+            self._event_buffer.publish()
         except Exception as error:
             self._fail([job], error)
 
-    def _fail(self, batch: Sequence[Task], error: Any) -> None:
+    def _fail(self, batch: Sequence[CommitJob], error: Any) -> None:
         """Set the error of all jobs. Callers get it unchanged, whether it is a ``QueueError`` or not."""
         for job in batch:
             job.error = error

@@ -10,7 +10,7 @@ If a server starts with other defaults, ``broker.bulk`` recomputes those due tim
 
 from collections.abc import Callable, Sequence
 
-from yirangmq.broker.event_buffer import Happenings
+from yirangmq.broker.event_buffer import EventBuffer
 from yirangmq.core import transitions
 from yirangmq.core.errors import WrongState
 from yirangmq.core.message import Message
@@ -19,7 +19,7 @@ from yirangmq.core.ports import Change, Transaction
 
 # -- sweep and pruning -------------------------------------------------------------------------------------------------
 
-MOST_PER_SWEEP = 500
+MAX_PER_SWEEP = 500
 """Upper bound of messages per sweep, because a sweep shares its commit with callers that wait. The next sweep continues
 with the rest."""
 Swap = Callable[[Transaction, Sequence[Change], int], None]
@@ -30,8 +30,8 @@ def sweep(
     now: int,
     swap: Swap,
     touched: set[str],
-    happened: Happenings,
-    limit: int = MOST_PER_SWEEP,
+    event_buffer: EventBuffer,
+    limit: int = MAX_PER_SWEEP,
 ) -> int:
     """Apply due transitions to at most ``limit`` messages and return how many were processed.
 
@@ -51,18 +51,18 @@ def sweep(
             touched.add(message.queue)
     swap(transaction, changes, now)
     transaction.forget(over)
-    happened.swept(changes, now)
+    event_buffer.swept(changes, now)
     return len(due)
 
 
-def tidy(transaction: Transaction, now: int, limit: int = MOST_PER_SWEEP) -> int:
+def prune(transaction: Transaction, now: int, limit: int = MAX_PER_SWEEP) -> int:
     """Prune expired deduplication keys, and history beyond each queue's limit. Return how many entries were removed."""
     return transaction.forget_keys(now, limit) + transaction.trim(limit)
 
 
 # -- adoption mark -----------------------------------------------------------------------------------------------------
 
-MARK = "pair-adopting"
+ADOPTION_MARK = "pair-adopting"
 """Key of the note in the adopted store. Its text names the node that adopts the messages."""
 
 
@@ -70,7 +70,7 @@ def check_unmarked(transaction: Transaction) -> None:
     """Raise ``WrongState`` if the store has an adoption mark.
 
     A store whose adoption was interrupted must not be served: the other node may deliver some of its messages."""
-    found = transaction.note(MARK)
+    found = transaction.note(ADOPTION_MARK)
     if found is not None:
         raise WrongState(
             f"its messages are being adopted by {found}: finish that with 'pair adopt' there", field="store"
@@ -79,17 +79,17 @@ def check_unmarked(transaction: Transaction) -> None:
 
 # -- recorded default timeouts -----------------------------------------------------------------------------------------
 
-NOTE = "mq/timeouts"
+TIMEOUTS_NOTE = "mq/timeouts"
 """Key of the note that holds the default timeouts from which due times were computed."""
 
 
-def are_other(transaction: Transaction, defaults: Defaults) -> bool:
-    return _said(defaults) != (transaction.note(NOTE) or _said(Defaults()))
+def have_changed(transaction: Transaction, defaults: Defaults) -> bool:
+    return _encode_timeouts(defaults) != (transaction.note(TIMEOUTS_NOTE) or _encode_timeouts(Defaults()))
 
 
-def keep(transaction: Transaction, defaults: Defaults) -> None:
-    transaction.set_note(NOTE, _said(defaults))
+def record_timeouts(transaction: Transaction, defaults: Defaults) -> None:
+    transaction.set_note(TIMEOUTS_NOTE, _encode_timeouts(defaults))
 
 
-def _said(defaults: Defaults) -> str:
+def _encode_timeouts(defaults: Defaults) -> str:
     return f"{defaults.draft_ms}/{defaults.claim_ms}/{defaults.active_ms}"

@@ -14,59 +14,59 @@ from functools import partial
 from operator import itemgetter
 
 from yirangmq.broker import selection, settle
-from yirangmq.broker.admission.admission import Admitted, Gate, Schemas
-from yirangmq.broker.dispatch.dispatcher import Dispatching
-from yirangmq.broker.dispatch.fan_out import BROADCASTER, tell_outcomes
-from yirangmq.broker.event_buffer import Happenings
-from yirangmq.broker.housekeeping import MOST_PER_SWEEP, sweep, tidy
-from yirangmq.broker.quota import check_new_queues, make_room, newcomers
-from yirangmq.broker.selection import Head, Offers, StrictOrder
-from yirangmq.broker.settle import MOST_PER_CALL, Leases, Results
+from yirangmq.broker.admission.admission import AdmissionControl, Admitted, Schemas
+from yirangmq.broker.dispatch.dispatcher import QueueDispatcher
+from yirangmq.broker.dispatch.fan_out import BROADCASTER, publish_outcomes
+from yirangmq.broker.event_buffer import EventBuffer
+from yirangmq.broker.housekeeping import MAX_PER_SWEEP, prune, sweep
+from yirangmq.broker.quota import added_load, check_new_queues, enforce_quota
+from yirangmq.broker.selection import Head, MessageSelector, StrictOrder
+from yirangmq.broker.settle import MAX_PER_CALL, Leases, Results
 from yirangmq.broker.store_time import StoreTime
-from yirangmq.broker.unique_payloads import Uniqueness
+from yirangmq.broker.unique_payloads import UniquePayloadIndex
 from yirangmq.core import transitions, validation
 from yirangmq.core.dispatch import BY_NAME
 from yirangmq.core.errors import NotFound, QueueError, QuotaExceeded, TooLarge
-from yirangmq.core.events import Refused
+from yirangmq.core.events import MessagesRefused
 from yirangmq.core.message import Envelope, payload_of, queue_of
-from yirangmq.core.policy import Defaults, Load, QueuePolicy
-from yirangmq.core.ports import Change, Clock, Ids, Stored, Transaction, before_of, new_change
+from yirangmq.core.policy import Defaults, MessageLoad, QueuePolicy
+from yirangmq.core.ports import AddResult, Change, Clock, Ids, Transaction, before_of, new_change
 from yirangmq.core.processor import Chain
 from yirangmq.core.states import State
-from yirangmq.format.delivery import Delivery, new_delivery
-from yirangmq.format.envelope import stamped
+from yirangmq.format.delivery import MessageDelivery, new_message_delivery
+from yirangmq.format.envelope import with_timestamp
 
-TIDY_MS = 1_000
+PRUNE_INTERVAL_MS = 1_000
 """Interval at which history is pruned while messages are published or settled, in ms."""
-QUIET_TIDY_MS = 60_000
+IDLE_PRUNE_INTERVAL_MS = 60_000
 """The same interval while the queues are idle, in ms: polling consumers must not cause writes."""
-TIDY_AFTER = 500
-"""Settled messages after which history is pruned before ``TIDY_MS`` has passed. A pruning may remove twice as many
-messages as were settled since the last, so that history stays within its bounds at any rate."""
+PRUNE_AFTER_SETTLED = 500
+"""Settled messages after which history is pruned before ``PRUNE_INTERVAL_MS`` has passed. A pruning may remove twice as
+many messages as were settled since the last, so that history stays within its bounds at any rate."""
 _group_of = itemgetter(Envelope._fields.index("group"))
 PROCESSOR = "processor"
 """Consumer name on messages that hooks replaced by others and that are stored only as a record."""
 
 
-class Verbs:
+class QueueOperations:
     """All queue operations of a store, inside a transaction. Used by one thread at a time, the committing one."""
 
     def __init__(self, clock: Clock, ids: Ids, defaults: Defaults | None = None) -> None:
         self.clock = clock
         self._ids = ids
         self.defaults = defaults or Defaults()
-        self.uniqueness = Uniqueness(self.defaults)
+        self.uniqueness = UniquePayloadIndex(self.defaults)
         self.schemas = Schemas()
-        self.gate = Gate(self.defaults)
-        self.happened = Happenings()
+        self.admission = AdmissionControl(self.defaults)
+        self.event_buffer = EventBuffer()
         self._tidied_at = 0
         self._settled = 0
         self._is_quiet = True
         """True if no message was published or settled since the latest pruning found no more to do."""
         self._swept_in: Transaction | None = None
         self.strict = StrictOrder()
-        self.offers = Offers(self)
-        self.dispatching = Dispatching(self)
+        self.selector = MessageSelector(self)
+        self.dispatcher = QueueDispatcher(self)
         self.store_time = StoreTime(clock)
         self.touched: set[str] = set()
         """Queues that may have messages to lease; the wait list serves and clears them."""
@@ -79,16 +79,16 @@ class Verbs:
 
     # -- producing ------------------------------------------------------------------------------------------------
 
-    def publish(self, transaction: Transaction, queue: str, envelopes: Sequence[Envelope]) -> list[Stored]:
+    def publish(self, transaction: Transaction, queue: str, envelopes: Sequence[Envelope]) -> list[AddResult]:
         """Store new envelopes of one queue; they are already validated."""
         now = self.clock.now_ms()
         if self.defaults.max_queues and not transaction.has_queue(queue):
             self.check_new_queue(transaction, queue, len(envelopes))
         if now >= self.store_time.record_at:
-            self.store_time.keep(transaction)
+            self.store_time.renew_record(transaction)
         policy = transaction.policy(queue)
         if ahead := self.clock.ahead_ms():
-            envelopes = [stamped(envelope, ahead) for envelope in envelopes]
+            envelopes = [with_timestamp(envelope, ahead) for envelope in envelopes]
         sizes = [*map(len, map(payload_of, envelopes))]
         if max(sizes) > policy.max_body:
             raise TooLarge(f"{max(sizes)} bytes, this queue takes {policy.max_body}", field="payload")
@@ -102,21 +102,21 @@ class Verbs:
             ]
         complaints = [self.schemas.complaint(e, policy) for e in envelopes] if policy.schemas else []
         if policy.quota.is_set:
-            self._make_room(transaction, policy, queue, envelopes, now)
+            self._enforce_quota(transaction, policy, queue, envelopes, now)
         if self.defaults.unique_in(policy):
             stored = self.uniqueness.add(transaction, queue, envelopes, now, now + policy.dedup_ms)
         else:
             stored = transaction.add(envelopes, now, now + policy.dedup_ms)
         self.touched.add(queue)
         self._is_quiet = False
-        self.happened.published(queue, envelopes, sizes, stored, now)
+        self.event_buffer.published(queue, envelopes, sizes, stored, now)
         if complaints and any(complaints):
             stored = self._refuse_unfit(transaction, policy, envelopes, stored, complaints, now)
         if any(map(_group_of, envelopes)):
             seqs = [one.seq for one, sent in zip(stored, envelopes, strict=True) if sent.group and not one.duplicate]
-            selection.line_up(transaction, [card for card in transaction.by_seq(seqs) if card is not None])
-        if admitted is not None and admitted.children:
-            self.bring_forth(transaction, admitted, stored, policy, now)
+            selection.hold_group_followers(transaction, [row for row in transaction.by_seq(seqs) if row is not None])
+        if admitted is not None and admitted.derived:
+            self.publish_derived(transaction, admitted, stored, policy, now)
         return stored
 
     def admit(
@@ -124,65 +124,67 @@ class Verbs:
     ) -> Admitted:
         """Pass envelopes through the queue's chain of checks and hooks; a refusal is recorded as an event."""
         try:
-            return self.gate.admit(transaction, queue, chain, envelopes, now)
+            return self.admission.admit(transaction, queue, chain, envelopes, now)
         except QueueError as error:
-            self.happened.add(Refused(queue, error.code, len(envelopes)))
-            self.gate.refused(queue, error)
+            self.event_buffer.add(MessagesRefused(queue, error.code, len(envelopes)))
+            self.admission.refused(queue, error)
             raise
 
-    def bring_forth(
-        self, transaction: Transaction, admitted: Admitted, stored: Sequence[Stored], policy: QueuePolicy, now: int
+    def publish_derived(
+        self, transaction: Transaction, admitted: Admitted, stored: Sequence[AddResult], policy: QueuePolicy, now: int
     ) -> None:
         """Publish the messages that hooks derived from new messages. The gate has checked that it cannot fail."""
         fresh = [not (one.duplicate or one.refused) for one in stored]
-        for queue, children in admitted.children.items():
-            born = [child.envelope for child in children if fresh[child.parent]]
+        for queue, derived in admitted.derived.items():
+            born = [child.envelope for child in derived if fresh[child.parent]]
             if born:
                 self.publish(transaction, queue, born)
         recorded = [stored[place].seq for place in sorted(admitted.recorded) if fresh[place]]
-        cards = [card for card in transaction.by_seq(recorded) if card is not None and card.state is State.READY]
-        if not cards:
+        rows = [row for row in transaction.by_seq(recorded) if row is not None and row.state is State.READY]
+        if not rows:
             return
-        leased = [Change(card, transitions.lease(card, now, now, PROCESSOR)) for card in cards]
+        leased = [Change(row, transitions.lease(row, now, now, PROCESSOR)) for row in rows]
         transaction.swap(leased)
-        done = [Change(card, transitions.ack(card, policy, now)) for _, card, _ in leased]
+        done = [Change(row, transitions.ack(row, policy, now)) for _, row, _ in leased]
         self.swap(transaction, done, now)
-        self.happened.settled("ack", done, now)
+        self.event_buffer.settled("ack", done, now)
 
-    def _make_room(
+    def _enforce_quota(
         self, transaction: Transaction, policy: QueuePolicy, queue: str, envelopes: Sequence[Envelope], now: int
     ) -> None:
-        coming = newcomers(transaction, policy, queue, envelopes)
+        coming = added_load(transaction, policy, queue, envelopes)
         if coming.messages:
-            self.make_room(transaction, policy, queue, coming, now)
+            self.enforce_quota(transaction, policy, queue, coming, now)
 
     def check_new_queue(self, transaction: Transaction, queue: str, count: int) -> None:
         """Raise ``QuotaExceeded`` if a new queue exceeds the limit; its ``count`` messages are recorded as refused."""
         try:
             check_new_queues(transaction, [queue], self.defaults.max_queues)
         except QuotaExceeded as error:
-            self.happened.add(Refused(queue, error.code, count))
+            self.event_buffer.add(MessagesRefused(queue, error.code, count))
             raise
 
-    def make_room(self, transaction: Transaction, policy: QueuePolicy, queue: str, coming: Load, now: int) -> None:
+    def enforce_quota(
+        self, transaction: Transaction, policy: QueuePolicy, queue: str, coming: MessageLoad, now: int
+    ) -> None:
         """Drop messages so that the new ones fit; raise ``QuotaExceeded`` if they do not fit."""
         try:
-            going = make_room(transaction, policy, queue, coming, now)
+            going = enforce_quota(transaction, policy, queue, coming, now)
         except QuotaExceeded as error:
-            self.happened.add(Refused(queue, error.code, coming.messages))
+            self.event_buffer.add(MessagesRefused(queue, error.code, coming.messages))
             raise
         self.swap(transaction, going, now)
-        self.happened.dropped("quota", going)
+        self.event_buffer.dropped("quota", going)
 
     def _refuse_unfit(
         self,
         transaction: Transaction,
         policy: QueuePolicy,
         envelopes: Sequence[Envelope],
-        stored: list[Stored],
+        stored: list[AddResult],
         complaints: list[str],
         now: int,
-    ) -> list[Stored]:
+    ) -> list[AddResult]:
         receipts, changes = [], []
         for envelope, receipt, complaint in zip(envelopes, stored, complaints, strict=True):
             if receipt.duplicate or not complaint:
@@ -193,7 +195,7 @@ class Verbs:
             outcome = transitions.refuse(before, policy, now, complaint)
             changes.append(Change(before, outcome.message, outcome.failure))
         self.swap(transaction, changes, now)
-        self.happened.refused(changes, now)
+        self.event_buffer.refused(changes, now)
         return receipts
 
     # -- consuming ------------------------------------------------------------------------------------------------
@@ -204,9 +206,9 @@ class Verbs:
         queue: str,
         limit: int,
         span: int | None,
-        who: str,
+        consumer_id: str,
         most_bytes: int | None = None,
-    ) -> Sequence[Delivery]:
+    ) -> Sequence[MessageDelivery]:
         """Lease up to ``limit`` messages for ``span`` ms; if None, for the visibility timeout of the queue's policy.
 
         The payloads take at most ``most_bytes``; a single larger message is still leased. A paused queue leases
@@ -217,39 +219,39 @@ class Verbs:
             return []
         policy = transaction.policy(queue)
         if policy.dispatch is not None and policy.dispatch.strategy in BY_NAME:
-            return self.dispatching.ask(transaction, queue, policy.dispatch, limit, span, who, now)
+            return self.dispatcher.lease_for_poll(transaction, queue, policy.dispatch, limit, span, consumer_id, now)
         until = now + (policy.visibility_ms if span is None else span)
-        runs = self.offers.affordable_runs(transaction, queue, limit, validation.line_of(who), most_bytes)
+        runs = self.selector.select_runs(transaction, queue, limit, validation.line_of(consumer_id), most_bytes)
         if runs is not None:
-            lease = partial(transitions.lease, now=now, until=until, consumer=who)
+            lease = partial(transitions.lease, now=now, until=until, consumer=consumer_id)
             deliveries = settle.lease(self, transaction, runs, lease, now)
             if policy.dispatch is not None:
-                self.happened.deliveries.begun([card for card, _, _ in deliveries])
+                self.event_buffer.deliveries.delivery_started([row for row, _, _ in deliveries])
             return deliveries
-        heads = self.offers.affordable(transaction, queue, limit, validation.line_of(who), most_bytes, now)
-        return self.hand_out(transaction, queue, heads, span, who, now)
+        heads = self.selector.select(transaction, queue, limit, validation.line_of(consumer_id), most_bytes, now)
+        return self.lease_heads(transaction, queue, heads, span, consumer_id, now)
 
-    def hand_out(
-        self, transaction: Transaction, queue: str, heads: Sequence[Head], span: int | None, who: str, now: int
-    ) -> list[Delivery]:
+    def lease_heads(
+        self, transaction: Transaction, queue: str, heads: Sequence[Head], span: int | None, consumer_id: str, now: int
+    ) -> list[MessageDelivery]:
         """Lease exactly these messages."""
         policy = transaction.policy(queue)
         until = now + (policy.visibility_ms if span is None else span)
         changes, deliveries = [], []
         for before, envelope in heads:
-            after = transitions.lease(before, now, until, who)
+            after = transitions.lease(before, now, until, consumer_id)
             changes.append(new_change((before, after, None)))
-            deliveries.append(new_delivery((after, envelope, policy)))
+            deliveries.append(new_message_delivery((after, envelope, policy)))
         if changes:
             transaction.swap(changes)
-            self.happened.leased(queue, heads, now)
+            self.event_buffer.leased(queue, heads, now)
             if policy.dispatch is not None:
-                self.happened.deliveries.begun([card for card, _, _ in deliveries])
+                self.event_buffer.deliveries.delivery_started([row for row, _, _ in deliveries])
         return deliveries
 
     def allowance(self, transaction: Transaction, queue: str, wanted: int, now: int) -> int:
         """Return how many of ``wanted`` messages the queue's policy allows to lease now."""
-        self.pass_time(transaction, now)
+        self.sweep_if_due(transaction, now)
         policy = transaction.policy(queue)
         if policy.paused:
             return 0
@@ -294,7 +296,7 @@ class Verbs:
             except QueueError as error:
                 errors.append(error)
         self.swap(transaction, changes, now)
-        self.happened.dropped("asked", changes)
+        self.event_buffer.dropped("asked", changes)
         return errors
 
     def swap(self, transaction: Transaction, changes: Sequence[Change], now: int) -> None:
@@ -303,7 +305,7 @@ class Verbs:
         Unique payloads and FIFO groups are updated. Queues with a concurrency limit are marked to be served again."""
         if not changes:
             return
-        self.uniqueness.follow(transaction, changes, now)
+        self.uniqueness.track(transaction, changes, now)
         selection.swap(transaction, changes, now, self.touched)
         for queue in set(map(queue_of, map(before_of, changes))):
             policy = transaction.policy(queue)
@@ -318,12 +320,12 @@ class Verbs:
     ) -> None:
         """Follow changes in a queue with a dispatch strategy: deliveries end, and strict order may lease the next."""
         if policy.is_ordered:
-            self.strict.follow(queue, policy, changes)
+            self.strict.track(queue, policy, changes)
             self.touched.add(queue)
-        told = [change for change in changes if change.before.consumer != BROADCASTER]
-        records = self.happened.deliveries.ended(told, now)
+        ended = [change for change in changes if change.before.consumer != BROADCASTER]
+        records = self.event_buffer.deliveries.ended(ended, now)
         if records and policy.dispatch is not None and policy.dispatch.outcomes:
-            tell_outcomes(self, transaction, policy.dispatch.outcomes, records, self._ids, now)
+            publish_outcomes(self, transaction, policy.dispatch.outcomes, records, self._ids, now)
 
     # -- time -----------------------------------------------------------------------------------------------------
 
@@ -331,42 +333,42 @@ class Verbs:
         """Apply expiries and due times, up to the limit of a commit; return the number of changed messages."""
         now = self.clock.now_ms()
         if now >= self.store_time.record_at:
-            self.store_time.keep(transaction)
-        return self.sweep_once(transaction, now) + tidy(transaction, now)
+            self.store_time.renew_record(transaction)
+        return self.sweep_once(transaction, now) + prune(transaction, now)
 
-    def sweep_once(self, transaction: Transaction, now: int, limit: int = MOST_PER_SWEEP) -> int:
-        return sweep(transaction, now, self.swap, self.touched, self.happened, limit)
+    def sweep_once(self, transaction: Transaction, now: int, limit: int = MAX_PER_SWEEP) -> int:
+        return sweep(transaction, now, self.swap, self.touched, self.event_buffer, limit)
 
-    def pass_time(self, transaction: Transaction, now: int) -> None:
+    def sweep_if_due(self, transaction: Transaction, now: int) -> None:
         """Sweep once per transaction. Messages that fall due during the transaction are swept in the next."""
         if transaction is self._swept_in:
             return
         self._swept_in = transaction
         if now >= self.store_time.record_at:
-            self.store_time.keep(transaction)
+            self.store_time.renew_record(transaction)
         self.sweep_once(transaction, now)
         self._tidy_in_passing(transaction, now)
 
-    def tidy_after(self, transaction: Transaction, settled: int, now: int) -> None:
+    def prune_after(self, transaction: Transaction, settled: int, now: int) -> None:
         """Count ``settled`` more messages, and prune history if it is due."""
         self._settled += settled
         self._is_quiet = self._is_quiet and not settled
         self._tidy_in_passing(transaction, now)
 
     def _tidy_in_passing(self, transaction: Transaction, now: int) -> None:
-        pace = QUIET_TIDY_MS if self._is_quiet else TIDY_MS
-        if 0 <= now - self._tidied_at < pace and self._settled < TIDY_AFTER:
+        pace = IDLE_PRUNE_INTERVAL_MS if self._is_quiet else PRUNE_INTERVAL_MS
+        if 0 <= now - self._tidied_at < pace and self._settled < PRUNE_AFTER_SETTLED:
             return
-        most = MOST_PER_SWEEP + 2 * self._settled
+        most = MAX_PER_SWEEP + 2 * self._settled
         self._tidied_at, self._settled = now, 0
-        self._is_quiet = self.sweep_once(transaction, now, most) + tidy(transaction, now, most) == 0
+        self._is_quiet = self.sweep_once(transaction, now, most) + prune(transaction, now, most) == 0
 
 
 # -- atomic bundle -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
-class Bundle:
+class AtomicBundle:
     """Atomic bundle of messages to publish and leases to settle. All ``nacked`` leases fail with the same cause."""
 
     envelopes: list[Envelope] = field(default_factory=list)
@@ -392,8 +394,8 @@ class Bundle:
             self.cause = cause
 
     def _check_size(self, more: int) -> None:
-        if self.size + more > MOST_PER_CALL:
-            raise TooLarge(f"more than {MOST_PER_CALL} messages and acks; commit earlier", field="transaction")
+        if self.size + more > MAX_PER_CALL:
+            raise TooLarge(f"more than {MAX_PER_CALL} messages and acks; commit earlier", field="transaction")
 
     def queues(self) -> dict[str, list[Envelope]]:
         found: dict[str, list[Envelope]] = {}
@@ -401,34 +403,34 @@ class Bundle:
             found.setdefault(envelope.queue, []).append(envelope)
         return found
 
-    def perform(self, verbs: Verbs, transaction: Transaction, now: int) -> None:
+    def perform(self, operations: QueueOperations, transaction: Transaction, now: int) -> None:
         """Perform the whole bundle, or raise and change nothing."""
         self._check_leases(transaction, now)
         queues = self.queues()
-        check_new_queues(transaction, queues, verbs.defaults.max_queues)
+        check_new_queues(transaction, queues, operations.defaults.max_queues)
         for queue, envelopes in queues.items():
-            _check_room(transaction, queue, envelopes, now)
-        verbs.gate.check_all(transaction, queues, now)
+            _check_quota(transaction, queue, envelopes, now)
+        operations.admission.check_all(transaction, queues, now)
         for queue, envelopes in queues.items():
-            verbs.publish(transaction, queue, envelopes)
+            operations.publish(transaction, queue, envelopes)
         if self.acked:
-            verbs.ack(transaction, Leases(self.acked), None)
+            operations.ack(transaction, Leases(self.acked), None)
         if self.nacked and self.cause is not None:
-            verbs.nack(transaction, Leases(self.nacked), None, self.cause)
+            operations.nack(transaction, Leases(self.nacked), None, self.cause)
 
     def _check_leases(self, transaction: Transaction, now: int) -> None:
         leases = Leases([*self.acked, *self.nacked])
         found = transaction.by_seq([seq for seq, _ in leases.keys])
         for message, (_, fence), lease in zip(found, leases.keys, leases.texts, strict=True):
-            transitions.held(message, fence, None, now, lease)
+            transitions.check_lease(message, fence, None, now, lease)
 
 
-def _check_room(transaction: Transaction, queue: str, envelopes: list[Envelope], now: int) -> None:
+def _check_quota(transaction: Transaction, queue: str, envelopes: list[Envelope], now: int) -> None:
     policy = transaction.policy(queue)
     largest = max(len(envelope.payload) for envelope in envelopes)
     if largest > policy.max_body:
         raise TooLarge(f"{largest} bytes, queue {queue!r} takes {policy.max_body}", field="payload")
     if policy.quota.is_set:
-        coming = newcomers(transaction, policy, queue, envelopes)
+        coming = added_load(transaction, policy, queue, envelopes)
         if coming.messages:
-            make_room(transaction, policy, queue, coming, now)
+            enforce_quota(transaction, policy, queue, coming, now)

@@ -10,14 +10,14 @@ the new settings."""
 from collections.abc import Mapping
 from typing import Any
 
-from yirangmq.broker.admission.admission import Gate, Schemas, check_schemas
-from yirangmq.broker.operations import Verbs
+from yirangmq.broker.admission.admission import AdmissionControl, Schemas, check_schemas
+from yirangmq.broker.operations import QueueOperations
 from yirangmq.broker.quota import check_new_queues
 from yirangmq.broker.scheduler import check_schedules
 from yirangmq.core import validation
 from yirangmq.core.dispatch import Dispatch, show_dispatch
 from yirangmq.core.errors import BadInput, BadPolicy, NotFound
-from yirangmq.core.events import Status, Steered, show
+from yirangmq.core.events import DeliveryStatus, QueueChanged, show
 from yirangmq.core.policy import QueuePolicy, read_policy
 from yirangmq.core.ports import Transaction
 from yirangmq.format.json_codec import dumps, loads
@@ -25,15 +25,15 @@ from yirangmq.format.json_codec import dumps, loads
 # -- policy documents --------------------------------------------------------------------------------------------------
 
 
-def checked(document: object, queue: str, schemas: Schemas, gate: Gate | None = None) -> QueuePolicy:
+def checked(document: object, queue: str, schemas: Schemas, admission: AdmissionControl | None = None) -> QueuePolicy:
     """Parse and validate a policy document; None means the defaults. ``BadPolicy`` names the invalid field.
 
-    Without ``gate`` the check that the server allows the policy's hooks is omitted."""
+    Without ``admission`` the check that the server allows the policy's hooks is omitted."""
     policy = read_policy({} if document is None else document, validation.check_queue(queue))
     schemas.check_policy(policy)
     check_schemas(policy.chain)
-    if gate is not None:
-        gate.check_hooks(policy.chain)
+    if admission is not None:
+        admission.check_hooks(policy.chain)
     check_schedules(queue, policy)
     return policy
 
@@ -46,15 +46,17 @@ def readable(transaction: Transaction, queue: str) -> QueuePolicy | None:
         return None
 
 
-def put(transaction: Transaction, verbs: Verbs, queue: str, document: object, what: str = "policy") -> None:
+def put(
+    transaction: Transaction, operations: QueueOperations, queue: str, document: object, what: str = "policy"
+) -> None:
     """Store a validated policy document. It takes effect with this commit, also for waiting consumers."""
-    check_new_queues(transaction, [queue], verbs.defaults.max_queues)
+    check_new_queues(transaction, [queue], operations.defaults.max_queues)
     transaction.set_policy(queue, None if document is None else dumps(document).decode())
-    verbs.touched.add(queue)
-    verbs.happened.add(Steered(queue, what))
+    operations.touched.add(queue)
+    operations.event_buffer.add(QueueChanged(queue, what))
 
 
-def pause(transaction: Transaction, verbs: Verbs, queue: str, *, paused: bool) -> bool:
+def pause(transaction: Transaction, operations: QueueOperations, queue: str, *, paused: bool) -> bool:
     """Pause or resume a queue. A paused queue accepts messages and delivers none. Return True if the state changed."""
     if not transaction.has_queue(validation.check_queue(queue)):
         raise NotFound(f"there is no queue {queue!r}", field="queue")
@@ -65,7 +67,7 @@ def pause(transaction: Transaction, verbs: Verbs, queue: str, *, paused: bool) -
     document.pop("paused", None)
     if paused:
         document["paused"] = True
-    put(transaction, verbs, queue, document or None, "pause" if paused else "resume")
+    put(transaction, operations, queue, document or None, "pause" if paused else "resume")
     return True
 
 
@@ -76,7 +78,9 @@ NONE = "none"
 """Value of ``strategy`` that removes ``dispatch`` from the policy."""
 
 
-def change(verbs: Verbs, transaction: Transaction, queue: str, given: Mapping[str, Any], now: int) -> dict[str, Any]:
+def change(
+    operations: QueueOperations, transaction: Transaction, queue: str, given: Mapping[str, Any], now: int
+) -> dict[str, Any]:
     """Set members of ``dispatch`` in the policy; members that are not given keep their values.
 
     Messages that are leased, ready or delayed do not change. Deliveries after this commit use the new settings."""
@@ -92,23 +96,23 @@ def change(verbs: Verbs, transaction: Transaction, queue: str, given: Mapping[st
         document.pop("dispatch", None)
     else:
         document["dispatch"] = {**(document.get("dispatch") or {}), **given}
-    checked(document, queue, verbs.schemas)
-    put(transaction, verbs, queue, document or None)
-    return look(verbs, transaction, queue, now)
+    checked(document, queue, operations.schemas)
+    put(transaction, operations, queue, document or None)
+    return describe_dispatch(operations, transaction, queue, now)
 
 
-def register(verbs: Verbs, transaction: Transaction, queue: str, who: str, now: int) -> bool:
+def register(operations: QueueOperations, transaction: Transaction, queue: str, consumer_id: str, now: int) -> bool:
     """Register a member of the queue, connected or not. Return False if it was registered already."""
     _check(transaction, queue)
-    verbs.touched.add(queue)
-    return verbs.dispatching.attending.register(transaction, queue, validation.check_consumer(who), now)
+    operations.touched.add(queue)
+    return operations.dispatcher.membership.register(transaction, queue, validation.check_consumer(consumer_id), now)
 
 
-def deregister(verbs: Verbs, transaction: Transaction, queue: str, who: str, now: int) -> bool:
+def deregister(operations: QueueOperations, transaction: Transaction, queue: str, consumer_id: str, now: int) -> bool:
     """Remove a registered member; it stays a member while it is connected. Return False if it was not registered."""
     _check(transaction, queue)
-    verbs.touched.add(queue)
-    return verbs.dispatching.attending.deregister(transaction, queue, validation.check_consumer(who), now)
+    operations.touched.add(queue)
+    return operations.dispatcher.membership.deregister(transaction, queue, validation.check_consumer(consumer_id), now)
 
 
 def _check(transaction: Transaction, queue: str) -> None:
@@ -116,51 +120,53 @@ def _check(transaction: Transaction, queue: str) -> None:
         raise NotFound(f"there is no queue {queue!r}", field="queue")
 
 
-def look(verbs: Verbs, transaction: Transaction, queue: str, now: int) -> dict[str, Any]:
+def describe_dispatch(operations: QueueOperations, transaction: Transaction, queue: str, now: int) -> dict[str, Any]:
     """Return the dispatch settings of a queue, its members, and the delivery counts since the process started."""
     validation.check_queue(queue)
     dispatch = transaction.policy(queue).dispatch
-    log = verbs.happened.deliveries
+    log = operations.event_buffer.deliveries
     known = show_dispatch(dispatch) or {**(show_dispatch(Dispatch()) or {}), "strategy": None}
     return {
         "queue": queue,
         **known,
-        "consumers": _consumers(verbs, transaction, queue, dispatch or Dispatch(), now),
-        "deliveries": {status.value: log.totals[queue, status.value] for status in Status if status != "DELIVERING"},
+        "consumers": _consumers(operations, transaction, queue, dispatch or Dispatch(), now),
+        "deliveries": {
+            status.value: log.totals[queue, status.value] for status in DeliveryStatus if status != "DELIVERING"
+        },
         "inFlight": log.in_flight_of(queue),
     }
 
 
 def _consumers(
-    verbs: Verbs, transaction: Transaction, queue: str, dispatch: Dispatch, now: int
+    operations: QueueOperations, transaction: Transaction, queue: str, dispatch: Dispatch, now: int
 ) -> list[dict[str, Any]]:
-    attendance = verbs.dispatching.attending.of(transaction, queue, now)
-    log = verbs.happened.deliveries
+    attendance = operations.dispatcher.membership.of(transaction, queue, now)
+    log = operations.event_buffer.deliveries
     holding = log.holders(queue)
-    everyone = {*attendance.everyone(now, dispatch.grace_ms), *holding}
+    members = {*attendance.members(now, dispatch.grace_ms), *holding}
     return [
         {
             "consumerId": name,
             "registered": name in attendance.registered,
-            "here": name in attendance.here,
-            "awaySec": None if name not in attendance.seen else max(0, now - attendance.seen[name]) / 1000,
+            "here": name in attendance.waiting,
+            "awaySec": None if name not in attendance.absent else max(0, now - attendance.absent[name]) / 1000,
             "inFlight": log.in_flight(queue, name),
             "weight": dispatch.weight(name),
         }
-        for name in sorted(everyone)
+        for name in sorted(members)
     ]
 
 
-def deliveries(verbs: Verbs, given: Mapping[str, Any], limit: int) -> list[dict[str, Any]]:
+def deliveries(operations: QueueOperations, given: Mapping[str, Any], limit: int) -> list[dict[str, Any]]:
     """Return recorded deliveries. ``given`` filters by queue, id, consumer and status; None matches all."""
     status = given.get("status")
-    if status is not None and status not in tuple(Status):
-        raise BadInput(f"{status!r} is not one of {', '.join(Status)}", field="status")
-    found = verbs.happened.deliveries.find(
+    if status is not None and status not in tuple(DeliveryStatus):
+        raise BadInput(f"{status!r} is not one of {', '.join(DeliveryStatus)}", field="status")
+    found = operations.event_buffer.deliveries.find(
         limit,
         given.get("queue"),
         given.get("id"),
         given.get("consumer"),
-        None if status is None else Status(status),
+        None if status is None else DeliveryStatus(status),
     )
     return [show(record) for record in found]

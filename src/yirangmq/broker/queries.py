@@ -6,14 +6,14 @@ does not hide the others. Instants of messages are shown in wall-clock time, whi
 from collections.abc import Sequence
 from typing import Any
 
-from yirangmq.broker.store_time import shown_envelope, shown_failure, shown_message
+from yirangmq.broker.store_time import envelope_in_wall_time, failure_in_wall_time, message_in_wall_time
 from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, BadPolicy, NotFound
 from yirangmq.core.message import Message
 from yirangmq.core.policy import QueuePolicy, read_policy
 from yirangmq.core.ports import Transaction
 from yirangmq.core.states import State
-from yirangmq.format.delivery import Look
+from yirangmq.format.delivery import MessageView
 
 # -- queues ------------------------------------------------------------------------------------------------------------
 
@@ -54,7 +54,7 @@ def _policy(transaction: Transaction, queue: str) -> tuple[QueuePolicy, str | No
         return read_policy({}, queue), str(error)
 
 
-def together(transaction: Transaction) -> dict[str, Any]:
+def queue_totals(transaction: Transaction) -> dict[str, Any]:
     """Return the totals of all queues."""
     counts = transaction.totals()
     return {
@@ -109,33 +109,33 @@ def check_state(state: str) -> State:
         raise BadInput(f"{state!r} is not one of {', '.join(State)}", field="state") from None
 
 
-def looks(transaction: Transaction, messages: Sequence[Message], ahead: int) -> list[Look]:
+def inspect_messages(transaction: Transaction, messages: Sequence[Message], ahead: int) -> list[MessageView]:
     """Return messages with envelope, failure and policy. Instants are converted to the wall clock, which is ``ahead``
     ms ahead of store time (``Clock.ahead_ms``)."""
     parts = zip(messages, transaction.envelopes(messages), transaction.failures(messages), strict=True)
-    found = [Look(message, sent, failure, transaction.policy(message.queue)) for message, sent, failure in parts]
+    found = [MessageView(message, sent, failure, transaction.policy(message.queue)) for message, sent, failure in parts]
     return [shown(look, ahead) for look in found] if ahead else found
 
 
-def shown(look: Look, ahead: int) -> Look:
+def shown(look: MessageView, ahead: int) -> MessageView:
     message, envelope, failure, rules = look
-    return Look(
-        shown_message(message, ahead),
-        None if envelope is None else shown_envelope(envelope, ahead),
-        None if failure is None else shown_failure(failure, ahead),
+    return MessageView(
+        message_in_wall_time(message, ahead),
+        None if envelope is None else envelope_in_wall_time(envelope, ahead),
+        None if failure is None else failure_in_wall_time(failure, ahead),
         rules,
     )
 
 
 def page(
     transaction: Transaction, queue: str, state: State, limit: int, cursor: str, ahead: int
-) -> tuple[str, list[Look]]:
+) -> tuple[str, list[MessageView]]:
     page = transaction.scan(queue, state, limit, cursor)
-    return page.cursor, looks(transaction, page.messages, ahead)
+    return page.cursor, inspect_messages(transaction, page.messages, ahead)
 
 
-def one(transaction: Transaction, queue: str, id: str, ahead: int) -> Look:
+def one(transaction: Transaction, queue: str, id: str, ahead: int) -> MessageView:
     message = transaction.by_id(queue, [id])[0]
     if message is None:
         raise NotFound(f"queue {queue!r} has no message {id!r}")
-    return looks(transaction, [message], ahead)[0]
+    return inspect_messages(transaction, [message], ahead)[0]

@@ -13,24 +13,24 @@ from typing import Any, NoReturn, TypeVar
 
 from yirangmq.broker import policies
 from yirangmq.broker.admission import dry_run
-from yirangmq.broker.bulk import Wholesale
-from yirangmq.broker.event_buffer import Happenings, Hear
-from yirangmq.broker.group_commit_threads import Lane, Way
-from yirangmq.broker.operations import Verbs
-from yirangmq.broker.queries import check_state, looks, one, page
-from yirangmq.broker.scheduler import listed
-from yirangmq.broker.settle import MOST_PER_CALL, Leases, Results
-from yirangmq.broker.store_time import shown_message
-from yirangmq.broker.subscription import Sender, Subscription, Terms, Waiters
+from yirangmq.broker.bulk import BulkOperations
+from yirangmq.broker.event_buffer import EventBuffer, EventBufferListener
+from yirangmq.broker.group_commit_threads import CommitterPort, ThreadedGroupCommitter
+from yirangmq.broker.operations import QueueOperations
+from yirangmq.broker.queries import check_state, inspect_messages, one, page
+from yirangmq.broker.scheduler import schedule_rows
+from yirangmq.broker.settle import MAX_PER_CALL, Leases, Results
+from yirangmq.broker.store_time import message_in_wall_time
+from yirangmq.broker.subscription import ChangeNotifier, EmbeddedSender, EmbeddedSubscriptionOptions, Subscription
 from yirangmq.clock import default_consumer
 from yirangmq.core import transitions, validation
-from yirangmq.core.consumer_registry import Consumers, Roster
+from yirangmq.core.consumer_registry import ConsumerRegistry, MemoryConsumerRegistry
 from yirangmq.core.errors import BadInput, Unavailable
-from yirangmq.core.events import Steered
+from yirangmq.core.events import QueueChanged
 from yirangmq.core.message import RANK_LAST, Counts, Envelope, Reason, check_reason, new_envelope
 from yirangmq.core.policy import show_policy
-from yirangmq.core.ports import Clock, Finding, Ids, Store, Stored, Transaction
-from yirangmq.format.delivery import Delivery, Look
+from yirangmq.core.ports import AddResult, Clock, Finding, Ids, Store, Transaction
+from yirangmq.format.delivery import MessageDelivery, MessageView
 from yirangmq.format.envelope import NewMessage, build, read
 
 Answer = TypeVar("Answer")
@@ -46,18 +46,20 @@ class Queues(AbstractContextManager["Queues"]):
         clock: Clock,
         ids: Ids,
         consumer: str | None = None,
-        lane: Way | None = None,
-        roster: Roster | None = None,
-        verbs: Verbs | None = None,
+        committer: CommitterPort | None = None,
+        registry: ConsumerRegistry | None = None,
+        operations: QueueOperations | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
         self._ids = ids
-        self._verbs = verbs or Verbs(clock, ids)
-        self._lane: Way = lane or Lane(store, self._verbs.happened, self._verbs.gate)
-        self._waiters = Waiters(store)
-        self._roster: Roster = roster or Consumers(clock)
-        self.wholesale = Wholesale(self, self._verbs, clock)
+        self._operations = operations or QueueOperations(clock, ids)
+        self._committer: CommitterPort = committer or ThreadedGroupCommitter(
+            store, self._operations.event_buffer, self._operations.admission
+        )
+        self._waiters = ChangeNotifier(store)
+        self._registry: ConsumerRegistry = registry or MemoryConsumerRegistry(clock)
+        self.bulk = BulkOperations(self, self._operations, clock)
         self.consumer = validation.check_consumer(consumer) if consumer else default_consumer()
 
     @property
@@ -67,11 +69,11 @@ class Queues(AbstractContextManager["Queues"]):
 
     # -- producing ------------------------------------------------------------------------------------------------
 
-    def publish(self, queue: str, message: object) -> Stored:
+    def publish(self, queue: str, message: object) -> AddResult:
         """Publish a message: any JSON value, bytes, or a ``NewMessage``. Return when it is durable."""
         return self.publish_many(queue, [message])[0]
 
-    def publish_many(self, queue: str, messages: Iterable[object]) -> list[Stored]:
+    def publish_many(self, queue: str, messages: Iterable[object]) -> list[AddResult]:
         """Publish messages in one commit, in this order. If one is invalid, the whole batch is refused."""
         validation.check_queue(queue)
         validation.check_many(messages, "messages")
@@ -84,7 +86,7 @@ class Queues(AbstractContextManager["Queues"]):
 
     def publish_text(
         self, queue: str, texts: Iterable[bytes], *, delay: float = 0, ttl: float | None = None
-    ) -> list[Stored]:
+    ) -> list[AddResult]:
         """Publish JSON documents: envelopes unchanged, any other document as a payload."""
         validation.check_queue(queue)
         batch = list(texts)
@@ -92,13 +94,15 @@ class Queues(AbstractContextManager["Queues"]):
         made = zip(batch, self._ids.new(len(batch)), strict=True)
         return self.publish_envelopes(queue, [read(queue, text, id, now, delay=delay, ttl=ttl) for text, id in made])
 
-    def sender(self, queue: str, window: int = 64, *, told: Callable[[Stored], object] | None = None) -> Sender:
+    def sender(
+        self, queue: str, window: int = 64, *, told: Callable[[AddResult], object] | None = None
+    ) -> EmbeddedSender:
         """Return a sender that publishes message by message and calls ``told`` with the receipt of each.
 
         Each message is durable when ``send`` returns. ``window`` has an effect only with a server."""
         validation.check_queue(queue)
-        validation.check_count(window, "window", most=MOST_PER_CALL)
-        return Sender(self, queue, told)
+        validation.check_count(window, "window", most=MAX_PER_CALL)
+        return EmbeddedSender(self, queue, told)
 
     def _envelope(self, queue: str, message: object, id: str, now: int) -> Envelope:
         if type(message) is bytes:
@@ -106,14 +110,14 @@ class Queues(AbstractContextManager["Queues"]):
         new = message if isinstance(message, NewMessage) else NewMessage(payload=message)
         return build(queue, new, id, now)
 
-    def publish_envelopes(self, queue: str, envelopes: Sequence[Envelope]) -> list[Stored]:
+    def publish_envelopes(self, queue: str, envelopes: Sequence[Envelope]) -> list[AddResult]:
         """Publish envelopes that a protocol has already validated and built."""
-        if len(envelopes) > MOST_PER_CALL:
-            raise BadInput(f"{len(envelopes)} in one call, at most {MOST_PER_CALL}", field="messages")
+        if len(envelopes) > MAX_PER_CALL:
+            raise BadInput(f"{len(envelopes)} in one call, at most {MAX_PER_CALL}", field="messages")
         if not envelopes:
             return []
-        receipts = self._lane.run(lambda transaction: self._verbs.publish(transaction, queue, envelopes))
-        self._waiters.ring()
+        receipts = self._committer.run(lambda transaction: self._operations.publish(transaction, queue, envelopes))
+        self._waiters.notify()
         return receipts
 
     # -- consuming ------------------------------------------------------------------------------------------------
@@ -126,29 +130,31 @@ class Queues(AbstractContextManager["Queues"]):
         wait: float = 0,
         lease_seconds: float | None = None,
         consumer: str | None = None,
-    ) -> list[Delivery]:
+    ) -> list[MessageDelivery]:
         """Lease up to ``limit`` messages; wait up to ``wait`` seconds for the first one."""
         validation.check_queue(queue)
-        validation.check_count(limit, "limit", most=MOST_PER_CALL)
-        who = validation.check_consumer(consumer) if consumer is not None else self.consumer
+        validation.check_count(limit, "limit", most=MAX_PER_CALL)
+        consumer_id = validation.check_consumer(consumer) if consumer is not None else self.consumer
         span = (
             None if lease_seconds is None else validation.check_milliseconds(lease_seconds, "leaseSeconds", least=0.001)
         )
         until = time.monotonic() + validation.check_milliseconds(wait, "wait") / 1000
         while True:
             seen = self._waiters.generation
-            deliveries = self._lane.run(lambda transaction: self._verbs.lease(transaction, queue, limit, span, who))
+            deliveries = self._committer.run(
+                lambda transaction: self._operations.lease(transaction, queue, limit, span, consumer_id)
+            )
             left = until - time.monotonic()
             if deliveries or left <= 0:
                 return self._shown(deliveries)
             self._waiters.wait(seen, min(left, self._seconds_to_next_due()))
 
-    def _shown(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
+    def _shown(self, deliveries: Sequence[MessageDelivery]) -> list[MessageDelivery]:
         """Convert the end of the leases to the wall clock."""
         ahead = self._clock.ahead_ms()
         if not ahead:
             return [*deliveries]
-        return [one._replace(message=shown_message(one.message, ahead)) for one in deliveries]
+        return [one._replace(message=message_in_wall_time(one.message, ahead)) for one in deliveries]
 
     def subscribe(
         self,
@@ -164,18 +170,18 @@ class Queues(AbstractContextManager["Queues"]):
         Iterate over it, and settle the deliveries by the methods of this class or by its ``ack_nowait``. It ends after
         ``idle`` seconds without a message."""
         validation.check_queue(queue)
-        validation.check_count(credit, "credit", most=MOST_PER_CALL)
+        validation.check_count(credit, "credit", most=MAX_PER_CALL)
         if lease_seconds is not None:
             validation.check_milliseconds(lease_seconds, "leaseSeconds", least=0.001)
         if consumer is not None:
             validation.check_consumer(consumer)
         if idle is not None:
             validation.check_milliseconds(idle, "idle")
-        terms = Terms(queue, credit, lease_seconds, consumer, idle)
+        terms = EmbeddedSubscriptionOptions(queue, credit, lease_seconds, consumer, idle)
         return Subscription(self, self._waiters, self._seconds_to_next_due, terms)
 
     def _seconds_to_next_due(self) -> float:
-        due = self._lane.read(lambda transaction: transaction.next_due())
+        due = self._committer.read(lambda transaction: transaction.next_due())
         return 3600.0 if due is None else max(0.0, (due - self._clock.now_ms()) / 1000)
 
     def ack(self, leases: str | Sequence[str], *, consumer: str | None = None) -> None:
@@ -184,7 +190,7 @@ class Queues(AbstractContextManager["Queues"]):
 
     def ack_many(self, leases: Sequence[str], *, consumer: str | None = None) -> Results:
         """Acknowledge messages in one commit; return None or an error for each. A repeated ack succeeds."""
-        return self._settle(leases, lambda work, checked: self._verbs.ack(work, checked, consumer))
+        return self._settle(leases, lambda work, checked: self._operations.ack(work, checked, consumer))
 
     def nack(
         self,
@@ -212,7 +218,7 @@ class Queues(AbstractContextManager["Queues"]):
         delay_ms = None if delay is None else validation.check_milliseconds(delay, "delay")
         cause = transitions.Cause(check_reason(reason), validation.check_text(text), delay_ms)
         return self._settle(
-            leases, lambda transaction, checked: self._verbs.nack(transaction, checked, consumer, cause)
+            leases, lambda transaction, checked: self._operations.nack(transaction, checked, consumer, cause)
         )
 
     def extend(self, leases: str | Sequence[str], seconds: float | None = None, *, consumer: str | None = None) -> None:
@@ -225,7 +231,7 @@ class Queues(AbstractContextManager["Queues"]):
     ) -> Results:
         span = None if seconds is None else validation.check_milliseconds(seconds, "seconds", least=0.001)
         return self._settle(
-            leases, lambda transaction, checked: self._verbs.extend(transaction, checked, consumer, span)
+            leases, lambda transaction, checked: self._operations.extend(transaction, checked, consumer, span)
         )
 
     def release(self, leases: str | Sequence[str], *, consumer: str | None = None) -> None:
@@ -234,12 +240,12 @@ class Queues(AbstractContextManager["Queues"]):
 
     def release_many(self, leases: Sequence[str], *, consumer: str | None = None) -> Results:
         """Release messages in one commit: they are ready again immediately, and the attempt does not count."""
-        return self._settle(leases, lambda work, checked: self._verbs.release(work, checked, consumer))
+        return self._settle(leases, lambda work, checked: self._operations.release(work, checked, consumer))
 
     def _settle(self, leases: Sequence[str], verb: Callable[[Transaction, Leases], Results]) -> Results:
         checked = Leases(leases)
-        errors = self._lane.run(lambda transaction: verb(transaction, checked)) if leases else []
-        self._waiters.ring()
+        errors = self._committer.run(lambda transaction: verb(transaction, checked)) if leases else []
+        self._waiters.notify()
         return errors
 
     # -- time -----------------------------------------------------------------------------------------------------
@@ -247,48 +253,48 @@ class Queues(AbstractContextManager["Queues"]):
     def sweep(self) -> int:
         """Apply all expiries and due times now; return the number of changed messages."""
         total = 0
-        while changed := self._lane.run(self._verbs.sweep):
+        while changed := self._committer.run(self._operations.sweep):
             total += changed
-            self._waiters.ring()
+            self._waiters.notify()
         return total
 
     # -- queries --------------------------------------------------------------------------------------------------
 
-    def peek(self, queue: str, limit: int = 10, *, state: str = "ready") -> list[Look]:
+    def peek(self, queue: str, limit: int = 10, *, state: str = "ready") -> list[MessageView]:
         """Return the first messages of a state without leasing them."""
         validation.check_queue(queue)
-        validation.check_count(limit, "limit", most=MOST_PER_CALL)
+        validation.check_count(limit, "limit", most=MAX_PER_CALL)
         wanted = check_state(state)
         ahead = self._clock.ahead_ms()
-        return self._lane.read(
-            lambda transaction: looks(transaction, transaction.scan(queue, wanted, limit).messages, ahead)
+        return self._committer.read(
+            lambda transaction: inspect_messages(transaction, transaction.scan(queue, wanted, limit).messages, ahead)
         )
 
-    def walk(self, queue: str, state: str, batch: int = 500) -> Iterator[Look]:
+    def walk(self, queue: str, state: str, batch: int = 500) -> Iterator[MessageView]:
         """Iterate over all messages of a state, page by page: memory is bounded and the queue may change meanwhile."""
         validation.check_queue(queue)
         wanted, cursor = check_state(state), ""
         while True:
             ahead = self._clock.ahead_ms()
             work = partial(page, queue=queue, state=wanted, limit=batch, cursor=cursor, ahead=ahead)
-            cursor, found = self._lane.read(work)
+            cursor, found = self._committer.read(work)
             yield from found
             if not cursor:
                 return
 
-    def show(self, queue: str, id: str) -> Look:
+    def show(self, queue: str, id: str) -> MessageView:
         """Return a message by id, in any state."""
         validation.check_queue(queue)
         validation.check_id(id)
-        return self._lane.read(partial(one, queue=queue, id=id, ahead=self._clock.ahead_ms()))
+        return self._committer.read(partial(one, queue=queue, id=id, ahead=self._clock.ahead_ms()))
 
     def queues(self, prefix: str = "") -> list[str]:
         """Return the names of all queues, or of those with this prefix, in order."""
-        return self._lane.read(lambda transaction: transaction.queues(prefix=prefix))
+        return self._committer.read(lambda transaction: transaction.queues(prefix=prefix))
 
     def counts(self, queue: str) -> Counts:
         validation.check_queue(queue)
-        return self._lane.read(lambda transaction: transaction.counts(queue))
+        return self._committer.read(lambda transaction: transaction.counts(queue))
 
     def durability(self) -> str:
         return self._store.durability()
@@ -298,16 +304,16 @@ class Queues(AbstractContextManager["Queues"]):
     def policy(self, queue: str) -> dict[str, Any]:
         """Return the effective policy with all members."""
         validation.check_queue(queue)
-        return show_policy(self._lane.read(lambda transaction: transaction.policy(queue)))
+        return show_policy(self._committer.read(lambda transaction: transaction.policy(queue)))
 
     def check_policy(self, queue: str, document: object) -> dict[str, Any]:
         """Validate a policy document without setting it. Return its full form; an error names the invalid field."""
-        return show_policy(policies.checked(document, queue, self._verbs.schemas, self._verbs.gate))
+        return show_policy(policies.checked(document, queue, self._operations.schemas, self._operations.admission))
 
     def set_policy(self, queue: str, document: object) -> dict[str, Any]:
         """Validate and set a policy document; None restores the defaults."""
         full = self.check_policy(queue, document)
-        self.wholesale.set_policy(queue, document)
+        self.bulk.set_policy(queue, document)
         return full
 
     def try_out(self, queue: str, messages: Sequence[object]) -> dict[str, Any]:
@@ -315,40 +321,44 @@ class Queues(AbstractContextManager["Queues"]):
         validation.check_queue(queue)
         now, ids = self._clock.now_ms(), self._ids.new(len(messages))
         envelopes = [self._envelope(queue, m, id, now) for m, id in zip(messages, ids, strict=True)]
-        found = self.read(partial(dry_run.tried, gate=self._verbs.gate, queue=queue, envelopes=envelopes))
+        found = self.read(
+            partial(dry_run.prepare, admission=self._operations.admission, queue=queue, envelopes=envelopes)
+        )
         if found.needed is None:
             return found.report({})
-        if not isinstance(self._lane, Lane):
+        if not isinstance(self._committer, ThreadedGroupCommitter):
             raise Unavailable("ask the server: processor_check")
-        return found.report(self._lane.look_at(found.needed))
+        return found.report(self._committer.dry_run(found.needed))
 
     def pause(self, queue: str) -> bool:
         """Stop leasing until ``resume``, also after a restart; publishing continues. False if it was already paused."""
-        return self.run(lambda transaction: policies.pause(transaction, self._verbs, queue, paused=True))
+        return self.run(lambda transaction: policies.pause(transaction, self._operations, queue, paused=True))
 
     def resume(self, queue: str) -> bool:
         """Resume leasing; waiting consumers are served immediately. Return False if the queue was not paused."""
-        return self.run(lambda transaction: policies.pause(transaction, self._verbs, queue, paused=False))
+        return self.run(lambda transaction: policies.pause(transaction, self._operations, queue, paused=False))
 
     def dispatch(self, queue: str) -> dict[str, Any]:
         """Return the dispatch strategy of a queue and its consumers."""
-        return self._lane.read(lambda transaction: policies.look(self._verbs, transaction, queue, self._clock.now_ms()))
+        return self._committer.read(
+            lambda transaction: policies.describe_dispatch(self._operations, transaction, queue, self._clock.now_ms())
+        )
 
     def set_dispatch(self, queue: str, members: Mapping[str, Any]) -> dict[str, Any]:
         """Set members of the policy's ``dispatch``, such as ``{"strategy": "round_robin"}``. Leased messages are not
         affected. ``{"strategy": "none"}`` removes the dispatch policy."""
         now = self._clock.now_ms()
-        return self.run(lambda transaction: policies.change(self._verbs, transaction, queue, members, now))
+        return self.run(lambda transaction: policies.change(self._operations, transaction, queue, members, now))
 
     def register(self, queue: str, consumer: str) -> bool:
         """Register a consumer of the queue; it stays one while disconnected. Return False if it was registered."""
         now = self._clock.now_ms()
-        return self.run(lambda transaction: policies.register(self._verbs, transaction, queue, consumer, now))
+        return self.run(lambda transaction: policies.register(self._operations, transaction, queue, consumer, now))
 
     def deregister(self, queue: str, consumer: str) -> bool:
         """Remove a registered consumer. Return False if it was not registered."""
         now = self._clock.now_ms()
-        return self.run(lambda transaction: policies.deregister(self._verbs, transaction, queue, consumer, now))
+        return self.run(lambda transaction: policies.deregister(self._operations, transaction, queue, consumer, now))
 
     def deliveries(
         self,
@@ -360,61 +370,62 @@ class Queues(AbstractContextManager["Queues"]):
         limit: int = 100,
     ) -> list[dict[str, Any]]:
         """Return the latest deliveries of queues with a ``dispatch``, newest first, from this process's memory."""
-        validation.check_count(limit, "limit", most=MOST_PER_CALL)
+        validation.check_count(limit, "limit", most=MAX_PER_CALL)
         wanted = {"queue": queue, "id": id, "consumer": consumer, "status": status}
-        return policies.deliveries(self._verbs, wanted, limit)
+        return policies.deliveries(self._operations, wanted, limit)
 
     def schedules(self, queue: str | None = None) -> list[dict[str, Any]]:
         """Return the schedules of all queues, or of one, each with its next firing time."""
         if queue is not None:
             validation.check_queue(queue)
-        return self._lane.read(lambda transaction: listed(transaction, self.wall_ms(), queue))
+        return self._committer.read(lambda transaction: schedule_rows(transaction, self.wall_ms(), queue))
 
     def drop(self, queue: str, ids: Sequence[str]) -> Results:
         """Drop messages in any state; return None or an error for each."""
         validation.check_queue(queue)
         validation.check_many(ids, "ids")
-        return self._lane.run(lambda transaction: self._verbs.drop(transaction, queue, ids))
+        return self._committer.run(lambda transaction: self._operations.drop(transaction, queue, ids))
 
     # -- consumer registry ----------------------------------------------------------------------------------------
 
     def consumer_beat(self, values: Mapping[str, Any]) -> str:
         """Record a consumer's heartbeat, sent once a second. Return the operator's request to it, "" if none."""
-        return self._roster.beat(values)
+        return self._registry.report(values)
 
     def consumer_list(self) -> list[dict[str, Any]]:
         """Return the consumers that sent a heartbeat within the last hour."""
-        return self._roster.cards()
+        return self._registry.entries()
 
     def consumer_wish(self, id: str, wish: str) -> dict[str, Any]:
         """Request a consumer to ``pause``, ``resume`` or ``drain``; it reacts within 1 s. Return its registry entry."""
-        return self._roster.wish(id, wish)
+        return self._registry.wish(id, wish)
 
     # -- other work in transactions (dead letters, export) --------------------------------------------------------
 
     def run(self, work: Callable[[Transaction], Answer]) -> Answer:
-        """Run ``work`` in a commit (see ``Lane.run``), then wake the consumers that wait for messages."""
-        answer = self._lane.run(work)
-        self._waiters.ring()
+        """Run ``work`` in a commit (see ``ThreadedGroupCommitter.run``), then wake the consumers that wait for
+        messages."""
+        answer = self._committer.run(work)
+        self._waiters.notify()
         return answer
 
     def read(self, work: Callable[[Transaction], Answer]) -> Answer:
         """Run read-only ``work`` on a consistent view of the store."""
-        return self._lane.read(work)
+        return self._committer.read(work)
 
-    def listen(self, hear: Hear) -> None:
-        """Call ``hear`` with the events (``core.events``) of each commit of this process, after it is durable."""
-        self._verbs.happened.listen(hear)
+    def add_listener(self, listener: EventBufferListener) -> None:
+        """Call ``listener`` with the events (``core.events``) of each commit of this process, after it is durable."""
+        self._operations.event_buffer.add_listener(listener)
 
     @property
-    def verbs(self) -> Verbs:
+    def operations(self) -> QueueOperations:
         """Queue operations, for work passed to ``run``: message state changes by their ``swap``."""
-        return self._verbs
+        return self._operations
 
     @property
-    def happened(self) -> Happenings:
+    def event_buffer(self) -> EventBuffer:
         """Event buffer, for work passed to ``run``: it adds an event for each change of messages."""
-        return self._verbs.happened
+        return self._operations.event_buffer
 
     def now_ms(self) -> int:
         return self._clock.now_ms()
@@ -430,17 +441,17 @@ class Queues(AbstractContextManager["Queues"]):
 
         def work(transaction: Transaction) -> None:
             transaction.delete_queue(queue)
-            self._verbs.dispatching.drop_queue(transaction, queue)
-            self._verbs.happened.add(Steered(queue, "delete"))
+            self._operations.dispatcher.drop_queue(transaction, queue)
+            self._operations.event_buffer.add(QueueChanged(queue, "delete"))
 
-        self._lane.run(work)
+        self._committer.run(work)
 
     def check(self, *, repair: bool = False) -> Iterator[Finding]:
         return self._store.check(repair=repair)
 
     def close(self) -> None:
-        if isinstance(self._lane, Lane):
-            self._lane.close()
+        if isinstance(self._committer, ThreadedGroupCommitter):
+            self._committer.close()
         self._store.close()
 
     def __exit__(

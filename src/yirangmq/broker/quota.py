@@ -16,7 +16,7 @@ from yirangmq.core.message import RANK_LAST, Envelope, Message
 from yirangmq.core.policy import (
     DROP_OLDEST,
     RETRY_AFTER,
-    Load,
+    MessageLoad,
     QueuePolicy,
     queues_refusal,
     refusal,
@@ -30,7 +30,7 @@ PER_PAGE = 500
 LAST_PLACE = 2**62
 
 
-def newcomers(transaction: Transaction, policy: QueuePolicy, queue: str, envelopes: Sequence[Envelope]) -> Load:
+def added_load(transaction: Transaction, policy: QueuePolicy, queue: str, envelopes: Sequence[Envelope]) -> MessageLoad:
     """Return the load that these envelopes add to the queue. Known ids are looked up only if the quota would refuse."""
     coming = _load(envelopes)
     if refusal(policy.quota, queue, _held(transaction, queue), coming) is None:
@@ -38,7 +38,9 @@ def newcomers(transaction: Transaction, policy: QueuePolicy, queue: str, envelop
     return _load(_unknown(transaction, queue, envelopes))  # a repeated publish that succeeded before succeeds again
 
 
-def make_room(transaction: Transaction, policy: QueuePolicy, queue: str, coming: Load, now: int) -> list[Change]:
+def enforce_quota(
+    transaction: Transaction, policy: QueuePolicy, queue: str, coming: MessageLoad, now: int
+) -> list[Change]:
     """Return the drops that make the new messages fit; raise ``QuotaExceeded`` if they are refused. Write nothing."""
     quota, held = policy.quota, _held(transaction, queue)
     error = refusal(quota, queue, held, coming)
@@ -57,7 +59,7 @@ def make_room(transaction: Transaction, policy: QueuePolicy, queue: str, coming:
 
 def check_growth(transaction: Transaction, policy: QueuePolicy, queue: str, size: int) -> None:
     """Raise ``QuotaExceeded`` if a stored message may not grow by ``size`` bytes. No message is dropped for it."""
-    error = refusal(replace(policy.quota, max_messages=0), queue, _held(transaction, queue), Load(0, size))
+    error = refusal(replace(policy.quota, max_messages=0), queue, _held(transaction, queue), MessageLoad(0, size))
     if error is not None:
         raise error
 
@@ -72,12 +74,12 @@ def check_new_queues(transaction: Transaction, queues: Iterable[str], most: int)
         raise error
 
 
-def _held(transaction: Transaction, queue: str) -> Load:
+def _held(transaction: Transaction, queue: str) -> MessageLoad:
     counts = transaction.counts(queue)
-    return Load(unfinished(counts), counts.bytes)
+    return MessageLoad(unfinished(counts), counts.bytes)
 
 
-def _enough(messages: Iterator[Message], need: Load) -> list[Message] | None:
+def _enough(messages: Iterator[Message], need: MessageLoad) -> list[Message] | None:
     """Return as many messages as are needed; None if there are too few."""
     going: list[Message] = []
     size = 0
@@ -144,5 +146,5 @@ def _unknown(transaction: Transaction, queue: str, envelopes: Sequence[Envelope]
     return [envelope for envelope, message in zip(envelopes, known, strict=True) if message is None]
 
 
-def _load(envelopes: Sequence[Envelope]) -> Load:
-    return Load(len(envelopes), sum(envelope.size for envelope in envelopes))
+def _load(envelopes: Sequence[Envelope]) -> MessageLoad:
+    return MessageLoad(len(envelopes), sum(envelope.size for envelope in envelopes))

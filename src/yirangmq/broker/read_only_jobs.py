@@ -1,21 +1,21 @@
 """Read-only execution of jobs: while another process holds the store's lock, and on a standby.
 
-A wrapper of the transaction raises at every method of ``WORK``: writes, and reads that serve only to lease. While
-the lock is held elsewhere, jobs that only read get their value and the others are returned untouched, to wait. On a
-standby, jobs that would change something are refused with the name of the active node. The committer answers the
+A wrapper of the transaction raises at every method of ``WRITE_METHODS``: writes, and reads that serve only to lease.
+While the lock is held elsewhere, jobs that only read get their value and the others are returned untouched, to wait. On
+a standby, jobs that would change something are refused with the name of the active node. The committer answers the
 jobs."""
 
 from collections.abc import Callable
 from typing import Any, cast
 
-from yirangmq.broker.commit_jobs import JobRunner, Task, reply_error
-from yirangmq.core.active_guard import Duty
+from yirangmq.broker.commit_jobs import CommitJob, JobRunner, reply_error
+from yirangmq.core.active_guard import ActiveGuard
 from yirangmq.core.errors import StoreBusy
 from yirangmq.core.ports import Store, Transaction
 
 # -- read-only transaction ---------------------------------------------------------------------------------------------
 
-WORK = frozenset(
+WRITE_METHODS = frozenset(
     {
         "add",
         "delete_queue",
@@ -42,36 +42,36 @@ class NeedsWrite(BaseException):
     Not an ``Exception``, so that no work mistakes it for the error of a single message and continues."""
 
 
-class _Sealed:
-    """Read-only wrapper of a transaction: methods in ``WORK`` raise ``refusal()``."""
+class _ReadOnlyTransaction:
+    """Read-only wrapper of a transaction: methods in ``WRITE_METHODS`` raise ``refusal()``."""
 
     def __init__(self, transaction: Transaction, refusal: Callable[[], BaseException]) -> None:
         self._transaction = transaction
         self._refusal = refusal
 
     def __getattr__(self, name: str) -> Any:
-        if name in WORK:
+        if name in WRITE_METHODS:
             raise self._refusal()
         return getattr(self._transaction, name)
 
 
-def sealed(transaction: Transaction, duty: Duty) -> Transaction:
+def standby_view(transaction: Transaction, guard: ActiveGuard) -> Transaction:
     """Return a read-only view for a standby: changes are refused with the name of the active node."""
-    return cast("Transaction", _Sealed(transaction, duty.refusal))
+    return cast("Transaction", _ReadOnlyTransaction(transaction, guard.refusal))
 
 
 def read_only(transaction: Transaction) -> Transaction:
     """Return a read-only view for a transaction without the write lock: changes raise ``NeedsWrite``."""
-    return cast("Transaction", _Sealed(transaction, NeedsWrite))
+    return cast("Transaction", _ReadOnlyTransaction(transaction, NeedsWrite))
 
 
 # -- running jobs ------------------------------------------------------------------------------------------------------
 
 
-def run_reads(store: Store, runner: JobRunner, jobs: list[Task]) -> list[Task]:
+def run_reads(store: Store, runner: JobRunner, jobs: list[CommitJob]) -> list[CommitJob]:
     """Run the jobs that need no write lock; return the others untouched. Return all if the store cannot be read
     either."""
-    rest: list[Task] = []
+    rest: list[CommitJob] = []
     try:
         with store.transaction(write=False) as transaction:
             view = read_only(transaction)
@@ -81,22 +81,22 @@ def run_reads(store: Store, runner: JobRunner, jobs: list[Task]) -> list[Task]:
                     runner.run([job], view)
                 except NeedsWrite:
                     rest.append(job)
-                if runner.uncleared.pop(job, None) is not None:
+                if runner.needing_check.pop(job, None) is not None:
                     rest.append(job)
     except Exception:
         return jobs
     return rest
 
 
-def run_on_standby(store: Store, runner: JobRunner, jobs: list[Task], duty: Duty) -> bool:
+def run_on_standby(store: Store, runner: JobRunner, jobs: list[CommitJob], guard: ActiveGuard) -> bool:
     """Run jobs on a standby. Jobs that would change something are refused with the name of the active node.
 
     Return False if the store is busy; then no job has run."""
     try:
         with store.transaction(write=False) as transaction:
-            runner.run(jobs, sealed(transaction, duty))
-            for job in runner.uncleared:
-                job.error = duty.refusal()
+            runner.run(jobs, standby_view(transaction, guard))
+            for job in runner.needing_check:
+                job.error = guard.refusal()
     except StoreBusy:
         runner.reset(jobs)
         return False

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, tzinfo
 from typing import Any, NamedTuple
 
-from yirangmq.broker.group_commit import Desk
+from yirangmq.broker.group_commit import GroupCommitter
 from yirangmq.core import cron
 from yirangmq.core.errors import BadInput, BadPolicy, QueueError, StoreError
-from yirangmq.core.events import Event, Steered
+from yirangmq.core.events import Event, QueueChanged
 from yirangmq.core.message import Envelope
 from yirangmq.core.policy import QueuePolicy, Schedule
 from yirangmq.core.ports import Clock, Transaction
@@ -74,7 +74,7 @@ def _read(queue: str, schedule: Schedule, id: str, now: int) -> Envelope:
     return read(queue, dumps(schedule.message), id, now)
 
 
-def listed(transaction: Transaction, now: int, queue: str | None = None) -> list[dict[str, Any]]:
+def schedule_rows(transaction: Transaction, now: int, queue: str | None = None) -> list[dict[str, Any]]:
     """Return a row per schedule, of one queue or of all, with its next fire time, or None and an error text."""
     return [_row(name, schedule, now) for name, schedule in all_schedules(transaction) if queue in (None, name)]
 
@@ -91,7 +91,7 @@ def _row(queue: str, schedule: Schedule, now: int) -> dict[str, Any]:
 
 
 def all_schedules(transaction: Transaction) -> Iterator[tuple[str, Schedule]]:
-    for queue in transaction.policied():  # queues without a policy have no schedules
+    for queue in transaction.queues_with_policy():  # queues without a policy have no schedules
         try:
             policy = transaction.policy(queue)
         except BadPolicy:  # edited by hand; operations on that queue report the error
@@ -103,15 +103,15 @@ def all_schedules(transaction: Transaction) -> Iterator[tuple[str, Schedule]]:
 # -- timer -------------------------------------------------------------------------------------------------------------
 
 
-class Alarm:
-    """Timer that calls ``look`` at a set time, and immediately after this process changed a policy.
+class PolicyTimer:
+    """Timer that calls ``poll`` at a set time, and immediately after this process changed a policy.
 
-    ``look`` is called only between ``start`` and ``stop``. Both may be called repeatedly, as a node becomes active and
+    ``poll`` is called only between ``start`` and ``stop``. Both may be called repeatedly, as a node becomes active and
     standby. Committer's thread only."""
 
-    def __init__(self, desk: Desk, look: Callable[[], None]) -> None:
-        self._desk = desk
-        self._look = look
+    def __init__(self, committer: GroupCommitter, poll: Callable[[], None]) -> None:
+        self._committer = committer
+        self._poll = poll
         self._round = 0
         self._is_on = False
         self._listens = False
@@ -120,8 +120,8 @@ class Alarm:
         self._is_on = True
         if not self._listens:
             self._listens = True
-            self._desk.verbs.happened.listen(self._hear, [Steered])
-        self._look()
+            self._committer.operations.event_buffer.add_listener(self._on_events, [QueueChanged])
+        self._poll()
 
     def stop(self) -> None:
         self._is_on = False
@@ -130,13 +130,13 @@ class Alarm:
         """Fire in ``seconds``. Each call replaces the time that was set before."""
         self._round += 1
         number = self._round
-        self._desk.later(seconds, lambda: self._ring(number))
+        self._committer.later(seconds, lambda: self._fire(number))
 
-    def _ring(self, number: int) -> None:
+    def _fire(self, number: int) -> None:
         if self._is_on and number == self._round:
-            self._look()
+            self._poll()
 
-    def _hear(self, events: Sequence[Event]) -> None:
+    def _on_events(self, events: Sequence[Event]) -> None:
         """Handle a change of a queue's policy or pause."""
         self.set(0.0)
 
@@ -145,23 +145,23 @@ class Alarm:
 
 GRACE_MS = 60_000
 """Lateness after which a tick is skipped, in ms: the machine slept, or the store rejected commits for too long."""
-LOOK_MS = 10_000
+POLL_INTERVAL_MS = 10_000
 """Upper bound of the interval between two reads of the policies, in ms, because another process may change one."""
 RETRY_SECONDS = 1.0
 """Delay before the next attempt after a read or a commit failed, in seconds."""
 log = logging.getLogger("yirangmq")
 
 
-class Ticking:
+class Scheduler:
     """Scheduler: publishes the messages of due schedules.
 
     ``start`` and ``stop`` may be called repeatedly, as a node becomes active and standby. Committer's thread only."""
 
-    def __init__(self, desk: Desk, clock: Clock) -> None:
-        self._desk = desk
+    def __init__(self, committer: GroupCommitter, clock: Clock) -> None:
+        self._committer = committer
         self._clock = clock
         self._seen = clock.wall_ms()
-        self._alarm = Alarm(desk, self._look)
+        self._alarm = PolicyTimer(committer, self._poll)
 
     def start(self) -> None:
         """Publish the ticks that become due from now on; earlier ones are skipped."""
@@ -171,15 +171,15 @@ class Ticking:
     def stop(self) -> None:
         self._alarm.stop()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         now = self._clock.wall_ms()
         try:
-            ticks, soonest = self._desk.read(lambda transaction: self._due(transaction, now))
+            ticks, soonest = self._committer.read(lambda transaction: self._due(transaction, now))
         except QueueError as error:
             log.warning("schedules_read_failed", extra={"values": {"error": str(error)}})
             self._alarm.set(RETRY_SECONDS)
             return
-        self._alarm.set(max(0, min(soonest, now + LOOK_MS) - self._clock.wall_ms()) / 1000)
+        self._alarm.set(max(0, min(soonest, now + POLL_INTERVAL_MS) - self._clock.wall_ms()) / 1000)
         if not ticks:
             self._seen = now
             return
@@ -190,18 +190,18 @@ class Ticking:
             else:
                 self._alarm.set(RETRY_SECONDS)
 
-        self._desk.submit(lambda transaction: self._publish(transaction, ticks), done)
+        self._committer.submit(lambda transaction: self._publish(transaction, ticks), done)
 
     def _due(self, transaction: Transaction, now: int) -> tuple[list[Tick], int]:
         """Return the ticks since the last published time, and the time of the next read: the next tick, at most
-        ``LOOK_MS`` from now."""
+        ``POLL_INTERVAL_MS`` from now."""
         since = max(self._seen, now - GRACE_MS)
         ticks: list[Tick] = []
-        soonest = now + LOOK_MS
+        soonest = now + POLL_INTERVAL_MS
         for queue, schedule in all_schedules(transaction):
             try:
                 zone = zone_of(schedule.timezone)
-            except BadInput:  # edited by hand; ``listed`` reports it
+            except BadInput:  # edited by hand; ``schedule_rows`` reports it
                 continue
             ticks += [Tick(queue, schedule, at) for at in cron.fires(schedule.cron, since, now, zone)]
             soonest = min(soonest, cron.next_fire(schedule.cron, now, zone))
@@ -210,12 +210,12 @@ class Ticking:
     def _publish(self, transaction: Transaction, ticks: list[Tick]) -> None:
         """Publish the ticks. A tick that is refused, for instance by a quota, is lost; the others are published."""
         now = self._clock.now_ms()
-        verbs, sent = self._desk.verbs, [(tick, [envelope_of(tick, now)]) for tick in ticks]
+        operations, sent = self._committer.operations, [(tick, [envelope_of(tick, now)]) for tick in ticks]
         for tick, envelopes in sent:
-            verbs.gate.clear(transaction, tick.queue, envelopes)
+            operations.admission.clear(transaction, tick.queue, envelopes)
         for tick, envelopes in sent:
             try:
-                verbs.publish(transaction, tick.queue, envelopes)
+                operations.publish(transaction, tick.queue, envelopes)
             except StoreError:
                 raise
             except QueueError as error:

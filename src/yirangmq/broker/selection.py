@@ -21,16 +21,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import Protocol
 
-from yirangmq.broker.admission.admission import Gate, Schemas
-from yirangmq.broker.event_buffer import Happenings
+from yirangmq.broker.admission.admission import AdmissionControl, Schemas
+from yirangmq.broker.event_buffer import EventBuffer
 from yirangmq.core import transitions
-from yirangmq.core.dispatch import may_begin
+from yirangmq.core.dispatch import may_lease_next
 from yirangmq.core.errors import PayloadDamaged, QueueError
-from yirangmq.core.message import RANK_LAST, Envelope, Message, Run, group_of, sizes_of
+from yirangmq.core.message import RANK_LAST, Envelope, Message, MessageRun, group_of, sizes_of
 from yirangmq.core.policy import QueuePolicy
 from yirangmq.core.ports import Change, Transaction, after_of
-from yirangmq.core.states import WAITING, State
-from yirangmq.format.envelope import damage
+from yirangmq.core.states import UNFINISHED, State
+from yirangmq.format.envelope import digest_problem
 
 # -- messages for a single consumer ------------------------------------------------------------------------------------
 
@@ -57,16 +57,16 @@ def heads_of(
 ) -> list[tuple[Message, Envelope]]:
     """Return the first unexpired messages addressed to one consumer, with envelopes of at most ``most_bytes`` in all; a
     single larger message is still returned."""
-    cards: list[Message] = []
+    rows: list[Message] = []
     size = 0
-    for card in addressed(transaction, queue, target, limit):
-        size += card.size
-        if cards and size > most_bytes:
+    for row in addressed(transaction, queue, target, limit):
+        size += row.size
+        if rows and size > most_bytes:
             break
-        if not 0 < card.expires_at <= now:
-            cards.append(card)
-    found = zip(cards, transaction.envelopes(cards), strict=True)
-    return [(card, envelope) for card, envelope in found if envelope is not None]
+        if not 0 < row.expires_at <= now:
+            rows.append(row)
+    found = zip(rows, transaction.envelopes(rows), strict=True)
+    return [(row, envelope) for row, envelope in found if envelope is not None]
 
 
 # -- FIFO groups -------------------------------------------------------------------------------------------------------
@@ -76,19 +76,19 @@ def swap(transaction: Transaction, changes: Sequence[Change], now: int, touched:
     """Apply changes by ``Transaction.swap``, then free the next message of each affected FIFO group."""
     transaction.swap(changes)
     if any(map(group_of, map(after_of, changes))):
-        _turn(transaction, changes, now, touched)
+        _advance_groups(transaction, changes, now, touched)
 
 
-def line_up(transaction: Transaction, new: Sequence[Message]) -> None:
+def hold_group_followers(transaction: Transaction, new: Sequence[Message]) -> None:
     """Hold newly added messages that are behind others of their group."""
     held = [message for message in new if message.group and message.state in (State.READY, State.DELAYED)]
     firsts = _firsts(transaction, held)
     transaction.swap([Change(m, transitions.hold(m)) for m in held if firsts[m.queue, m.group].seq != m.seq])
 
 
-def _turn(transaction: Transaction, changes: Sequence[Change], now: int, touched: set[str]) -> None:
+def _advance_groups(transaction: Transaction, changes: Sequence[Change], now: int, touched: set[str]) -> None:
     came = [after for before, after, _ in changes if after.group and _entered(before, after)]
-    line_up(transaction, came)
+    hold_group_followers(transaction, came)
     left = [after for before, after, _ in changes if after.group and _left(before, after)]
     next_ones = [message for message in _firsts(transaction, left).values() if message.state is State.HELD]
     turns = []
@@ -100,11 +100,11 @@ def _turn(transaction: Transaction, changes: Sequence[Change], now: int, touched
 
 
 def _entered(before: Message, after: Message) -> bool:
-    return after.state in WAITING and before.state not in WAITING
+    return after.state in UNFINISHED and before.state not in UNFINISHED
 
 
 def _left(before: Message, after: Message) -> bool:
-    return before.state in WAITING and after.state not in WAITING
+    return before.state in UNFINISHED and after.state not in UNFINISHED
 
 
 def _firsts(transaction: Transaction, messages: Sequence[Message]) -> dict[tuple[str, int], Message]:
@@ -124,58 +124,58 @@ def _firsts(transaction: Transaction, messages: Sequence[Message]) -> dict[tuple
 log = logging.getLogger("yirangmq")
 
 
-class IntegrityDeeds(Protocol):
-    """The part of ``broker.operations.Verbs`` that integrity checks use."""
+class IntegrityOperations(Protocol):
+    """The part of ``broker.operations.QueueOperations`` that integrity checks use."""
 
-    gate: Gate
-    happened: Happenings
+    admission: AdmissionControl
+    event_buffer: EventBuffer
 
     def swap(self, transaction: Transaction, changes: Sequence[Change], now: int) -> None: ...
 
 
 def damaged(envelopes: Iterable[Envelope]) -> bool:
-    return any(map(damage, envelopes))
+    return any(map(digest_problem, envelopes))
 
 
-class Damage:
+class IntegrityCheck:
     """Integrity check of payloads before a lease; damaged messages are dead-lettered or parked."""
 
-    def __init__(self, deeds: IntegrityDeeds) -> None:
-        self._deeds = deeds
+    def __init__(self, operations: IntegrityOperations) -> None:
+        self._operations = operations
 
-    def is_looked_for(self, transaction: Transaction, queue: str) -> bool:
-        chain = self._deeds.gate.chain_of(transaction, queue)
+    def is_enabled(self, transaction: Transaction, queue: str) -> bool:
+        chain = self._operations.admission.chain_of(transaction, queue)
         return chain is not None and chain.integrity
 
-    def set_aside(
+    def quarantine(
         self, transaction: Transaction, queue: str, found: Sequence[tuple[Message, Envelope]], now: int
     ) -> bool:
         """Move messages with a damaged payload to the dead letters, or park them. Return True if there was one."""
-        if not self.is_looked_for(transaction, queue):
+        if not self.is_enabled(transaction, queue):
             return False
         policy = transaction.policy(queue)
         changes = []
         for message, envelope in found:
-            text = damage(envelope)
+            text = digest_problem(envelope)
             if text:
-                outcome = transitions.set_aside(message, policy, now, text)
+                outcome = transitions.quarantine(message, policy, now, text)
                 changes.append(Change(message, outcome.message, outcome.failure))
                 about = {"queue": queue, "messageId": message.id, "state": outcome.message.state, "error": text}
                 log.error("payload_damaged", extra={"values": about})
-        self._deeds.swap(transaction, changes, now)
-        self._deeds.happened.refused(changes, now)
+        self._operations.swap(transaction, changes, now)
+        self._operations.event_buffer.refused(changes, now)
         return bool(changes)
 
     def error_of(self, transaction: Transaction, message: Message, envelope: Envelope) -> QueueError | None:
         """Return the error of a damaged message that was requested by id; None if it is intact."""
-        text = damage(envelope) if self.is_looked_for(transaction, message.queue) else ""
+        text = digest_problem(envelope) if self.is_enabled(transaction, message.queue) else ""
         return PayloadDamaged(f"message {message.id} is not handed out: {text}") if text else None
 
 
 # -- strict order ------------------------------------------------------------------------------------------------------
 
 PER_PAGE = 500
-AGAIN = (State.READY, State.DELAYED, State.HELD)
+RETRY_STATES = (State.READY, State.DELAYED, State.HELD)
 
 
 class StrictOrder:
@@ -187,58 +187,58 @@ class StrictOrder:
     def allowance(self, transaction: Transaction, queue: str, policy: QueuePolicy, wanted: int) -> int:
         """Return how many messages may be leased now: at most 1."""
         counts = transaction.counts(queue)
-        waiting = [card for card in self._cards(transaction, queue, policy) if card.state is State.DELAYED]
-        return min(wanted, 1) if may_begin(counts.claimed + counts.leased, len(waiting)) else 0
+        waiting = [row for row in self._cards(transaction, queue, policy) if row.state is State.DELAYED]
+        return min(wanted, 1) if may_lease_next(counts.claimed + counts.leased, len(waiting)) else 0
 
-    def again(
+    def next_retry(
         self, transaction: Transaction, queue: str, policy: QueuePolicy, target: int
     ) -> tuple[Message, Envelope] | None:
         """Return the message that is ready for its retry, if this consumer may lease it."""
-        ready = [card for card in self._cards(transaction, queue, policy) if card.state is State.READY]
-        for card in sorted(ready, key=lambda card: (card.rank, card.place)):
-            [envelope] = transaction.envelopes([card])
-            if envelope is not None and card.target in (0, target):
-                return card, envelope
+        ready = [row for row in self._cards(transaction, queue, policy) if row.state is State.READY]
+        for row in sorted(ready, key=lambda row: (row.rank, row.place)):
+            [envelope] = transaction.envelopes([row])
+            if envelope is not None and row.target in (0, target):
+                return row, envelope
         return None
 
-    def follow(self, queue: str, policy: QueuePolicy, changes: Sequence[Change]) -> None:
+    def track(self, queue: str, policy: QueuePolicy, changes: Sequence[Change]) -> None:
         """Track messages that were leased and returned."""
         known = self._begun.get(queue)
         if known is not None and known[0] is policy:
-            known[1].update(after.seq for _, after, _ in changes if after.leases and after.state in AGAIN)
+            known[1].update(after.seq for _, after, _ in changes if after.leases and after.state in RETRY_STATES)
 
     def _cards(self, transaction: Transaction, queue: str, policy: QueuePolicy) -> list[Message]:
         known = self._begun.get(queue)
         if known is None or known[0] is not policy:
-            known = self._begun[queue] = policy, {card.seq for card in _retried(transaction, queue)}
+            known = self._begun[queue] = policy, {row.seq for row in _retried(transaction, queue)}
         if not known[1]:
             return []
-        cards = [card for card in transaction.by_seq(list(known[1])) if card is not None and card.state in WAITING]
-        known[1].intersection_update(card.seq for card in cards)
-        return cards
+        rows = [row for row in transaction.by_seq(list(known[1])) if row is not None and row.state in UNFINISHED]
+        known[1].intersection_update(row.seq for row in rows)
+        return rows
 
 
 def _retried(transaction: Transaction, queue: str) -> Iterator[Message]:
     cursor, is_first = "", True
     while cursor or is_first:
         page = transaction.scan(queue, State.DELAYED, PER_PAGE, cursor)
-        yield from (card for card in page.messages if card.attempt)
+        yield from (row for row in page.messages if row.attempt)
         cursor, is_first = page.cursor, False
 
 
 # -- selection ---------------------------------------------------------------------------------------------------------
 
 Head = tuple[Message, Envelope]
-MOST_SWEEPS = 20
+MAX_SWEEPS = 20
 """Upper bound of sweeps per lease. Beyond it the lease returns nothing; the rest is swept at the next call."""
 
 
-class Deeds(Protocol):
-    """The part of ``broker.operations.Verbs`` that selection uses."""
+class SelectionOperations(Protocol):
+    """The part of ``broker.operations.QueueOperations`` that selection uses."""
 
     schemas: Schemas
-    gate: Gate
-    happened: Happenings
+    admission: AdmissionControl
+    event_buffer: EventBuffer
     touched: set[str]
     strict: StrictOrder
 
@@ -247,31 +247,31 @@ class Deeds(Protocol):
     def sweep_once(self, transaction: Transaction, now: int) -> int: ...
 
 
-class Offers:
+class MessageSelector:
     """Selects the messages of a lease. Used on the committing thread only."""
 
-    def __init__(self, deeds: Deeds) -> None:
-        self._deeds = deeds
-        self._damage = Damage(deeds)
+    def __init__(self, operations: SelectionOperations) -> None:
+        self._operations = operations
+        self._damage = IntegrityCheck(operations)
         self._fit: dict[str, int] = {}
         """Messages that fitted the byte limit at the latest lease, for queues with large messages."""
 
-    def affordable(
+    def select(
         self, transaction: Transaction, queue: str, limit: int, target: int, most_bytes: int | None, now: int
     ) -> list[Head]:
         """Return as many messages as the byte limit allows. At most as many are loaded as fitted last time, so that
         large payloads are not read repeatedly. A queue that may have more is marked as touched."""
         asked = self._asked(queue, limit, most_bytes)
-        heads = self.live(transaction, queue, asked, target, now)
+        heads = self.leasable(transaction, queue, asked, target, now)
         kept = self._kept(queue, limit, asked, [envelope.size for _, envelope in heads], most_bytes)
         return heads[:kept]
 
-    def affordable_runs(
+    def select_runs(
         self, transaction: Transaction, queue: str, limit: int, target: int, most_bytes: int | None
-    ) -> list[tuple[Run, list[Envelope]]] | None:
-        """Like ``affordable``, but return whole runs. Return None if a message needs individual treatment: schema,
+    ) -> list[tuple[MessageRun, list[Envelope]]] | None:
+        """Like ``select``, but return whole runs. Return None if a message needs individual treatment: schema,
         strict order, damaged payload."""
-        runs = transaction.in_runs()
+        runs = transaction.run_operations()
         if runs is None:
             return None
         policy = transaction.policy(queue)
@@ -281,7 +281,7 @@ class Offers:
         found = runs.head_runs(queue, asked, target)
         if not found:
             return found
-        if self._damage.is_looked_for(transaction, queue) and any(damaged(envelopes) for _, envelopes in found):
+        if self._damage.is_enabled(transaction, queue) and any(damaged(envelopes) for _, envelopes in found):
             return None
         sizes = [size for _, envelopes in found for size in sizes_of(envelopes)]
         left = self._kept(queue, limit, asked, sizes, most_bytes)
@@ -308,34 +308,36 @@ class Offers:
         else:
             return kept
         if kept < count or count == asked:
-            self._deeds.touched.add(queue)
+            self._operations.touched.add(queue)
         return kept
 
-    def live(self, transaction: Transaction, queue: str, limit: int, target: int, now: int) -> list[Head]:
+    def leasable(self, transaction: Transaction, queue: str, limit: int, target: int, now: int) -> list[Head]:
         """Return messages to lease. Expired ones are swept first, however many; invalid and damaged ones are moved."""
-        for _ in range(MOST_SWEEPS):
+        for _ in range(MAX_SWEEPS):
             heads = self._heads(transaction, queue, limit, target)
             if any(0 < message.expires_at <= now for message, _ in heads):
-                self._deeds.sweep_once(transaction, now)
-            elif not self._bury_unfit(transaction, queue, heads, now) and not self._damage.set_aside(
+                self._operations.sweep_once(transaction, now)
+            elif not self._bury_unfit(transaction, queue, heads, now) and not self._damage.quarantine(
                 transaction, queue, heads, now
             ):
                 return heads
         return []
 
-    def sound(self, transaction: Transaction, queue: str, heads: list[Head], now: int) -> list[Head]:
+    def only_intact(self, transaction: Transaction, queue: str, heads: list[Head], now: int) -> list[Head]:
         """Return the messages if all are valid and intact. Else move the bad ones away and return none; the others
         follow in the next commit."""
-        if self._bury_unfit(transaction, queue, heads, now) or self._damage.set_aside(transaction, queue, heads, now):
-            self._deeds.touched.add(queue)
+        if self._bury_unfit(transaction, queue, heads, now) or self._damage.quarantine(transaction, queue, heads, now):
+            self._operations.touched.add(queue)
             return []
         return heads
 
     def _heads(self, transaction: Transaction, queue: str, limit: int, target: int) -> list[Head]:
         """Return the first ready messages; in strict order the message to retry alone."""
         policy = transaction.policy(queue)
-        again = self._deeds.strict.again(transaction, queue, policy, target) if policy.is_ordered else None
-        return transaction.heads(queue, limit, target) if again is None else [again]
+        next_retry = (
+            self._operations.strict.next_retry(transaction, queue, policy, target) if policy.is_ordered else None
+        )
+        return transaction.heads(queue, limit, target) if next_retry is None else [next_retry]
 
     def _bury_unfit(self, transaction: Transaction, queue: str, heads: Sequence[Head], now: int) -> bool:
         """Dead-letter messages that do not fit their schema. Return True if there was one.
@@ -347,10 +349,10 @@ class Offers:
             return False
         changes = []
         for message, envelope in heads:
-            complaint = "" if message.leases else self._deeds.schemas.complaint(envelope, policy)
+            complaint = "" if message.leases else self._operations.schemas.complaint(envelope, policy)
             if complaint:
                 outcome = transitions.refuse(message, policy, now, complaint)
                 changes.append(Change(message, outcome.message, outcome.failure))
-        self._deeds.swap(transaction, changes, now)
-        self._deeds.happened.refused(changes, now)
+        self._operations.swap(transaction, changes, now)
+        self._operations.event_buffer.refused(changes, now)
         return bool(changes)

@@ -3,7 +3,7 @@
 An operation looks the leases up, decides each by ``core.transitions``, and swaps all in one call. A stale lease gets
 an error and does not affect the others. A repeated ack or nack succeeds.
 
-A lease id is the message's number and a fence. A call takes ``MOST_PER_CALL`` ids at most, none twice.
+A lease id is the message's number and a fence. A call takes ``MAX_PER_CALL`` ids at most, none twice.
 
 A run is a sequence of consecutive messages in the same state, decided once for all. Messages are leased and acked in
 runs. An ack needs leases of the same fence, no unique payloads and no dispatch strategy; otherwise each lease is
@@ -12,17 +12,17 @@ settled singly."""
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from yirangmq.broker.event_buffer import Happenings
+from yirangmq.broker.event_buffer import EventBuffer
 from yirangmq.core import transitions
 from yirangmq.core.errors import BadInput, NotFound, QueueError
-from yirangmq.core.message import Envelope, Message, Run, lease_span, split_lease_id
-from yirangmq.core.policy import Chance, Defaults
+from yirangmq.core.message import Envelope, Message, MessageRun, lease_span, split_lease_id
+from yirangmq.core.policy import Defaults, RandomFraction
 from yirangmq.core.ports import Change, Transaction, new_change
-from yirangmq.format.delivery import Delivery, RunDeliveries
+from yirangmq.format.delivery import MessageDelivery, RunDeliveries
 
 # -- lease ids ---------------------------------------------------------------------------------------------------------
 
-MOST_PER_CALL = 10_000
+MAX_PER_CALL = 10_000
 """Upper bound of messages per call. A larger batch is not faster and delays other requests."""
 
 Results = list[QueueError | None]
@@ -37,8 +37,8 @@ class Leases:
     def __init__(
         self, leases: Sequence[str], queue: str | None = None, span: tuple[int, int, int] | None = None
     ) -> None:
-        if len(leases) > MOST_PER_CALL:
-            raise BadInput(f"{len(leases)} in one call, at most {MOST_PER_CALL}", field="leases")
+        if len(leases) > MAX_PER_CALL:
+            raise BadInput(f"{len(leases)} in one call, at most {MAX_PER_CALL}", field="leases")
         self.texts = leases
         self.queue = queue
         self.span = lease_span(leases) if span is None else span
@@ -66,17 +66,17 @@ def _checked_lease(lease: object) -> tuple[int, int]:
 # -- runs --------------------------------------------------------------------------------------------------------------
 
 
-class RunDeeds(Protocol):
-    """The part of ``broker.operations.Verbs`` that operations on runs use."""
+class RunSettleOperations(Protocol):
+    """The part of ``broker.operations.QueueOperations`` that operations on runs use."""
 
-    happened: Happenings
+    event_buffer: EventBuffer
     defaults: Defaults
     touched: set[str]
 
-    def tidy_after(self, transaction: Transaction, settled: int, now: int) -> None: ...
+    def prune_after(self, transaction: Transaction, settled: int, now: int) -> None: ...
 
 
-class Named(Protocol):
+class LeaseIds(Protocol):
     """Leases named by a caller, such as ``broker.settle.Leases``."""
 
     texts: Sequence[str]
@@ -85,48 +85,50 @@ class Named(Protocol):
 
 
 def lease(
-    deeds: RunDeeds,
+    operations: RunSettleOperations,
     transaction: Transaction,
-    runs: Sequence[tuple[Run, list[Envelope]]],
-    turn: Callable[[Message], Message],
+    runs: Sequence[tuple[MessageRun, list[Envelope]]],
+    transition: Callable[[Message], Message],
     now: int,
-) -> Sequence[Delivery]:
-    """Lease runs of one queue. ``turn`` maps the message before the lease to the message after it."""
+) -> Sequence[MessageDelivery]:
+    """Lease runs of one queue. ``transition`` maps the message before the lease to the message after it."""
     leased = []
     for run, envelopes in runs:
-        after = run._replace(card=turn(run.card))
-        _swap(transaction, run, after.card)
-        deeds.happened.leased_run(run, envelopes, now)
+        after = run._replace(row=transition(run.row))
+        _swap(transaction, run, after.row)
+        operations.event_buffer.leased_run(run, envelopes, now)
         leased.append((after, envelopes))
-    return RunDeliveries(leased, transaction.policy(runs[0][0].card.queue)) if leased else []
+    return RunDeliveries(leased, transaction.policy(runs[0][0].row.queue)) if leased else []
 
 
-def ack_runs(deeds: RunDeeds, transaction: Transaction, leases: Named, consumer: str | None, now: int) -> bool:
+def ack_runs(
+    operations: RunSettleOperations, transaction: Transaction, leases: LeaseIds, consumer: str | None, now: int
+) -> bool:
     """Ack leases as a run. Return False, without a change, if each lease must be settled singly."""
-    runs = transaction.in_runs()
+    runs = transaction.run_operations()
     if runs is None or leases.span is None:
         return False
     first, last, fence = leases.span
-    run = runs.held_run(first, last)
-    if run is None or leases.queue not in (None, run.card.queue):
+    run = runs.leased_run(first, last)
+    if run is None or leases.queue not in (None, run.row.queue):
         return False
-    policy = transaction.policy(run.card.queue)
-    if deeds.defaults.unique_in(policy) or policy.dispatch is not None:
+    policy = transaction.policy(run.row.queue)
+    if operations.defaults.unique_in(policy) or policy.dispatch is not None:
         return False
     try:
-        transitions.held(run.card, fence, consumer, now, leases.texts[0])
+        transitions.check_lease(run.row, fence, consumer, now, leases.texts[0])
     except QueueError:
         return False
-    _swap(transaction, run, transitions.ack(run.card, policy, now))
-    if deeds.defaults.concurrency_in(policy) is not None:
-        deeds.touched.add(run.card.queue)
-    deeds.happened.settled_run("ack", run, now)
-    deeds.tidy_after(transaction, run.length, now)
+    _swap(transaction, run, transitions.ack(run.row, policy, now))
+    if operations.defaults.concurrency_in(policy) is not None:
+        operations.touched.add(run.row.queue)
+    operations.event_buffer.settled_run("ack", run, now)
+    operations.prune_after(transaction, run.length, now)
     return True
 
 
-def _swap(transaction: Transaction, run: Run, after: Message) -> None:
-    runs = transaction.in_runs()
+def _swap(transaction: Transaction, run: MessageRun, after: Message) -> None:
+    runs = transaction.run_operations()
     assert runs is not None
     runs.swap_run(run, after)
 
@@ -136,8 +138,8 @@ def _swap(transaction: Transaction, run: Run, after: Message) -> None:
 Settle = Callable[[Message | None, int, str, Transaction, int], Change | None]
 
 
-class Deeds(RunDeeds, Protocol):
-    """The part of ``broker.operations.Verbs`` that settling uses."""
+class SettleOperations(RunSettleOperations, Protocol):
+    """The part of ``broker.operations.QueueOperations`` that settling uses."""
 
     def now_ms(self) -> int: ...
 
@@ -147,60 +149,71 @@ class Deeds(RunDeeds, Protocol):
     def swap(self, transaction: Transaction, changes: Sequence[Change], now: int) -> None: ...
 
 
-def ack(deeds: Deeds, transaction: Transaction, leases: Leases, consumer: str | None) -> Results:
+def ack(operations: SettleOperations, transaction: Transaction, leases: Leases, consumer: str | None) -> Results:
     def settle(message: Message | None, fence: int, lease: str, transaction: Transaction, now: int) -> Change | None:
         if transitions.acked_before(message, fence):
             return None
-        before = transitions.held(message, fence, consumer, now, lease)
+        before = transitions.check_lease(message, fence, consumer, now, lease)
         policy = transaction.policy(before.queue)
         return new_change((before, transitions.ack(before, policy, now), None))
 
-    if ack_runs(deeds, transaction, leases, consumer, deeds.now_ms()):
+    if ack_runs(operations, transaction, leases, consumer, operations.now_ms()):
         return [None] * len(leases.texts)
-    return _settle(deeds, transaction, leases, "ack", settle)
+    return _settle(operations, transaction, leases, "ack", settle)
 
 
 def nack(
-    deeds: Deeds, transaction: Transaction, leases: Leases, consumer: str | None, cause: transitions.Cause
+    operations: SettleOperations,
+    transaction: Transaction,
+    leases: Leases,
+    consumer: str | None,
+    cause: transitions.Cause,
 ) -> Results:
     def settle(message: Message | None, fence: int, lease: str, transaction: Transaction, now: int) -> Change | None:
         if transitions.nacked_before(message, fence):
             return None
-        before = transitions.held(message, fence, consumer, now, lease)
-        chance = Chance(deeds.fraction())
+        before = transitions.check_lease(message, fence, consumer, now, lease)
+        chance = RandomFraction(operations.fraction())
         policy = transaction.policy(before.queue)
         outcome = transitions.nack(before, policy, now, cause, transaction.places(1), chance)
-        deeds.touched.add(before.queue)
+        operations.touched.add(before.queue)
         return Change(before, outcome.message, outcome.failure)
 
-    return _settle(deeds, transaction, leases, "nack", settle, cause.reason)
+    return _settle(operations, transaction, leases, "nack", settle, cause.reason)
 
 
 def release(
-    deeds: Deeds, transaction: Transaction, leases: Leases, consumer: str | None, *, in_place: bool = False
+    operations: SettleOperations,
+    transaction: Transaction,
+    leases: Leases,
+    consumer: str | None,
+    *,
+    in_place: bool = False,
 ) -> Results:
     def settle(message: Message | None, fence: int, lease: str, transaction: Transaction, now: int) -> Change | None:
-        before = transitions.held(message, fence, consumer, now, lease)
-        deeds.touched.add(before.queue)
+        before = transitions.check_lease(message, fence, consumer, now, lease)
+        operations.touched.add(before.queue)
         place = before.place if in_place else transaction.places(1)
         return Change(before, transitions.release(before, transaction.policy(before.queue), now, place))
 
-    return _settle(deeds, transaction, leases, "release", settle)
+    return _settle(operations, transaction, leases, "release", settle)
 
 
-def extend(deeds: Deeds, transaction: Transaction, leases: Leases, consumer: str | None, span: int | None) -> Results:
+def extend(
+    operations: SettleOperations, transaction: Transaction, leases: Leases, consumer: str | None, span: int | None
+) -> Results:
     def settle(message: Message | None, fence: int, lease: str, transaction: Transaction, now: int) -> Change | None:
-        before = transitions.held(message, fence, consumer, now, lease)
+        before = transitions.check_lease(message, fence, consumer, now, lease)
         length = transaction.policy(before.queue).visibility_ms if span is None else span
         return Change(before, transitions.extend(before, now, now + length))
 
-    return _settle(deeds, transaction, leases, "extend", settle)
+    return _settle(operations, transaction, leases, "extend", settle)
 
 
 def _settle(
-    deeds: Deeds, transaction: Transaction, leases: Leases, verb: str, settle: Settle, reason: str = ""
+    operations: SettleOperations, transaction: Transaction, leases: Leases, verb: str, settle: Settle, reason: str = ""
 ) -> Results:
-    now = deeds.now_ms()
+    now = operations.now_ms()
     found = transaction.by_seq([seq for seq, _ in leases.keys])
     errors: Results = []
     changes: list[Change] = []
@@ -215,7 +228,7 @@ def _settle(
         errors.append(None)
         if change is not None:
             changes.append(change)
-    deeds.swap(transaction, changes, now)
-    deeds.happened.settled(verb, changes, now, reason)
-    deeds.tidy_after(transaction, len(changes), now)
+    operations.swap(transaction, changes, now)
+    operations.event_buffer.settled(verb, changes, now, reason)
+    operations.prune_after(transaction, len(changes), now)
     return errors

@@ -12,13 +12,13 @@ the next is requested. Event loop thread only."""
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from yirangmq.broker.commit_jobs import Aside, Done
+from yirangmq.broker.commit_jobs import Done, RunInThread
 from yirangmq.core.errors import QueueError
 from yirangmq.core.ports import Clock, Ids
-from yirangmq.core.sink_batches import MARK, Entry, Stage, check_rows
+from yirangmq.core.sink_batches import BATCH_HEADER, BatchEntry, BatchStage, check_rows
 from yirangmq.core.topics import NewRecord
-from yirangmq.format.sink_rows import LARGE, TOPIC, Rows, Sorter, are_for_topics
-from yirangmq.wire.records import check_record, crc32, read_bare, read_many, survey
+from yirangmq.format.sink_rows import LARGE, TOPIC, Rows, SinkRowConverter, are_for_topics
+from yirangmq.wire.records import check_record, crc32, read_bare, read_many, summarize
 
 Read = TypeVar("Read")
 KEPT_BYTES = 32 << 20
@@ -26,7 +26,7 @@ KEPT_BYTES = 32 << 20
 batches are read again from their stages."""
 
 
-class Stages(Protocol):
+class StageStorage(Protocol):
     """Port to the storage of stages. ``put`` returns when the data is on disk."""
 
     def put(self, query: str, batch: int, stage: str, piece: int, data: bytes) -> None: ...
@@ -58,7 +58,7 @@ class Received(NamedTuple):
     checksum: int
 
 
-class Laid(NamedTuple):
+class StageTotals(NamedTuple):
     """Totals of the pieces of a stage received up to now.
 
     ``is_plain``: all rows are for valid topics, have no headers, keys in UTF-8, and at most ``LARGE`` bytes. Such rows
@@ -70,22 +70,22 @@ class Laid(NamedTuple):
     is_plain: bool
 
 
-NOTHING = Laid(0, 0, 0, True)
+NOTHING = StageTotals(0, 0, 0, True)
 
 
-class LaidDown:
+class ReceivedStages:
     """Totals of the stages received since the server started, so that plain stages need not be read to be counted.
 
     Background threads only."""
 
     def __init__(self) -> None:
-        self._stages: dict[tuple[str, int], dict[str, Laid]] = {}
+        self._stages: dict[tuple[str, int], dict[str, StageTotals]] = {}
 
     def note(self, query: str, batch: int, stage: str, piece: int, data: bytes, scanned: "Scanned") -> Received:
         of_batch = self._stages.setdefault((query, batch), {})
         before = of_batch.pop(stage, NOTHING)
         if before.pieces == piece:  # else a piece was repeated or out of order: forget the stage
-            of_batch[stage] = Laid(
+            of_batch[stage] = StageTotals(
                 piece + 1,
                 before.rows + scanned.rows,
                 crc32(data, before.checksum),
@@ -93,7 +93,7 @@ class LaidDown:
             )
         return Received(scanned.rows, crc32(data))
 
-    def is_plain(self, query: str, batch: int, stage: Stage) -> bool:
+    def is_plain(self, query: str, batch: int, stage: BatchStage) -> bool:
         known = self._stages.get((query, batch), {}).get(stage.id, NOTHING)
         received = (known.pieces, known.rows, known.checksum)
         return known.is_plain and received == (stage.pieces, stage.rows, stage.checksum)
@@ -105,7 +105,7 @@ class LaidDown:
 class StagedRows:
     """Reader of the staged rows of one batch. Background threads only."""
 
-    def __init__(self, stages: Stages, laid: LaidDown, clock: Clock, ids: Ids, entry: Entry) -> None:
+    def __init__(self, stages: StageStorage, laid: ReceivedStages, clock: Clock, ids: Ids, entry: BatchEntry) -> None:
         self._stages = stages
         self._laid = laid
         self._clock = clock
@@ -154,24 +154,24 @@ class StagedRows:
     def _mark(self) -> str:
         return f"{self._entry.query}/{self._entry.batch}"
 
-    def _sorter(self) -> Sorter:
-        mark = MARK, self._mark
-        return Sorter(self._ids, self._clock.now_ms(), mark, check_record, self._entry.bad_queue)
+    def _sorter(self) -> SinkRowConverter:
+        mark = BATCH_HEADER, self._mark
+        return SinkRowConverter(self._ids, self._clock.now_ms(), mark, check_record, self._entry.bad_queue)
 
-    def _records(self, sorter: Sorter, stage: Stage) -> Iterator[list[NewRecord]]:
+    def _records(self, sorter: SinkRowConverter, stage: BatchStage) -> Iterator[list[NewRecord]]:
         if not self._laid.is_plain(self._entry.query, self._entry.batch, stage):
             for rows in self._sorted(sorter, stage):
                 yield rows.records
             return
-        headers = {MARK: self._mark}
+        headers = {BATCH_HEADER: self._mark}
         yield from self._read(stage, lambda data: read_bare(data, len(TOPIC), headers))
         sorter.passed(stage.rows)
 
-    def _sorted(self, sorter: Sorter, stage: Stage) -> Iterator[Rows]:
+    def _sorted(self, sorter: SinkRowConverter, stage: BatchStage) -> Iterator[Rows]:
         for found in self._read(stage, lambda data: read_many(bytes(data))):
-            yield sorter.sort(found)
+            yield sorter.convert(found)
 
-    def _read(self, stage: Stage, read: Callable[[memoryview], list[Read]]) -> Iterator[list[Read]]:
+    def _read(self, stage: BatchStage, read: Callable[[memoryview], list[Read]]) -> Iterator[list[Read]]:
         """Read a stage piece by piece, then compare its rows and checksum with those that its task reported."""
         rows = checksum = 0
         for piece in range(stage.pieces):
@@ -182,7 +182,7 @@ class StagedRows:
             yield found
         check_rows(stage, rows, checksum)
 
-    def _check_there(self, stage: Stage) -> None:
+    def _check_there(self, stage: BatchStage) -> None:
         for piece in range(stage.pieces):
             self._stages.check(self._entry.query, self._entry.batch, stage.id, piece)
 
@@ -196,7 +196,7 @@ class Scanned(NamedTuple):
 
 def scan(data: bytes) -> Scanned:
     """Check that a piece is a sequence of complete, valid records, and count them. ``BadInput`` if it is not."""
-    found = survey(data)
+    found = summarize(data)
     return Scanned(found.records, found.is_bare and found.largest <= LARGE and are_for_topics(found.topics))
 
 
@@ -205,7 +205,7 @@ def scan(data: bytes) -> Scanned:
 Part = TypeVar("Part")
 
 
-class ByParts(Generic[Part]):
+class DoubleBuffer(Generic[Part]):
     """Double buffering: reads the next part on a background thread while the current one is written.
 
     ``write(part, done)`` is called for each part in order. ``over(error)`` is called once no read or write is in
@@ -214,33 +214,33 @@ class ByParts(Generic[Part]):
     def __init__(
         self,
         parts: Iterator[Part],
-        aside: Aside,
+        run_in_thread: RunInThread,
         write: Callable[[Part, Done], None],
         over: Callable[[QueueError | None], None],
     ) -> None:
         self._parts = parts
-        self._aside = aside
+        self._run_in_thread = run_in_thread
         self._write = write
         self._over = over
         self._ready: Part | None = None
         self._is_reading = self._is_writing = False
         self._error: QueueError | None = None
 
-    def begin(self) -> None:
+    def start(self) -> None:
         self._is_reading = True
-        self._aside(lambda: next(self._parts, None), self._read)
+        self._run_in_thread(lambda: next(self._parts, None), self._read)
 
     def _read(self, part: Part | None, error: QueueError | None) -> None:
         self._is_reading = False
         self._ready, self._error = part, self._error or error
-        self._go_on()
+        self._advance()
 
     def _written(self, _: Any, error: QueueError | None) -> None:
         self._is_writing = False
         self._error = self._error or error
-        self._go_on()
+        self._advance()
 
-    def _go_on(self) -> None:
+    def _advance(self) -> None:
         if self._is_writing or self._is_reading:
             return
         part, self._ready = self._ready, None
@@ -248,7 +248,7 @@ class ByParts(Generic[Part]):
             self._over(self._error)
             return
         self._is_writing = True
-        self.begin()
+        self.start()
         try:
             self._write(part, self._written)
         except QueueError as error:

@@ -12,66 +12,84 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from yirangmq.broker.bridge_worker import bury
-from yirangmq.broker.commit_jobs import Aside, Done
-from yirangmq.broker.group_commit import Desk
-from yirangmq.broker.quota import make_room, newcomers
-from yirangmq.broker.sink_batch_rows import ByParts, LaidDown, Loaded, Received, StagedRows, Stages, scan
+from yirangmq.broker.bridge_worker import store_dead_letters
+from yirangmq.broker.commit_jobs import Done, RunInThread
+from yirangmq.broker.group_commit import GroupCommitter
+from yirangmq.broker.quota import added_load, enforce_quota
+from yirangmq.broker.sink_batch_rows import (
+    DoubleBuffer,
+    Loaded,
+    Received,
+    ReceivedStages,
+    StagedRows,
+    StageStorage,
+    scan,
+)
 from yirangmq.core.errors import QueueError, StoreDamaged, TooLarge, Unavailable
 from yirangmq.core.message import Envelope
 from yirangmq.core.ports import Clock, Ids, Transaction
-from yirangmq.core.sink_batches import MARK, STAGE_AGE_MS, Entry, Stage, Step, check_new, key_of, prefix_of, too_old
+from yirangmq.core.sink_batches import (
+    BATCH_HEADER,
+    STAGE_AGE_MS,
+    BatchEntry,
+    BatchStage,
+    BatchState,
+    check_new,
+    expired_batches,
+    key_of,
+    prefix_of,
+)
 from yirangmq.core.topics import NewRecord, Record
 from yirangmq.format.json_codec import dumps, loads
-from yirangmq.format.sink_rows import Rows, set_aside, set_unfit_aside
+from yirangmq.format.sink_rows import Rows, dead_letter_oversized, dead_letter_rejected
 
 # -- ledger ------------------------------------------------------------------------------------------------------------
 
 
-def find(transaction: Transaction, query: str, batch: int) -> Entry | None:
+def find(transaction: Transaction, query: str, batch: int) -> BatchEntry | None:
     text = transaction.note(key_of(query, batch))
     return None if text is None else _read(key_of(query, batch), text)
 
 
-def enter(transaction: Transaction, entry: Entry) -> None:
+def add_entry(transaction: Transaction, entry: BatchEntry) -> None:
     """Add the entry of a new batch, and remove entries beyond the ledger's limit.
 
     ``WrongState`` if the batch is older than the ledger's oldest entry may be."""
     known = [int(key.rpartition("/")[2]) for key in transaction.notes(prefix_of(entry.query))]
     check_new(entry.batch, known)
     write(transaction, entry)
-    for batch in too_old([*known, entry.batch]):
+    for batch in expired_batches([*known, entry.batch]):
         transaction.set_note(key_of(entry.query, batch), None)
 
 
-def write(transaction: Transaction, entry: Entry) -> None:
+def write(transaction: Transaction, entry: BatchEntry) -> None:
     transaction.set_note(key_of(entry.query, entry.batch), dumps(entry._asdict()).decode())
 
 
-def entries(transaction: Transaction, query: str = "") -> list[Entry]:
+def entries(transaction: Transaction, query: str = "") -> list[BatchEntry]:
     """Return the entries of one query or of all, in the order of queries and batches."""
     found = transaction.notes(prefix_of(query))
     return [_read(key, text) for key, text in found.items()]
 
 
-def _read(key: str, text: str) -> Entry:
+def _read(key: str, text: str) -> BatchEntry:
     try:
         given: dict[str, Any] = loads(text.encode())
-        stages = tuple(Stage(*stage) for stage in given.pop("stages"))
-        return Entry(**{**given, "step": Step(given["step"]), "stages": stages})
+        stages = tuple(BatchStage(*stage) for stage in given.pop("stages"))
+        return BatchEntry(**{**given, "step": BatchState(given["step"]), "stages": stages})
     except (KeyError, TypeError, ValueError) as error:
         raise StoreDamaged(f"the note {key} cannot be read: {error}") from None
 
 
 # -- batches -----------------------------------------------------------------------------------------------------------
 
-MOST_PER_APPEND = 2_500
+MAX_PER_APPEND = 2_500
 """Upper bound of topic records per append: some milliseconds of the event loop's time, then other work runs."""
-MANY = 1_000
+LONG_JOB_ROWS = 1_000
 """Number of queue rows from which a batch is stored on a background thread; that many take some 10 ms."""
 
 
-class Topics(Protocol):
+class SinkTopicLog(Protocol):
     """Port to the topic log, for batches."""
 
     def last(self) -> int: ...
@@ -82,20 +100,22 @@ class Topics(Protocol):
         """Iterate over the records after ``sequence``. Background threads only."""
 
 
-class Batches:
+class SinkBatches:
     """Staging and commits of sink batches. Event loop thread only.
 
     Commits of a batch that is being committed wait for that commit and get its result."""
 
-    def __init__(self, desk: Desk, stages: Stages, aside: Aside, clock: Clock, ids: Ids) -> None:
-        self._desk = desk
+    def __init__(
+        self, committer: GroupCommitter, stages: StageStorage, run_in_thread: RunInThread, clock: Clock, ids: Ids
+    ) -> None:
+        self._committer = committer
         self._stages = stages
-        self._aside = aside
+        self._run_in_thread = run_in_thread
         self._clock = clock
         self._ids = ids
-        self.topics: Topics | None = None
+        self.topics: SinkTopicLog | None = None
         self._under_way: dict[tuple[str, int], list[Done]] = {}
-        self._laid = LaidDown()
+        self._laid = ReceivedStages()
 
     # -- stages -----------------------------------------------------------------------------------------------------
 
@@ -109,7 +129,7 @@ class Batches:
             self._stages.put(query, batch, stage, piece, data)
             return self._laid.note(query, batch, stage, piece, data, scanned)
 
-        self._aside(work, done)
+        self._run_in_thread(work, done)
 
     def sweep(self, done: Done) -> None:
         """Remove stages that were not committed within ``STAGE_AGE_MS``; ``done`` gets their number.
@@ -125,11 +145,11 @@ class Batches:
                 self._drop(query, batch)
             return len(going)
 
-        self._aside(work, done)
+        self._run_in_thread(work, done)
 
     # -- commits ----------------------------------------------------------------------------------------------------
 
-    def commit(self, query: str, batch: int, stages: Sequence[Stage], done: Done, bad_queue: str = "") -> None:
+    def commit(self, query: str, batch: int, stages: Sequence[BatchStage], done: Done, bad_queue: str = "") -> None:
         """Commit a batch; ``done((entry, is_first))`` is called when everything is on disk.
 
         A batch that was committed before returns its ledger entry, with ``is_first`` false. With ``bad_queue``, rows
@@ -139,18 +159,18 @@ class Batches:
         if is_under_way:
             return
         try:
-            known = self._desk.read(lambda transaction: find(transaction, query, batch))
+            known = self._committer.read(lambda transaction: find(transaction, query, batch))
         except QueueError as error:
             self._end(query, batch, None, error)
             return
         if known is None:
-            new = Entry(query, batch, Step.DONE, 0, 0, 0, 0, 0, tuple(stages), bad_queue)
-            self._aside(self._rows_of(new).load, partial(self._store, new))
-        elif known.step is Step.PENDING:
+            new = BatchEntry(query, batch, BatchState.DONE, 0, 0, 0, 0, 0, tuple(stages), bad_queue)
+            self._run_in_thread(self._rows_of(new).load, partial(self._store, new))
+        elif known.step is BatchState.PENDING:
             self._resume(known)
         else:
             again = known._replace(refused=known.refused + 1)
-            self._desk.submit(
+            self._committer.submit(
                 lambda transaction: write(transaction, again),
                 lambda _, error: self._end(query, batch, (again, False), error),
             )
@@ -162,18 +182,18 @@ class Batches:
                 self._under_way[entry.query, entry.batch] = []
                 self._resume(entry)
 
-    def _pending(self) -> list[Entry]:
-        found = self._desk.read(entries)
-        return [entry for entry in found if entry.step is Step.PENDING]
+    def _pending(self) -> list[BatchEntry]:
+        found = self._committer.read(entries)
+        return [entry for entry in found if entry.step is BatchState.PENDING]
 
-    def _rows_of(self, entry: Entry) -> StagedRows:
+    def _rows_of(self, entry: BatchEntry) -> StagedRows:
         return StagedRows(self._stages, self._laid, self._clock, self._ids, entry)
 
     def _drop(self, query: str, batch: int) -> None:
         self._stages.drop(query, batch)
         self._laid.forget(query, batch)
 
-    def _store(self, new: Entry, loaded: Loaded | None, error: QueueError | None) -> None:
+    def _store(self, new: BatchEntry, loaded: Loaded | None, error: QueueError | None) -> None:
         if loaded is None:
             self._end(new.query, new.batch, None, error)
             return
@@ -181,44 +201,46 @@ class Batches:
             self._end(new.query, new.batch, None, Unavailable("this server has no topics", field="target"))
             return
         if loaded.topic_rows and self.topics is not None:
-            new = new._replace(step=Step.PENDING, topic_rows=loaded.topic_rows, behind=self.topics.last())
+            new = new._replace(step=BatchState.PENDING, topic_rows=loaded.topic_rows, behind=self.topics.last())
         work = partial(self._admit, new=new._replace(at=self._clock.wall_ms()), rows=loaded.rows)
         self._submit(work, loaded.rows, lambda entry, problem: self._stored(new, entry, loaded, problem))
 
-    def _submit(self, work: Callable[[Transaction], Entry], rows: Rows, done: Done) -> None:
-        if rows.queue_rows + rows.dead_rows < MANY:
-            self._desk.submit(work, done)
+    def _submit(self, work: Callable[[Transaction], BatchEntry], rows: Rows, done: Done) -> None:
+        if rows.queue_rows + rows.dead_rows < LONG_JOB_ROWS:
+            self._committer.submit(work, done)
         else:
-            self._desk.submit_long(work, done, self._aside)
+            self._committer.submit_long(work, done, self._run_in_thread)
 
-    def _admit(self, transaction: Transaction, new: Entry, rows: Rows) -> Entry:
+    def _admit(self, transaction: Transaction, new: BatchEntry, rows: Rows) -> BatchEntry:
         """Store the rows for queues, the dead letters and the ledger entry.
 
         Everything is checked before the first write: a batch is stored completely or not at all."""
         now = self._clock.now_ms()
         if new.bad_queue:
             for queue in list(rows.queues):
-                set_aside(rows, queue, transaction.policy(queue).max_body)
-                set_unfit_aside(rows, queue, self._desk.verbs.gate.complaints(transaction, queue, rows.queues[queue]))
+                dead_letter_oversized(rows, queue, transaction.policy(queue).max_body)
+                dead_letter_rejected(
+                    rows, queue, self._committer.operations.admission.complaints(transaction, queue, rows.queues[queue])
+                )
         for queue, envelopes in rows.queues.items():
             _check_fit(transaction, queue, envelopes, now)
-        self._desk.verbs.gate.check_all(transaction, rows.queues, now)
+        self._committer.operations.admission.check_all(transaction, rows.queues, now)
         for queue, found in rows.dead.items():
             _check_fit(transaction, queue, [envelope for envelope, _ in found], now, any_size=bool(new.bad_queue))
         entry = new._replace(queue_rows=rows.queue_rows, dead_rows=rows.dead_rows)
-        enter(transaction, entry if entry.step is Step.PENDING else entry._replace(stages=()))
-        verbs = self._desk.verbs
+        add_entry(transaction, entry if entry.step is BatchState.PENDING else entry._replace(stages=()))
+        operations = self._committer.operations
         for queue, envelopes in rows.queues.items():
             if envelopes:
-                verbs.publish(transaction, queue, envelopes)
+                operations.publish(transaction, queue, envelopes)
         for queue, found in rows.dead.items():
-            bury(verbs, transaction, queue, found, now)
+            store_dead_letters(operations, transaction, queue, found, now)
         return entry
 
-    def _stored(self, new: Entry, entry: Entry | None, loaded: Loaded, error: QueueError | None) -> None:
+    def _stored(self, new: BatchEntry, entry: BatchEntry | None, loaded: Loaded, error: QueueError | None) -> None:
         if entry is None or error is not None:
             self._end(new.query, new.batch, None, error)
-        elif entry.step is Step.DONE:
+        elif entry.step is BatchState.DONE:
             self._end(entry.query, entry.batch, (entry._replace(stages=()), True), None)
         elif loaded.rows.records:
             self._append(entry, iter([loaded.rows.records]), is_first=True)
@@ -227,7 +249,7 @@ class Batches:
 
     # -- topics -----------------------------------------------------------------------------------------------------
 
-    def _resume(self, entry: Entry) -> None:
+    def _resume(self, entry: BatchEntry) -> None:
         """Append the missing topic records of a pending batch; its queue rows are stored already.
 
         Records of the batch that are in the log are counted by their header."""
@@ -244,48 +266,48 @@ class Batches:
             there = sum(
                 1
                 for record in topics.records_after(entry.behind)
-                if record.headers.get(MARK) == f"{entry.query}/{entry.batch}"
+                if record.headers.get(BATCH_HEADER) == f"{entry.query}/{entry.batch}"
             )
             yield from self._rows_of(entry).topic_records(there)
 
         self._append(entry, missing(), is_first=False)
 
-    def _append(self, entry: Entry, parts: Iterator[list[NewRecord]], *, is_first: bool) -> None:
+    def _append(self, entry: BatchEntry, parts: Iterator[list[NewRecord]], *, is_first: bool) -> None:
         """Append the parts one after the other, then mark the ledger entry as done."""
 
         def over(error: QueueError | None) -> None:
             if error is not None:
                 self._end(entry.query, entry.batch, None, error)
             else:
-                self._settle(entry, is_first=is_first)
+                self._mark_done(entry, is_first=is_first)
 
-        ByParts(parts, self._aside, self._publish, over).begin()
+        DoubleBuffer(parts, self._run_in_thread, self._publish, over).start()
 
     def _publish(self, records: list[NewRecord], done: Done) -> None:
-        def told(_: Any, error: QueueError | None) -> None:
-            if error is not None or len(records) <= MOST_PER_APPEND:
+        def on_appended(_: Any, error: QueueError | None) -> None:
+            if error is not None or len(records) <= MAX_PER_APPEND:
                 done(None, error)
             else:
-                self._publish(records[MOST_PER_APPEND:], done)
+                self._publish(records[MAX_PER_APPEND:], done)
 
         try:
             if self.topics is None:
                 raise Unavailable("this server has no topics", field="target")
-            self.topics.publish(records[:MOST_PER_APPEND], told)
+            self.topics.publish(records[:MAX_PER_APPEND], on_appended)
         except QueueError as error:
             done(None, error)
 
-    def _settle(self, entry: Entry, *, is_first: bool) -> None:
-        done = entry._replace(step=Step.DONE, stages=())
-        self._desk.submit(
+    def _mark_done(self, entry: BatchEntry, *, is_first: bool) -> None:
+        done = entry._replace(step=BatchState.DONE, stages=())
+        self._committer.submit(
             lambda transaction: write(transaction, done),
             lambda _, error: self._end(entry.query, entry.batch, (done, is_first), error),
         )
 
-    def _end(self, query: str, batch: int, result: tuple[Entry, bool] | None, error: QueueError | None) -> None:
+    def _end(self, query: str, batch: int, result: tuple[BatchEntry, bool] | None, error: QueueError | None) -> None:
         waiting = self._under_way.pop((query, batch), [])
         if error is None:
-            self._aside(partial(self._drop, query, batch), _ignore)
+            self._run_in_thread(partial(self._drop, query, batch), _ignore)
         for number, done in enumerate(waiting):
             entry_first = None if result is None else (result[0], result[1] and number == 0)
             done(entry_first, error)
@@ -299,7 +321,7 @@ def _check_fit(
     if largest > policy.max_body and not any_size:
         raise TooLarge(f"{largest} bytes, queue {queue!r} takes {policy.max_body}", field="value")
     if policy.quota.is_set:
-        make_room(transaction, policy, queue, newcomers(transaction, policy, queue, envelopes), now)
+        enforce_quota(transaction, policy, queue, added_load(transaction, policy, queue, envelopes), now)
 
 
 def _ignore(value: Any, error: QueueError | None) -> None:

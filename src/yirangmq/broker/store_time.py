@@ -3,7 +3,7 @@
 Every stored instant is in store time (docs/decisions/0021-store-time.md). While the machine runs, store time is the
 time since boot plus an offset. The offset is recorded in the store, so that all processes of a boot use the same
 offset, even if the wall clock is set. After a reboot store time advances by as much as the wall clock advanced. It
-never steps back, and does not advance at all if that would be more than ``MOST_OFF_MS``.
+never steps back, and does not advance at all if that would be more than ``MAX_OFF_MS``.
 
 The record is read when a store is opened or a node becomes active. Commits renew it about every ``RECORD_MS``.
 Committer's thread only."""
@@ -14,21 +14,21 @@ from typing import NamedTuple
 
 from yirangmq.clock import SystemClock, boot_id
 from yirangmq.core.errors import QueueError
-from yirangmq.core.message import Envelope, Failure, Message
+from yirangmq.core.message import Envelope, Message, MessageFailure
 from yirangmq.core.ports import Clock, Store, Transaction
 
 NOTE = "clock"
 """Key of the store note that holds the record."""
 RECORD_MS = 60_000
 """Interval between renewals of the record, in ms. A renewal is part of a commit that happens anyway."""
-MOST_OFF_MS = 366 * 24 * 3_600_000
+MAX_OFF_MS = 366 * 24 * 3_600_000
 """Longest plausible time that a machine was off, in ms (366 days). A larger advance of the wall clock is ignored."""
 
 
 # -- offset from the time since boot -----------------------------------------------------------------------------------
 
 
-class Record(NamedTuple):
+class StoreTimeRecord(NamedTuple):
     """Recorded offset of store time.
 
     ``boot`` identifies the boot (``clock.boot_id``). ``offset_ms`` is store time minus the time since that boot.
@@ -40,24 +40,24 @@ class Record(NamedTuple):
     wall_ms: int
 
 
-def resumed(record: Record | None, boot: str, boot_ms: int, wall_ms: int) -> int:
+def resumed(record: StoreTimeRecord | None, boot: str, boot_ms: int, wall_ms: int) -> int:
     """Return the offset of store time from the time since boot, in ms.
 
     In the boot of the record it is the recorded offset. In another boot store time continues from the record, advanced
     by as much as the wall clock advanced since. It does not advance if the wall clock is behind the record or
-    implausibly far ahead (``MOST_OFF_MS``). Without a record store time starts at the wall clock."""
+    implausibly far ahead (``MAX_OFF_MS``). Without a record store time starts at the wall clock."""
     if record is None:
         return wall_ms - boot_ms
     if boot and boot == record.boot and boot_ms + record.offset_ms >= record.store_ms:
         return record.offset_ms
     off = wall_ms - record.wall_ms
-    return record.store_ms + (off if 0 <= off <= MOST_OFF_MS else 0) - boot_ms
+    return record.store_ms + (off if 0 <= off <= MAX_OFF_MS else 0) - boot_ms
 
 
 # -- wall-clock time of stored instants --------------------------------------------------------------------------------
 
 
-def shown_message(message: Message, ahead: int) -> Message:
+def message_in_wall_time(message: Message, ahead: int) -> Message:
     """Convert the instants of a message to wall-clock time, which is ``ahead`` ms ahead of store time."""
     return message._replace(
         due_at=_shown(message.due_at, ahead),
@@ -66,7 +66,7 @@ def shown_message(message: Message, ahead: int) -> Message:
     )
 
 
-def shown_envelope(envelope: Envelope, ahead: int) -> Envelope:
+def envelope_in_wall_time(envelope: Envelope, ahead: int) -> Envelope:
     return envelope._replace(
         published_at=_shown(envelope.published_at, ahead),
         available_at=_shown(envelope.available_at, ahead),
@@ -74,7 +74,7 @@ def shown_envelope(envelope: Envelope, ahead: int) -> Envelope:
     )
 
 
-def shown_failure(failure: Failure, ahead: int) -> Failure:
+def failure_in_wall_time(failure: MessageFailure, ahead: int) -> MessageFailure:
     return failure._replace(failed_at=_shown(failure.failed_at, ahead))
 
 
@@ -102,7 +102,7 @@ class StoreTime:
         self._is_agreed = False
         """True once the record in the store belongs to this boot and the clock uses its offset."""
         self.record_at = NEVER if self._clock is None else 0
-        """Store time from which the next commit renews the record by ``keep``."""
+        """Store time from which the next commit renews the record by ``renew_record``."""
 
     def resume(self, transaction: Transaction) -> None:
         """Set the clock from the record. Nothing is written; the next commit records this boot."""
@@ -117,7 +117,7 @@ class StoreTime:
         if self._clock is not None:
             self.record_at = 0
 
-    def keep(self, transaction: Transaction) -> None:
+    def renew_record(self, transaction: Transaction) -> None:
         """Renew the record, as part of a commit."""
         clock = self._clock
         if clock is None:
@@ -128,7 +128,7 @@ class StoreTime:
             clock.resume(clock.wall_ms() - clock.boot_ms)
         now = clock.now_ms()
         self.record_at = now + RECORD_MS  # set first: if the commit fails, its repetition does not write the record
-        transaction.set_note(NOTE, write_record(Record(self._boot, clock.offset_ms, now, clock.wall_ms())))
+        transaction.set_note(NOTE, write_record(StoreTimeRecord(self._boot, clock.offset_ms, now, clock.wall_ms())))
 
     def _agree(self, transaction: Transaction, clock: SystemClock) -> None:
         """Adopt the offset that another process of this boot has recorded before this one, if any."""
@@ -153,19 +153,21 @@ def _is_unused(transaction: Transaction) -> bool:
     return transaction.next_due() is None and not transaction.totals().published
 
 
-def read_record(transaction: Transaction) -> Record | None:
+def read_record(transaction: Transaction) -> StoreTimeRecord | None:
     """Return the record, or None if there is none or it cannot be parsed. Store time then starts at the wall clock."""
     text = transaction.note(NOTE)
     if text is None:
         return None
     try:
         known = json.loads(text)
-        return Record(str(known["bootId"]), int(known["offsetMs"]), int(known["storeTimeMs"]), int(known["wallTimeMs"]))
+        return StoreTimeRecord(
+            str(known["bootId"]), int(known["offsetMs"]), int(known["storeTimeMs"]), int(known["wallTimeMs"])
+        )
     except (KeyError, TypeError, ValueError):
         return None
 
 
-def write_record(record: Record) -> str:
+def write_record(record: StoreTimeRecord) -> str:
     document = {
         "bootId": record.boot,
         "offsetMs": record.offset_ms,

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from yirangmq.core import validation
 from yirangmq.core.errors import BadInput
 from yirangmq.core.message import split_lease_id
-from yirangmq.core.ports import Store, Stored, Transaction
+from yirangmq.core.ports import AddResult, Store, Transaction
 from yirangmq.core.states import State
-from yirangmq.format.delivery import Delivery, Leased, lease_ids
+from yirangmq.format.delivery import HasLeaseId, MessageDelivery, lease_ids
 
 if TYPE_CHECKING:
     from yirangmq.broker.queues import Queues
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 # -- sender ------------------------------------------------------------------------------------------------------------
 
 
-class Sender:
+class EmbeddedSender:
     """Publishes message by message to a queue. Each message is durable when ``send`` returns."""
 
-    def __init__(self, queues: "Queues", queue: str, told: Callable[[Stored], object] | None) -> None:
-        validation.check_told(told)
+    def __init__(self, queues: "Queues", queue: str, on_receipt: Callable[[AddResult], object] | None) -> None:
+        validation.check_callback(on_receipt)
         self._queues = queues
         self._queue = queue
-        self._told = told
+        self._on_receipt = on_receipt
         self._is_closed = False
 
     def send(self, message: object) -> str:
@@ -43,8 +43,8 @@ class Sender:
         if self._is_closed:
             raise BadInput("closed; make another one", field="sender")
         receipt = self._queues.publish(self._queue, message)
-        if self._told is not None:
-            self._told(receipt)
+        if self._on_receipt is not None:
+            self._on_receipt(receipt)
         return receipt.id
 
     def settle(self) -> None:
@@ -54,7 +54,7 @@ class Sender:
         """Refuse further messages."""
         self._is_closed = True
 
-    def __enter__(self) -> "Sender":
+    def __enter__(self) -> "EmbeddedSender":
         return self
 
     def __exit__(
@@ -66,7 +66,7 @@ class Sender:
 # -- wake-up -----------------------------------------------------------------------------------------------------------
 
 
-class Waiters:
+class ChangeNotifier:
     """Wakes threads that wait for a change of the store, by this process or another. Thread-safe.
 
     A single waiting thread at a time listens to the store for changes by other processes and wakes all others."""
@@ -82,7 +82,7 @@ class Waiters:
         """Count of changes. Read it before a look into the queue; pass it to ``wait`` if the queue was empty."""
         return self._generation
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """Wake all waiting threads after a change by this process."""
         with self._news:
             self._generation += 1
@@ -110,13 +110,13 @@ class Waiters:
 
 # -- subscription ------------------------------------------------------------------------------------------------------
 
-MOST_AT_ONCE = 256
+MAX_PER_LEASE = 256
 """Upper bound of messages leased per commit, so that other consumers are served too."""
 FOREVER = 10.0 * 366 * 86400
 """Ten years, in seconds: ``idle`` of a subscription without a limit."""
 
 
-class Terms(NamedTuple):
+class EmbeddedSubscriptionOptions(NamedTuple):
     """Options of a subscription. ``lease_seconds`` and ``idle`` are in seconds."""
 
     queue: str
@@ -131,14 +131,20 @@ class Subscription:
 
     It ends when it is closed, or after ``idle`` seconds without a message."""
 
-    def __init__(self, queues: "Queues", waiters: Waiters, seconds_to_due: Callable[[], float], terms: Terms) -> None:
+    def __init__(
+        self,
+        queues: "Queues",
+        waiters: ChangeNotifier,
+        seconds_to_due: Callable[[], float],
+        terms: EmbeddedSubscriptionOptions,
+    ) -> None:
         self._queues = queues
         self._waiters = waiters
         self._seconds_to_due = seconds_to_due
         self._terms = terms
         self._taking = threading.Lock()
         self._held: list[str] = []
-        self._ready: deque[Delivery] = deque()
+        self._ready: deque[MessageDelivery] = deque()
         self._is_over = False
 
     # -- leasing ----------------------------------------------------------------------------------------------------
@@ -146,13 +152,13 @@ class Subscription:
     def __iter__(self) -> "Subscription":
         return self
 
-    def __next__(self) -> Delivery:
+    def __next__(self) -> MessageDelivery:
         delivery = self.next()
         if delivery is None:
             raise StopIteration
         return delivery
 
-    def next(self, wait: float | None = None) -> Delivery | None:
+    def next(self, wait: float | None = None) -> MessageDelivery | None:
         """Return the next message, or None if none arrived within ``wait`` seconds (default: ``idle``) or if closed."""
         while True:
             try:
@@ -163,12 +169,12 @@ class Subscription:
                 return None
             self._ready.extend(batch)
 
-    def batches(self) -> Iterator[list[Delivery]]:
+    def batches(self) -> Iterator[list[MessageDelivery]]:
         """Iterate over batches, each the messages leased by one commit: the fastest way to lease and settle many."""
         while batch := self.next_batch():
             yield batch
 
-    def next_batch(self, wait: float | None = None) -> list[Delivery]:
+    def next_batch(self, wait: float | None = None) -> list[MessageDelivery]:
         """Return the messages of the next commit; none if none arrived within ``wait`` seconds, or if closed."""
         if not self._ready:
             return self._fetch(wait)
@@ -176,7 +182,7 @@ class Subscription:
         self._ready.clear()
         return batch
 
-    def _fetch(self, wait: float | None) -> list[Delivery]:
+    def _fetch(self, wait: float | None) -> list[MessageDelivery]:
         idle = FOREVER if self._terms.idle is None else self._terms.idle
         with self._taking:
             until = time.monotonic() + (idle if wait is None else wait)
@@ -189,14 +195,14 @@ class Subscription:
                 self._waiters.wait(seen, min(left, self._seconds_to_due()))
         return []
 
-    def _leased(self) -> list[Delivery]:
+    def _leased(self) -> list[MessageDelivery]:
         if len(self._held) >= self._terms.credit:
             self._held = self._queues.read(self._still_held)
-        room = min(self._terms.credit - len(self._held), MOST_AT_ONCE)
-        if room <= 0:
+        capacity = min(self._terms.credit - len(self._held), MAX_PER_LEASE)
+        if capacity <= 0:
             return []
         queue, _, seconds, consumer, _ = self._terms
-        batch = self._queues.lease(queue, room, lease_seconds=seconds, consumer=consumer)
+        batch = self._queues.lease(queue, capacity, lease_seconds=seconds, consumer=consumer)
         self._held += [delivery.lease_id for delivery in batch]
         return batch
 
@@ -216,7 +222,7 @@ class Subscription:
 
     # -- settling and closing ---------------------------------------------------------------------------------------
 
-    def ack_nowait(self, deliveries: Leased | Sequence[Leased]) -> None:
+    def ack_nowait(self, deliveries: HasLeaseId | Sequence[HasLeaseId]) -> None:
         """Acknowledge messages. The client's method does not wait for the response; this one returns when durable."""
         self._queues.ack(lease_ids(deliveries))
 
@@ -226,7 +232,7 @@ class Subscription:
     def close(self) -> None:
         """Stop leasing, and release messages that were fetched but not returned to the caller."""
         self._is_over = True
-        self._waiters.ring()
+        self._waiters.notify()
         with self._taking:
             unread = [delivery.lease_id for delivery in self._ready]
             self._ready.clear()

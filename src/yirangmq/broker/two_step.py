@@ -10,53 +10,53 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from yirangmq.broker.admission.admission import Admitted
-from yirangmq.broker.operations import Verbs
+from yirangmq.broker.operations import QueueOperations
 from yirangmq.broker.quota import check_growth, check_new_queues
-from yirangmq.broker.selection import MOST_SWEEPS, Damage
+from yirangmq.broker.selection import MAX_SWEEPS, IntegrityCheck
 from yirangmq.broker.settle import Results
 from yirangmq.core import transitions, validation
 from yirangmq.core.dispatch import BY_NAME
 from yirangmq.core.errors import NotFound, QueueError, TooLarge
-from yirangmq.core.events import Steered
+from yirangmq.core.events import QueueChanged
 from yirangmq.core.message import RANK_LAST, Counts, Envelope, Message, Reason, new_envelope, new_message
-from yirangmq.core.policy import Load, QueuePolicy
-from yirangmq.core.ports import Change, Clock, Stored, Transaction, new_change
+from yirangmq.core.policy import MessageLoad, QueuePolicy
+from yirangmq.core.ports import AddResult, Change, Clock, Transaction, new_change
 from yirangmq.core.states import State
-from yirangmq.format.envelope import stamped, with_content
+from yirangmq.format.envelope import with_content, with_timestamp
 
 # -- producer: draft and content ---------------------------------------------------------------------------------------
 
-OURS = '{"retry":{"limit":null},"dlq":{"retentionDays":3660},"archive":{"enabled":false}}'
+HTTP_QUEUE_POLICY = '{"retry":{"limit":null},"dlq":{"retentionDays":3660},"archive":{"enabled":false}}'
 """Policy of a queue whose first message is a draft, as the HTTP queue's documentation describes queues.
 
 Retries are unlimited, dead letters stay for 10 years (3,660 days), and completed messages are not archived."""
 
 
-class Content(NamedTuple):
+class MessageContent(NamedTuple):
     """Content of a message: a media type ("" if none) and bytes."""
 
     type: str
     body: bytes
 
 
-class Writing(NamedTuple):
+class ContentChange(NamedTuple):
     """A content change: the stored message, with its envelope before and after."""
 
-    card: Message
+    row: Message
     old: Envelope
     new: Envelope
     admitted: Admitted | None = None
 
     @property
     def is_draft(self) -> bool:
-        return self.card.state is State.DRAFT
+        return self.row.state is State.DRAFT
 
 
 class Drafts:
-    """Producer side: drafts and their content. Used by one thread at a time, like ``Verbs``."""
+    """Producer side: drafts and their content. Used by one thread at a time, like ``QueueOperations``."""
 
-    def __init__(self, verbs: Verbs, clock: Clock) -> None:
-        self._verbs = verbs
+    def __init__(self, operations: QueueOperations, clock: Clock) -> None:
+        self._operations = operations
         self._clock = clock
 
     def draft(
@@ -66,60 +66,60 @@ class Drafts:
 
         ``namespace`` is the queue's name in the HTTP queue if that name is too long for a queue name."""
         now = self._clock.now_ms()
-        check_new_queues(transaction, [queue], self._verbs.defaults.max_queues)
+        check_new_queues(transaction, [queue], self._operations.defaults.max_queues)
         self._found(transaction, queue, namespace)
-        until = now + self._verbs.defaults.draft_in(transaction.policy(queue))
+        until = now + self._operations.defaults.draft_in(transaction.policy(queue))
         members = [(queue, id, rank, now, now, 0, None, _header(rank), b"", False, 0, 0) for id, rank in drafts]
         new = [new_envelope(one) for one in members]
         ahead = self._clock.ahead_ms()
-        transaction.add([stamped(one, ahead) for one in new] if ahead else new, now, now, until)
+        transaction.add([with_timestamp(one, ahead) for one in new] if ahead else new, now, now, until)
 
     def _found(self, transaction: Transaction, queue: str, namespace: str) -> None:
-        """Give a queue that does not exist yet the policy ``OURS``, and record its namespace."""
+        """Give a queue that does not exist yet the policy ``HTTP_QUEUE_POLICY``, and record its namespace."""
         if transaction.policy(queue).retry.limit is None:
             return
         if transaction.policy_text(queue) is None and not any(transaction.counts(queue)):
-            transaction.set_policy(queue, OURS)
+            transaction.set_policy(queue, HTTP_QUEUE_POLICY)
             if namespace:
                 transaction.set_note(note_of(queue), namespace)
 
-    def set(self, transaction: Transaction, queue: str, contents: Sequence[tuple[str, Content]]) -> Results:
+    def set(self, transaction: Transaction, queue: str, contents: Sequence[tuple[str, MessageContent]]) -> Results:
         """Set contents by message id. Each has its own result.
 
         A draft becomes a message. A message that was not delivered yet gets the new content and keeps its place."""
         policy = transaction.policy(queue)
-        chain = self._verbs.defaults.chain_in(policy, queue)
+        chain = self._operations.defaults.chain_in(policy, queue)
         if chain is not None:
             self._clear(transaction, queue, contents)
-        is_simple = not (self._verbs.defaults.unique_in(policy) or policy.quota.is_set)
+        is_simple = not (self._operations.defaults.unique_in(policy) or policy.quota.is_set)
         if is_simple and not (chain is not None and chain.hooks) and len({id for id, _ in contents}) == len(contents):
             return self._set(transaction, queue, contents)
         return [error for one in contents for error in self._set(transaction, queue, [one])]
 
-    def _clear(self, transaction: Transaction, queue: str, contents: Sequence[tuple[str, Content]]) -> None:
-        """Raise ``Uncleared`` before any write if the processor must check contents outside the transaction."""
+    def _clear(self, transaction: Transaction, queue: str, contents: Sequence[tuple[str, MessageContent]]) -> None:
+        """Raise ``NeedsCheck`` before any write if the processor must check contents outside the transaction."""
         ids = [id for id in dict.fromkeys(id for id, _ in contents) if validation.IDENTIFIER.fullmatch(id)]
-        cards = [card for card in transaction.by_id(queue, ids) if card is not None and card.body]
-        old = {envelope.id: envelope for envelope in transaction.envelopes(cards) if envelope is not None}
+        rows = [row for row in transaction.by_id(queue, ids) if row is not None and row.body]
+        old = {envelope.id: envelope for envelope in transaction.envelopes(rows) if envelope is not None}
         coming = [with_content(old[id], *content) for id, content in contents if id in old]
-        self._verbs.gate.clear(transaction, queue, coming)
+        self._operations.admission.clear(transaction, queue, coming)
 
-    def _set(self, transaction: Transaction, queue: str, contents: Sequence[tuple[str, Content]]) -> Results:
+    def _set(self, transaction: Transaction, queue: str, contents: Sequence[tuple[str, MessageContent]]) -> Results:
         """Set contents of distinct messages; of a single one if the queue's messages depend on each other."""
         now = self._clock.now_ms()
         policy = transaction.policy(queue)
-        defaults = self._verbs.defaults
+        defaults = self._operations.defaults
         most = defaults.set_body_in(policy)
         is_passed = defaults.chain_in(policy, queue) is not None
         is_checked = defaults.unique_in(policy) or policy.quota.is_set
-        cards = cards_of(self._verbs, transaction, queue, [id for id, _ in contents], now)
-        envelopes = iter(transaction.envelopes([card for card in cards.values() if card is not None]))
+        rows = messages_by_id(self._operations, transaction, queue, [id for id, _ in contents], now)
+        envelopes = iter(transaction.envelopes([row for row in rows.values() if row is not None]))
         errors: Results = []
-        writings: list[Writing] = []
-        for (_, content), card in zip(contents, cards.values(), strict=True):
-            old = next(envelopes) if card is not None else None
+        writings: list[ContentChange] = []
+        for (_, content), row in zip(contents, rows.values(), strict=True):
+            old = next(envelopes) if row is not None else None
             try:
-                writing = _writing(card, old, content, most)
+                writing = _writing(row, old, content, most)
                 if is_passed:
                     writing = self._passed(transaction, policy, writing, now)
                 if is_checked:
@@ -133,74 +133,76 @@ class Drafts:
             self._write(transaction, policy, writings, now)
         return errors
 
-    def _passed(self, transaction: Transaction, policy: QueuePolicy, writing: Writing, now: int) -> Writing:
+    def _passed(self, transaction: Transaction, policy: QueuePolicy, writing: ContentChange, now: int) -> ContentChange:
         """Apply the queue's processor to the new content."""
-        queue = writing.card.queue
-        chain = self._verbs.defaults.chain_in(policy, queue)
+        queue = writing.row.queue
+        chain = self._operations.defaults.chain_in(policy, queue)
         if chain is None:
             return writing
-        admitted = self._verbs.admit(transaction, queue, chain, [writing.new], now)
+        admitted = self._operations.admit(transaction, queue, chain, [writing.new], now)
         return writing._replace(new=admitted.envelopes[0], admitted=admitted)
 
-    def _check(self, transaction: Transaction, policy: QueuePolicy, writing: Writing, now: int) -> None:
+    def _check(self, transaction: Transaction, policy: QueuePolicy, writing: ContentChange, now: int) -> None:
         """Check the rules that depend on the queue's other messages: unique payloads and quota."""
-        card, _, new, _ = writing
-        if self._verbs.defaults.unique_in(policy):
-            self._verbs.uniqueness.check(transaction, card, new.payload, now)
+        row, _, new, _ = writing
+        if self._operations.defaults.unique_in(policy):
+            self._operations.uniqueness.check(transaction, row, new.payload, now)
         if policy.quota.is_set:
             if writing.is_draft:
-                self._verbs.make_room(transaction, policy, card.queue, Load(1, new.size), now)
-            elif new.size > card.size:
-                check_growth(transaction, policy, card.queue, new.size - card.size)
+                self._operations.enforce_quota(transaction, policy, row.queue, MessageLoad(1, new.size), now)
+            elif new.size > row.size:
+                check_growth(transaction, policy, row.queue, new.size - row.size)
 
-    def _write(self, transaction: Transaction, policy: QueuePolicy, writings: Sequence[Writing], now: int) -> None:
-        transaction.rewrite([one.card for one in writings], [one.new for one in writings])
+    def _write(
+        self, transaction: Transaction, policy: QueuePolicy, writings: Sequence[ContentChange], now: int
+    ) -> None:
+        transaction.rewrite([one.row for one in writings], [one.new for one in writings])
         drafts = [one for one in writings if one.is_draft]
         if drafts:
             self._enter(transaction, policy, drafts, now)
-        uniqueness = self._verbs.uniqueness
-        if self._verbs.defaults.unique_in(policy):
+        uniqueness = self._operations.uniqueness
+        if self._operations.defaults.unique_in(policy):
             for one in writings:
                 before = None if one.is_draft else one.old.payload
-                uniqueness.rewritten(transaction, one.card, before, one.new.payload, now)
+                uniqueness.rewritten(transaction, one.row, before, one.new.payload, now)
         elif len(drafts) < len(writings):
-            uniqueness.spoil(transaction, writings[0].card.queue)
+            uniqueness.invalidate(transaction, writings[0].row.queue)
         for one in writings:
-            if one.admitted is not None and one.admitted.children:
-                receipt = Stored(one.card.seq, one.card.id, False)
-                self._verbs.bring_forth(transaction, one.admitted, [receipt], policy, now)
+            if one.admitted is not None and one.admitted.derived:
+                receipt = AddResult(one.row.seq, one.row.id, False)
+                self._operations.publish_derived(transaction, one.admitted, [receipt], policy, now)
 
-    def _enter(self, transaction: Transaction, policy: QueuePolicy, drafts: Sequence[Writing], now: int) -> None:
+    def _enter(self, transaction: Transaction, policy: QueuePolicy, drafts: Sequence[ContentChange], now: int) -> None:
         """Make drafts ready or delayed, in this order."""
-        verbs, queue = self._verbs, drafts[0].card.queue
+        operations, queue = self._operations, drafts[0].row.queue
         place = transaction.places(len(drafts))
         changes = []
-        for offset, (card, _, new, _) in enumerate(drafts):
-            *others, _ = card  # all but the size
+        for offset, (row, _, new, _) in enumerate(drafts):
+            *others, _ = row  # all but the size
             before = new_message((*others, new.size))
             changes.append(new_change((before, transitions.set_content(before, policy, now, place + offset), None)))
-        verbs.swap(transaction, changes, now)
-        verbs.touched.add(queue)
+        operations.swap(transaction, changes, now)
+        operations.touched.add(queue)
         sent = [new for _, _, new, _ in drafts]
-        verbs.happened.published(queue, sent, [len(new.payload) for new in sent], (), now)
+        operations.event_buffer.published(queue, sent, [len(new.payload) for new in sent], (), now)
 
 
 # -- lookup by message id ----------------------------------------------------------------------------------------------
 
 
-def cards_of(
-    verbs: Verbs, transaction: Transaction, queue: str, ids: Sequence[str], now: int
+def messages_by_id(
+    operations: QueueOperations, transaction: Transaction, queue: str, ids: Sequence[str], now: int
 ) -> dict[str, Message | None]:
     """Return messages by id, after due transitions are applied; None for an unknown or invalid id."""
     known = [id for id in dict.fromkeys(ids) if validation.IDENTIFIER.fullmatch(id)]
-    cards = transaction.by_id(queue, known)
-    for _ in range(MOST_SWEEPS):
-        if not any(card is not None and 0 < card.due_at <= now for card in cards):
+    rows = transaction.by_id(queue, known)
+    for _ in range(MAX_SWEEPS):
+        if not any(row is not None and 0 < row.due_at <= now for row in rows):
             break
-        if not verbs.sweep_once(transaction, now):
+        if not operations.sweep_once(transaction, now):
             break
-        cards = transaction.by_id(queue, known)
-    found = dict(zip(known, cards, strict=True))
+        rows = transaction.by_id(queue, known)
+    found = dict(zip(known, rows, strict=True))
     return found if len(found) == len(ids) else {id: found.get(id) for id in ids}
 
 
@@ -214,13 +216,13 @@ def _header(rank: int) -> str:
     return "" if rank == RANK_LAST else f'{{"attributes":{{"priority":{rank}}}}}'
 
 
-def _writing(card: Message | None, old: Envelope | None, content: Content, most: int) -> Writing:
+def _writing(row: Message | None, old: Envelope | None, content: MessageContent, most: int) -> ContentChange:
     if len(content.body) > most:
         raise TooLarge(f"{len(content.body)} bytes, this queue takes {most}", field="payload")
-    found = transitions.settable(card)
+    found = transitions.settable(row)
     if old is None:
-        raise NotFound(transitions.UNHEARD)
-    return Writing(found, old, with_content(old, content.type, content.body))
+        raise NotFound(transitions.NO_SUCH_MESSAGE)
+    return ContentChange(found, old, with_content(old, content.type, content.body))
 
 
 # -- consumer: claim, fetch, settle ------------------------------------------------------------------------------------
@@ -235,32 +237,33 @@ class Fetched(NamedTuple):
     envelope: Envelope
 
 
-class Orders:
-    """Consumer side: claim, fetch, and settling by message id. Used by one thread at a time, like ``Verbs``."""
+class ClaimOperations:
+    """Consumer side: claim, fetch, and settling by message id. Used by one thread at a time, like
+    ``QueueOperations``."""
 
-    def __init__(self, verbs: Verbs, clock: Clock) -> None:
-        self._verbs = verbs
+    def __init__(self, operations: QueueOperations, clock: Clock) -> None:
+        self._operations = operations
         self._clock = clock
-        self._damage = Damage(verbs)
+        self._damage = IntegrityCheck(operations)
 
     # -- delivery -------------------------------------------------------------------------------------------------
 
     def claim(self, transaction: Transaction, queue: str, limit: int) -> list[Message]:
         """Claim the first ready messages. Their content is fetched by id."""
         now = self._clock.now_ms()
-        limit = self._verbs.allowance(transaction, queue, limit, now)
+        limit = self._operations.allowance(transaction, queue, limit, now)
         dispatch = transaction.policy(queue).dispatch
         if dispatch is not None and dispatch.strategy in BY_NAME:
             return []  # the strategy assigns by consumer id, and a claim has none
         found = self._first(transaction, queue, limit, now) if limit else []
         if not found:
             return []
-        until = now + self._verbs.defaults.claim_in(transaction.policy(queue))
-        claimed = [transitions.claim(message, now, until, transitions.ORDERER) for message in found]
+        until = now + self._operations.defaults.claim_in(transaction.policy(queue))
+        claimed = [transitions.claim(message, now, until, transitions.MQ_CONSUMER) for message in found]
         transaction.swap([new_change((before, after, None)) for before, after in zip(found, claimed, strict=True)])
-        self._verbs.happened.claimed(queue, found, now)
+        self._operations.event_buffer.claimed(queue, found, now)
         if dispatch is not None:
-            self._verbs.happened.deliveries.begun(claimed)
+            self._operations.event_buffer.deliveries.delivery_started(claimed)
         return claimed
 
     def _first(self, transaction: Transaction, queue: str, limit: int, now: int) -> list[Message]:
@@ -268,58 +271,60 @@ class Orders:
 
         ``scan`` lists messages addressed to a single consumer after all others."""
         policy = transaction.policy(queue)
-        if not policy.schemas and not policy.is_ordered and not self._damage.is_looked_for(transaction, queue):
+        if not policy.schemas and not policy.is_ordered and not self._damage.is_enabled(transaction, queue):
             found = transaction.scan(queue, State.READY, limit).messages
             if not any(message.target or 0 < message.expires_at <= now for message in found):
                 return found
-        return [message for message, _ in self._verbs.offers.live(transaction, queue, limit, 0, now)]
+        return [message for message, _ in self._operations.selector.leasable(transaction, queue, limit, 0, now)]
 
     def unclaim(self, transaction: Transaction, claimed: Message) -> None:
         """Undo a claim whose reply could not be delivered, unless the message has changed since."""
-        [card] = transaction.by_seq([claimed.seq])
-        if card == claimed:
+        [row] = transaction.by_seq([claimed.seq])
+        if row == claimed:
             now = self._clock.now_ms()
-            self._verbs.swap(transaction, [Change(card, transitions.unclaim(card, now))], now)
-            self._verbs.touched.add(card.queue)
+            self._operations.swap(transaction, [Change(row, transitions.unclaim(row, now))], now)
+            self._operations.touched.add(row.queue)
 
     def fetch(self, transaction: Transaction, queue: str, ids: Sequence[str]) -> list[Fetched | QueueError]:
         """Lease the claimed messages, and return all of them with their content; others do not change."""
         now = self._clock.now_ms()
-        cards = cards_of(self._verbs, transaction, queue, ids, now)
-        until = now + self._verbs.defaults.active_in(transaction.policy(queue))
-        claimed = [card for card in cards.values() if card is not None and card.state is State.CLAIMED]
-        if claimed and self._damage.is_looked_for(transaction, queue):
+        rows = messages_by_id(self._operations, transaction, queue, ids, now)
+        until = now + self._operations.defaults.active_in(transaction.policy(queue))
+        claimed = [row for row in rows.values() if row is not None and row.state is State.CLAIMED]
+        if claimed and self._damage.is_enabled(transaction, queue):
             envelopes = zip(claimed, transaction.envelopes(claimed), strict=True)
-            heads = [(card, envelope) for card, envelope in envelopes if envelope is not None]
-            if self._damage.set_aside(transaction, queue, heads, now):
-                cards = cards_of(self._verbs, transaction, queue, ids, now)
-                claimed = [card for card in cards.values() if card is not None and card.state is State.CLAIMED]
-        started = {card.id: transitions.start(card, now, until) for card in claimed}
+            heads = [(row, envelope) for row, envelope in envelopes if envelope is not None]
+            if self._damage.quarantine(transaction, queue, heads, now):
+                rows = messages_by_id(self._operations, transaction, queue, ids, now)
+                claimed = [row for row in rows.values() if row is not None and row.state is State.CLAIMED]
+        started = {row.id: transitions.start(row, now, until) for row in claimed}
         if claimed:
-            transaction.swap([new_change((card, started[card.id], None)) for card in claimed])
-        return self._shown(transaction, ids, {**cards, **started})
+            transaction.swap([new_change((row, started[row.id], None)) for row in claimed])
+        return self._shown(transaction, ids, {**rows, **started})
 
-    def look(self, transaction: Transaction, queue: str, ids: Sequence[str]) -> list[Fetched | QueueError]:
+    def inspect(self, transaction: Transaction, queue: str, ids: Sequence[str]) -> list[Fetched | QueueError]:
         """Return messages with their content without changing them."""
-        return self._shown(transaction, ids, cards_of(self._verbs, transaction, queue, ids, self._clock.now_ms()))
+        return self._shown(
+            transaction, ids, messages_by_id(self._operations, transaction, queue, ids, self._clock.now_ms())
+        )
 
     def _shown(
-        self, transaction: Transaction, ids: Sequence[str], cards: Mapping[str, Message | None]
+        self, transaction: Transaction, ids: Sequence[str], rows: Mapping[str, Message | None]
     ) -> list[Fetched | QueueError]:
         found: dict[str, Fetched | QueueError] = {}
         readable: list[Message] = []
-        for id, card in cards.items():
+        for id, row in rows.items():
             try:
-                readable.append(transitions.readable(card))
+                readable.append(transitions.readable(row))
             except QueueError as error:
                 found[id] = error
-        is_checked = bool(readable) and self._damage.is_looked_for(transaction, readable[0].queue)
-        for card, envelope in zip(readable, transaction.envelopes(readable), strict=True):
+        is_checked = bool(readable) and self._damage.is_enabled(transaction, readable[0].queue)
+        for row, envelope in zip(readable, transaction.envelopes(readable), strict=True):
             if envelope is None:
-                found[card.id] = NotFound(transitions.UNHEARD)
+                found[row.id] = NotFound(transitions.NO_SUCH_MESSAGE)
                 continue
-            trouble = self._damage.error_of(transaction, card, envelope) if is_checked else None
-            found[card.id] = trouble or Fetched(card, envelope)
+            trouble = self._damage.error_of(transaction, row, envelope) if is_checked else None
+            found[row.id] = trouble or Fetched(row, envelope)
         return [found[id] for id in ids]
 
     # -- settling -------------------------------------------------------------------------------------------------
@@ -327,49 +332,49 @@ class Orders:
     def complete(self, transaction: Transaction, queue: str, ids: Sequence[str]) -> Results:
         now = self._clock.now_ms()
 
-        def decided(card: Message | None, policy: QueuePolicy) -> Change | None:
-            after = transitions.complete(card, policy, now)
-            return None if after is None or card is None else new_change((card, after, None))
+        def decided(row: Message | None, policy: QueuePolicy) -> Change | None:
+            after = transitions.complete(row, policy, now)
+            return None if after is None or row is None else new_change((row, after, None))
 
         errors, changes = self._settle(transaction, queue, ids, decided, now)
-        self._verbs.happened.settled("ack", changes, now)
-        self._verbs.tidy_after(transaction, len(changes), now)
+        self._operations.event_buffer.settled("ack", changes, now)
+        self._operations.prune_after(transaction, len(changes), now)
         return errors
 
     def fail(self, transaction: Transaction, queue: str, ids: Sequence[str]) -> Results:
         now = self._clock.now_ms()
 
-        def decided(card: Message | None, policy: QueuePolicy) -> Change | None:
-            outcome = transitions.fail_order(card, policy, now)
-            return None if outcome is None or card is None else Change(card, *outcome)
+        def decided(row: Message | None, policy: QueuePolicy) -> Change | None:
+            outcome = transitions.fail_by_id(row, policy, now)
+            return None if outcome is None or row is None else Change(row, *outcome)
 
         errors, changes = self._settle(transaction, queue, ids, decided, now)
-        self._verbs.happened.settled("nack", changes, now, Reason.HANDLER_ERROR)
+        self._operations.event_buffer.settled("nack", changes, now, Reason.HANDLER_ERROR)
         return errors
 
     def renew(self, transaction: Transaction, queue: str, ids: Sequence[str]) -> Results:
         now = self._clock.now_ms()
 
-        def decided(card: Message | None, policy: QueuePolicy) -> Change | None:
-            [failure] = transaction.failures([card]) if card is not None else [None]
-            after = transitions.renew(card, failure, now, transaction.places(1))
-            return None if after is None or card is None else Change(card, after)
+        def decided(row: Message | None, policy: QueuePolicy) -> Change | None:
+            [failure] = transaction.failures([row]) if row is not None else [None]
+            after = transitions.renew(row, failure, now, transaction.places(1))
+            return None if after is None or row is None else Change(row, after)
 
         errors, changes = self._settle(transaction, queue, ids, decided, now)
         if changes:
-            self._verbs.touched.add(queue)
-            self._verbs.happened.moved(State.READY, [change.before for change in changes])
+            self._operations.touched.add(queue)
+            self._operations.event_buffer.moved(State.READY, [change.before for change in changes])
         return errors
 
     def abandon(self, transaction: Transaction, queue: str, ids: Sequence[str]) -> Results:
         now = self._clock.now_ms()
 
-        def decided(card: Message | None, policy: QueuePolicy) -> Change | None:
-            after = transitions.abandon_order(card, policy, now)
-            return None if after is None or card is None else Change(card, after)
+        def decided(row: Message | None, policy: QueuePolicy) -> Change | None:
+            after = transitions.drop_by_id(row, policy, now)
+            return None if after is None or row is None else Change(row, after)
 
         errors, changes = self._settle(transaction, queue, ids, decided, now)
-        self._verbs.happened.dropped("asked", changes)
+        self._operations.event_buffer.dropped("asked", changes)
         return errors
 
     def _settle(
@@ -379,23 +384,23 @@ class Orders:
         policy = transaction.policy(queue)
         errors: dict[str, QueueError | None] = {}
         changes: list[Change] = []
-        for id, card in cards_of(self._verbs, transaction, queue, ids, now).items():
+        for id, row in messages_by_id(self._operations, transaction, queue, ids, now).items():
             try:
-                change = decided(card, policy)
+                change = decided(row, policy)
             except QueueError as error:
                 errors[id] = error
                 continue
             errors[id] = None
             if change is not None:
                 changes.append(change)
-        self._verbs.swap(transaction, changes, now)
+        self._operations.swap(transaction, changes, now)
         return [errors[id] for id in ids], changes
 
     # -- queues ---------------------------------------------------------------------------------------------------
 
     def stats(self, transaction: Transaction, queue: str) -> Counts:
         """Return the counts of a queue after due transitions are applied."""
-        self._verbs.pass_time(transaction, self._clock.now_ms())
+        self._operations.sweep_if_due(transaction, self._clock.now_ms())
         return transaction.counts(queue)
 
     def clear(self, transaction: Transaction, queue: str) -> None:
@@ -404,4 +409,4 @@ class Orders:
         transaction.delete_queue(queue)
         if text is not None:
             transaction.set_policy(queue, text)
-        self._verbs.happened.add(Steered(queue, "clear"))
+        self._operations.event_buffer.add(QueueChanged(queue, "clear"))

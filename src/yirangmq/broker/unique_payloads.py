@@ -14,7 +14,7 @@ from hashlib import sha256
 from yirangmq.core.errors import WrongState
 from yirangmq.core.message import Envelope, Message, queue_of
 from yirangmq.core.policy import Defaults
-from yirangmq.core.ports import Change, Stored, Transaction, before_of
+from yirangmq.core.ports import AddResult, Change, Transaction, before_of
 from yirangmq.core.states import State
 from yirangmq.format.envelope import RESERVED_KEYS
 
@@ -27,9 +27,9 @@ COMPARED = (
 """States in which a message occupies its payload.
 
 Indexing scans the states in this order, so that a message that is leased during the scan is found in a later state.
-``follow`` applies all other state changes."""
+``track`` applies all other state changes."""
 PER_PAGE = 200
-NOBODY: frozenset[int] = frozenset()
+NO_SEQS: frozenset[int] = frozenset()
 
 Holder = tuple[int, str]
 
@@ -38,7 +38,7 @@ def key_of(payload: bytes) -> str:
     return RESERVED_KEYS + sha256(payload).hexdigest()
 
 
-class Uniqueness:
+class UniquePayloadIndex:
     """Index of unique payloads of one store. Used inside transactions, by one thread at a time."""
 
     def __init__(self, defaults: Defaults) -> None:
@@ -49,7 +49,7 @@ class Uniqueness:
 
     def add(
         self, transaction: Transaction, queue: str, envelopes: Sequence[Envelope], now: int, dedup_until: int
-    ) -> list[Stored]:
+    ) -> list[AddResult]:
         """Like ``Transaction.add``, but an envelope with a known payload is a duplicate, also within the batch."""
         self._complete(transaction, queue, now)
         keys = [key_of(envelope.payload) for envelope in envelopes]
@@ -68,14 +68,14 @@ class Uniqueness:
         self._complete(transaction, queue, now)
         holder = self._holder(transaction, queue, key, now)
         if holder is not None and holder[0] == message.seq:
-            holder = self._heir(transaction, queue, key, message.seq, now)
+            holder = self._successor(transaction, queue, key, message.seq, now)
         if holder is not None:
             raise WrongState(f"message {holder[1]} has the same payload")
 
     def rewritten(self, transaction: Transaction, message: Message, old: bytes | None, new: bytes, now: int) -> None:
         """Replace the key of a message after a change of content. ``old`` is None if it had no content before."""
         if old is not None:
-            self._bequeath(transaction, message.queue, key_of(old), {message.seq}, now)
+            self._pass_key(transaction, message.queue, key_of(old), {message.seq}, now)
         transaction.hold_keys(message.queue, {key_of(new): (message.seq, message.id)}, FOREVER)
         self._mark(transaction, message.queue)
 
@@ -86,25 +86,25 @@ class Uniqueness:
 
     # -- state changes --------------------------------------------------------------------------------------------
 
-    def follow(self, transaction: Transaction, changes: Sequence[Change], now: int) -> None:
+    def track(self, transaction: Transaction, changes: Sequence[Change], now: int) -> None:
         """Release the keys of messages that reach a final state. Call it before the changes are swapped."""
         for queue in set(map(queue_of, map(before_of, changes))):
             if self._defaults.unique_in(transaction.policy(queue)):
                 own = [change for change in changes if change.before.queue == queue]
-                self._follow(transaction, queue, own, now)
+                self._track(transaction, queue, own, now)
 
-    def _follow(self, transaction: Transaction, queue: str, changes: Sequence[Change], now: int) -> None:
+    def _track(self, transaction: Transaction, queue: str, changes: Sequence[Change], now: int) -> None:
         gone = [old for old, new, _ in changes if old.state in COMPARED and new.state not in COMPARED]
         seqs = {message.seq for message in gone}
         for key in dict.fromkeys(key for key, _ in _keys(transaction, gone)):
-            self._bequeath(transaction, queue, key, seqs, now)
+            self._pass_key(transaction, queue, key, seqs, now)
         if queue in self._being_indexed:
             self._index(transaction, queue, [old for old, new, _ in changes if new.state in COMPARED], now)
 
     # -- index maintenance ----------------------------------------------------------------------------------------
 
-    def begin_index(self, queue: str) -> None:
-        """Start an index run: the caller then indexes all pages, and calls ``end_index`` or ``give_up_index``."""
+    def start_index(self, queue: str) -> None:
+        """Start an index run: the caller then indexes all pages, and calls ``end_index`` or ``abort_index``."""
         self._being_indexed.add(queue)
 
     def index_page(self, transaction: Transaction, queue: str, state: State, cursor: str, now: int) -> str:
@@ -117,11 +117,11 @@ class Uniqueness:
         self._being_indexed.discard(queue)
         self._mark(transaction, queue)
 
-    def give_up_index(self, queue: str) -> None:
+    def abort_index(self, queue: str) -> None:
         """Abort an index run. The next comparison indexes the queue again."""
         self._being_indexed.discard(queue)
 
-    def spoil(self, transaction: Transaction, queue: str) -> None:
+    def invalidate(self, transaction: Transaction, queue: str) -> None:
         """Invalidate the index, after content changed in a queue that is not unique."""
         transaction.free_keys(queue, [MARK])
 
@@ -159,11 +159,11 @@ class Uniqueness:
     def _holder(self, transaction: Transaction, queue: str, key: str, now: int) -> Holder | None:
         """Return the message that holds ``key``, after a check that it still has this payload and an indexed state."""
         [holder] = transaction.key_holders(queue, [key], now)
-        if holder is None or _is_true(transaction, queue, key, holder, NOBODY):
+        if holder is None or _is_true(transaction, queue, key, holder, NO_SEQS):
             return holder
-        return self._bequeath(transaction, queue, key, {holder[0]}, now)
+        return self._pass_key(transaction, queue, key, {holder[0]}, now)
 
-    def _heir(self, transaction: Transaction, queue: str, key: str, own: int, now: int) -> Holder | None:
+    def _successor(self, transaction: Transaction, queue: str, key: str, own: int, now: int) -> Holder | None:
         """Return a successor of the holder with this payload, other than ``own``."""
         for number in range(1, _last_heir(transaction, queue, key, now) + 1):
             [heir] = transaction.key_holders(queue, [_behind(key, number)], now)
@@ -171,7 +171,7 @@ class Uniqueness:
                 return heir
         return None
 
-    def _bequeath(
+    def _pass_key(
         self, transaction: Transaction, queue: str, key: str, leaving: Collection[int], now: int
     ) -> Holder | None:
         """If the holder is in ``leaving``, pass the key to its last valid successor. Return the new holder."""
@@ -203,10 +203,10 @@ def _keys(transaction: Transaction, messages: Sequence[Message]) -> list[tuple[s
 
 
 def _is_true(transaction: Transaction, queue: str, key: str, holder: Holder, without: Collection[int]) -> bool:
-    [card] = transaction.by_seq([holder[0]])
-    if card is None or card.seq in without or card.queue != queue or card.state not in COMPARED:
+    [row] = transaction.by_seq([holder[0]])
+    if row is None or row.seq in without or row.queue != queue or row.state not in COMPARED:
         return False
-    return [found for found, _ in _keys(transaction, [card])] == [key]
+    return [found for found, _ in _keys(transaction, [row])] == [key]
 
 
 def _behind(key: str, number: int) -> str:
@@ -230,9 +230,9 @@ def _last_heir(transaction: Transaction, queue: str, key: str, now: int) -> int:
     return low
 
 
-def _there(holder: Holder | None, twin: Stored | None) -> Stored:
+def _there(holder: Holder | None, twin: AddResult | None) -> AddResult:
     """Return the receipt of a duplicate: its original was stored before, or earlier in the same batch."""
     if holder is None:
         assert twin is not None
         return twin._replace(duplicate=True)
-    return Stored(*holder, True)
+    return AddResult(*holder, True)

@@ -1,7 +1,7 @@
 """Wait list of consumers, served inside a transaction: queue by queue, round-robin in order of arrival.
 
 A waiting consumer is a subscription with credit left or a lease request that found nothing yet. Each commit serves the
-queues where messages or consumers changed, and gives a consumer ``MOST_PER_TAKER`` messages at most. Queues with a
+queues where messages or consumers changed, and gives a consumer ``MAX_PER_WAITER`` messages at most. Queues with a
 strategy are served by ``broker.dispatch.dispatcher``. A queue that cannot be read, such as by a broken policy file,
 does not affect the others.
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice, takewhile
 from typing import Any, Protocol
 
-from yirangmq.broker.operations import Verbs
+from yirangmq.broker.operations import QueueOperations
 from yirangmq.broker.selection import targets
 from yirangmq.core import validation
 from yirangmq.core.errors import QueueError, StoreError
@@ -21,7 +21,7 @@ from yirangmq.core.ports import Clock, Transaction
 Serve = Callable[[Transaction, int], list[Any]]
 
 
-class Taker(Protocol):
+class Waiter(Protocol):
     """A waiting consumer: a subscription with credit left, or a lease request that found nothing yet."""
 
     queue: str
@@ -41,62 +41,62 @@ class Taker(Protocol):
         then released."""
 
 
-MOST_PER_TAKER = 1024
+MAX_PER_WAITER = 1024
 """Upper bound of messages per consumer and commit, so that other consumers are served too."""
-BYTES_PER_TAKER = 2 * 1024 * 1024
+MAX_BYTES_PER_WAITER = 2 * 1024 * 1024
 """Upper bound of payload and header bytes per consumer and commit; a single larger message is still delivered."""
-Served = list[tuple[Taker, Sequence[Any]]]
+Served = list[tuple[Waiter, Sequence[Any]]]
 """Consumers with the messages that each got."""
 
 
-class Serving:
+class WaitingConsumers:
     """Wait list of consumers by queue. Used on the committer's thread only."""
 
     def __init__(
         self,
-        verbs: Verbs,
+        operations: QueueOperations,
         clock: Clock,
         later: Callable[[float, Callable[[], None]], Any],
         plan: Callable[[], None],
     ) -> None:
-        self._verbs = verbs
+        self._operations = operations
         self._clock = clock
         self._later = later
         self._plan = plan
-        self.takers: dict[str, OrderedDict[Taker, None]] = {}
+        self.waiters: dict[str, OrderedDict[Waiter, None]] = {}
         """Waiting consumers by queue, the next one first."""
         self.due_queues: set[str] = set()
         """Queues to serve in the next commit: a consumer joined or has capacity again."""
 
     @property
-    def is_awaited(self) -> bool:
+    def has_waiters(self) -> bool:
         """True if a consumer waits. Thread-safe."""
-        return bool(self.takers)
+        return bool(self.waiters)
 
     # -- wait list ------------------------------------------------------------------------------------------------
 
-    def wait(self, taker: Taker) -> None:
-        self.takers.setdefault(taker.queue, OrderedDict())[taker] = None
-        self.due_queues.add(taker.queue)
+    def add_waiter(self, waiter: Waiter) -> None:
+        self.waiters.setdefault(waiter.queue, OrderedDict())[waiter] = None
+        self.due_queues.add(waiter.queue)
         self._plan()
 
-    def leave(self, taker: Taker) -> None:
-        line = self.takers.get(taker.queue)
-        if line is not None and taker in line:
-            del line[taker]
-            if taker.queue in self._verbs.dispatching.watched and line:
-                self.wake(taker.queue)  # messages assigned to this consumer may go to another now
+    def remove_waiter(self, waiter: Waiter) -> None:
+        line = self.waiters.get(waiter.queue)
+        if line is not None and waiter in line:
+            del line[waiter]
+            if waiter.queue in self._operations.dispatcher.watched and line:
+                self.wake(waiter.queue)  # messages assigned to this consumer may go to another now
             if not line:
-                del self.takers[taker.queue]
+                del self.waiters[waiter.queue]
 
     def wake(self, queue: str) -> None:
-        if queue in self.takers:
+        if queue in self.waiters:
             self.due_queues.add(queue)
             self._plan()
 
     def wake_all(self) -> None:
-        if self.takers:
-            self.due_queues.update(self.takers)
+        if self.waiters:
+            self.due_queues.update(self.waiters)
             self._plan()
 
     # -- inside a transaction -------------------------------------------------------------------------------------
@@ -104,12 +104,12 @@ class Serving:
     def serve(self, transaction: Transaction) -> Served:
         """Lease messages for waiting consumers, queue by queue, round-robin within a queue."""
         served: Served = []
-        queues = (self.due_queues | self._verbs.touched) & self.takers.keys()
+        queues = (self.due_queues | self._operations.touched) & self.waiters.keys()
         self.due_queues.clear()
-        self._verbs.touched.clear()
+        self._operations.touched.clear()
         for queue in queues:
-            line = self.takers[queue]
-            shared = self._share(transaction, queue, line)
+            line = self.waiters[queue]
+            shared = self._serve_by_strategy(transaction, queue, line)
             if shared is not None:
                 served += shared
                 continue
@@ -117,90 +117,94 @@ class Serving:
             while left > 0:
                 taken = self._serve_next(transaction, line, left)
                 if not taken:
-                    served += self._serve_alone(transaction, queue)
+                    served += self._serve_addressed(transaction, queue)
                     break
                 left -= len(taken)
-                served += [(taker, got) for taker, got in taken if got]
-                if len(taken[0][1]) == MOST_PER_TAKER:
+                served += [(waiter, got) for waiter, got in taken if got]
+                if len(taken[0][1]) == MAX_PER_WAITER:
                     self.due_queues.add(queue)
-        if self.due_queues or not self._verbs.touched.isdisjoint(self.takers):
+        if self.due_queues or not self._operations.touched.isdisjoint(self.waiters):
             self._plan()
         return served
 
-    def _share(self, transaction: Transaction, queue: str, line: "OrderedDict[Taker, None]") -> Served | None:
+    def _serve_by_strategy(
+        self, transaction: Transaction, queue: str, line: "OrderedDict[Waiter, None]"
+    ) -> Served | None:
         """Serve a queue by its dispatch strategy, which must see all consumers.
 
         Return None if the queue has none: its consumers are served in order of arrival."""
-        dispatching = self._verbs.dispatching
+        dispatcher = self._operations.dispatcher
         try:
-            dispatch = dispatching.shares(transaction, queue)
+            dispatch = dispatcher.shares(transaction, queue)
             if dispatch is None:
                 return None
             now = self._clock.now_ms()
-            served = dispatching.serve(transaction, queue, dispatch, line, now)
+            served = dispatcher.serve(transaction, queue, dispatch, line, now)
         except StoreError:
             raise
         except QueueError:
             return []
-        for taker, _ in served:
-            line.move_to_end(taker)
-        if queue in dispatching.again:
-            dispatching.again.discard(queue)
+        for waiter, _ in served:
+            line.move_to_end(waiter)
+        if queue in dispatcher.to_serve_again:
+            dispatcher.to_serve_again.discard(queue)
             self.due_queues.add(queue)
-        at = dispatching.wake_at.pop(queue, None)
+        at = dispatcher.wake_at.pop(queue, None)
         if at is not None:
             self._later(max(0.0, (at - now) / 1000), lambda: self.wake(queue))
         return served
 
-    def _serve_next(self, transaction: Transaction, line: "OrderedDict[Taker, None]", left: int) -> Served:
+    def _serve_next(self, transaction: Transaction, line: "OrderedDict[Waiter, None]", left: int) -> Served:
         """Serve the first consumer of the wait list and move it to the end.
 
         Return nothing if there is no message; the consumer then keeps its position. Of the ``left`` consumers not yet
         served, several may be served in one step."""
-        taker = next(iter(line))
-        wanted = min(taker.wants(), MOST_PER_TAKER)
+        waiter = next(iter(line))
+        wanted = min(waiter.wants(), MAX_PER_WAITER)
         if wanted <= 0:
-            taken: Served = [(taker, [])]
-        elif taker.serve is None:
-            got = self._lease_for(transaction, taker, wanted)
-            taken = [(taker, got)] if got else []
+            taken: Served = [(waiter, [])]
+        elif waiter.serve is None:
+            got = self._lease_for(transaction, waiter, wanted)
+            taken = [(waiter, got)] if got else []
         else:
-            taken = self._serve_alike(transaction, islice(line, min(left, MOST_PER_TAKER)), taker.serve)
+            taken = self._serve_batch(transaction, islice(line, min(left, MAX_PER_WAITER)), waiter.serve)
         for one, _ in taken:
             line.move_to_end(one)
         return taken
 
-    def _serve_alike(self, transaction: Transaction, takers: Iterator[Taker], serve: Serve) -> Served:
-        alike = list(takewhile(lambda taker: taker.serve is serve and taker.wants() > 0, takers))
+    def _serve_batch(self, transaction: Transaction, waiters: Iterator[Waiter], serve: Serve) -> Served:
+        alike = list(takewhile(lambda waiter: waiter.serve is serve and waiter.wants() > 0, waiters))
         try:
             got = serve(transaction, len(alike))
         except StoreError:
             raise
         except QueueError:
             got = []
-        return [(taker, [one]) for taker, one in zip(alike, got, strict=False)]
+        return [(waiter, [one]) for waiter, one in zip(alike, got, strict=False)]
 
-    def _serve_alone(self, transaction: Transaction, queue: str) -> Served:
+    def _serve_addressed(self, transaction: Transaction, queue: str) -> Served:
         """Serve messages addressed to a single consumer, when no other message is left."""
-        takers: dict[int, list[Taker]] = {}
-        for taker in self.takers[queue] if any(targets(transaction, queue)) else ():
-            if taker.serve is None:
-                takers.setdefault(validation.line_of(taker.consumer), []).append(taker)
-        looked_for = list(islice(targets(transaction, queue), len(takers)))
-        lines = takers if len(looked_for) == len(takers) else looked_for  # the smaller of the two
+        waiters: dict[int, list[Waiter]] = {}
+        for waiter in self.waiters[queue] if any(targets(transaction, queue)) else ():
+            if waiter.serve is None:
+                waiters.setdefault(validation.line_of(waiter.consumer), []).append(waiter)
+        looked_for = list(islice(targets(transaction, queue), len(waiters)))
+        lines = waiters if len(looked_for) == len(waiters) else looked_for  # the smaller of the two
         served: Served = []
-        for taker in [taker for line in lines for taker in takers.get(line, ())]:
-            wanted = min(taker.wants(), MOST_PER_TAKER)
-            got = self._lease_for(transaction, taker, wanted) if wanted > 0 else []
+        for waiter in [waiter for line in lines for waiter in waiters.get(line, ())]:
+            wanted = min(waiter.wants(), MAX_PER_WAITER)
+            got = self._lease_for(transaction, waiter, wanted) if wanted > 0 else []
             if got:
-                served.append((taker, got))
+                served.append((waiter, got))
         return served
 
-    def _lease_for(self, transaction: Transaction, taker: Taker, wanted: int) -> Sequence[Any]:
+    def _lease_for(self, transaction: Transaction, waiter: Waiter, wanted: int) -> Sequence[Any]:
         """Lease for one consumer. Return nothing if the queue cannot be read, such as by a broken policy file: other
         queues are not affected."""
         try:
-            return self._verbs.lease(transaction, taker.queue, wanted, taker.span_ms, taker.consumer, BYTES_PER_TAKER)
+            return self._operations.lease(
+                transaction, waiter.queue, wanted, waiter.span_ms, waiter.consumer, MAX_BYTES_PER_WAITER
+            )
         except StoreError:
             raise
         except QueueError:

@@ -109,21 +109,21 @@ def open_input(name: str, field: str = "file") -> AbstractContextManager[BinaryI
         raise BadInput(f"{name}: {error.strerror}", field=field) from None
 
 
-def read_input(name: str, most: int, field: str = "file") -> bytes:
+def read_input(name: str, max_bytes: int, field: str = "file") -> bytes:
     """Read a file, or stdin for ``-``, of at most ``most`` bytes; raise ``TooLarge`` beyond that."""
     with open_input(name, field) as stream:
         try:
-            text = stream.read(most + 1)
+            text = stream.read(max_bytes + 1)
         except OSError as error:
             raise BadInput(f"{name}: {error.strerror}", field=field) from None
-    if len(text) > most:
-        raise TooLarge(f"{name} has more than {most} bytes", field=field)
+    if len(text) > max_bytes:
+        raise TooLarge(f"{name} has more than {max_bytes} bytes", field=field)
     return text
 
 
-def read_json(name: str, most: int, field: str) -> Any:
+def read_json(name: str, max_bytes: int, field: str) -> Any:
     """Read a file, or stdin for ``-``, as one JSON document."""
-    text = read_input(name, most, field)
+    text = read_input(name, max_bytes, field)
     try:
         return loads(text)
     except BadInput as error:
@@ -141,21 +141,21 @@ def attribute(text: str) -> tuple[str, Any]:
         return name, value
 
 
-def counted(number: int, thing: str) -> str:
+def count_text(number: int, thing: str) -> str:
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
-def moment(milliseconds: int) -> str | None:
+def format_instant(milliseconds: int) -> str | None:
     """Format an instant for people: in UTC, to the second. Return None for 0."""
-    return brief(iso(milliseconds)) if milliseconds else None
+    return shorten_instant(iso(milliseconds)) if milliseconds else None
 
 
-def brief(instant: str) -> str:
+def shorten_instant(instant: str) -> str:
     """Format an ISO 8601 instant for people: in UTC, to the second."""
     return instant[:19].replace("T", " ") + "Z"
 
 
-def span(seconds: float | None) -> str | None:
+def format_duration(seconds: float | None) -> str | None:
     """Format a duration for people, as its two largest units."""
     if seconds is None:
         return None

@@ -15,8 +15,11 @@ from yirangmq.core.errors import BadInput
 from yirangmq.core.validation import nearest
 
 Run = Callable[[argparse.Namespace, Screen], int]
-LINE = 90
-NUMBERS = {"invalid int value:": "must be a whole number, not", "invalid float value:": "must be a number, not"}
+HELP_WIDTH = 90
+ARGPARSE_PHRASES = {
+    "invalid int value:": "must be a whole number, not",
+    "invalid float value:": "must be a number, not",
+}
 """Error texts of argparse, and the texts that replace them."""
 STDOUT = 1
 NO_TERMINAL = 80
@@ -48,7 +51,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(formatter_class=Formatter, allow_abbrev=False, **settings)
 
     def error(self, message: str) -> NoReturn:
-        for said, meant in NUMBERS.items():
+        for said, meant in ARGPARSE_PHRASES.items():
             message = message.replace(said, meant)
         raise BadInput(f"{message}; see '{self.prog} --help'")
 
@@ -97,7 +100,7 @@ class Command:
     """True if ``options`` adds ``--json``; for other commands ``configure`` adds it."""
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
-        parser.description = filled(self.about)
+        parser.description = wrap_text(self.about)
         parser.epilog = epilog(self.examples)
         if self.options is not None:
             self.options(parser)
@@ -111,9 +114,9 @@ class Command:
                 command.configure(inner.add_parser(name, help=summary))
 
 
-def filled(text: str) -> str:
-    """Wrap each paragraph to ``LINE`` columns."""
-    return "\n\n".join(textwrap.fill(part, LINE) for part in text.split("\n\n"))
+def wrap_text(text: str) -> str:
+    """Wrap each paragraph to ``HELP_WIDTH`` columns."""
+    return "\n\n".join(textwrap.fill(part, HELP_WIDTH) for part in text.split("\n\n"))
 
 
 def epilog(examples: tuple[tuple[str, str], ...]) -> str:

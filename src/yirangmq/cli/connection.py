@@ -14,24 +14,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import yirangmq
-from yirangmq.broker.dead_letters import DeadLetters, Moved
+from yirangmq.broker.dead_letters import DeadLetters, MoveResult
 from yirangmq.broker.queues import Queues
 from yirangmq.cli.output import Screen
 from yirangmq.client.address import SCHEMES as ADDRESSES
 from yirangmq.clock import SystemClock
 from yirangmq.core.errors import BadInput, NotFound, StoreReadOnly, Unavailable
-from yirangmq.core.message import Counts, Envelope, Failure, Message
+from yirangmq.core.message import Counts, Envelope, Message, MessageFailure
 from yirangmq.core.policy import QueuePolicy, read_policy
 from yirangmq.core.ports import Finding, Page, Transaction
 from yirangmq.core.setting_types import module_names
 from yirangmq.core.states import State
 from yirangmq.fsio.atomic_file import make_folder
-from yirangmq.stores.lock import lock_path, who_serves
+from yirangmq.stores.lock import find_holder, lock_path
 from yirangmq.stores.open import SCHEMES
 
 if TYPE_CHECKING:
     from yirangmq.client.sync_client import Client
-    from yirangmq.wire.messages import Parts
+    from yirangmq.wire.messages import ViewParts
 
 
 # -- server behind the interface of a store ----------------------------------------------------------------------------
@@ -45,12 +45,12 @@ SERVER_TIMEOUT = 30.0
 such as a redrive of a million dead letters, continues as long as the server answers pings."""
 SERVER_TIMEOUT_OF_MANY = 60.0
 """Silence timeout with more than one address, in seconds; long enough for a takeover."""
-LONGEST_SERVER_TIMEOUT = 86_400.0
-MOST_PER_CALL = 10_000
+MAX_SERVER_TIMEOUT = 86_400.0
+MAX_PER_CALL = 10_000
 NEEDS_FILES = "this needs the files of the store: run it on the server's machine, with --db or --path"
 
 
-class Contact(NamedTuple):
+class ConnectionOptions(NamedTuple):
     """Connection options of a command, from its flags and the environment: token, TLS files, silence timeout."""
 
     token: str = ""
@@ -61,7 +61,7 @@ class Contact(NamedTuple):
     """Silence timeout in seconds. None: the default for the number of addresses."""
 
 
-def contact_of(args: argparse.Namespace, env: Mapping[str, str]) -> Contact:
+def read_connection_options(args: argparse.Namespace, env: Mapping[str, str]) -> ConnectionOptions:
     ca, cert, key = (
         getattr(args, option, None) or env.get(variable, "")
         for option, variable in (("ca", "YIRANGMQ_CA"), ("cert", "YIRANGMQ_CERT"), ("tls_key", "YIRANGMQ_KEY"))
@@ -74,32 +74,32 @@ def contact_of(args: argparse.Namespace, env: Mapping[str, str]) -> Contact:
             silence = float(text)
         except ValueError:
             raise BadInput(f"must be a number of seconds, not {text!r}", field=field) from None
-    if silence is not None and not 0 < silence <= LONGEST_SERVER_TIMEOUT:
-        raise BadInput(f"must be above 0 and at most {LONGEST_SERVER_TIMEOUT:g} seconds", field=field)
-    return Contact(env.get("YIRANGMQ_TOKEN", ""), ca, cert, key, silence)
+    if silence is not None and not 0 < silence <= MAX_SERVER_TIMEOUT:
+        raise BadInput(f"must be above 0 and at most {MAX_SERVER_TIMEOUT:g} seconds", field=field)
+    return ConnectionOptions(env.get("YIRANGMQ_TOKEN", ""), ca, cert, key, silence)
 
 
-def client_at(address: str, contact: Contact, consumer: str | None = None) -> "Client":
-    """Open a client that fails if the server is silent for ``Contact.silence`` seconds."""
+def client_for(address: str, options: ConnectionOptions, consumer: str | None = None) -> "Client":
+    """Open a client that fails if the server is silent for ``ConnectionOptions.silence`` seconds."""
     from yirangmq.client.connect import connect as open_client  # not imported by a command on a local store
 
-    silence = contact.silence or (SERVER_TIMEOUT_OF_MANY if "," in address else SERVER_TIMEOUT)
+    silence = options.silence or (SERVER_TIMEOUT_OF_MANY if "," in address else SERVER_TIMEOUT)
     return open_client(
         address,
         consumer=consumer,
-        token=contact.token,
-        ca=contact.ca,
-        cert=contact.cert,
-        key=contact.key,
+        token=options.token,
+        ca=options.ca,
+        cert=options.cert,
+        key=options.key,
         timeout=silence / 2,
         silence=silence,
         retries=retries_for(address),
     )
 
 
-def connect(address: str, consumer: str | None, contact: Contact) -> Queues:
+def connect(address: str, consumer: str | None, options: ConnectionOptions) -> Queues:
     """Connect to a server. The result has every method of ``Queues`` that the commands use."""
-    return cast("Queues", RemoteQueues(client_at(address, contact, consumer), address))
+    return cast("Queues", RemoteQueues(client_for(address, options, consumer), address))
 
 
 def retries_for(address: str) -> int | None:
@@ -122,7 +122,7 @@ class RemoteQueues:
         return self._client.call(method, **values)
 
     def read(self, work: Callable[[Transaction], Answer]) -> Answer:
-        return work(cast("Transaction", RemoteLooks(self._client)))
+        return work(cast("Transaction", RemoteTransaction(self._client)))
 
     def run(self, work: Callable[[Transaction], Answer]) -> Answer:
         raise Unavailable(NEEDS_FILES)
@@ -149,20 +149,20 @@ class RemoteQueues:
         self._client.close()
 
 
-class RemoteLooks:
+class RemoteTransaction:
     """The read methods of ``core.ports.Transaction``, by calls to a server.
 
     ``envelopes`` and ``failures`` return data that came with the latest page, without a further call."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
-        self._seen: dict[int, Parts] = {}
+        self._page_parts: dict[int, ViewParts] = {}
         self._policies: dict[str, QueuePolicy] = {}
 
     def queues(self, after: str = "", limit: int | None = None, prefix: str = "") -> list[str]:
         if limit is None and not after:
             return [*self._client.queues(prefix)]
-        return [*self._client.call("queues", after=after, limit=limit or MOST_PER_CALL, prefix=prefix)]
+        return [*self._client.call("queues", after=after, limit=limit or MAX_PER_CALL, prefix=prefix)]
 
     def queue_count(self) -> int:
         return len(self.queues())
@@ -170,7 +170,7 @@ class RemoteLooks:
     def has_queue(self, queue: str) -> bool:
         return self.queues(limit=1, prefix=queue) == [queue]
 
-    def policied(self) -> list[str]:
+    def queues_with_policy(self) -> list[str]:
         return [*self._client.call("queues", policied=True)]
 
     def counts(self, queue: str) -> Counts:
@@ -187,36 +187,36 @@ class RemoteLooks:
         return found
 
     def scan(self, queue: str, state: State, limit: int, cursor: str = "") -> Page:
-        page = self._client.call("peek", queue=queue, state=state.value, limit=min(limit, MOST_PER_CALL), cursor=cursor)
-        return Page(*self._noted(page))
+        page = self._client.call("peek", queue=queue, state=state.value, limit=min(limit, MAX_PER_CALL), cursor=cursor)
+        return Page(*self._remember_page(page))
 
     def by_id(self, queue: str, ids: Sequence[str]) -> list[Message | None]:
-        found, _ = self._noted(self._client.call("by_id", queue=queue, ids=[*ids]))
+        found, _ = self._remember_page(self._client.call("by_id", queue=queue, ids=[*ids]))
         known = {message.id: message for message in found}
         return [known.get(id) for id in ids]
 
     def due(self, now: int, limit: int) -> list[Message]:
-        return self._noted(self._client.call("due", limit=min(limit, MOST_PER_CALL)))[0]
+        return self._remember_page(self._client.call("due", limit=min(limit, MAX_PER_CALL)))[0]
 
     def next_due(self, before: int | None = None) -> int | None:
         found: int | None = self._client.call("next_due")
         return None if found is None or (before is not None and found >= before) else found
 
     def envelopes(self, messages: Sequence[Message]) -> list[Envelope | None]:
-        return [self._seen[message.seq][1] for message in messages]
+        return [self._page_parts[message.seq][1] for message in messages]
 
-    def failures(self, messages: Sequence[Message]) -> list[Failure | None]:
-        return [self._seen[message.seq][2] for message in messages]
+    def failures(self, messages: Sequence[Message]) -> list[MessageFailure | None]:
+        return [self._page_parts[message.seq][2] for message in messages]
 
-    def _noted(self, page: Any) -> tuple[list[Message], str]:
+    def _remember_page(self, page: Any) -> tuple[list[Message], str]:
         from yirangmq.wire.messages import unpack  # imports msgspec, which a store in files does not need
 
-        looks, cursor = unpack(page)
-        self._seen = {parts[0].seq: parts for parts in looks}
-        return [parts[0] for parts in looks], cursor
+        views, cursor = unpack(page)
+        self._page_parts = {parts[0].seq: parts for parts in views}
+        return [parts[0] for parts in views], cursor
 
 
-class RemoteLetters:
+class RemoteDeadLetters:
     """Redrive, quarantine and purge of dead letters, done by the server in one call each.
 
     Searches are not here: they read page by page, as in a store."""
@@ -232,12 +232,12 @@ class RemoteLetters:
         *,
         state: str = "dead",
         dry_run: bool = False,
-    ) -> Moved:
+    ) -> MoveResult:
         return self._move("dlq_requeue", queue=queue, filter=filter, ids=ids, state=state, dry_run=dry_run)
 
     def quarantine(
         self, queue: str, filter: str = "", ids: Sequence[str] | None = None, *, dry_run: bool = False
-    ) -> Moved:
+    ) -> MoveResult:
         return self._move("dlq_quarantine", queue=queue, filter=filter, ids=ids, dry_run=dry_run)
 
     def purge(
@@ -248,12 +248,12 @@ class RemoteLetters:
         *,
         state: str = "dead",
         dry_run: bool = False,
-    ) -> Moved:
+    ) -> MoveResult:
         return self._move("dlq_purge", queue=queue, filter=filter, ids=ids, state=state, dry_run=dry_run)
 
-    def _move(self, method: str, **values: Any) -> Moved:
+    def _move(self, method: str, **values: Any) -> MoveResult:
         moved = cast("RemoteQueues", self._queues).call(method, **values)
-        return Moved(moved["count"], moved["ids"])
+        return MoveResult(moved["count"], moved["ids"])
 
 
 def call(queues: Queues, method: str, **values: Any) -> Any:
@@ -269,7 +269,7 @@ def address_of(queues: Queues) -> str | None:
     return found.address.partition("?")[0] if isinstance(found, RemoteQueues) else None
 
 
-def following(queues: Queues, site: dict[str, Any]) -> list[Any]:
+def topic_subscribers(queues: Queues, site: dict[str, Any]) -> list[Any]:
     """Return the subscribers of a server's topics. ``site`` is the server's status document."""
     return [] if site.get("topics") is None else [*call(queues, "topic_subscribers")]
 
@@ -278,19 +278,19 @@ def dead_letters(queues: Queues, progress: Callable[[int, int], None]) -> DeadLe
     """Return an object that moves dead letters, in the open store or on the server."""
     if address_of(queues) is None:
         return DeadLetters(queues, progress)
-    return cast("DeadLetters", RemoteLetters(queues))
+    return cast("DeadLetters", RemoteDeadLetters(queues))
 
 
 # -- choosing and opening a store --------------------------------------------------------------------------------------
 
 BACKENDS = {"sqlite": "sqlite", "files": "fs", "etcd": "etcd", "memory": "memory"} | dict.fromkeys(ADDRESSES, "server")
-SERVED = "sqlite:yirang-data/queue.db"
+DEFAULT_SERVER_STORE = "sqlite:yirang-data/queue.db"
 """Default store of ``yirangmq serve``, relative to the folder where it was started."""
-PLAIN = "yirang.db"
+DEFAULT_SQLITE_FILE = "yirang.db"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StoreLocation:
     """Location of a store or a server: a scheme, and a path or an address."""
 
     scheme: str
@@ -323,123 +323,125 @@ class Place:
         return self.scheme in ("sqlite", "files")
 
 
-def chosen(args: argparse.Namespace, env: Mapping[str, str]) -> Place:
+def choose_store(args: argparse.Namespace, env: Mapping[str, str]) -> StoreLocation:
     """Choose the store. In order of precedence: ``--store``; ``--backend``, ``--db``, ``--path``; $YIRANGMQ_STORE; the
     default store of a server in this folder, if a server holds it or has held it; the defaults."""
-    said = [name for name in ("backend", "db", "path") if getattr(args, name) is not None]
+    given = [name for name in ("backend", "db", "path") if getattr(args, name) is not None]
     if args.store is not None:
-        if said:
-            raise BadInput(f"says where already; leave --{said[0]} out", field="--store")
+        if given:
+            raise BadInput(f"says where already; leave --{given[0]} out", field="--store")
         return _from_url(args.store, "--store")
-    if not said and env.get("YIRANGMQ_STORE"):
+    if not given and env.get("YIRANGMQ_STORE"):
         return _from_url(env["YIRANGMQ_STORE"], "YIRANGMQ_STORE")
-    if not said and not any(env.get(name) for name in ("YIRANGMQ_DB", "YIRANGMQ_PATH")) and _is_served():
-        return _from_url(SERVED, "store")
+    if not given and not any(env.get(name) for name in ("YIRANGMQ_DB", "YIRANGMQ_PATH")) and _is_served():
+        return _from_url(DEFAULT_SERVER_STORE, "store")
     if args.db is not None and args.path is not None:
         raise BadInput("belongs to sqlite and --path to fs; give one of them", field="--db")
     backend = args.backend or ("fs" if args.path is not None else "sqlite")
     if backend == "fs":
         if args.db is not None:
             raise BadInput("belongs to --backend sqlite; the files store has --path FOLDER", field="--db")
-        return Place("files", args.path or env.get("YIRANGMQ_PATH") or "yirang-queues")
+        return StoreLocation("files", args.path or env.get("YIRANGMQ_PATH") or "yirang-queues")
     if args.path is not None:
         raise BadInput("belongs to --backend fs; the SQLite store has --db FILE", field="--path")
-    return Place("sqlite", args.db or env.get("YIRANGMQ_DB") or PLAIN)
+    return StoreLocation("sqlite", args.db or env.get("YIRANGMQ_DB") or DEFAULT_SQLITE_FILE)
 
 
 def _is_served() -> bool:
     """Return True if a server holds the default store of this folder, or held it and there is no other store."""
-    if who_serves(SERVED):
+    if find_holder(DEFAULT_SERVER_STORE):
         return True
-    return Path(SERVED.partition(":")[2]).exists() and not Path(PLAIN).exists()
+    return Path(DEFAULT_SERVER_STORE.partition(":")[2]).exists() and not Path(DEFAULT_SQLITE_FILE).exists()
 
 
-def _from_url(url: str, field: str) -> Place:
+def _from_url(url: str, field: str) -> StoreLocation:
     scheme, _, path = url.partition(":")
     if scheme not in (*SCHEMES, *ADDRESSES) or (scheme != "memory" and not path):
         known = "sqlite:FILE, files:FOLDER or etcd://HOSTS, or a server: unix:PATH, tcp://HOST:PORT or tls://HOST:PORT"
         raise BadInput(f"{url!r} is not a store; use {known}", field=field)
-    return Place(scheme, path)
+    return StoreLocation(scheme, path)
 
 
-def of(args: argparse.Namespace) -> Place:
+def store_location(args: argparse.Namespace) -> StoreLocation:
     """Choose the store from the options and the process environment."""
-    return chosen(args, os.environ)
+    return choose_store(args, os.environ)
 
 
-def opened(args: argparse.Namespace, *, itself: bool = False) -> Queues:
+def open_or_create(args: argparse.Namespace, *, bypass_server: bool = False) -> Queues:
     """Open the store for a command that may change it. Create the store and its folder if they do not exist.
 
-    ``itself``: open the store itself even if a server holds it."""
-    place = of(args)
-    if place.is_file:
-        folder = Path(place.path).absolute()
+    ``bypass_server``: open the store itself even if a server holds it."""
+    location = store_location(args)
+    if location.is_file:
+        folder = Path(location.path).absolute()
         make_folder(folder.parent)
-    return _open(place, args, itself)
+    return _open(location, args, bypass_server)
 
 
-def seen(args: argparse.Namespace, screen: Screen, *, itself: bool = False) -> Queues:
+def open_read_only(args: argparse.Namespace, screen: Screen, *, bypass_server: bool = False) -> Queues:
     """Open the store for a command that only reads. If it does not exist, return an empty one and create nothing."""
-    place = of(args)
-    if place.exists:
-        return _open(place, args, itself, screen)
-    screen.note(f"there is no store at {place.path} yet")
+    location = store_location(args)
+    if location.exists:
+        return _open(location, args, bypass_server, screen)
+    screen.note(f"there is no store at {location.path} yet")
     return yirangmq.open("memory:")
 
 
-def existing(args: argparse.Namespace, *, itself: bool = False) -> Queues:
+def open_existing(args: argparse.Namespace, *, bypass_server: bool = False) -> Queues:
     """Open a store that must exist; raise ``NotFound`` if it does not."""
-    place = of(args)
-    if not place.exists:
-        raise NotFound(f"there is no store at {place.path}", field="store")
-    return _open(place, args, itself)
+    location = store_location(args)
+    if not location.exists:
+        raise NotFound(f"there is no store at {location.path}", field="store")
+    return _open(location, args, bypass_server)
 
 
-def _open(place: Place, args: argparse.Namespace, itself: bool, screen: Screen | None = None) -> Queues:
+def _open(
+    location: StoreLocation, args: argparse.Namespace, bypass_server: bool, screen: Screen | None = None
+) -> Queues:
     """Connect to the server that holds the store, if there is one; otherwise open the store itself.
 
     A store that exists and cannot be written is opened read-only: reads work, and the store rejects writes."""
     consumer = getattr(args, "consumer_id", None)
-    address = place.url if place.is_server else "" if itself else server_of(place, args)
+    address = location.url if location.is_server else "" if bypass_server else server_of(location, args)
     if address:
         try:
-            return connect(address, consumer, contact_of(args, os.environ))
+            return connect(address, consumer, read_connection_options(args, os.environ))
         except Unavailable:
-            if place.is_server or server_of(place, args):
+            if location.is_server or server_of(location, args):
                 raise
     hooks = module_names(os.environ.get("YIRANGMQ_HOOKS", ""))
     try:
-        return yirangmq.open(place.url, durability=args.durability, consumer=consumer, hooks=hooks)
+        return yirangmq.open(location.url, durability=args.durability, consumer=consumer, hooks=hooks)
     except StoreReadOnly:
-        if not place.is_file or not place.exists:
+        if not location.is_file or not location.exists:
             raise
-        queues = yirangmq.open(place.url, durability=args.durability, consumer=consumer, hooks=hooks, read_only=True)
+        queues = yirangmq.open(location.url, durability=args.durability, consumer=consumer, hooks=hooks, read_only=True)
     if screen is not None:
-        screen.note(f"{place.path} cannot be written; it is read only")
+        screen.note(f"{location.path} cannot be written; it is read only")
     return queues
 
 
-def server_of(place: Place, args: argparse.Namespace) -> str:
+def server_of(location: StoreLocation, args: argparse.Namespace) -> str:
     """Return the address of the server that holds the store; "" if there is none, or with ``--direct``."""
     if args.direct or os.environ.get("YIRANGMQ_DIRECT", "") not in ("", "0"):
         return ""
-    if place.scheme == "etcd":
-        return _leader_of(place.url)
-    found = who_serves(place.url)
+    if location.scheme == "etcd":
+        return _leader_of(location.url)
+    found = find_holder(location.url)
     return "" if found is None else found.address
 
 
-def expects_server(place: Place, args: argparse.Namespace) -> bool:
+def expects_server(location: StoreLocation, args: argparse.Namespace) -> bool:
     """Return True if the address of a server was given, or if a server has served the store before.
 
     The server's lock file next to the store shows that: it remains after the server stops or is killed. With
     ``--direct`` no server is expected for a local store."""
-    if place.is_server:
+    if location.is_server:
         return True
     if args.direct or os.environ.get("YIRANGMQ_DIRECT", "") not in ("", "0"):
         return False
-    lock = lock_path(place.url)
-    return place.is_file and lock is not None and lock.exists()
+    lock = lock_path(location.url)
+    return location.is_file and lock is not None and lock.exists()
 
 
 def _leader_of(url: str) -> str:
@@ -447,9 +449,9 @@ def _leader_of(url: str) -> str:
 
     Return "" if no node serves the store, or if the leader has no address for forwarded calls."""
     from yirangmq.cluster.etcd.address import read_address
-    from yirangmq.stores.etcd.store import who_leads
+    from yirangmq.stores.etcd.store import find_current_leader
 
-    leader = who_leads(read_address(url, os.environ))
+    leader = find_current_leader(read_address(url, os.environ))
     if leader is None or not leader.forward:
         return ""
     near = [one for one in leader.addresses if one.startswith("unix:") and Path(one.removeprefix("unix:")).exists()]

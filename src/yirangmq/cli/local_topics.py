@@ -12,8 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
-from yirangmq.client.cursors import CursorFile, Place
-from yirangmq.client.topics import Page, each_new
+from yirangmq.client.cursors import CursorFile, CursorPosition
+from yirangmq.client.topics import TopicPage, each_new
 from yirangmq.client.values import Receipt, TopicRecord
 from yirangmq.clock import default_consumer
 from yirangmq.core.errors import BadInput, NotFound, StoreBusy, WrongEpoch
@@ -25,7 +25,7 @@ from yirangmq.stores.cursors import open_cursors
 from yirangmq.stores.lock import Holder, StoreLock
 from yirangmq.stores.log.check import has_segments
 from yirangmq.stores.log.log import LogSettings, SegmentLog
-from yirangmq.stores.log.reader import to_be_trimmed
+from yirangmq.stores.log.reader import plan_trim
 from yirangmq.stores.log.readonly import SegmentView
 from yirangmq.topics.adapters import PageLimits, read_page
 
@@ -36,51 +36,51 @@ POLL_SECONDS = 0.2
 BATCH_LIMITS = PageLimits(records=1000)
 
 
-class Keeping(Protocol):
+class LocalCursor(Protocol):
     """Cursor store of one local subscription: the last confirmed sequence, kept on disk."""
 
     @property
-    def is_alone(self) -> bool:
+    def holds_log_lock(self) -> bool:
         """True if the store holds the lock of the log. No publisher can append then, so no further record will come."""
 
-    def get(self) -> Place | None: ...
+    def get(self) -> CursorPosition | None: ...
 
     def put(self, sequence: int) -> None: ...
 
     def close(self) -> None: ...
 
 
-class InFile:
+class LocalFileCursor:
     """Cursor in a file of the user's choice."""
 
-    is_alone = False
+    holds_log_lock = False
 
     def __init__(self, file: CursorFile, epoch: str) -> None:
         self._file = file
         self._epoch = epoch
 
-    def get(self) -> Place | None:
+    def get(self) -> CursorPosition | None:
         return self._file.read()
 
     def put(self, sequence: int) -> None:
-        self._file.write(Place(self._epoch, sequence))
+        self._file.write(CursorPosition(self._epoch, sequence))
 
     def close(self) -> None:
         """Do nothing: no file is open."""
 
 
-class UnderName:
+class LocalNamedCursor:
     """Durable cursor under a subscriber name, in the cursor file that a server of this log uses."""
 
-    is_alone = True
+    holds_log_lock = True
 
     def __init__(self, cursors: Cursors, cursor: Cursor) -> None:
         self._cursors = cursors
         self._cursor = cursor
 
-    def get(self) -> Place | None:
+    def get(self) -> CursorPosition | None:
         found = self._cursors.get(self._cursor.name)
-        return None if found is None else Place(found.epoch, found.sequence)
+        return None if found is None else CursorPosition(found.epoch, found.sequence)
 
     def put(self, sequence: int) -> None:
         self._cursors.put([self._cursor._replace(sequence=sequence, at_ns=time.time_ns())])
@@ -89,33 +89,33 @@ class UnderName:
         self._cursors.close()
 
 
-def following(
-    view: SegmentView, filter: Filter, sequence: int, keeping: Keeping | None, *, resume: bool
+def start_subscription(
+    view: SegmentView, filter: Filter, sequence: int, cursor_store: LocalCursor | None, *, resume: bool
 ) -> "LocalSubscription":
     """Start a subscription after the stored cursor if ``resume`` and there is one; otherwise at ``sequence``.
 
-    Closes ``keeping`` on failure."""
+    Closes ``cursor_store`` on failure."""
     try:
-        found = keeping.get() if keeping is not None and resume else None
+        found = cursor_store.get() if cursor_store is not None and resume else None
         if found is not None and found.epoch != view.epoch:
             raise WrongEpoch(f"what was followed is of the epoch {found.epoch}, this log of {view.epoch}")
-        if found is None and keeping is not None:
-            keeping.put(sequence - 1)
-        return LocalSubscription(view, filter, sequence if found is None else found.sequence + 1, keeping)
+        if found is None and cursor_store is not None:
+            cursor_store.put(sequence - 1)
+        return LocalSubscription(view, filter, sequence if found is None else found.sequence + 1, cursor_store)
     except BaseException:
-        if keeping is not None:
-            keeping.close()
+        if cursor_store is not None:
+            cursor_store.close()
         raise
 
 
 class LocalSubscription:
     """Subscription that polls the segment files of a log; not thread-safe."""
 
-    def __init__(self, view: SegmentView, filter: Filter, sequence: int, keeping: Keeping | None) -> None:
+    def __init__(self, view: SegmentView, filter: Filter, sequence: int, cursor_store: LocalCursor | None) -> None:
         self._view = view
         self._filter = filter
-        self._next = sequence
-        self._keeping = keeping
+        self._next_sequence = sequence
+        self._cursor_store = cursor_store
 
     def __enter__(self) -> "LocalSubscription":
         return self
@@ -123,31 +123,31 @@ class LocalSubscription:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._keeping is not None:
-            self._keeping.close()
+        if self._cursor_store is not None:
+            self._cursor_store.close()
 
     def next_batch(self, wait: float | None = None) -> list[TopicRecord]:
         until = None if wait is None else time.monotonic() + wait
         while True:
-            page = read_page(self._view.reader(), self._filter, self._next, BATCH_LIMITS)
-            self._next = page.last + 1
+            page = read_page(self._view.reader(), self._filter, self._next_sequence, BATCH_LIMITS)
+            self._next_sequence = page.last + 1
             if page.records:
                 return [TopicRecord(*one) for one in page.records]
-            is_alone = self._keeping is not None and self._keeping.is_alone
-            if is_alone or (until is not None and time.monotonic() >= until):
+            holds_log_lock = self._cursor_store is not None and self._cursor_store.holds_log_lock
+            if holds_log_lock or (until is not None and time.monotonic() >= until):
                 return []
             time.sleep(POLL_SECONDS)
             self._view.refresh()
 
     def confirm(self, sequence: int) -> None:
-        if self._keeping is not None:
-            self._keeping.put(sequence)
+        if self._cursor_store is not None:
+            self._cursor_store.put(sequence)
 
 
 # -- topics ------------------------------------------------------------------------------------------------------------
 
 BYTES_PER_PAGE = 1 << 20
-NOBODY = "opened directly"
+DIRECT_REASON = "opened directly"
 
 
 class LocalTopics:
@@ -158,8 +158,8 @@ class LocalTopics:
     def __init__(self, folder: Path, durability: str) -> None:
         self._folder = folder
         self._settings = LogSettings(durability="os" if durability == "os" else "full")
-        self._opened: SegmentLog | None = None
-        self._seen: SegmentView | None = None
+        self._open_log: SegmentLog | None = None
+        self._open_view: SegmentView | None = None
 
     def __enter__(self) -> "LocalTopics":
         return self
@@ -167,27 +167,27 @@ class LocalTopics:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._opened is not None:
-            self._opened.close()
+        if self._open_log is not None:
+            self._open_log.close()
 
     @property
-    def is_there(self) -> bool:
+    def exists(self) -> bool:
         return self._folder.is_dir() and has_segments(str(self._folder))
 
     def _log(self) -> SegmentLog:
         """Open the log for writing once. Its lock is held until the command ends."""
-        if self._opened is None:
+        if self._open_log is None:
             make_folder(self._folder.absolute().parent)
-            self._opened = SegmentLog(self._folder, self._settings)
-        return self._opened
+            self._open_log = SegmentLog(self._folder, self._settings)
+        return self._open_log
 
     def _view(self) -> SegmentView:
         """Return the view of the log, refreshed from disk."""
-        if self._seen is None:
-            self._seen = SegmentView(self._folder)
+        if self._open_view is None:
+            self._open_view = SegmentView(self._folder)
         else:
-            self._seen.refresh()
-        return self._seen
+            self._open_view.refresh()
+        return self._open_view
 
     # -- publishing, trimming ---------------------------------------------------------------------------------------
 
@@ -206,15 +206,15 @@ class LocalTopics:
 
     def trim(self, before: int, *, dry_run: bool = False) -> dict[str, Any]:
         if dry_run:
-            return dict(to_be_trimmed(self._view().chain, before)._asdict())
+            return dict(plan_trim(self._view().chain, before)._asdict())
         self._view()  # raises if there is no log, so that none is created
         return dict(self._log().trim(before)._asdict())
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def list(self) -> dict[str, Any]:
-        about: dict[str, Any] = {"state": "", "reason": NOBODY, "gaps": [], "topics": []}
-        if not self.is_there:
+        about: dict[str, Any] = {"state": "", "reason": DIRECT_REASON, "gaps": [], "topics": []}
+        if not self.exists:
             return about
         view = self._view()
         about |= {"epoch": view.epoch, "first": view.first, "last": view.last, "subscribers": 0}
@@ -233,11 +233,11 @@ class LocalTopics:
         """Return the durable subscribers; without a server there are no connected ones.
 
         Return an empty list if another process holds the lock of the log."""
-        if not (self._folder / "cursors").exists() or not self.is_there:
+        if not (self._folder / "cursors").exists() or not self.exists:
             return []
         lock = None
         try:
-            if self._opened is None:
+            if self._open_log is None:
                 lock = StoreLock(f"log:{self._folder}", Holder(os.getpid(), "", default_consumer(), ""))
             cursors = open_cursors(self._cursors_url)
             with closing(cursors):
@@ -260,14 +260,14 @@ class LocalTopics:
         sequence: int | None = None,
         time: datetime | None = None,
         limit: int = 100,
-    ) -> Page:
+    ) -> TopicPage:
         view = self._view()
         reader = view.reader()
         if sequence is None:
             sequence = view.first if time is None else max(reader.sequence_at(_nanoseconds(time)), view.first)
         found = read_page(reader, make_filter(_listed(topics)), sequence, PageLimits(limit, BYTES_PER_PAGE))
         records = [TopicRecord(*one) for one in found.records]
-        return Page(view.epoch, view.first, view.last, found.last + 1, records)
+        return TopicPage(view.epoch, view.first, view.last, found.last + 1, records)
 
     # -- subscribing ---------------------------------------------------------------------------------------------------
 
@@ -296,18 +296,18 @@ class LocalTopics:
         if sequence > view.last + 1:
             raise BadInput(f"is {sequence}, and the last one there is {view.last}", field="sequence")
         filter = make_filter(_listed(topics))
-        keeping = self._keeping(name, cursor_file, view.epoch, filter.text)
-        return following(view, filter, sequence, keeping, resume=resume)
+        cursor_store = self._cursor_store(name, cursor_file, view.epoch, filter.text)
+        return start_subscription(view, filter, sequence, cursor_store, resume=resume)
 
-    def _keeping(self, name: str, file: str | None, epoch: str, text: str) -> Keeping | None:
+    def _cursor_store(self, name: str, file: str | None, epoch: str, text: str) -> LocalCursor | None:
         if name and file is not None:
             raise BadInput("stands beside --name; one of them keeps the cursor", field="--cursor")
         if file is not None:
-            return InFile(CursorFile(file), epoch)
+            return LocalFileCursor(CursorFile(file), epoch)
         if not name:
             return None
         self._log()  # take the lock: a server started meanwhile would write the cursors too
-        return UnderName(open_cursors(self._cursors_url), Cursor(check_subscriber(name), epoch, 0, text, 0))
+        return LocalNamedCursor(open_cursors(self._cursors_url), Cursor(check_subscriber(name), epoch, 0, text, 0))
 
 
 def _row(topic: str, state: TopicState) -> dict[str, Any]:

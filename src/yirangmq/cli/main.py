@@ -17,7 +17,7 @@ from yirangmq.core.errors import QueueError, Unreachable
 
 # -- commands and parser -----------------------------------------------------------------------------------------------
 
-TABLE: dict[str, tuple[str, str]] = {
+COMMAND_MODULES: dict[str, tuple[str, str]] = {
     "publish": ("commands.publish", "put messages into a queue"),
     "consume": ("commands.consume", "take messages and print them, or run a handler or a program for each"),
     "ack": ("commands.consume", "say that the work on a leased message is done"),
@@ -72,7 +72,7 @@ EXAMPLES = (
 
 
 def load(name: str) -> Command:
-    module = import_module(f"yirangmq.cli.{TABLE[name][0]}")
+    module = import_module(f"yirangmq.cli.{COMMAND_MODULES[name][0]}")
     commands: dict[str, Command] = module.COMMANDS
     return commands[name]
 
@@ -82,8 +82,8 @@ def build(*, only: str | None = None) -> ArgumentParser:
     parser = Parser(prog="yirangmq", description=ABOUT, epilog=epilog(EXAMPLES))
     parser.add_argument("--version", action="store_true", help="print the version")
     commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", prog=parser.prog)
-    for name in (only,) if only in TABLE else TABLE:
-        inner = commands.add_parser(name, help=TABLE[name][1])
+    for name in (only,) if only in COMMAND_MODULES else COMMAND_MODULES:
+        inner = commands.add_parser(name, help=COMMAND_MODULES[name][1])
         if only in (None, name):
             load(name).configure(inner)
     return parser
@@ -105,7 +105,7 @@ def run(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return output.INTERRUPTED
     except BrokenPipeError:
-        _forget_stdout()
+        _discard_stdout()
         return output.PIPE_CLOSED
     except SystemExit as error:
         return error.code if isinstance(error.code, int) else 0
@@ -140,14 +140,14 @@ def _failed(screen: Screen, error: QueueError) -> int:
     try:
         screen.flush()
     except BrokenPipeError:
-        _forget_stdout()
+        _discard_stdout()
     screen.problem(error)
     if isinstance(error, Unreachable):
         screen.note("is a server running there? 'yirangmq serve' starts one")
     return output.exit_code(error.code)
 
 
-def _forget_stdout() -> None:
+def _discard_stdout() -> None:
     """Point stdout to /dev/null after a broken pipe. Otherwise the interpreter reports the error again at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())

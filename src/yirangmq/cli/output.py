@@ -15,7 +15,7 @@ from yirangmq.core.errors import QueueError
 from yirangmq.format.json_codec import dumps
 
 if TYPE_CHECKING:
-    from yirangmq.cli.table import Column
+    from yirangmq.cli.table import TableColumn
 
 
 # -- exit codes --------------------------------------------------------------------------------------------------------
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 OK = 0
 EMPTY = 6
 REFUSED = 7
-UNWELL = 11
+UNHEALTHY = 11
 INTERRUPTED = 130
 PIPE_CLOSED = 141
 TERMINATED = 143
 
-MEANING: dict[int, str] = {
+EXIT_MEANINGS: dict[int, str] = {
     OK: "it worked",
     1: "a fault in yirangmq itself, please report it; of `torture`: something was lost; of `pipeline`: Spark, "
     "or a step, failed while it ran",
@@ -45,14 +45,14 @@ MEANING: dict[int, str] = {
     "certificate that does not verify, or only one side speaks TLS",
     10: "the server cannot be reached (of `health`: down), is the standby of a pair, or takes no more now, or a hook "
     "failed; try again later",
-    UNWELL: "the server or the store is not well (of `health`), or a sink did not take a notice (of `alert test`)",
+    UNHEALTHY: "the server or the store is not well (of `health`), or a sink did not take a notice (of `alert test`)",
     12: "a server cannot listen: an address is in use, or not to be had; the text names the setting, and who has it",
     INTERRUPTED: "interrupted with Ctrl-C",
     PIPE_CLOSED: "whoever read the output has gone, as with `| head`",
     TERMINATED: "stopped by SIGTERM",
 }
 
-EXIT_OF: dict[str, int] = {
+EXIT_CODES: dict[str, int] = {
     "internal_error": 1,
     "bad_input": 2,
     "too_large": 2,
@@ -91,7 +91,7 @@ EXIT_OF: dict[str, int] = {
 
 
 def exit_code(code: str) -> int:
-    return EXIT_OF.get(code, 1)
+    return EXIT_CODES.get(code, 1)
 
 
 # -- screen ------------------------------------------------------------------------------------------------------------
@@ -126,23 +126,23 @@ class Screen:
     def write(self, data: bytes) -> None:
         sys.stdout.buffer.write(data)
 
-    def say(self, text: str = "") -> None:
+    def report(self, text: str = "") -> None:
         """Print a result for people."""
         self.write(text.encode("utf-8", "backslashreplace") + b"\n")
 
-    def table(self, columns: "Sequence[Column]", rows: Sequence[Sequence[object]]) -> None:
+    def table(self, columns: "Sequence[TableColumn]", rows: Sequence[Sequence[object]]) -> None:
         from yirangmq.cli.table import render
 
         width = os.get_terminal_size(sys.stdout.fileno()).columns if self.is_terminal else None
         for line in render(columns, rows, width):
-            self.say(line)
+            self.report(line)
 
     def answer(self, value: dict[str, Any], text: str) -> None:
         """Print one result: ``value`` with ``json``, otherwise ``text``."""
         if self.json:
             self.document({"ok": True, **value})
         else:
-            self.say(text)
+            self.report(text)
 
     def note(self, text: str) -> None:
         """Print a remark for people to stderr. Does nothing with ``json``."""
@@ -169,10 +169,10 @@ STEP_SECONDS = 0.1
 WIDTH = 30
 
 
-class Progress:
+class ProgressBar:
     """Progress bar on stderr. Without a total it prints a count.
 
-    Use: ``with Progress("importing", total, shown=…) as show: … show(done)``."""
+    Use: ``with ProgressBar("importing", total, shown=…) as show: … show(done)``."""
 
     def __init__(self, label: str, total: int | None, *, shown: bool) -> None:
         self._label = label
@@ -181,7 +181,7 @@ class Progress:
         self._next = time.monotonic() + QUIET_SECONDS
         self._drawn = False
 
-    def __enter__(self) -> "Progress":
+    def __enter__(self) -> "ProgressBar":
         return self
 
     def __call__(self, done: int, text: str = "") -> None:
@@ -195,7 +195,7 @@ class Progress:
         sys.stderr.write(f"\r\x1b[K{self._line(done, text)}")
         sys.stderr.flush()
 
-    def part(self, done: int, total: int) -> None:
+    def update(self, done: int, total: int) -> None:
         """Update the bar of work that learns its total while it runs."""
         self._total = total
         self(done, f"{done:,}/{total:,}")

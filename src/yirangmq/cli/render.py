@@ -4,12 +4,12 @@ Control characters of messages are escaped. Messages and dead letters are also r
 
 from typing import Any
 
-from yirangmq.cli.arguments import counted, span
+from yirangmq.cli.arguments import count_text, format_duration
 from yirangmq.cli.output import Screen
-from yirangmq.cli.table import Column, safe
+from yirangmq.cli.table import TableColumn, safe
 from yirangmq.core.message import RANK_LAST, Envelope
 from yirangmq.format import delivery
-from yirangmq.format.delivery import Delivery, Look
+from yirangmq.format.delivery import MessageDelivery, MessageView
 from yirangmq.format.envelope import as_json, header_of, iso
 from yirangmq.format.json_codec import dumps
 
@@ -41,27 +41,27 @@ def _short(value: object) -> str:
     return value if isinstance(value, str) else dumps(value).decode()
 
 
-def delivery_block(delivery: Delivery) -> str:
+def delivery_block(delivery: MessageDelivery) -> str:
     title = f"-- {delivery.id}  attempt {delivery.attempt}  lease {delivery.lease_id}"
     return f"{title}\n   {header_text(delivery.envelope)}\n{payload_text(delivery.envelope)}"
 
 
-def look_line(look: Look) -> bytes:
+def message_line(view: MessageView) -> bytes:
     """Encode a message as one JSON document: its state, envelope and latest failure.
 
     The envelope's JSON text is copied unchanged, so a JSON payload keeps its text."""
-    message = as_json(look.envelope) if look.envelope is not None else b"null"
-    failure = dumps(delivery.failure_document(look.failure)) if look.failure is not None else b"null"
-    return b'%s,"message":%s,"failure":%s}' % (dumps(look.card())[:-1], message, failure)
+    message = as_json(view.envelope) if view.envelope is not None else b"null"
+    failure = dumps(delivery.failure_document(view.failure)) if view.failure is not None else b"null"
+    return b'%s,"message":%s,"failure":%s}' % (dumps(view.row())[:-1], message, failure)
 
 
-def letter_card(look: Look) -> dict[str, Any]:
+def dead_letter_row(view: MessageView) -> dict[str, Any]:
     """Return the row of a dead letter for a list: its source queue, and the reason of the failure."""
-    message, failure = look.message, look.failure
+    message, failure = view.message, view.failure
     return {
         "messageId": message.id,
         "sourceQueue": message.queue,
-        "dlqQueue": look.rules.dlq.queue,
+        "dlqQueue": view.rules.dlq.queue,
         "state": message.state.value,
         "reasonCode": message.reason or (failure.reason_code if failure else None),
         "reasonMessage": failure.reason_message if failure else None,
@@ -73,27 +73,27 @@ def letter_card(look: Look) -> dict[str, Any]:
     }
 
 
-def letter_record(look: Look) -> bytes:
+def dead_letter_record(view: MessageView) -> bytes:
     """Encode the dead-letter record as published; only its row if the envelope or the failure no longer exists."""
-    if look.envelope is None or look.failure is None:
-        return dumps(letter_card(look))
-    return delivery.dead_letter_record(look.message, look.envelope, look.failure, look.rules)
+    if view.envelope is None or view.failure is None:
+        return dumps(dead_letter_row(view))
+    return delivery.dead_letter_record(view.message, view.envelope, view.failure, view.rules)
 
 
 # -- topics and subscribers --------------------------------------------------------------------------------------------
 
 SUBSCRIBER_COLUMNS = (
-    Column("subscriber", shrinks=True),
-    Column("state"),
-    Column("filter", shrinks=True),
-    Column("sequence", right=True),
-    Column("confirmed", right=True),
-    Column("lag", right=True),
-    Column("peer", shrinks=True),
+    TableColumn("subscriber", shrinks=True),
+    TableColumn("state"),
+    TableColumn("filter", shrinks=True),
+    TableColumn("sequence", right=True),
+    TableColumn("confirmed", right=True),
+    TableColumn("lag", right=True),
+    TableColumn("peer", shrinks=True),
 )
 
 
-def feed_line(about: dict[str, Any]) -> str:
+def publisher_line(about: dict[str, Any]) -> str:
     """Format the state of a server's topic publisher and its log as one line."""
     state = about["state"] or about["reason"]
     if about["state"] and about["reason"]:
@@ -112,28 +112,28 @@ def show_subscribers(screen: Screen, rows: list[dict[str, Any]]) -> None:
 # -- server summary ----------------------------------------------------------------------------------------------------
 
 BRIDGE_COLUMNS = (
-    Column("bridge", shrinks=True),
-    Column("to queue", shrinks=True),
-    Column("state"),
-    Column("lag", right=True),
+    TableColumn("bridge", shrinks=True),
+    TableColumn("to queue", shrinks=True),
+    TableColumn("state"),
+    TableColumn("lag", right=True),
 )
 
 
-def show_site(screen: Screen, value: dict[str, Any]) -> None:
+def show_server_status(screen: Screen, value: dict[str, Any]) -> None:
     feed, following = value["topics"], value["following"]
     if feed is not None and (following or "epoch" in feed or feed["reason"]):
-        screen.say()
-        screen.say(feed_line(feed))
+        screen.report()
+        screen.report(publisher_line(feed))
         if following:
             show_subscribers(screen, following)
     if value["bridges"]:
-        screen.say()
+        screen.report()
         names = ("name", "queue", "state", "lag")
         screen.table(BRIDGE_COLUMNS, [[row[name] for name in names] for row in value["bridges"]])
     if value["pair"] is not None:
-        screen.say()
+        screen.report()
         for line in pair_lines(value["pair"]):
-            screen.say(line)
+            screen.report(line)
     if value["alerts"] is not None and value["alerts"]["open"]:
         screen.note(f"{_alerts(value['alerts'])}; 'yirangmq alert list' shows them")
 
@@ -144,10 +144,10 @@ def pair_lines(about: dict[str, Any]) -> list[str]:
     peer = about["peer"]
     if peer is None:
         return [*lines, "peer: never heard"]
-    heard = f"heard {span(peer['heardSec'])} ago" + (", SILENT" if peer["silent"] else "")
-    return [*lines, f"peer: {peer['node']} {peer['role']}, {peer['status']}, term {peer['term']}, {heard}"]
+    contact_text = f"heard {format_duration(peer['heardSec'])} ago" + (", SILENT" if peer["silent"] else "")
+    return [*lines, f"peer: {peer['node']} {peer['role']}, {peer['status']}, term {peer['term']}, {contact_text}"]
 
 
 def _alerts(about: dict[str, int]) -> str:
     critical = f", {about['critical']} critical" if about["critical"] else ""
-    return f"{counted(about['open'], 'alert')} open{critical}"
+    return f"{count_text(about['open'], 'alert')} open{critical}"

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 GAP = "  "
-LEAST = 8
+MIN_WIDTH = 8
 """Minimum width of a column that may shrink, in characters."""
 
 
-class Column(NamedTuple):
+class TableColumn(NamedTuple):
     """Column of a table. ``right``: align to the right. ``shrinks``: may be truncated on a narrow terminal."""
 
     title: str
@@ -20,13 +20,13 @@ class Column(NamedTuple):
     shrinks: bool = False
 
 
-def render(columns: Sequence[Column], rows: Sequence[Sequence[object]], width: int | None) -> Iterator[str]:
+def render(columns: Sequence[TableColumn], rows: Sequence[Sequence[object]], width: int | None) -> Iterator[str]:
     """Yield the lines of a table, truncated to ``width`` columns if it is given."""
     cells = [[plain(cell) for cell in row] for row in rows]
     lines = [[column.title for column in columns], *cells]
     widths = [max(measure(line[at]) for line in lines) for at in range(len(columns))]
     if width is not None:
-        widths = _fitted(columns, widths, width)
+        widths = _fit_widths(columns, widths, width)
     for line in lines:
         parts = (_cell(text, size, column.right) for text, size, column in zip(line, widths, columns, strict=True))
         yield GAP.join(parts).rstrip()
@@ -71,12 +71,12 @@ def cut(text: str, width: int) -> str:
     return "".join(kept) + "…"
 
 
-def _fitted(columns: Sequence[Column], widths: list[int], width: int) -> list[int]:
+def _fit_widths(columns: Sequence[TableColumn], widths: list[int], width: int) -> list[int]:
     """Narrow the widest shrinkable column by one until the line fits or all are at the minimum."""
     over = sum(widths) + len(GAP) * (len(widths) - 1) - width
     widths = list(widths)
     while over > 0:
-        candidates = [at for at, column in enumerate(columns) if column.shrinks and widths[at] > LEAST]
+        candidates = [at for at, column in enumerate(columns) if column.shrinks and widths[at] > MIN_WIDTH]
         if not candidates:
             break
         widest = max(candidates, key=lambda at: widths[at])

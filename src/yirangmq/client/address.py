@@ -15,7 +15,7 @@ _TRUTH = {"1": True, "0": False}
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class ServerAddress:
     """One server address. A unix socket has a ``path``, the others ``host`` and ``port``. ``str`` and ``repr`` omit
     the token."""
 
@@ -55,11 +55,11 @@ class TlsFiles(NamedTuple):
     key: str = ""
 
 
-def read_addresses(text: str, token: str = "", files: TlsFiles = TlsFiles()) -> tuple[Address, ...]:  # noqa: B008
+def read_addresses(text: str, token: str = "", files: TlsFiles = TlsFiles()) -> tuple[ServerAddress, ...]:  # noqa: B008
     """Parse a comma list of addresses. ``token`` and ``files`` apply to addresses that do not set them.
 
     In ``tcp://a:1,b:2`` an address without a scheme takes the scheme of the one before it."""
-    found: list[Address] = []
+    found: list[ServerAddress] = []
     for part in text.split(","):
         part = part.strip()
         if found and found[-1].scheme != "unix" and "://" not in part and not part.startswith("unix:"):
@@ -68,7 +68,7 @@ def read_addresses(text: str, token: str = "", files: TlsFiles = TlsFiles()) -> 
     return tuple(found)
 
 
-def _with_files(address: Address, files: TlsFiles) -> Address:
+def _with_files(address: ServerAddress, files: TlsFiles) -> ServerAddress:
     if not address.tls:
         return address
     has_own = bool(address.cert)
@@ -79,7 +79,7 @@ def _with_files(address: Address, files: TlsFiles) -> Address:
     return replace(address, ca=address.ca or files.ca, cert=cert, key=key)
 
 
-def named(text: str, like: Address) -> Address | None:
+def parse_named_address(text: str, like: ServerAddress) -> ServerAddress | None:
     """Parse an address that a server at ``like`` names, to be reached with the same token and TLS files.
 
     Return None if it is malformed, a unix socket, or differs from ``like`` in its use of TLS."""
@@ -96,7 +96,7 @@ def is_address(text: str) -> bool:
     return text.lstrip().partition(":")[0] in SCHEMES
 
 
-def _read(text: str, token: str) -> Address:
+def _read(text: str, token: str) -> ServerAddress:
     try:
         parts = urlsplit(text)
         if parts.scheme not in SCHEMES or parts.fragment:
@@ -107,16 +107,16 @@ def _read(text: str, token: str) -> Address:
         raise BadInput(f"{_without_options(text)!r} is not an address: {error}", field="address") from None
 
 
-def _unix(parts: SplitResult, options: dict[str, str], token: str) -> Address:
+def _unix(parts: SplitResult, options: dict[str, str], token: str) -> ServerAddress:
     path = parts.netloc + parts.path
     if not path:
         raise ValueError("say which socket: unix:/PATH")
-    address = Address("unix", path=path, token=options.pop("token", token))
+    address = ServerAddress("unix", path=path, token=options.pop("token", token))
     _refuse(options)
     return address
 
 
-def _network(parts: SplitResult, options: dict[str, str], token: str) -> Address:
+def _network(parts: SplitResult, options: dict[str, str], token: str) -> ServerAddress:
     if not parts.hostname or parts.port is None:
         raise ValueError(f"say host and port: {parts.scheme}://HOST:PORT")
     if parts.path.strip("/") or parts.username is not None:
@@ -127,7 +127,7 @@ def _network(parts: SplitResult, options: dict[str, str], token: str) -> Address
     files = TlsFiles(*(options.pop(name, "") for name in TlsFiles._fields))
     if any(files) and not tls:
         raise ValueError("ca, cert and key are of use with tls only")
-    address = Address("tcp", "", parts.hostname, parts.port, options.pop("token", token), tls, *files)
+    address = ServerAddress("tcp", "", parts.hostname, parts.port, options.pop("token", token), tls, *files)
     _refuse(options)
     return address
 

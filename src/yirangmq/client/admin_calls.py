@@ -8,12 +8,12 @@ from typing import Any, Protocol
 from yirangmq.core import validation
 from yirangmq.core.errors import QueueError, TooLarge
 from yirangmq.core.message import Counts
-from yirangmq.format.delivery import Look
+from yirangmq.format.delivery import MessageView
 from yirangmq.format.envelope import JSON_TYPE, NewMessage
 from yirangmq.format.json_codec import dumps
 from yirangmq.wire.messages import error_of, unpack
 
-MOST_PER_CALL = 10_000
+MAX_PER_CALL = 10_000
 Results = list[QueueError | None]
 """Result of a batch operation: for each message None on success, else the error."""
 
@@ -22,11 +22,11 @@ class Caller(Protocol):
     async def call(self, method: str, /, **values: Any) -> Any: ...
 
 
-async def peek(client: Caller, queue: str, limit: int = 10, *, state: str = "ready") -> list[Look]:
+async def peek(client: Caller, queue: str, limit: int = 10, *, state: str = "ready") -> list[MessageView]:
     """Return the first messages of a state without leasing them."""
     validation.check_queue(queue)
-    validation.check_count(limit, "limit", most=MOST_PER_CALL)
-    found: list[Look] = []
+    validation.check_count(limit, "limit", most=MAX_PER_CALL)
+    found: list[MessageView] = []
     cursor = ""
     while True:
         page, cursor = await _page(client, queue, state, limit - len(found), cursor)
@@ -35,7 +35,7 @@ async def peek(client: Caller, queue: str, limit: int = 10, *, state: str = "rea
             return found
 
 
-async def walk(client: Caller, queue: str, state: str, batch: int = 500) -> AsyncGenerator[Look, None]:
+async def walk(client: Caller, queue: str, state: str, batch: int = 500) -> AsyncGenerator[MessageView, None]:
     """Iterate over every message of a state, one page at a time, so that memory use is constant. Changes during the
     walk are allowed."""
     cursor = ""
@@ -47,16 +47,16 @@ async def walk(client: Caller, queue: str, state: str, batch: int = 500) -> Asyn
             return
 
 
-async def _page(client: Caller, queue: str, state: str, limit: int, cursor: str) -> tuple[list[Look], str]:
+async def _page(client: Caller, queue: str, state: str, limit: int, cursor: str) -> tuple[list[MessageView], str]:
     found, cursor = unpack(await client.call("peek", queue=queue, state=state, limit=limit, cursor=cursor))
-    return [Look(*parts) for parts in found], cursor
+    return [MessageView(*parts) for parts in found], cursor
 
 
-async def show(client: Caller, queue: str, id: str) -> Look:
+async def show(client: Caller, queue: str, id: str) -> MessageView:
     """Return one message, in any state."""
     validation.check_queue(queue)
     [parts], _ = unpack(await client.call("show", queue=queue, id=validation.check_id(id)))
-    return Look(*parts)
+    return MessageView(*parts)
 
 
 async def queues(client: Caller, prefix: str = "") -> list[str]:
@@ -68,9 +68,9 @@ async def queues(client: Caller, prefix: str = "") -> list[str]:
             pass
     found: list[str] = []
     while True:
-        page = await client.call("queues", after=found[-1] if found else "", limit=MOST_PER_CALL, prefix=prefix)
+        page = await client.call("queues", after=found[-1] if found else "", limit=MAX_PER_CALL, prefix=prefix)
         found += page
-        if len(page) < MOST_PER_CALL:
+        if len(page) < MAX_PER_CALL:
             return found
 
 
@@ -95,11 +95,11 @@ async def set_policy(client: Caller, queue: str, document: object) -> dict[str, 
 
 async def try_out(client: Caller, queue: str, messages: Sequence[object]) -> dict[str, Any]:
     """Return the verdict of the queue's processor on these messages. This is a dry run: nothing is stored."""
-    sent = [_described(message) for message in messages]
+    sent = [_as_call_values(message) for message in messages]
     return dict(await client.call("processor_check", queue=queue, messages=sent))
 
 
-def _described(message: object) -> dict[str, Any]:
+def _as_call_values(message: object) -> dict[str, Any]:
     new = message if isinstance(message, NewMessage) else NewMessage(payload=message)
     about: dict[str, Any] = {"id": new.id, "type": new.type, "version": new.version, "content_type": new.content_type}
     if isinstance(new.payload, bytes | bytearray | memoryview):

@@ -11,21 +11,21 @@ from types import TracebackType
 from typing import Any
 
 from yirangmq.client import admin_calls, producer
-from yirangmq.client.admin_calls import MOST_PER_CALL, Results
-from yirangmq.client.connection import Courier, Errand
-from yirangmq.client.producer import AsyncSender, Shipment
-from yirangmq.client.subscription import AsyncSubscription
+from yirangmq.client.admin_calls import MAX_PER_CALL, Results
+from yirangmq.client.connection import PendingRequest, ReconnectingConnection
+from yirangmq.client.producer import AsyncClientSender, FrameBatch
+from yirangmq.client.subscription import AsyncClientSubscription
 from yirangmq.client.topics import AsyncTopics
 from yirangmq.client.values import Batch, Delivery, new_delivery
 from yirangmq.core import validation
 from yirangmq.core.errors import BadInput
 from yirangmq.core.message import Reason, check_reason
-from yirangmq.core.ports import Ids, Stored
+from yirangmq.core.ports import AddResult, Ids
 from yirangmq.wire import messages
-from yirangmq.wire.frames import Kind
-from yirangmq.wire.messages import Outgoing
+from yirangmq.wire.frames import FrameKind
+from yirangmq.wire.messages import OutgoingMessageBody
 
-LONGEST_POLL = 30.0
+MAX_POLL_SECONDS = 30.0
 """Upper bound of one waiting lease request, in seconds. The client repeats the request after that, so that a
 silently lost connection is noticed."""
 
@@ -35,13 +35,13 @@ class AsyncClient:
 
     ``await`` it or use ``async with`` to connect immediately; otherwise the first operation connects."""
 
-    def __init__(self, courier: Courier, ids: Ids, consumer: str) -> None:
-        self._courier = courier
+    def __init__(self, connection: ReconnectingConnection, ids: Ids, consumer: str) -> None:
+        self._connection = connection
         self._ids = ids
-        self._subscriptions: set[AsyncSubscription] = set()
-        self._senders: set[AsyncSender] = set()
+        self._subscriptions: set[AsyncClientSubscription] = set()
+        self._senders: set[AsyncClientSender] = set()
         self.consumer = consumer
-        self.topics = AsyncTopics(courier, self)
+        self.topics = AsyncTopics(connection, self)
         """Publish to topics and subscribe to them."""
 
     # -- the connection -----------------------------------------------------------------------------------------------
@@ -50,7 +50,7 @@ class AsyncClient:
         """Connect now instead of at the first operation.
 
         Raises ``Unreachable`` if no server answers, ``NotAllowed`` for a wrong token."""
-        await self._courier.line()
+        await self._connection.transport()
         return self
 
     def __await__(self) -> Generator[Any, None, "AsyncClient"]:
@@ -67,7 +67,7 @@ class AsyncClient:
     async def close(self) -> None:
         """Wait for pending replies, release messages that were pushed and not consumed, and disconnect."""
         async with AsyncExitStack() as each:  # close all even if one of them raises, in reverse order
-            each.push_async_callback(self._courier.close)
+            each.push_async_callback(self._connection.close)
             ends = [
                 self.topics.close,
                 *(one.close for one in self._subscriptions),
@@ -79,33 +79,35 @@ class AsyncClient:
     async def ping(self) -> float:
         """Return the round-trip time to the server, in seconds."""
         began = time.perf_counter()
-        await self._ask(Kind.PING, messages.Empty(), Kind.PONG)
+        await self._request(FrameKind.PING, messages.Empty(), FrameKind.PONG)
         return time.perf_counter() - began
 
     async def durability(self) -> str:
-        await self._courier.line()
-        return self._courier.welcome.durability
+        await self._connection.transport()
+        return self._connection.welcome.durability
 
     async def call(self, method: str, /, **values: Any) -> Any:
         """Call any method of the server by name, with plain values. The call is repeated if its reply is lost."""
-        result: messages.Result = await self._ask(Kind.CALL, messages.Call(method, values), Kind.RESULT)
+        result: messages.Result = await self._request(FrameKind.CALL, messages.Call(method, values), FrameKind.RESULT)
         return result.value
 
-    async def _ask(self, kind: Kind, body: Any, wanted: Kind, patience: float = 0) -> Any:
-        errand = await self._courier.see_through(Errand(kind, body), self._courier.terms.timeout + patience)
-        return errand.value(wanted)
+    async def _request(self, kind: FrameKind, body: Any, wanted: FrameKind, wait_seconds: float = 0) -> Any:
+        request = await self._connection.execute(
+            PendingRequest(kind, body), self._connection.options.timeout + wait_seconds
+        )
+        return request.value(wanted)
 
     # -- producing ------------------------------------------------------------------------------------------------
 
-    async def publish(self, queue: str, message: object) -> Stored:
+    async def publish(self, queue: str, message: object) -> AddResult:
         """Publish one message: any JSON value, bytes, or a ``NewMessage``. Returns when it is durable."""
         validation.check_queue(queue)
         made = [producer.outgoing(queue, message, self._ids.new(1)[0])]
-        errand = Errand(Kind.PUBLISH, messages.Publish(queue, made))
-        await self._courier.see_through(errand, self._courier.terms.timeout)
-        return producer.receipts(made, errand.value(Kind.STORED), errand.resent)[0]
+        request = PendingRequest(FrameKind.PUBLISH, messages.Publish(queue, made))
+        await self._connection.execute(request, self._connection.options.timeout)
+        return producer.receipts(made, request.value(FrameKind.STORED), request.resent)[0]
 
-    async def publish_many(self, queue: str, messages: Iterable[object]) -> list[Stored]:
+    async def publish_many(self, queue: str, messages: Iterable[object]) -> list[AddResult]:
         """Publish any number of messages in order, in frames, with several frames in flight.
 
         A list is validated as a whole before the first frame is sent; any other iterable is consumed while sending.
@@ -114,32 +116,34 @@ class AsyncClient:
         validation.check_queue(queue)
         validation.check_many(messages, "messages")
         made = producer.all_outgoing(queue, messages, self._ids)
-        return await self._publish(queue, list(made) if producer.is_to_check(messages) else made)
+        return await self._publish(queue, list(made) if producer.needs_validation(messages) else made)
 
     async def publish_text(
         self, queue: str, texts: Iterable[bytes], *, delay: float = 0, ttl: float | None = None
-    ) -> list[Stored]:
+    ) -> list[AddResult]:
         """Publish JSON documents. Envelopes are published as they are; any other document is wrapped as a payload."""
         validation.check_queue(queue)
         batch = list(texts)
         given = zip(batch, self._ids.new(len(batch)), strict=True)
         return await self._publish(queue, [producer.outgoing_text(queue, text, id, delay, ttl) for text, id in given])
 
-    def sender(self, queue: str, window: int = 64, *, told: Callable[[Stored], object] | None = None) -> AsyncSender:
+    def sender(
+        self, queue: str, window: int = 64, *, told: Callable[[AddResult], object] | None = None
+    ) -> AsyncClientSender:
         """Return a pipelined sender: it publishes message by message without waiting for each reply.
 
         At most ``window`` messages are unanswered at a time. ``told`` is a callback that receives the receipt of
         each stored message, in order. The next call that sends or settles runs it, in the caller's thread."""
         validation.check_queue(queue)
-        validation.check_count(window, "window", most=MOST_PER_CALL)
-        sender = AsyncSender(self._courier, self._ids, queue, window, told, self._senders.discard)
+        validation.check_count(window, "window", most=MAX_PER_CALL)
+        sender = AsyncClientSender(self._connection, self._ids, queue, window, told, self._senders.discard)
         self._senders.add(sender)
         return sender
 
-    async def _publish(self, queue: str, made: Iterable[Outgoing]) -> list[Stored]:
-        await self._courier.line()
-        shipment = Shipment(self._courier, Kind.PUBLISH, _receipts, lambda body: len(body.messages))
-        return await shipment.send(producer.in_frames(queue, made, self._courier.welcome.max_frame))
+    async def _publish(self, queue: str, made: Iterable[OutgoingMessageBody]) -> list[AddResult]:
+        await self._connection.transport()
+        frame_batch = FrameBatch(self._connection, FrameKind.PUBLISH, _receipts, lambda body: len(body.messages))
+        return await frame_batch.send(producer.in_frames(queue, made, self._connection.welcome.max_frame))
 
     # -- consuming ------------------------------------------------------------------------------------------------
 
@@ -156,15 +160,15 @@ class AsyncClient:
 
         Large messages may come in smaller batches than ``limit``."""
         validation.check_queue(queue)
-        validation.check_count(limit, "limit", most=MOST_PER_CALL)
-        who, span = self._who(consumer), _span(lease_seconds, "leaseSeconds", least=0.001)
+        validation.check_count(limit, "limit", most=MAX_PER_CALL)
+        consumer_name, span = self._consumer_name(consumer), _span(lease_seconds, "leaseSeconds", least=0.001)
         until = time.monotonic() + validation.check_milliseconds(wait, "wait") / 1000
         while True:
-            left = min(max(0.0, until - time.monotonic()), LONGEST_POLL)
-            body = messages.Lease(queue, limit, round(left * 1000), span, who)
-            got: messages.Deliver = await self._ask(Kind.LEASE, body, Kind.DELIVER, left)
+            left = min(max(0.0, until - time.monotonic()), MAX_POLL_SECONDS)
+            body = messages.Lease(queue, limit, round(left * 1000), span, consumer_name)
+            got: messages.Deliver = await self._request(FrameKind.LEASE, body, FrameKind.DELIVER, left)
             if got.messages or until <= time.monotonic():
-                batch = Batch(queue, who, got.policy)
+                batch = Batch(queue, consumer_name, got.policy)
                 return [new_delivery((one, batch)) for one in got.messages]
 
     def subscribe(
@@ -175,22 +179,22 @@ class AsyncClient:
         lease_seconds: float | None = None,
         consumer: str | None = None,
         idle: float | None = None,
-    ) -> AsyncSubscription:
+    ) -> AsyncClientSubscription:
         """Subscribe to a queue: the server pushes messages while fewer than ``credit`` of them are unsettled.
 
         Iterate over the subscription. Settle messages with the operations of this client or with the subscription's
         ``ack_nowait``. The iteration ends when no message arrived for ``idle`` seconds."""
         validation.check_queue(queue)
-        validation.check_count(credit, "credit", most=MOST_PER_CALL)
-        patience = None if idle is None else validation.check_milliseconds(idle, "idle") / 1000
-        terms = messages.Subscribe(
-            queue, credit, _span(lease_seconds, "leaseSeconds", least=0.001), self._who(consumer)
+        validation.check_count(credit, "credit", most=MAX_PER_CALL)
+        wait_seconds = None if idle is None else validation.check_milliseconds(idle, "idle") / 1000
+        options = messages.Subscribe(
+            queue, credit, _span(lease_seconds, "leaseSeconds", least=0.001), self._consumer_name(consumer)
         )
-        subscription = AsyncSubscription(self._courier, terms, patience, self._subscriptions.discard)
+        subscription = AsyncClientSubscription(self._connection, options, wait_seconds, self._subscriptions.discard)
         self._subscriptions.add(subscription)
         return subscription
 
-    def _who(self, consumer: str | None) -> str:
+    def _consumer_name(self, consumer: str | None) -> str:
         return self.consumer if consumer is None else validation.check_consumer(consumer)
 
     async def ack(self, leases: str | Sequence[str], *, consumer: str | None = None) -> None:
@@ -200,7 +204,7 @@ class AsyncClient:
     async def ack_many(self, leases: Sequence[str], *, consumer: str | None = None) -> Results:
         """Acknowledge many leases with one commit. Return for each None, or the error. Repeating a successful ack
         succeeds."""
-        return await self._settle(Kind.ACK, messages.Settle(_checked(leases), consumer))
+        return await self._settle(FrameKind.ACK, messages.Settle(_checked(leases), consumer))
 
     async def nack(
         self,
@@ -229,7 +233,7 @@ class AsyncClient:
         body = messages.Nack(
             _checked(leases), check_reason(reason).value, validation.check_text(text), _span(delay, "delay"), consumer
         )
-        return await self._settle(Kind.NACK, body)
+        return await self._settle(FrameKind.NACK, body)
 
     async def release(self, leases: str | Sequence[str], *, consumer: str | None = None) -> None:
         """Release messages that were not processed. Raises the first error, after all other leases were released."""
@@ -238,7 +242,7 @@ class AsyncClient:
     async def release_many(self, leases: Sequence[str], *, consumer: str | None = None) -> Results:
         """Release many leases with one commit. The messages are ready again immediately, and the attempt does not
         count."""
-        return await self._settle(Kind.RELEASE, messages.Settle(_checked(leases), consumer))
+        return await self._settle(FrameKind.RELEASE, messages.Settle(_checked(leases), consumer))
 
     async def extend(
         self, leases: str | Sequence[str], seconds: float | None = None, *, consumer: str | None = None
@@ -250,15 +254,17 @@ class AsyncClient:
         self, leases: Sequence[str], seconds: float | None = None, *, consumer: str | None = None
     ) -> Results:
         span = _span(seconds, "seconds", least=0.001)
-        return await self._settle(Kind.EXTEND, messages.Extend(_checked(leases), span, consumer))
+        return await self._settle(FrameKind.EXTEND, messages.Extend(_checked(leases), span, consumer))
 
-    async def _settle(self, kind: Kind, body: messages.Settle | messages.Nack | messages.Extend) -> Results:
+    async def _settle(self, kind: FrameKind, body: messages.Settle | messages.Nack | messages.Extend) -> Results:
         if not body.leases:
             return []
-        errand = await self._courier.see_through(Errand(kind, body), self._courier.terms.timeout)
-        settled: messages.Settled = errand.value(Kind.SETTLED)
+        request = await self._connection.execute(PendingRequest(kind, body), self._connection.options.timeout)
+        settled: messages.SettleReply = request.value(FrameKind.SETTLED)
         results: Results = [None] * len(body.leases)
-        if kind is not Kind.RELEASE or not errand.resent:  # after a resend the errors may stem from the first send
+        if (
+            kind is not FrameKind.RELEASE or not request.resent
+        ):  # after a resend the errors may stem from the first send
             for n, (code, text) in settled.errors.items():
                 results[n] = messages.error_of(code, text)
         for subscription in self._subscriptions:
@@ -292,8 +298,8 @@ class AsyncClient:
     consumer_wish = admin_calls.consumer_wish
 
 
-def _receipts(body: messages.Publish, errand: Errand) -> list[Stored]:
-    return producer.receipts(body.messages, errand.value(Kind.STORED), errand.resent)
+def _receipts(body: messages.Publish, request: PendingRequest) -> list[AddResult]:
+    return producer.receipts(body.messages, request.value(FrameKind.STORED), request.resent)
 
 
 def _span(seconds: float | None, field: str, *, least: float = 0) -> int | None:

@@ -10,60 +10,60 @@ from typing import cast
 
 import msgspec
 
-from yirangmq.client.address import Address
-from yirangmq.client.session import Conversation, Feed, Lost, News, Reply, Slot, Stream
-from yirangmq.client.transport import prepare
+from yirangmq.client.address import ServerAddress
+from yirangmq.client.session import ClientSession, ConnectionLost, DataSource, QueueInbox, Reply, Slot, TopicInbox
+from yirangmq.client.transport import set_socket_options
 from yirangmq.wire import messages
-from yirangmq.wire.frames import Kind
+from yirangmq.wire.frames import FrameKind
 
-GOODBYE = 1.0
+CLOSE_SECONDS = 1.0
 """Upper bound of the wait for an orderly close, in seconds."""
 
 
-class LoopLine(asyncio.BufferedProtocol):
+class AsyncioTransport(asyncio.BufferedProtocol):
     """``client.transport.Line`` as an asyncio protocol. Event loop thread only."""
 
     def __init__(self) -> None:
         self.process = os.getpid()
         self._loop = asyncio.get_running_loop()
-        self._talk = Conversation()
+        self._session = ClientSession()
         self._out: list[bytes] = []
         self._transport: asyncio.Transport | None = None
         self._may_write = asyncio.Event()
-        self._over = asyncio.Event()
-        self._is_held = False
+        self._closed = asyncio.Event()
+        self._is_paused = False
         """Reading is paused until the subscription takes records from the feed."""
 
     # -- asyncio ----------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's transport has the interface but not the type
-        channel = transport.get_extra_info("socket")
-        if channel is not None:
-            prepare(channel)
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            set_socket_options(sock)
         self._may_write.set()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._talk.room()
+        return self._session.free_space()
 
     def buffer_updated(self, nbytes: int) -> None:
         try:
-            news, back = self._talk.receive(nbytes)
-        except Lost as lost:
-            self._lost(lost)
+            updated, replies = self._session.receive(nbytes)
+        except ConnectionLost as lost:
+            self._mark_lost(lost)
             return
-        for one in news:
+        for one in updated:
             _wake(one)
-        if back:
-            self._collect(back)
-        feed = self._talk.feed
-        if feed is not None and feed.is_full and not self._is_held and self._transport is not None:
-            self._is_held = True
+        if replies:
+            self._collect(replies)
+        topic_inbox = self._session.topic_inbox
+        if topic_inbox is not None and topic_inbox.is_full and not self._is_paused and self._transport is not None:
+            self._is_paused = True
             self._transport.pause_reading()
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._over.set()
-        self._lost(error or ConnectionError("the server closed the connection"))
+        self._closed.set()
+        self._mark_lost(error or ConnectionError("the server closed the connection"))
 
     def pause_writing(self) -> None:
         self._may_write.clear()
@@ -75,75 +75,75 @@ class LoopLine(asyncio.BufferedProtocol):
 
     @property
     def is_alive(self) -> bool:
-        return self._talk.trouble is None
+        return self._session.failure is None
 
-    def greeted(self, welcome: messages.Welcome) -> None:
-        self._talk.max_frame = welcome.max_frame
+    def apply_welcome(self, welcome: messages.Welcome) -> None:
+        self._session.max_frame = welcome.max_frame
 
-    async def ask(self, kind: Kind, body: msgspec.Struct) -> Slot:
+    async def request(self, kind: FrameKind, body: msgspec.Struct) -> Slot:
         await self._writable()
-        slot, data = self._talk.ask(kind, body)
+        slot, data = self._session.request(kind, body)
         self._collect(data)
         return slot
 
-    async def subscribe(self, stream: Stream, body: messages.Subscribe) -> int:
+    async def subscribe(self, queue_inbox: QueueInbox, body: messages.Subscribe) -> int:
         await self._writable()
-        number, data = self._talk.subscribe(stream, body)
+        number, data = self._session.subscribe(queue_inbox, body)
         self._collect(data)
         return number
 
-    def cancelled(self, number: int) -> None:
-        stream = self._talk.cancelled(number)
-        if stream is not None:
-            _wake(stream)
+    def remove_subscription(self, number: int) -> None:
+        queue_inbox = self._session.remove_subscription(number)
+        if queue_inbox is not None:
+            _wake(queue_inbox)
 
-    def follow(self, feed: Feed) -> None:
-        self._talk.feed = feed
+    def set_topic_inbox(self, topic_inbox: TopicInbox) -> None:
+        self._session.topic_inbox = topic_inbox
 
-    def taken(self) -> None:
-        feed = self._talk.feed
-        if self._is_held and feed is not None and not feed.is_full and self._transport is not None:
-            self._is_held = False
+    def notify_taken(self) -> None:
+        topic_inbox = self._session.topic_inbox
+        if self._is_paused and topic_inbox is not None and not topic_inbox.is_full and self._transport is not None:
+            self._is_paused = False
             self._transport.resume_reading()
 
     async def answer(self, slot: Slot, seconds: float) -> Reply:
         try:
             await self._await(slot, seconds)
         except BaseException:
-            self._talk.forget(slot)
+            self._session.abandon(slot)
             raise
         if slot.reply is None:
-            raise self._lost(TimeoutError(f"no answer within {seconds:g} seconds"))
+            raise self._mark_lost(TimeoutError(f"no answer within {seconds:g} seconds"))
         return slot.reply
 
-    def forget(self, slot: Slot) -> None:
-        self._talk.forget(slot)
+    def abandon(self, slot: Slot) -> None:
+        self._session.abandon(slot)
 
-    def glance(self) -> None:
+    def process_received(self) -> None:
         """No-op: the event loop processes received data."""
 
-    async def listen(self, one: News, seconds: float) -> bool:
+    async def wait_for_data(self, one: DataSource, seconds: float) -> bool:
         return await self._await(one, seconds)
 
     async def close(self) -> None:
         if self.process != os.getpid() or self._transport is None:
             return
         if self.is_alive:
-            self._collect(self._talk.ask(Kind.BYE, messages.Empty())[1])
+            self._collect(self._session.request(FrameKind.BYE, messages.Empty())[1])
             self._flush()
-            self._end(ConnectionError("closed by this client"))
+            self._fail(ConnectionError("closed by this client"))
             self._transport.close()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(GOODBYE):
-                    await self._over.wait()
+                async with asyncio.timeout(CLOSE_SECONDS):
+                    await self._closed.wait()
         self._transport.abort()
 
     # -- writes, waits and end -----------------------------------------------------------------------------------------
 
     async def _writable(self) -> None:
         await self._may_write.wait()
-        if self._talk.trouble is not None:
-            lost = self._lost(self._talk.trouble)
+        if self._session.failure is not None:
+            lost = self._mark_lost(self._session.failure)
             lost.is_unsent = True
             raise lost
 
@@ -157,60 +157,60 @@ class LoopLine(asyncio.BufferedProtocol):
         if data and self._transport is not None and not self._transport.is_closing():
             self._transport.write(data[0] if len(data) == 1 else b"".join(data))
 
-    async def _await(self, one: News, seconds: float) -> bool:
+    async def _await(self, one: DataSource, seconds: float) -> bool:
         """Wait until ``one`` has data. Return False after ``seconds``."""
-        if not one.has_news:
+        if not one.has_data:
             self._check()
             waiter = self._loop.create_future()
             one.wake = [waiter] if one.wake is None else [*one.wake, waiter]
-            timer = self._loop.call_later(seconds, _tell, waiter)
+            timer = self._loop.call_later(seconds, _resolve, waiter)
             try:
                 await waiter
             finally:
                 timer.cancel()
-            if not one.has_news:
+            if not one.has_data:
                 self._check()
-        return one.has_news
+        return one.has_data
 
     def _check(self) -> None:
-        if self._talk.trouble is not None:
-            raise self._lost(self._talk.trouble)
+        if self._session.failure is not None:
+            raise self._mark_lost(self._session.failure)
 
-    def _end(self, trouble: Exception) -> None:
+    def _fail(self, failure: Exception) -> None:
         """Mark the connection as lost and wake every waiter. The first reason given is kept."""
-        for one in self._talk.end(trouble):
+        for one in self._session.fail(failure):
             _wake(one)
         self._may_write.set()
 
-    def _lost(self, trouble: Exception) -> Lost:
-        self._end(trouble)
+    def _mark_lost(self, failure: Exception) -> ConnectionLost:
+        self._fail(failure)
         if self._transport is not None:
             self._transport.abort()
-        why = self._talk.trouble or trouble
-        lost = Lost(str(why))
+        why = self._session.failure or failure
+        lost = ConnectionLost(str(why))
         lost.__cause__ = why
         return lost
 
 
-class LoopWires:
-    """``client.transport.Wires`` for one event loop."""
+class AsyncioTransportFactory:
+    """``client.transport.TransportFactory`` for one event loop."""
 
-    def turn(self) -> asyncio.Lock:
+    def lock(self) -> asyncio.Lock:
         return asyncio.Lock()
 
-    async def dial(self, address: Address, seconds: float, patience: float) -> LoopLine:
+    async def dial(self, address: ServerAddress, seconds: float, send_timeout: float) -> AsyncioTransport:
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(seconds):
             if address.scheme == "unix":
-                return (await loop.create_unix_connection(LoopLine, address.path))[1]
+                return (await loop.create_unix_connection(AsyncioTransport, address.path))[1]
             if not address.tls:
-                return (await loop.create_connection(LoopLine, address.host, address.port))[1]
+                return (await loop.create_connection(AsyncioTransport, address.host, address.port))[1]
             from yirangmq.client.tls import tls_context
 
             secret = tls_context(address)
-            return (await loop.create_connection(LoopLine, address.host, address.port, ssl=secret))[1]
+            return (await loop.create_connection(AsyncioTransport, address.host, address.port, ssl=secret))[1]
 
-    async def speaks_tls(self, address: Address, seconds: float) -> bool:
+    async def speaks_tls(self, address: ServerAddress, seconds: float) -> bool:
         from yirangmq.client.tls import unverified_context
 
         try:
@@ -225,12 +225,12 @@ class LoopWires:
         await asyncio.sleep(seconds)
 
 
-def _wake(one: News) -> None:
+def _wake(one: DataSource) -> None:
     waiters, one.wake = one.wake, None
     for waiter in waiters or ():
-        _tell(waiter)
+        _resolve(waiter)
 
 
-def _tell(waiter: "asyncio.Future[None]") -> None:
+def _resolve(waiter: "asyncio.Future[None]") -> None:
     if not waiter.done():
         waiter.set_result(None)

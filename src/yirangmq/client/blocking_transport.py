@@ -5,7 +5,7 @@ threads. One lock guards received data, another the writes. No thread holds the 
 While the send buffer is full, the sender reads, because a server that waits for its client to read does not read
 itself.
 
-A single request that is usually answered within ``AWAKE_SECONDS`` is polled for (adaptive spin) before the thread
+A single request that is usually answered within ``MAX_SPIN_SECONDS`` is polled for (adaptive spin) before the thread
 blocks, if there is another processor for the server."""
 
 import contextlib
@@ -22,26 +22,26 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from yirangmq.client.address import Address
-from yirangmq.client.session import Conversation, Feed, Lost, News, Reply, Slot, Stream
-from yirangmq.client.transport import prepare
-from yirangmq.clock import give_way, processors
-from yirangmq.core.adaptive_spin import Vigil
+from yirangmq.client.address import ServerAddress
+from yirangmq.client.session import ClientSession, ConnectionLost, DataSource, QueueInbox, Reply, Slot, TopicInbox
+from yirangmq.client.transport import set_socket_options
+from yirangmq.clock import processors, yield_processor
+from yirangmq.core.adaptive_spin import AdaptiveSpin
 from yirangmq.wire import messages
-from yirangmq.wire.frames import Kind
+from yirangmq.wire.frames import FrameKind
 
 if TYPE_CHECKING:
-    from yirangmq.client.tls import Tls
+    from yirangmq.client.tls import TlsEngine
 
-SEALED = 256 * 1024
-ROOM_SECONDS = 0.05
+TLS_BUFFER_BYTES = 256 * 1024
+SEND_POLL_SECONDS = 0.05
 """Wait for free space in the send buffer, in seconds, before the sender checks again for data to read."""
-PLAIN_SECONDS = 5.0
+SOCKET_TIMEOUT_SECONDS = 5.0
 """Receive timeout of the socket, in seconds. A wait longer than this reads directly, without a ``poll`` before it:
 one system call instead of two."""
-LAST_READ = 1.0
+CLOSE_WAIT_SECONDS = 1.0
 """Time in seconds that ``close`` waits for the reading thread to leave the socket."""
-AWAKE_SECONDS = 0.0005
+MAX_SPIN_SECONDS = 0.0005
 """Upper bound of the spin, in seconds: about one disk write and two network trips. Only replies that usually arrive
 within it are polled for."""
 Answer = TypeVar("Answer")
@@ -58,61 +58,61 @@ def run(coroutine: Coroutine[Any, Any, Answer]) -> Answer:
     raise RuntimeError("a blocking client waited as a coroutine")
 
 
-class BlockingLine:
+class BlockingTransport:
     """``client.transport.Line`` on a socket, shared by any number of threads.
 
-    ``_heard`` guards received data, ``_sending`` guards writes. No thread holds ``_heard`` while it waits for the
-    network."""
+    ``_receive_lock`` guards received data, ``_send_lock`` guards writes. No thread holds ``_receive_lock`` while it
+    waits for the network."""
 
-    def __init__(self, channel: socket.socket, timeout: float, tls: "Tls | None", stay_awake: bool) -> None:
+    def __init__(self, sock: socket.socket, timeout: float, tls: "TlsEngine | None", stay_awake: bool) -> None:
         self.process = os.getpid()
-        self._channel = channel
-        channel.settimeout(None)
-        longest = struct.pack("@ll", *divmod(round(PLAIN_SECONDS * 1_000_000), 1_000_000))  # C's timeval
-        channel.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, longest)
-        self._file = channel.fileno()
+        self._socket = sock
+        sock.settimeout(None)
+        longest = struct.pack("@ll", *divmod(round(SOCKET_TIMEOUT_SECONDS * 1_000_000), 1_000_000))  # C's timeval
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, longest)
+        self._file = sock.fileno()
         self._timeout = timeout
         self._poll = select.poll()
         self._poll.register(self._file, select.POLLIN)
         self._tls = tls
-        self._sealed = bytearray(0 if tls is None else SEALED)
-        self._talk = Conversation()
-        self._sending = threading.Lock()
-        self._heard = threading.Lock()
-        self._news = threading.Condition(self._heard)
+        self._tls_buffer = bytearray(0 if tls is None else TLS_BUFFER_BYTES)
+        self._session = ClientSession()
+        self._send_lock = threading.Lock()
+        self._receive_lock = threading.Lock()
+        self._data_arrived = threading.Condition(self._receive_lock)
         self._reading = False
         self._waiting = 0
-        self._owed = b""
-        self._vigil = Vigil(AWAKE_SECONDS) if stay_awake else None
+        self._deferred = b""
+        self._spin = AdaptiveSpin(MAX_SPIN_SECONDS) if stay_awake else None
 
     @property
     def is_alive(self) -> bool:
-        return self._talk.trouble is None
+        return self._session.failure is None
 
-    def greeted(self, welcome: messages.Welcome) -> None:
-        self._talk.max_frame = welcome.max_frame
+    def apply_welcome(self, welcome: messages.Welcome) -> None:
+        self._session.max_frame = welcome.max_frame
 
     # -- sending -------------------------------------------------------------------------------------------------------
 
-    async def ask(self, kind: Kind, body: msgspec.Struct) -> Slot:
-        with self._sending:
-            slot, data = self._talk.ask(kind, body)
+    async def request(self, kind: FrameKind, body: msgspec.Struct) -> Slot:
+        with self._send_lock:
+            slot, data = self._session.request(kind, body)
             self._send(data)
         return slot
 
-    async def subscribe(self, stream: Stream, body: messages.Subscribe) -> int:
-        with self._sending:
-            number, data = self._talk.subscribe(stream, body)
+    async def subscribe(self, queue_inbox: QueueInbox, body: messages.Subscribe) -> int:
+        with self._send_lock:
+            number, data = self._session.subscribe(queue_inbox, body)
             self._send(data)
         return number
 
-    def cancelled(self, number: int) -> None:
-        self._talk.cancelled(number)
+    def remove_subscription(self, number: int) -> None:
+        self._session.remove_subscription(number)
 
-    def follow(self, feed: Feed) -> None:
-        self._talk.feed = feed
+    def set_topic_inbox(self, topic_inbox: TopicInbox) -> None:
+        self._session.topic_inbox = topic_inbox
 
-    def taken(self) -> None:
+    def notify_taken(self) -> None:
         """No-op: a thread reads only while it waits."""
 
     def _send(self, data: bytes | bytearray) -> None:
@@ -121,21 +121,21 @@ class BlockingLine:
         sent = -1
         try:
             if self._tls is not None:
-                data = self._tls.seal(data)
+                data = self._tls.encrypt(data)
             sent = self._write(data)
             if sent < len(data):
                 self._send_rest(memoryview(data)[sent:])
         except OSError as error:
-            lost = self._lost(error)
+            lost = self._mark_lost(error)
             lost.is_unsent = sent < 0
             raise lost from None
         except BaseException:
-            self._lost(InterruptedError("interrupted while sending"))
+            self._mark_lost(InterruptedError("interrupted while sending"))
             raise
 
     def _write(self, data: bytes | bytearray | memoryview) -> int:
         try:
-            return self._channel.send(data, socket.MSG_DONTWAIT)
+            return self._socket.send(data, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return 0
 
@@ -143,16 +143,16 @@ class BlockingLine:
         """Send the rest, and read while the send buffer is full: a server that waits for this client to read does
         not read itself."""
         until = time.monotonic() + self._timeout
-        room = select.poll()
-        room.register(self._file, select.POLLOUT)
+        free_space = select.poll()
+        free_space.register(self._file, select.POLLOUT)
         while left:
             seconds = until - time.monotonic()
-            if seconds <= 0 or self._talk.trouble is not None:
+            if seconds <= 0 or self._session.failure is not None:
                 raise TimeoutError(f"no room to send for {self._timeout:g} seconds")
-            with self._heard:
+            with self._receive_lock:
                 if not self._reading:
                     self._read(0)
-            if room.poll(min(seconds, ROOM_SECONDS) * 1000):
+            if free_space.poll(min(seconds, SEND_POLL_SECONDS) * 1000):
                 left = left[self._write(left) :]
 
     # -- receiving -----------------------------------------------------------------------------------------------------
@@ -161,150 +161,150 @@ class BlockingLine:
         try:
             self._await(slot, seconds)
         except BaseException:
-            self._talk.forget(slot)
+            self._session.abandon(slot)
             raise
         if slot.reply is None:
-            raise self._lost(TimeoutError(f"no answer within {seconds:g} seconds"))
+            raise self._mark_lost(TimeoutError(f"no answer within {seconds:g} seconds"))
         return slot.reply
 
-    def forget(self, slot: Slot) -> None:
-        self._talk.forget(slot)
+    def abandon(self, slot: Slot) -> None:
+        self._session.abandon(slot)
 
-    def glance(self) -> None:
-        with self._heard:
-            if not self._reading and self._talk.trouble is None:
+    def process_received(self) -> None:
+        with self._receive_lock:
+            if not self._reading and self._session.failure is None:
                 self._read(0)
-        if self._owed:
-            self._pay()
+        if self._deferred:
+            self._flush_deferred()
 
-    async def listen(self, one: News, seconds: float) -> bool:
+    async def wait_for_data(self, one: DataSource, seconds: float) -> bool:
         return self._await(one, seconds)
 
-    def _await(self, one: News, seconds: float) -> bool:
+    def _await(self, one: DataSource, seconds: float) -> bool:
         """Wait until ``one`` has data. Return False after ``seconds``. The thread reads for all threads if no other
         one reads."""
-        vigil = self._vigil if self._talk.is_single else None
+        spin = self._spin if self._session.is_single else None
         began = time.monotonic()
         until = began + seconds
-        awake_until = min(until, began + vigil.seconds) if vigil is not None else 0.0
-        with self._heard:
-            while not one.has_news:
-                if self._talk.trouble is not None:
-                    raise self._lost(self._talk.trouble)
+        spin_until = min(until, began + spin.seconds) if spin is not None else 0.0
+        with self._receive_lock:
+            while not one.has_data:
+                if self._session.failure is not None:
+                    raise self._mark_lost(self._session.failure)
                 left = until - time.monotonic()
                 if left <= 0:
                     return False
                 if self._reading:
                     self._waiting += 1
-                    self._news.wait(left)
+                    self._data_arrived.wait(left)
                     self._waiting -= 1
                 else:
-                    self._read(left, awake_until)
-        if vigil is not None:
-            vigil.took(time.monotonic() - began)
-        if self._owed:
-            self._pay()
+                    self._read(left, spin_until)
+        if spin is not None:
+            spin.add_wait(time.monotonic() - began)
+        if self._deferred:
+            self._flush_deferred()
         return True
 
-    def _read(self, seconds: float, awake_until: float = 0.0) -> None:
-        """Read once. The caller holds ``_heard``; it is released while the thread waits for the network."""
+    def _read(self, seconds: float, spin_until: float = 0.0) -> None:
+        """Read once. The caller holds ``_receive_lock``; it is released while the thread waits for the network."""
         self._reading = True
-        self._heard.release()
-        size, trouble = -1, None
+        self._receive_lock.release()
+        size, failure = -1, None
         try:
-            if awake_until and self._vigil is not None:
-                size = self._look_out(self._vigil, awake_until)
+            if spin_until and self._spin is not None:
+                size = self._spin_read(self._spin, spin_until)
             if size >= 0:
                 pass
-            elif seconds > PLAIN_SECONDS:
-                size = self._channel.recv_into(self._sealed or self._talk.room())
+            elif seconds > SOCKET_TIMEOUT_SECONDS:
+                size = self._socket.recv_into(self._tls_buffer or self._session.free_space())
             elif self._poll.poll(ceil(seconds * 1000)):
-                size = self._channel.recv_into(self._sealed or self._talk.room(), 0, socket.MSG_DONTWAIT)
+                size = self._socket.recv_into(self._tls_buffer or self._session.free_space(), 0, socket.MSG_DONTWAIT)
         except BlockingIOError:
             pass
         except OSError as error:
-            trouble = error
+            failure = error
         except BaseException as error:  # raised by a signal handler; bytes already received may be lost
-            trouble = InterruptedError(f"{type(error).__name__} while reading")
-            self._lost(trouble)
+            failure = InterruptedError(f"{type(error).__name__} while reading")
+            self._mark_lost(failure)
             raise
         finally:
-            self._heard.acquire()
+            self._receive_lock.acquire()
             self._reading = False
             if self._waiting:
-                self._news.notify_all()
+                self._data_arrived.notify_all()
         if size > 0:
             self._receive(size)
-        elif size == 0 or trouble is not None:
-            self._talk.end(trouble or ConnectionError("the server closed the connection"))
+        elif size == 0 or failure is not None:
+            self._session.fail(failure or ConnectionError("the server closed the connection"))
 
-    def _look_out(self, vigil: Vigil, until: float) -> int:
+    def _spin_read(self, spin: AdaptiveSpin, until: float) -> int:
         """Poll the socket until the time ``until`` (adaptive spin). Return the number of bytes received, or -1."""
-        receive, room = self._channel.recv_into, self._sealed or self._talk.room()
+        receive, free_space = self._socket.recv_into, self._tls_buffer or self._session.free_space()
         now = time.monotonic()
         while now < until:
             try:
-                return receive(room, 0, socket.MSG_DONTWAIT)
+                return receive(free_space, 0, socket.MSG_DONTWAIT)
             except BlockingIOError:
-                give_way()
+                yield_processor()
             before, now = now, time.monotonic()
-            if now - before > vigil.slow:
-                vigil.was_late()
+            if now - before > spin.preemption_seconds:
+                spin.note_preemption()
         return -1
 
     def _receive(self, size: int) -> None:
         try:
             if self._tls is None:
-                self._owed += self._talk.receive(size)[1]
+                self._deferred += self._session.receive(size)[1]
                 return
-            left = memoryview(self._tls.open(memoryview(self._sealed)[:size]))
+            left = memoryview(self._tls.decrypt(memoryview(self._tls_buffer)[:size]))
             while left:
-                room = self._talk.room()[: len(left)]
-                room[:] = left[: len(room)]
-                left = left[len(room) :]
-                self._owed += self._talk.receive(len(room))[1]
-        except (Lost, OSError) as error:
-            self._talk.end(error)
+                free_space = self._session.free_space()[: len(left)]
+                free_space[:] = left[: len(free_space)]
+                left = left[len(free_space) :]
+                self._deferred += self._session.receive(len(free_space))[1]
+        except (ConnectionLost, OSError) as error:
+            self._session.fail(error)
 
-    def _pay(self) -> None:
-        """Flush replies queued by the frame reader. The caller must not hold ``_heard``."""
-        with self._sending:
-            owed, self._owed = self._owed, b""
-            if owed:
-                self._send(owed)
+    def _flush_deferred(self) -> None:
+        """Flush replies queued by the frame reader. The caller must not hold ``_receive_lock``."""
+        with self._send_lock:
+            deferred, self._deferred = self._deferred, b""
+            if deferred:
+                self._send(deferred)
 
     # -- closing ----------------------------------------------------------------------------------------------------
 
-    def _lost(self, trouble: Exception) -> Lost:
+    def _mark_lost(self, failure: Exception) -> ConnectionLost:
         """Mark the connection as lost; the first reason given is kept. The shutdown wakes threads that read or
         write. The file descriptor is closed when no thread uses it any more."""
-        self._talk.end(trouble)
-        why = self._talk.trouble or trouble
+        self._session.fail(failure)
+        why = self._session.failure or failure
         with contextlib.suppress(OSError):
-            self._channel.shutdown(socket.SHUT_RDWR)
-        lost = Lost(str(why))
+            self._socket.shutdown(socket.SHUT_RDWR)
+        lost = ConnectionLost(str(why))
         lost.__cause__ = why
         return lost
 
     async def close(self) -> None:
         if self.process != os.getpid():
-            self._channel.close()  # the parent keeps its own copy of the connection
+            self._socket.close()  # the parent keeps its own copy of the connection
             return
         if self.is_alive:
-            with contextlib.suppress(Lost):
-                await self.ask(Kind.BYE, messages.Empty())
-        self._lost(ConnectionError("closed by this client"))
-        with self._news:
-            self._news.notify_all()
+            with contextlib.suppress(ConnectionLost):
+                await self.request(FrameKind.BYE, messages.Empty())
+        self._mark_lost(ConnectionError("closed by this client"))
+        with self._data_arrived:
+            self._data_arrived.notify_all()
             self._waiting += 1
-            self._news.wait_for(lambda: not self._reading, LAST_READ)
+            self._data_arrived.wait_for(lambda: not self._reading, CLOSE_WAIT_SECONDS)
             self._waiting -= 1
-        with self._sending:
-            self._channel.close()
+        with self._send_lock:
+            self._socket.close()
 
 
-class BlockingWires:
-    """``client.transport.Wires`` for threads.
+class BlockingTransportFactory:
+    """``client.transport.TransportFactory`` for threads.
 
     ``stay_awake``: a thread that waits for a single reply that usually arrives soon polls for it before it blocks
     (adaptive spin). This needs a second processor, for the server."""
@@ -312,30 +312,30 @@ class BlockingWires:
     def __init__(self, stay_awake: bool = True) -> None:
         self._stay_awake = stay_awake and processors() > 1
 
-    def turn(self) -> "Turn":
-        return Turn()
+    def lock(self) -> "ThreadLock":
+        return ThreadLock()
 
-    async def dial(self, address: Address, seconds: float, patience: float) -> BlockingLine:
-        channel = _connected(address, seconds)
+    async def dial(self, address: ServerAddress, seconds: float, send_timeout: float) -> BlockingTransport:
+        sock = _open_socket(address, seconds)
         try:
             if not address.tls:
-                return BlockingLine(channel, patience, None, self._stay_awake)
-            from yirangmq.client.tls import Tls
+                return BlockingTransport(sock, send_timeout, None, self._stay_awake)
+            from yirangmq.client.tls import TlsEngine
 
-            tls = Tls(address)
-            tls.shake_hands(channel)
-            return BlockingLine(channel, patience, tls, self._stay_awake)
+            tls = TlsEngine(address)
+            tls.handshake(sock)
+            return BlockingTransport(sock, send_timeout, tls, self._stay_awake)
         except BaseException:
-            channel.close()
+            sock.close()
             raise
 
-    async def speaks_tls(self, address: Address, seconds: float) -> bool:
+    async def speaks_tls(self, address: ServerAddress, seconds: float) -> bool:
         from yirangmq.client.tls import unverified_context
 
         try:
             with (
-                socket.create_connection((address.host, address.port), seconds) as channel,
-                unverified_context().wrap_socket(channel, server_hostname=address.host),
+                socket.create_connection((address.host, address.port), seconds) as sock,
+                unverified_context().wrap_socket(sock, server_hostname=address.host),
             ):
                 return True
         except (OSError, ValueError):
@@ -345,7 +345,7 @@ class BlockingWires:
         time.sleep(seconds)  # noqa: ASYNC251 (here a coroutine blocks on purpose)
 
 
-class Turn:
+class ThreadLock:
     """A thread lock with the interface of an asyncio lock."""
 
     def __init__(self) -> None:
@@ -360,17 +360,17 @@ class Turn:
         self._lock.release()
 
 
-def _connected(address: Address, seconds: float) -> socket.socket:
+def _open_socket(address: ServerAddress, seconds: float) -> socket.socket:
     if address.scheme == "tcp":
-        channel = socket.create_connection((address.host, address.port), seconds)
-        prepare(channel)
-        return channel
-    channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock = socket.create_connection((address.host, address.port), seconds)
+        set_socket_options(sock)
+        return sock
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        channel.settimeout(seconds)
-        channel.connect(address.path)
-        prepare(channel)
-        return channel
+        sock.settimeout(seconds)
+        sock.connect(address.path)
+        set_socket_options(sock)
+        return sock
     except BaseException:
-        channel.close()
+        sock.close()
         raise

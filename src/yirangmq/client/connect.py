@@ -5,11 +5,11 @@ asyncio client connects when it is awaited or first used."""
 
 import random
 
-from yirangmq.client.address import Address, TlsFiles, read_addresses
+from yirangmq.client.address import ServerAddress, TlsFiles, read_addresses
 from yirangmq.client.async_client import AsyncClient
-from yirangmq.client.connection import Courier
+from yirangmq.client.connection import ReconnectingConnection
 from yirangmq.client.sync_client import Client
-from yirangmq.client.transport import Terms, Wires
+from yirangmq.client.transport import ClientOptions, TransportFactory
 from yirangmq.clock import TimeOrderedIds, default_consumer
 from yirangmq.core import validation
 from yirangmq.core.ports import Ids
@@ -36,11 +36,13 @@ def connect(
     stay_awake: bool = True,
     ids: Ids | None = None,
 ) -> Client:
-    """``silence``: see ``Terms``. The other arguments are those of ``yirangmq.connect``."""
-    from yirangmq.client.blocking_transport import BlockingWires, run
+    """``silence``: see ``ClientOptions``. The other arguments are those of ``yirangmq.connect``."""
+    from yirangmq.client.blocking_transport import BlockingTransportFactory, run
 
     addresses = read_addresses(address, token, TlsFiles(ca, cert, key))
-    client = _made(BlockingWires(stay_awake), _terms(addresses, consumer, timeout, retries, silence), ids)
+    client = _new_client(
+        BlockingTransportFactory(stay_awake), _options(addresses, consumer, timeout, retries, silence), ids
+    )
     run(client.connect())
     return Client(client)
 
@@ -58,18 +60,22 @@ def connect_async(
     silence: float | None = None,
     ids: Ids | None = None,
 ) -> AsyncClient:
-    from yirangmq.client.asyncio_transport import LoopWires
+    from yirangmq.client.asyncio_transport import AsyncioTransportFactory
 
     addresses = read_addresses(address, token, TlsFiles(ca, cert, key))
-    return _made(LoopWires(), _terms(addresses, consumer, timeout, retries, silence), ids)
+    return _new_client(AsyncioTransportFactory(), _options(addresses, consumer, timeout, retries, silence), ids)
 
 
-def _terms(
-    addresses: tuple[Address, ...], consumer: str | None, timeout: float, retries: int | None, silence: float | None
-) -> Terms:
+def _options(
+    addresses: tuple[ServerAddress, ...],
+    consumer: str | None,
+    timeout: float,
+    retries: int | None,
+    silence: float | None,
+) -> ClientOptions:
     if retries is None:
         retries = RETRIES if len(addresses) == 1 else FAILOVER_RETRIES
-    return Terms(
+    return ClientOptions(
         addresses,
         default_consumer() if consumer is None else validation.check_consumer(consumer),
         validation.check_milliseconds(timeout, "timeout", least=0.001) / 1000,
@@ -78,5 +84,5 @@ def _terms(
     )
 
 
-def _made(wires: Wires, terms: Terms, ids: Ids | None) -> AsyncClient:
-    return AsyncClient(Courier(wires, terms, random.random), ids or TimeOrderedIds(), terms.name)
+def _new_client(factory: TransportFactory, options: ClientOptions, ids: Ids | None) -> AsyncClient:
+    return AsyncClient(ReconnectingConnection(factory, options, random.random), ids or TimeOrderedIds(), options.name)

@@ -17,16 +17,16 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from yirangmq.client.connection import Courier, Errand, Pipeline
+from yirangmq.client.connection import PendingRequest, Pipeline, ReconnectingConnection
 from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, QueueError, Unreachable
 from yirangmq.core.message import Envelope
-from yirangmq.core.ports import Ids, Stored, new_stored
+from yirangmq.core.ports import AddResult, Ids, new_add_result
 from yirangmq.format.envelope import NewMessage, build, read
 from yirangmq.format.json_codec import dumps
 from yirangmq.wire import messages
-from yirangmq.wire.frames import Kind
-from yirangmq.wire.messages import Outgoing
+from yirangmq.wire.frames import FrameKind
+from yirangmq.wire.messages import OutgoingMessageBody
 
 # -- frames ------------------------------------------------------------------------------------------------------------
 
@@ -37,21 +37,21 @@ MESSAGE_BYTES = 200
 """Upper bound of a message's size in a frame besides payload and header, in bytes."""
 
 
-def outgoing(queue: str, message: object, id: str) -> Outgoing:
+def outgoing(queue: str, message: object, id: str) -> OutgoingMessageBody:
     """Convert any JSON value, bytes, or a ``NewMessage`` into a message of a PUBLISH frame."""
     if type(message) is bytes:
-        return Outgoing(message, False, "", id)
+        return OutgoingMessageBody(message, False, "", id)
     if isinstance(message, NewMessage):
         return _from_envelope(build(queue, message, id, 0))
     if isinstance(message, bytes | bytearray | memoryview):
-        return Outgoing(bytes(message), False, "", id)
+        return OutgoingMessageBody(bytes(message), False, "", id)
     try:
-        return Outgoing(dumps(message), True, "", id)
+        return OutgoingMessageBody(dumps(message), True, "", id)
     except BadInput as error:
         raise BadInput(str(error), field="payload") from None
 
 
-def all_outgoing(queue: str, messages: Iterable[object], ids: Ids) -> Iterator[Outgoing]:
+def all_outgoing(queue: str, messages: Iterable[object], ids: Ids) -> Iterator[OutgoingMessageBody]:
     """Convert messages and assign an id to each. The iterable is read in batches of one frame."""
     source = iter(messages)
     while batch := list(islice(source, FRAME_MESSAGES)):
@@ -59,28 +59,28 @@ def all_outgoing(queue: str, messages: Iterable[object], ids: Ids) -> Iterator[O
             yield outgoing(queue, message, id)
 
 
-def is_to_check(messages: Iterable[object]) -> bool:
+def needs_validation(messages: Iterable[object]) -> bool:
     """Return True if a message in this list may be invalid. Bytes are always valid, and an iterator cannot be read
     twice."""
     return isinstance(messages, list | tuple) and not all(type(message) is bytes for message in messages)
 
 
-def outgoing_text(queue: str, text: bytes, id: str, delay: float, ttl: float | None) -> Outgoing:
+def outgoing_text(queue: str, text: bytes, id: str, delay: float, ttl: float | None) -> OutgoingMessageBody:
     """Convert a JSON document: an envelope as it is, any other document wrapped as a payload."""
     return _from_envelope(read(queue, text, id, 0, delay=delay, ttl=ttl))
 
 
-def _from_envelope(made: Envelope) -> Outgoing:
+def _from_envelope(made: Envelope) -> OutgoingMessageBody:
     """The envelope was built for time 0, so its instants are durations. The server adds its own clock."""
-    return Outgoing(made.payload, made.is_json, made.header, made.id, made.available_at, made.expires_at)
+    return OutgoingMessageBody(made.payload, made.is_json, made.header, made.id, made.available_at, made.expires_at)
 
 
-def in_frames(queue: str, made: Iterable[Outgoing], max_frame: int) -> Iterator[messages.Publish]:
+def in_frames(queue: str, made: Iterable[OutgoingMessageBody], max_frame: int) -> Iterator[messages.Publish]:
     """Divide messages into PUBLISH frames.
 
     The message that fills a frame still belongs to it, regardless of its size, so a small batch with one large
     message is a single frame. A frame exceeds ``max_frame`` only if one message alone does."""
-    batch: list[Outgoing] = []
+    batch: list[OutgoingMessageBody] = []
     size = 0
     for one in made:
         weight = len(one.payload) + 4 * len(one.header) + MESSAGE_BYTES
@@ -93,12 +93,12 @@ def in_frames(queue: str, made: Iterable[Outgoing], max_frame: int) -> Iterator[
         yield messages.Publish(queue, batch)
 
 
-def receipts(sent: Sequence[Outgoing], stored: messages.PublishReply, resent: bool) -> list[Stored]:
+def receipts(sent: Sequence[OutgoingMessageBody], stored: messages.PublishReply, resent: bool) -> list[AddResult]:
     """Return the receipt of each message of a frame.
 
     If the frame was ``resent``, a message that an earlier send stored is not reported as a duplicate. The server
     does not send message numbers, so ``seq`` is 0."""
-    made = [new_stored((0, id, False, "")) for id in stored.ids]
+    made = [new_add_result((0, id, False, "")) for id in stored.ids]
     for n in stored.duplicates:
         if not (resent and stored.ids[n] == sent[n].id):
             made[n] = made[n]._replace(duplicate=True)
@@ -109,36 +109,36 @@ def receipts(sent: Sequence[Outgoing], stored: messages.PublishReply, resent: bo
 
 # -- sender ------------------------------------------------------------------------------------------------------------
 
-MOST_BYTES = 8 * 1024 * 1024
+MAX_UNANSWERED_BYTES = 8 * 1024 * 1024
 """Upper bound of unanswered payloads, in bytes. A single larger message is sent alone."""
 
 
-class AsyncSender:
+class AsyncClientSender:
     """Pipelined sender: ``async with client.sender(queue) as sender``. Leaving the block waits until every message
     is durable."""
 
     def __init__(
         self,
-        courier: Courier,
+        connection: ReconnectingConnection,
         ids: Ids,
         queue: str,
         window: int,
-        told: Callable[[Stored], object] | None,
-        left: Callable[["AsyncSender"], None],
+        on_stored: Callable[[AddResult], object] | None,
+        on_close: Callable[["AsyncClientSender"], None],
     ) -> None:
-        validation.check_told(told)
+        validation.check_callback(on_stored)
         self._ids = ids
         self._queue = queue
-        self._told = told
-        self._left = left
+        self._on_stored = on_stored
+        self._on_close = on_close
         self._process = os.getpid()
-        self._pipeline = Pipeline(courier, window, glances=True)
-        self._out: deque[tuple[Errand, messages.Publish, int]] = deque()
+        self._pipeline = Pipeline(connection, window, processes_received=True)
+        self._out: deque[tuple[PendingRequest, messages.Publish, int]] = deque()
         self._bytes = 0
-        self._turn = courier.turn()
-        self._receipts: deque[Stored] = deque()
+        self._lock = connection.lock()
+        self._receipts: deque[AddResult] = deque()
         """Receipts not yet passed to the callback."""
-        self._is_telling = False
+        self._is_in_callback = False
         self._refused: dict[str, QueueError] = {}
         self._is_closed = False
 
@@ -149,46 +149,46 @@ class AsyncSender:
         instead, with their ids in its ``refused``. This message is not sent then."""
         made = outgoing(self._queue, message, self._ids.new(1)[0])
         body, size = messages.Publish(self._queue, [made]), len(made.payload) + len(made.header)
-        errand = Errand(Kind.PUBLISH, body)
-        async with self._turn:
+        request = PendingRequest(FrameKind.PUBLISH, body)
+        async with self._lock:
             if self._is_closed or self._process != os.getpid():
                 raise BadInput("closed, or made by another process; make another one", field="sender")
             self._raise_refused()
-            while self._pipeline.is_under_way and self._bytes + size > MOST_BYTES:
+            while self._pipeline.has_unanswered and self._bytes + size > MAX_UNANSWERED_BYTES:
                 await self._pipeline.settle_first()
                 self._collect()
-            await self._pipeline.put(errand)
-            self._out.append((errand, body, size))
+            await self._pipeline.put(request)
+            self._out.append((request, body, size))
             self._bytes += size
-            await self._see_off(errand)
+            await self._ensure_sent(request)
             self._collect()
-        self._tell()
+        self._run_callback()
         return made.id
 
-    async def _see_off(self, errand: Errand) -> None:
+    async def _ensure_sent(self, request: PendingRequest) -> None:
         """Resend on the next connection if the connection was lost during the send."""
         try:
-            while errand.slot is None and errand.reply is None:
+            while request.slot is None and request.reply is None:
                 await self._pipeline.settle_first()
         except BaseException:
-            self._pipeline.give_up(errand)
-            if self._out and self._out[-1][0] is errand:
+            self._pipeline.abandon(request)
+            if self._out and self._out[-1][0] is request:
                 self._bytes -= self._out.pop()[2]
             raise
 
     async def settle(self) -> None:
         """Wait until every message sent so far is durable. Raises the first refusal, with all refusals in its
         ``refused``."""
-        async with self._turn:
+        async with self._lock:
             await self._pipeline.finish()
             self._collect()
-        self._tell()
+        self._run_callback()
         self._raise_refused()
 
     async def close(self) -> None:
         """Settle, then refuse further messages."""
         self._is_closed = True
-        self._left(self)
+        self._on_close(self)
         if self._process == os.getpid():
             await self.settle()
 
@@ -203,27 +203,27 @@ class AsyncSender:
         """Process the replies that have arrived."""
         self._pipeline.collect()
         while self._out and self._out[0][0].reply is not None:
-            errand, body, size = self._out.popleft()
+            request, body, size = self._out.popleft()
             self._bytes -= size
             try:
-                self._receipts += receipts(body.messages, errand.value(Kind.STORED), errand.resent)
+                self._receipts += receipts(body.messages, request.value(FrameKind.STORED), request.resent)
             except QueueError as error:
                 self._refused[body.messages[0].id] = error
-        if self._told is None:
+        if self._on_stored is None:
             self._receipts.clear()
 
-    def _tell(self) -> None:
+    def _run_callback(self) -> None:
         """Pass receipts to the callback, without holding the lock: the callback may send messages."""
-        if self._told is None or self._is_telling:
+        if self._on_stored is None or self._is_in_callback:
             return
-        self._is_telling = True
+        self._is_in_callback = True
         try:
             while self._receipts:
-                self._told(self._receipts.popleft())
+                self._on_stored(self._receipts.popleft())
         finally:
-            self._is_telling = False
+            self._is_in_callback = False
 
-    async def __aenter__(self) -> "AsyncSender":
+    async def __aenter__(self) -> "AsyncClientSender":
         return self
 
     async def __aexit__(
@@ -238,12 +238,12 @@ class AsyncSender:
                 await self.close()
         else:
             self._is_closed = True
-            self._left(self)
+            self._on_close(self)
 
 
 # -- batches of frames -------------------------------------------------------------------------------------------------
 
-FRAMES_ON_THEIR_WAY = 8
+MAX_FRAMES_IN_FLIGHT = 8
 """Upper bound of unanswered frames: enough to keep the server busy, few to send again."""
 
 
@@ -251,23 +251,23 @@ Body = TypeVar("Body", bound=msgspec.Struct)
 Receipt = TypeVar("Receipt")
 
 
-class Shipment(Generic[Body, Receipt]):
+class FrameBatch(Generic[Body, Receipt]):
     """Batch of frames of one kind, with several in flight.
 
     ``read`` returns a frame's receipts from its reply; ``count`` returns how many receipts the frame would have."""
 
     def __init__(
         self,
-        courier: Courier,
-        kind: Kind,
-        read: Callable[[Body, Errand], list[Receipt]],
+        connection: ReconnectingConnection,
+        kind: FrameKind,
+        read: Callable[[Body, PendingRequest], list[Receipt]],
         count: Callable[[Body], int],
     ) -> None:
         self._kind = kind
         self._read = read
         self._count = count
-        self._pipeline = Pipeline(courier, FRAMES_ON_THEIR_WAY)
-        self._out: deque[tuple[Errand, Body]] = deque()
+        self._pipeline = Pipeline(connection, MAX_FRAMES_IN_FLIGHT)
+        self._out: deque[tuple[PendingRequest, Body]] = deque()
         self._receipts: list[Receipt | None] = []
         self._problem: QueueError | None = None
 
@@ -289,9 +289,9 @@ class Shipment(Generic[Body, Receipt]):
         return [one for one in self._receipts if one is not None]
 
     async def _put(self, body: Body) -> None:
-        errand = Errand(self._kind, body)
-        self._out.append((errand, body))
-        await self._pipeline.put(errand)
+        request = PendingRequest(self._kind, body)
+        self._out.append((request, body))
+        await self._pipeline.put(request)
         self._collect()
 
     async def _finish(self) -> None:
@@ -304,12 +304,12 @@ class Shipment(Generic[Body, Receipt]):
         """Collect the receipts of the answered frames. With ``everything``, unanswered frames get None for each
         receipt."""
         while self._out and (everything or self._out[0][0].reply is not None):
-            errand, body = self._out.popleft()
-            if errand.reply is None:
+            request, body = self._out.popleft()
+            if request.reply is None:
                 self._receipts += [None] * self._count(body)
                 continue
             try:
-                self._receipts += self._read(body, errand)
+                self._receipts += self._read(body, request)
             except QueueError as error:
                 self._problem = self._problem or error
                 self._receipts += [None] * self._count(body)

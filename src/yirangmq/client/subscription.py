@@ -10,55 +10,55 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any
 
-from yirangmq.client.connection import Courier, Errand, Pipeline
-from yirangmq.client.session import Lost, Stream
-from yirangmq.client.transport import Line
+from yirangmq.client.connection import PendingRequest, Pipeline, ReconnectingConnection
+from yirangmq.client.session import ConnectionLost, QueueInbox
+from yirangmq.client.transport import Transport
 from yirangmq.client.values import Batch, Delivery, new_delivery
 from yirangmq.core.errors import QueueError
-from yirangmq.format.delivery import Leased, lease_ids
+from yirangmq.format.delivery import HasLeaseId, lease_ids
 from yirangmq.format.json_codec import loads
 from yirangmq.wire import messages
-from yirangmq.wire.frames import Kind
+from yirangmq.wire.frames import FrameKind
 
-ACKS_ON_THEIR_WAY = 16
+MAX_ACKS_IN_FLIGHT = 16
 LISTEN_SECONDS = 20.0
 """Interval without data, in seconds, after which the server is pinged."""
-FOREVER = 10.0 * 366 * 86400
+NO_TIMEOUT_SECONDS = 10.0 * 366 * 86400
 
 
-class AsyncSubscription:
+class AsyncClientSubscription:
     """Queue subscription: ``async for delivery in subscription``.
 
     The iteration ends when the subscription is closed, or when no message arrived for ``idle`` seconds."""
 
     def __init__(
         self,
-        courier: Courier,
-        terms: messages.Subscribe,
+        connection: ReconnectingConnection,
+        options: messages.Subscribe,
         idle: float | None,
-        left: Callable[["AsyncSubscription"], None],
+        left: Callable[["AsyncClientSubscription"], None],
     ) -> None:
-        self._courier = courier
-        self._terms = terms
-        self._idle = FOREVER if idle is None else idle
-        self._left = left
-        self._stream = Stream()
-        self._line: Line | None = None
-        self._heard_at = 0.0
+        self._connection = connection
+        self._options = options
+        self._idle = NO_TIMEOUT_SECONDS if idle is None else idle
+        self._on_close = left
+        self._inbox = QueueInbox()
+        self._transport: Transport | None = None
+        self._last_data_at = 0.0
         """Monotonic time of the last data from the server."""
         self._number = 0
         self._policy = ""
         self._held: dict[str, int] = {}
-        self._acks = Pipeline(courier, ACKS_ON_THEIR_WAY)
-        self._unconfirmed: deque[tuple[Errand, list[str]]] = deque()
+        self._acks = Pipeline(connection, MAX_ACKS_IN_FLIGHT)
+        self._unconfirmed: deque[tuple[PendingRequest, list[str]]] = deque()
         self._refusal: QueueError | None = None
-        self._taking, self._settling = courier.turn(), courier.turn()
+        self._fetch_lock, self._settle_lock = connection.lock(), connection.lock()
         self.ready: deque[Delivery] = deque()
         """Received, but not yet returned to the program."""
 
     # -- messages ------------------------------------------------------------------------------------------------------
 
-    def __aiter__(self) -> "AsyncSubscription":
+    def __aiter__(self) -> "AsyncClientSubscription":
         return self
 
     async def __anext__(self) -> Delivery:
@@ -94,78 +94,80 @@ class AsyncSubscription:
         return batch
 
     async def _fetch(self, wait: float | None) -> list[Delivery]:
-        async with self._taking:
+        async with self._fetch_lock:
             until, tries = time.monotonic() + (self._idle if wait is None else wait), 0
             while True:
-                batch = self._taken()
+                batch = self._take_received()
                 left = until - time.monotonic()
-                if batch or left <= 0 or self._stream.is_over:
+                if batch or left <= 0 or self._inbox.is_over:
                     return batch
                 try:
                     await self._listen(left)
-                except Lost as lost:
+                except ConnectionLost as lost:
                     tries += 1
-                    await self._courier.pause(tries, lost)
+                    await self._connection.pause(tries, lost)
 
-    def _taken(self) -> list[Delivery]:
-        if self._stream.error is not None:
-            raise self._stream.error
-        if not self._stream.inbox or self._stream.is_over:
+    def _take_received(self) -> list[Delivery]:
+        if self._inbox.error is not None:
+            raise self._inbox.error
+        if not self._inbox.entries or self._inbox.is_over:
             return []
-        return self._read(self._stream.inbox.popleft())
+        return self._read(self._inbox.entries.popleft())
 
     def _read(self, pushed: messages.Deliver) -> list[Delivery]:
         self._policy = pushed.policy or self._policy
-        batch = Batch(pushed.queue, self._terms.consumer, self._policy)
+        batch = Batch(pushed.queue, self._options.consumer, self._policy)
         held = self._held
         for one in pushed.messages:
             held[one.lease] = one.until
-        if len(held) > self._terms.credit:  # more leases than credit: the oldest have expired
-            for lease in sorted(held, key=held.__getitem__)[: len(held) - self._terms.credit]:
+        if len(held) > self._options.credit:  # more leases than credit: the oldest have expired
+            for lease in sorted(held, key=held.__getitem__)[: len(held) - self._options.credit]:
                 held.pop(lease, None)
         return [new_delivery((one, batch)) for one in pushed.messages]
 
     async def _listen(self, seconds: float) -> None:
-        line = await self._courier.line()
-        if line is not self._line:
-            await self._subscribe(line)
-        patience = self._courier.attention(LISTEN_SECONDS)
-        if not await line.listen(self._stream, min(seconds, patience)):
-            if time.monotonic() - self._heard_at < patience:
+        transport = await self._connection.transport()
+        if transport is not self._transport:
+            await self._subscribe(transport)
+        ping_interval = self._connection.ping_interval(LISTEN_SECONDS)
+        if not await transport.wait_for_data(self._inbox, min(seconds, ping_interval)):
+            if time.monotonic() - self._last_data_at < ping_interval:
                 return
-            slot = await line.ask(Kind.PING, messages.Empty())
-            await line.answer(slot, self._courier.quiet)
-        self._heard_at = time.monotonic()
+            slot = await transport.request(FrameKind.PING, messages.Empty())
+            await transport.answer(slot, self._connection.silence_limit)
+        self._last_data_at = time.monotonic()
 
-    async def _subscribe(self, line: Line) -> None:
+    async def _subscribe(self, transport: Transport) -> None:
         """Subscribe with the leases still held. Then resend the unanswered acks, so that these leases no longer
         count against the credit."""
-        async with self._settling:
+        async with self._settle_lock:
             self._confirm()
-            terms = self._terms
-            wanted = messages.Subscribe(terms.queue, terms.credit, terms.span_ms, terms.consumer, self._held.copy())
-            self._number = await line.subscribe(self._stream, wanted)
-            self._line = line
-            self._heard_at = time.monotonic()
-            await self._acks.resume(line)
+            options = self._options
+            wanted = messages.Subscribe(
+                options.queue, options.credit, options.span_ms, options.consumer, self._held.copy()
+            )
+            self._number = await transport.subscribe(self._inbox, wanted)
+            self._transport = transport
+            self._last_data_at = time.monotonic()
+            await self._acks.resume(transport)
 
     # -- acks ----------------------------------------------------------------------------------------------------------
 
-    async def ack_nowait(self, deliveries: Leased | Sequence[Leased]) -> None:
+    async def ack_nowait(self, deliveries: HasLeaseId | Sequence[HasLeaseId]) -> None:
         """Send an ack without waiting for its reply. A refusal is raised by a later call, at the latest by
         ``settle`` or on leaving the ``async with`` block."""
         leases = lease_ids(deliveries)
         if not leases:
             return
-        async with self._settling:
-            errand = Errand(Kind.ACK, messages.Settle(leases))
-            self._unconfirmed.append((errand, leases))
-            await self._acks.put(errand)
+        async with self._settle_lock:
+            request = PendingRequest(FrameKind.ACK, messages.Settle(leases))
+            self._unconfirmed.append((request, leases))
+            await self._acks.put(request)
             self._raise_refusal()
 
     async def settle(self) -> None:
         """Wait until every ack so far is durable."""
-        async with self._settling:
+        async with self._settle_lock:
             await self._acks.finish()
             self._raise_refusal()
 
@@ -173,10 +175,10 @@ class AsyncSubscription:
         """Process the replies to acks that have arrived."""
         self._acks.collect()
         while self._unconfirmed and self._unconfirmed[0][0].reply is not None:
-            errand, leases = self._unconfirmed.popleft()
+            request, leases = self._unconfirmed.popleft()
             self.settled(leases)
             try:
-                settled: messages.Settled = errand.value(Kind.SETTLED)
+                settled: messages.SettleReply = request.value(FrameKind.SETTLED)
                 for code, text in settled.errors.values():
                     self._refusal = self._refusal or messages.error_of(code, text)
             except QueueError as error:
@@ -204,7 +206,7 @@ class AsyncSubscription:
 
     # -- closing ----------------------------------------------------------------------------------------------------
 
-    async def __aenter__(self) -> "AsyncSubscription":
+    async def __aenter__(self) -> "AsyncClientSubscription":
         return self
 
     async def __aexit__(
@@ -214,30 +216,32 @@ class AsyncSubscription:
 
     async def close(self) -> None:
         """Stop the server's pushing, release messages that were pushed and not consumed, and wait for the acks."""
-        self._left(self)
-        over, self._stream.is_over = self._stream.is_over, True
+        self._on_close(self)
+        over, self._inbox.is_over = self._inbox.is_over, True
         try:
             if not over:
                 await self._cancel()
-        except Lost:
+        except ConnectionLost:
             pass  # nothing is pushed any more, and the leases expire
         finally:
             self.ready.clear()
             await self.settle()
 
     async def _cancel(self) -> None:
-        line = self._line
-        if line is None or not line.is_alive:
+        transport = self._transport
+        if transport is None or not transport.is_alive:
             return
-        await self._say(line, Kind.CANCEL, messages.Cancel(self._number))
-        line.cancelled(self._number)
-        async with self._taking:  # a concurrent ``next`` has returned by now
+        await self._request(transport, FrameKind.CANCEL, messages.Cancel(self._number))
+        transport.remove_subscription(self._number)
+        async with self._fetch_lock:  # a concurrent ``next`` has returned by now
             unread = [*self.ready]
-            while self._stream.inbox:
-                unread += self._read(self._stream.inbox.popleft())
+            while self._inbox.entries:
+                unread += self._read(self._inbox.entries.popleft())
         if unread:
-            await self._say(line, Kind.RELEASE, messages.Settle([delivery.lease_id for delivery in unread]))
+            await self._request(
+                transport, FrameKind.RELEASE, messages.Settle([delivery.lease_id for delivery in unread])
+            )
 
-    async def _say(self, line: Line, kind: Kind, body: Any) -> None:
-        slot = await line.ask(kind, body)
-        await line.answer(slot, self._courier.terms.timeout)
+    async def _request(self, transport: Transport, kind: FrameKind, body: Any) -> None:
+        slot = await transport.request(kind, body)
+        await transport.answer(slot, self._connection.options.timeout)

@@ -11,13 +11,13 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from yirangmq.client.async_client import AsyncClient
 from yirangmq.client.blocking_transport import run
-from yirangmq.client.producer import AsyncSender
-from yirangmq.client.subscription import AsyncSubscription
+from yirangmq.client.producer import AsyncClientSender
+from yirangmq.client.subscription import AsyncClientSubscription
 from yirangmq.client.topic_subscription import AsyncTopicSubscription
 from yirangmq.client.topics import AsyncTopics
 from yirangmq.client.values import Delivery, TopicRecord
-from yirangmq.core.ports import Stored
-from yirangmq.core.topics import ClientState
+from yirangmq.core.ports import AddResult
+from yirangmq.core.topics import SubscriberState
 
 # -- blocking methods from coroutines ----------------------------------------------------------------------------------
 
@@ -27,7 +27,7 @@ Core = TypeVar("Core")
 Core_co = TypeVar("Core_co", covariant=True)
 
 
-class Face(Protocol[Core_co]):
+class BlockingFacade(Protocol[Core_co]):
     """A blocking facade: it runs the coroutines of the asyncio object in ``_core``."""
 
     @property
@@ -35,21 +35,21 @@ class Face(Protocol[Core_co]):
 
 
 def blocking(
-    verb: Callable[Concatenate[Core, Given], Coroutine[Any, Any, Answer]],
-) -> Callable[Concatenate[Face[Core], Given], Answer]:
-    @wraps(verb)
-    def method(face: Face[Core], /, *given: Given.args, **named: Given.kwargs) -> Answer:
-        return run(verb(face._core, *given, **named))
+    operation: Callable[Concatenate[Core, Given], Coroutine[Any, Any, Answer]],
+) -> Callable[Concatenate[BlockingFacade[Core], Given], Answer]:
+    @wraps(operation)
+    def method(facade: BlockingFacade[Core], /, *given: Given.args, **named: Given.kwargs) -> Answer:
+        return run(operation(facade._core, *given, **named))
 
     return method
 
 
 def iterating(
     walk: Callable[Concatenate[Core, Given], AsyncGenerator[Answer, None]],
-) -> Callable[Concatenate[Face[Core], Given], Iterator[Answer]]:
+) -> Callable[Concatenate[BlockingFacade[Core], Given], Iterator[Answer]]:
     @wraps(walk)
-    def method(face: Face[Core], /, *given: Given.args, **named: Given.kwargs) -> Iterator[Answer]:
-        steps = walk(face._core, *given, **named)
+    def method(facade: BlockingFacade[Core], /, *given: Given.args, **named: Given.kwargs) -> Iterator[Answer]:
+        steps = walk(facade._core, *given, **named)
         try:
             while True:
                 yield run(steps.__anext__())
@@ -64,17 +64,19 @@ def iterating(
 # -- topics ------------------------------------------------------------------------------------------------------------
 
 
-def _opening(
-    verb: Callable[Concatenate[AsyncTopics, Given], AsyncTopicSubscription],
-) -> "Callable[Concatenate[Face[AsyncTopics], Given], TopicSubscription]":
-    @wraps(verb)
-    def method(face: Face[AsyncTopics], /, *given: Given.args, **named: Given.kwargs) -> "TopicSubscription":
-        return TopicSubscription(verb(face._core, *given, **named))
+def _opening_subscription(
+    operation: Callable[Concatenate[AsyncTopics, Given], AsyncTopicSubscription],
+) -> "Callable[Concatenate[BlockingFacade[AsyncTopics], Given], TopicSubscription]":
+    @wraps(operation)
+    def method(
+        facade: BlockingFacade[AsyncTopics], /, *given: Given.args, **named: Given.kwargs
+    ) -> "TopicSubscription":
+        return TopicSubscription(operation(facade._core, *given, **named))
 
     return method
 
 
-class Topics:
+class ClientTopics:
     """Topics of a server. Thread-safe. The effect of an operation is durable when it returns."""
 
     def __init__(self, core: AsyncTopics) -> None:
@@ -82,7 +84,7 @@ class Topics:
 
     publish = blocking(AsyncTopics.publish)
     publish_many = blocking(AsyncTopics.publish_many)
-    subscribe = _opening(AsyncTopics.subscribe)
+    subscribe = _opening_subscription(AsyncTopics.subscribe)
     list = blocking(AsyncTopics.list)
     show = blocking(AsyncTopics.show)
     read = blocking(AsyncTopics.read)
@@ -110,7 +112,7 @@ class TopicSubscription:
     close = blocking(AsyncTopicSubscription.close)
 
     @property
-    def state(self) -> ClientState:
+    def state(self) -> SubscriberState:
         """CONNECTED, ONLINE, RECOVERING or OFFLINE."""
         return self._core.state
 
@@ -208,12 +210,14 @@ class Client:
         return self._core.consumer
 
     @property
-    def topics(self) -> Topics:
+    def topics(self) -> ClientTopics:
         """Publish to topics and subscribe to them."""
-        return Topics(self._core.topics)
+        return ClientTopics(self._core.topics)
 
-    def sender(self, queue: str, window: int = 64, *, told: Callable[[Stored], object] | None = None) -> "Sender":
-        return Sender(self._core.sender(queue, window, told=told))
+    def sender(
+        self, queue: str, window: int = 64, *, told: Callable[[AddResult], object] | None = None
+    ) -> "ClientSender":
+        return ClientSender(self._core.sender(queue, window, told=told))
 
     sender.__doc__ = AsyncClient.sender.__doc__
 
@@ -245,16 +249,16 @@ class ClientSubscription:
 
     The iteration ends when the subscription is closed, or when no message arrived for ``idle`` seconds."""
 
-    def __init__(self, core: AsyncSubscription) -> None:
+    def __init__(self, core: AsyncClientSubscription) -> None:
         self._core = core
         self._ready = core.ready
 
-    batches = iterating(AsyncSubscription.batches)
-    next = blocking(AsyncSubscription.next)
-    next_batch = blocking(AsyncSubscription.next_batch)
-    ack_nowait = blocking(AsyncSubscription.ack_nowait)
-    settle = blocking(AsyncSubscription.settle)
-    close = blocking(AsyncSubscription.close)
+    batches = iterating(AsyncClientSubscription.batches)
+    next = blocking(AsyncClientSubscription.next)
+    next_batch = blocking(AsyncClientSubscription.next_batch)
+    ack_nowait = blocking(AsyncClientSubscription.ack_nowait)
+    settle = blocking(AsyncClientSubscription.settle)
+    close = blocking(AsyncClientSubscription.close)
 
     def __iter__(self) -> "ClientSubscription":
         return self
@@ -277,18 +281,18 @@ class ClientSubscription:
         self.close()
 
 
-class Sender:
+class ClientSender:
     """Blocking pipelined sender: ``with client.sender(queue) as sender``. Leaving the block waits until every
     message is durable."""
 
-    def __init__(self, core: AsyncSender) -> None:
+    def __init__(self, core: AsyncClientSender) -> None:
         self._core = core
 
-    send = blocking(AsyncSender.send)
-    settle = blocking(AsyncSender.settle)
-    close = blocking(AsyncSender.close)
+    send = blocking(AsyncClientSender.send)
+    settle = blocking(AsyncClientSender.settle)
+    close = blocking(AsyncClientSender.close)
 
-    def __enter__(self) -> "Sender":
+    def __enter__(self) -> "ClientSender":
         return self
 
     def __exit__(

@@ -7,13 +7,13 @@ import socket
 import ssl
 import threading
 
-from yirangmq.client.address import Address
+from yirangmq.client.address import ServerAddress
 from yirangmq.core.errors import BadInput, TlsFailed
 
-PIECE = 256 * 1024
+READ_BYTES = 256 * 1024
 
 
-PLAIN_REASONS = frozenset(
+NOT_TLS_REASONS = frozenset(
     {"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL", "PACKET_LENGTH_TOO_LONG"}
 )
 """OpenSSL's reasons for bytes that are not TLS records."""
@@ -30,7 +30,7 @@ CERTIFICATE_REASONS = (
 """Alerts by which a server refuses the client's certificate, or its absence."""
 
 
-def tls_context(address: Address) -> ssl.SSLContext:
+def tls_context(address: ServerAddress) -> ssl.SSLContext:
     """Return a context that trusts the system's authorities, or the one in the address's ``ca`` file.
 
     The host name is always checked. Raises ``BadInput`` for files that cannot be used."""
@@ -55,7 +55,7 @@ def unverified_context() -> ssl.SSLContext:
     return context
 
 
-def permanent_failure(address: Address, error: BaseException | None) -> TlsFailed | None:
+def permanent_failure(address: ServerAddress, error: BaseException | None) -> TlsFailed | None:
     """Return the error for a failed handshake that no retry can repair. Return None for a transient failure, such as
     a lost connection."""
     if isinstance(error, ssl.SSLCertVerificationError):
@@ -66,7 +66,7 @@ def permanent_failure(address: Address, error: BaseException | None) -> TlsFaile
     if not isinstance(error, ssl.SSLError):
         return None
     reason = error.reason or ""
-    if reason in PLAIN_REASONS:
+    if reason in NOT_TLS_REASONS:
         return TlsFailed(
             f"{address}: no TLS is spoken at this port; use tcp://HOST:PORT if the server has no certificate (tls_cert)"
         )
@@ -75,7 +75,7 @@ def permanent_failure(address: Address, error: BaseException | None) -> TlsFaile
     return None
 
 
-def refused_certificate(address: Address) -> TlsFailed:
+def refused_certificate(address: ServerAddress) -> TlsFailed:
     """Return the error for a client certificate that the server does not accept."""
     return TlsFailed(
         f"{address}: the server refused the client's certificate; give one that its tls_client_ca signed, with --cert "
@@ -83,22 +83,22 @@ def refused_certificate(address: Address) -> TlsFailed:
     )
 
 
-def speaks_tls(address: Address) -> TlsFailed:
+def speaks_tls(address: ServerAddress) -> TlsFailed:
     """Return the error for a clear-text connection to a TLS port."""
     return TlsFailed(f"{address}: TLS is spoken at this port; use tls://{address.host_and_port}")
 
 
-class Tls:
+class TlsEngine:
     """TLS engine over memory buffers, without a socket. A lock makes it safe to encrypt and decrypt in two threads."""
 
-    def __init__(self, address: Address) -> None:
-        self._sealed_in = ssl.MemoryBIO()
-        self._sealed_out = ssl.MemoryBIO()
+    def __init__(self, address: ServerAddress) -> None:
+        self._encrypted_in = ssl.MemoryBIO()
+        self._encrypted_out = ssl.MemoryBIO()
         context = tls_context(address)
-        self._ssl = context.wrap_bio(self._sealed_in, self._sealed_out, server_hostname=address.host)
+        self._ssl = context.wrap_bio(self._encrypted_in, self._encrypted_out, server_hostname=address.host)
         self._lock = threading.Lock()
 
-    def shake_hands(self, channel: socket.socket) -> None:
+    def handshake(self, sock: socket.socket) -> None:
         while True:
             wants_more = False
             try:
@@ -106,28 +106,28 @@ class Tls:
             except ssl.SSLWantReadError:
                 wants_more = True
             finally:  # send the alert also if the server's certificate is refused
-                channel.sendall(self._sealed_out.read())
+                sock.sendall(self._encrypted_out.read())
             if not wants_more:
                 return
-            data = channel.recv(PIECE)
+            data = sock.recv(READ_BYTES)
             if not data:
                 raise ConnectionError("the server closed the connection during the TLS handshake")
-            self._sealed_in.write(data)
+            self._encrypted_in.write(data)
 
-    def seal(self, data: bytes | bytearray) -> bytes:
+    def encrypt(self, data: bytes | bytearray) -> bytes:
         with self._lock:
             view = memoryview(data)
             while view:
                 view = view[self._ssl.write(view) :]
-            return self._sealed_out.read()
+            return self._encrypted_out.read()
 
-    def open(self, data: memoryview) -> bytes:
+    def decrypt(self, data: memoryview) -> bytes:
         """Decrypt the bytes, as far as they hold complete TLS records."""
         clear: list[bytes] = []
         with self._lock:
-            self._sealed_in.write(data)
+            self._encrypted_in.write(data)
             try:
-                while piece := self._ssl.read(PIECE):
+                while piece := self._ssl.read(READ_BYTES):
                     clear.append(piece)
             except (ssl.SSLWantReadError, ssl.SSLZeroReturnError):
                 pass  # no complete record left, or close_notify: the socket's end follows

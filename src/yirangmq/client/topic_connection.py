@@ -5,17 +5,17 @@ holes. With a filter it compares the number of records with the counts that the 
 missing, it accepts no record until everything after the last certain sequence is sent again.
 
 After a loss the connection is retried every ``reconnect`` seconds, ±50 % jitter, as long as a record is awaited. If
-the same position fails more than ``MOST_FAULTS`` times, the error is raised. Coroutines; one connection at a time."""
+the same position fails more than ``MAX_FAULTS`` times, the error is raised. Coroutines; one connection at a time."""
 
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from yirangmq.client.connection import Courier
-from yirangmq.client.cursors import Keeping
-from yirangmq.client.session import Feed, Lost
-from yirangmq.client.transport import Line
+from yirangmq.client.connection import ReconnectingConnection
+from yirangmq.client.cursors import CursorKeeper
+from yirangmq.client.session import ConnectionLost, TopicInbox
+from yirangmq.client.transport import Transport
 from yirangmq.client.values import Event, LostRecords, Missing, Moved, NewEpoch, TopicRecord
 from yirangmq.core.errors import (
     NotActive,
@@ -28,13 +28,13 @@ from yirangmq.core.errors import (
     WrongEpoch,
     WrongState,
 )
-from yirangmq.core.topics import ClientState, ClientVerb, Start, client_after
+from yirangmq.core.topics import Start, SubscriberState, SubscriberVerb, subscriber_after
 from yirangmq.wire import messages
-from yirangmq.wire.frames import Kind
+from yirangmq.wire.frames import FrameKind
 
 # -- duplicates and missing records ------------------------------------------------------------------------------------
 
-MOST_REMEMBERED = 1_000_000
+MAX_REMEMBERED = 1_000_000
 """Upper bound of the sequences remembered since the last matching count. Beyond it the tracker can report a wrong
 count but cannot repair it."""
 
@@ -42,11 +42,11 @@ count but cannot repair it."""
 class Tracker:
     """Detects duplicate and missing records of one topic subscription.
 
-    ``is_all``: there is no filter, so sequences have no holes. ``tell`` receives the events for the program."""
+    ``is_all``: there is no filter, so sequences have no holes. ``report`` receives the events for the program."""
 
-    def __init__(self, *, is_all: bool, tell: Callable[[Event], None]) -> None:
+    def __init__(self, *, is_all: bool, report: Callable[[Event], None]) -> None:
         self._is_all = is_all
-        self._tell = tell
+        self._report = report
         self.epoch = ""
         self.last = 0
         """Sequence of the latest record passed on, or the position before the first one."""
@@ -71,7 +71,7 @@ class Tracker:
         self._since: set[int] | None = set()
 
     @property
-    def go_on_after(self) -> int:
+    def resume_after(self) -> int:
         """Sequence after which a new connection must start. All matching records up to it have arrived for certain."""
         if self.needed is not None:
             return self.needed
@@ -84,55 +84,55 @@ class Tracker:
         before, self.epoch = self.epoch, about.epoch
         self.feed_last = about.last
         if before != self.epoch:
-            self._begin_anew(about.next - 1)
+            self._restart(about.next - 1)
             self.lost.clear()
             if before:
-                self._tell(NewEpoch(before, self.epoch))
+                self._report(NewEpoch(before, self.epoch))
         elif about.next - 1 > self.reached:  # another process confirmed more under this name
-            self._begin_anew(about.next - 1)
-        elif about.next - 1 > self.go_on_after:  # it is unknown whether the records between them arrived
-            self.needed = self.go_on_after
-        self._begin_count(about.next, about.gaps)
+            self._restart(about.next - 1)
+        elif about.next - 1 > self.resume_after:  # it is unknown whether the records between them arrived
+            self.needed = self.resume_after
+        self._start_count(about.next, about.gaps)
         return bool(before) and before != self.epoch
 
-    def response(self, about: messages.RecoveryResponse) -> None:
-        self._begin_count(about.start, about.gaps)
+    def response(self, about: messages.TopicRecoveryResponse) -> None:
+        self._start_count(about.start, about.gaps)
 
-    def complete(self, about: messages.RecoveryComplete) -> None:
+    def complete(self, about: messages.TopicRecoveryComplete) -> None:
         self._compare(about.sequence, about.sent)
 
-    def progress(self, about: messages.Progress) -> None:
+    def progress(self, about: messages.TopicProgress) -> None:
         self.feed_last = about.last
         self._compare(about.sequence, about.sent)
 
-    def _begin_anew(self, last: int) -> None:
+    def _restart(self, last: int) -> None:
         self.last = self.reached = self._checked = last
         self.needed, self._since = None, set()
         self._topics.clear()
 
-    def _begin_count(self, start: int, gaps: Iterable[tuple[int, int]]) -> None:
+    def _start_count(self, start: int, gaps: Iterable[tuple[int, int]]) -> None:
         """Start a count at sequence ``start``, and record the gaps."""
         self._count, self._span_last = 0, start - 1
         for first, last in gaps:
             if (first, last) not in self.lost:
                 self.lost.append((first, last))
-                self._tell(LostRecords(first, last))
+                self._report(LostRecords(first, last))
         if self.needed is not None:
             if start <= self.needed + 1:
                 self.needed = None  # the missing records are sent again
         elif start > self.last:  # else records are repeated and recognised by ``_since``
-            self._agree(start - 1)
+            self._mark_complete(start - 1)
 
     def _compare(self, sequence: int, sent: int) -> None:
         if self.needed is not None:
             return
         if self._count == sent:
             self.reached = max(self.reached, sequence)
-            self._agree(sequence)
+            self._mark_complete(sequence)
         else:
-            self._miss(f"{sent} records were sent, {self._count} have come")
+            self._report_missing(f"{sent} records were sent, {self._count} have come")
 
-    def _agree(self, sequence: int) -> None:
+    def _mark_complete(self, sequence: int) -> None:
         """Note that all matching records up to ``sequence`` have arrived. Later records may be present as well, and
         arrive again."""
         self._checked = max(sequence, self._checked)
@@ -141,14 +141,14 @@ class Tracker:
         elif self._since is not None:
             self._since = {one for one in self._since if one > self._checked}
 
-    def _miss(self, why: str) -> None:
+    def _report_missing(self, why: str) -> None:
         """Report missing records and request them again.
 
         Without a filter the first missing record follows the last one; with a filter it is somewhere after the last
         matching count."""
         is_known = not self._is_all and self._since is not None
         self.needed = self._checked if is_known else self.last
-        self._tell(Missing(self.needed, why))
+        self._report(Missing(self.needed, why))
 
     # -- records ------------------------------------------------------------------------------------------------------
 
@@ -178,7 +178,7 @@ class Tracker:
         if sequence <= self.last:
             return self._is_late(record)
         if not self._follows(record):
-            self._miss(f"after {self.last} came {sequence}, {record.topic} {record.topic_sequence}")
+            self._report_missing(f"after {self.last} came {sequence}, {record.topic} {record.topic_sequence}")
             return False
         self.last = sequence
         self.reached = max(self.reached, sequence)
@@ -202,7 +202,7 @@ class Tracker:
             self._topics[record.topic] = record.topic_sequence, sequence
         if self._since is not None:
             self._since.add(sequence)
-            if len(self._since) > MOST_REMEMBERED:
+            if len(self._since) > MAX_REMEMBERED:
                 self._since = None
 
     def _follows(self, record: TopicRecord) -> bool:
@@ -228,16 +228,16 @@ class Tracker:
 
 LISTEN_SECONDS = 10.0
 """Interval without data, in seconds, after which the server is pinged."""
-NAP_SECONDS = 0.1
+RECONNECT_POLL_SECONDS = 0.1
 """Interval in seconds at which a pending reconnect checks whether it is still needed."""
-MOST_FAULTS = 3
+MAX_FAULTS = 3
 """Upper bound of failed resend requests for the same position."""
-Confirming = Literal["after", "before", "manual"]
-Hear = Callable[[Event], None]
+ConfirmMode = Literal["after", "before", "manual"]
+TopicEventListener = Callable[[Event], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class TopicOptions:
     """Options of a topic subscription: filter, start position, confirmation and timing."""
 
     topics: tuple[str, ...]
@@ -247,7 +247,7 @@ class Terms:
     at: int
     epoch: str
     resume: bool
-    confirm: Confirming
+    confirm: ConfirmMode
     reconnect: float
     follows_new_epoch: bool
     idle: float
@@ -258,178 +258,192 @@ class Terms:
         return "*" in self.topics or not (self.topics or self.mask)
 
 
-class Way:
+class TopicConnection:
     """Reconnecting connection of a topic subscription.
 
-    The transport fills ``feed``; ``tracker`` holds the position. After a loss, ``come_again`` reconnects and resumes
-    there."""
+    The transport fills ``inbox``; ``tracker`` holds the position. After a loss, ``reconnect_until`` reconnects and
+    resumes there."""
 
-    def __init__(self, courier: Courier, terms: Terms, keeping: Keeping, hear: Hear) -> None:
-        self._courier = courier
-        self._terms = terms
-        self._keeping = keeping
-        self._hear = hear
-        self._line: Line | None = None
-        self._heard_at = 0.0
+    def __init__(
+        self,
+        connection: ReconnectingConnection,
+        options: TopicOptions,
+        cursor_keeper: CursorKeeper,
+        on_event: TopicEventListener,
+    ) -> None:
+        self._connection = connection
+        self._options = options
+        self._cursor_keeper = cursor_keeper
+        self._on_event = on_event
+        self._transport: Transport | None = None
+        self._last_data_at = 0.0
         """Monotonic time of the last data from the server."""
-        self._is_asked = False
+        self._is_resend_requested = False
         """True while a resend was requested and has not started."""
         self._faults, self._fault_at = 0, -1
-        self.feed = Feed()
-        self.tracker = Tracker(is_all=terms.is_all, tell=hear)
-        self.state: ClientState = ClientState.OFFLINE
+        self.inbox = TopicInbox()
+        self.tracker = Tracker(is_all=options.is_all, report=on_event)
+        self.state: SubscriberState = SubscriberState.OFFLINE
         self.is_over = False
 
     @property
-    def line(self) -> Line | None:
+    def transport(self) -> Transport | None:
         """The open connection, or None if there is none or it is lost."""
-        return self._line if self._line is not None and self._line.is_alive else None
+        return self._transport if self._transport is not None and self._transport.is_alive else None
 
     # -- connect and subscribe -----------------------------------------------------------------------------------------
 
-    async def connected(self) -> Line:
+    async def connected(self) -> Transport:
         """Return the connection; connect and subscribe first if there is none. A lost connection raises its error on
         use."""
-        return self._line if self._line is not None else await self._begin()
+        return self._transport if self._transport is not None else await self._connect()
 
-    async def listen(self, seconds: float) -> None:
+    async def wait_for_data(self, seconds: float) -> None:
         """Wait until data arrives, up to ``seconds``."""
-        line = await self.connected()
-        needed = None if self._is_asked else self.tracker.needed
-        if needed is not None and not await self._ask_again(line, needed):
-            seconds = min(seconds, NAP_SECONDS)
-        line.taken()
-        patience = self._courier.attention(LISTEN_SECONDS)
-        if not await line.listen(self.feed, min(seconds, patience)):
-            if time.monotonic() - self._heard_at < patience:
+        transport = await self.connected()
+        needed = None if self._is_resend_requested else self.tracker.needed
+        if needed is not None and not await self._request_resend(transport, needed):
+            seconds = min(seconds, RECONNECT_POLL_SECONDS)
+        transport.notify_taken()
+        ping_interval = self._connection.ping_interval(LISTEN_SECONDS)
+        if not await transport.wait_for_data(self.inbox, min(seconds, ping_interval)):
+            if time.monotonic() - self._last_data_at < ping_interval:
                 return
-            slot = await line.ask(Kind.PING, messages.Empty())
-            await line.answer(slot, self._courier.quiet)
-        self._heard_at = time.monotonic()
+            slot = await transport.request(FrameKind.PING, messages.Empty())
+            await transport.answer(slot, self._connection.silence_limit)
+        self._last_data_at = time.monotonic()
 
-    async def _begin(self) -> Line:
+    async def _connect(self) -> Transport:
         """Connect and subscribe. Try each address in turn if some of them are not active."""
-        for _ in self._courier.terms.addresses[1:]:
+        for _ in self._connection.options.addresses[1:]:
             try:
-                return await self._begin_here()
-            except Lost as lost:
+                return await self._connect_once()
+            except ConnectionLost as lost:
                 if not isinstance(lost.__cause__, NotActive):
                     raise
-        return await self._begin_here()
+        return await self._connect_once()
 
-    async def _begin_here(self) -> Line:
-        self.feed.clear()
-        self._keeping.forget()
-        self._is_asked = False
-        line = await self._courier.line()
+    async def _connect_once(self) -> Transport:
+        self.inbox.clear()
+        self._cursor_keeper.reset()
+        self._is_resend_requested = False
+        transport = await self._connection.transport()
         try:
-            self._become(ClientState.CONNECTED)
-            line.follow(self.feed)
-            await self._follow(line)
+            self._set_state(SubscriberState.CONNECTED)
+            transport.set_topic_inbox(self.inbox)
+            await self._subscribe_or_restart(transport)
         except BaseException as error:
-            cause = error.__cause__ if isinstance(error, Lost) else None
+            cause = error.__cause__ if isinstance(error, ConnectionLost) else None
             await self.drop(str(error), onward=isinstance(cause, NotActive))
             raise
-        self._line = line
-        self._heard_at = time.monotonic()
-        return line
+        self._transport = transport
+        self._last_data_at = time.monotonic()
+        return transport
 
-    async def _follow(self, line: Line) -> None:
+    async def _subscribe_or_restart(self, transport: Transport) -> None:
         try:
-            await self._subscribe(line, self._wanted())
+            await self._subscribe(transport, self._subscribe_request())
         except WrongEpoch:
-            if not self._terms.follows_new_epoch:
+            if not self._options.follows_new_epoch:
                 raise
-            anew = messages.TopicSubscribe(start=Start.BEGINNING, resume=False, **self._whom())
-            await self._subscribe(line, anew)
+            anew = messages.TopicSubscribe(start=Start.BEGINNING, resume=False, **self._subscription_fields())
+            await self._subscribe(transport, anew)
 
-    async def _subscribe(self, line: Line, body: messages.TopicSubscribe) -> None:
-        slot = await line.ask(Kind.TOPIC_SUBSCRIBE, body)
+    async def _subscribe(self, transport: Transport, body: messages.TopicSubscribe) -> None:
+        slot = await transport.request(FrameKind.TOPIC_SUBSCRIBE, body)
         try:
-            (await line.answer(slot, self._courier.terms.timeout)).wanted(Kind.TOPIC_SUBSCRIBED)
+            (await transport.answer(slot, self._connection.options.timeout)).wanted(FrameKind.TOPIC_SUBSCRIBED)
         except WrongEpoch:
             raise
         except (Unavailable, StoreError) as error:  # a retry may succeed
-            raise Lost(str(error)) from error
+            raise ConnectionLost(str(error)) from error
 
-    def _whom(self) -> dict[str, Any]:
-        terms = self._terms
-        about = {"topics": [*terms.topics], "mask": terms.mask, "name": terms.name}
-        return {**about, "progress_ms": round(terms.progress * 1000)}
+    def _subscription_fields(self) -> dict[str, Any]:
+        options = self._options
+        about = {"topics": [*options.topics], "mask": options.mask, "name": options.name}
+        return {**about, "progress_ms": round(options.progress * 1000)}
 
-    def _wanted(self) -> messages.TopicSubscribe:
+    def _subscribe_request(self) -> messages.TopicSubscribe:
         """Build the subscription request: the first one from the program's options, later ones from the current
         position.
 
         A named subscription resumes at its confirmed position, which is earlier; repeated records are dropped."""
-        terms, tracker = self._terms, self.tracker
-        if tracker.epoch and terms.name:
-            return messages.TopicSubscribe(epoch=tracker.epoch, **self._whom())
+        options, tracker = self._options, self.tracker
+        if tracker.epoch and options.name:
+            return messages.TopicSubscribe(epoch=tracker.epoch, **self._subscription_fields())
         if tracker.epoch:
-            at = tracker.go_on_after + 1
-            return messages.TopicSubscribe(start=Start.SEQUENCE, at=at, epoch=tracker.epoch, **self._whom())
+            at = tracker.resume_after + 1
+            return messages.TopicSubscribe(
+                start=Start.SEQUENCE, at=at, epoch=tracker.epoch, **self._subscription_fields()
+            )
         return messages.TopicSubscribe(
-            start=terms.start, at=terms.at, epoch=terms.epoch, resume=terms.resume, **self._whom()
+            start=options.start,
+            at=options.at,
+            epoch=options.epoch,
+            resume=options.resume,
+            **self._subscription_fields(),
         )
 
-    async def _ask_again(self, line: Line, after: int) -> bool:
+    async def _request_resend(self, transport: Transport, after: int) -> bool:
         """Request all records after sequence ``after`` again. Return False if the server is already in a recovery;
         the request must be repeated later."""
-        if self.state is ClientState.RECOVERING:
+        if self.state is SubscriberState.RECOVERING:
             return False
-        slot = await line.ask(Kind.RECOVERY_REQUEST, messages.RecoveryRequest(after, self.tracker.epoch))
+        slot = await transport.request(
+            FrameKind.RECOVERY_REQUEST, messages.TopicRecoveryRequest(after, self.tracker.epoch)
+        )
         try:
-            (await line.answer(slot, self._courier.terms.timeout)).wanted(Kind.RECOVERY_RESPONSE)
+            (await transport.answer(slot, self._connection.options.timeout)).wanted(FrameKind.RECOVERY_RESPONSE)
         except WrongState:
             return False
-        self._is_asked = True
+        self._is_resend_requested = True
         self._count_fault(after, StoreDamaged(f"what follows sequence {after} is sent and does not arrive"))
         return True
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
-    def hear(self, said: Any) -> bool:
+    def on_event(self, control_frame: Any) -> bool:
         """Process one frame about the records. Return True if the following records belong to another epoch."""
         tracker, is_new = self.tracker, False
-        if isinstance(said, messages.TopicSubscribed):
-            is_new = tracker.subscribed(said)
-            self._move(ClientVerb.SUBSCRIBE)
-        elif isinstance(said, messages.RecoveryResponse):
-            self._is_asked = False
-            tracker.response(said)
-            self._move(ClientVerb.RECOVER)
-        elif isinstance(said, messages.RecoveryComplete):
-            tracker.complete(said)
-            self._move(ClientVerb.ARRIVE)
+        if isinstance(control_frame, messages.TopicSubscribed):
+            is_new = tracker.subscribed(control_frame)
+            self._move(SubscriberVerb.SUBSCRIBE)
+        elif isinstance(control_frame, messages.TopicRecoveryResponse):
+            self._is_resend_requested = False
+            tracker.response(control_frame)
+            self._move(SubscriberVerb.RECOVER)
+        elif isinstance(control_frame, messages.TopicRecoveryComplete):
+            tracker.complete(control_frame)
+            self._move(SubscriberVerb.ARRIVE)
         else:
-            tracker.progress(said)
+            tracker.progress(control_frame)
         return is_new
 
-    def _move(self, verb: ClientVerb) -> None:
-        after = client_after(self.state, verb)
+    def _move(self, verb: SubscriberVerb) -> None:
+        after = subscriber_after(self.state, verb)
         if after is not None:
-            self._become(after)
+            self._set_state(after)
 
-    def _become(self, state: ClientState, why: str = "") -> None:
+    def _set_state(self, state: SubscriberState, why: str = "") -> None:
         before, self.state = self.state, state
         if before is not state:
-            self._hear(Moved(before, state, why))
+            self._on_event(Moved(before, state, why))
 
     # -- losses -----------------------------------------------------------------------------------------------------
 
-    async def come_again(self, error: Lost | Unreachable, until: float) -> None:
+    async def reconnect_until(self, error: ConnectionLost | Unreachable, until: float) -> None:
         """Reconnect after a pause, repeatedly until the time ``until``. Errors that a reconnect cannot repair are
         raised."""
-        await self._give_up_or_not(error)
-        while await self._nap(self._courier.around(self._terms.reconnect), until):
+        await self._raise_if_permanent(error)
+        while await self._sleep_until(self._connection.jittered(self._options.reconnect), until):
             try:
-                await self._begin()
+                await self._connect()
                 return
-            except (Unreachable, Lost) as another:
-                await self._give_up_or_not(another)
+            except (Unreachable, ConnectionLost) as another:
+                await self._raise_if_permanent(another)
 
-    async def _give_up_or_not(self, error: Lost | Unreachable) -> None:
-        why = reason(error) if isinstance(error, Lost) else error
+    async def _raise_if_permanent(self, error: ConnectionLost | Unreachable) -> None:
+        why = reason(error) if isinstance(error, ConnectionLost) else error
         await self.drop(str(why))
         if isinstance(why, Replaced):
             self.is_over = True
@@ -442,43 +456,43 @@ class Way:
     def _count_fault(self, at: int, why: QueueError) -> None:
         self._faults = self._faults + 1 if at == self._fault_at else 1
         self._fault_at = at
-        if self._faults > MOST_FAULTS:
+        if self._faults > MAX_FAULTS:
             raise why
 
-    async def _nap(self, seconds: float, until: float) -> bool:
+    async def _sleep_until(self, seconds: float, until: float) -> bool:
         """Sleep. Return False if the subscription is closed or ``until`` has passed."""
         end = time.monotonic() + seconds
         while not self.is_over and (now := time.monotonic()) < until:
             if now >= end:
                 return True
-            await self._courier.sleep(min(end - now, until - now, NAP_SECONDS))
+            await self._connection.sleep(min(end - now, until - now, RECONNECT_POLL_SECONDS))
         return False
 
     async def drop(self, why: str, *, onward: bool = False) -> None:
-        self._line = None
-        self.feed.clear()
-        await self._courier.hang_up(onward=onward)
-        self._become(ClientState.OFFLINE, why)
+        self._transport = None
+        self.inbox.clear()
+        await self._connection.disconnect(onward=onward)
+        self._set_state(SubscriberState.OFFLINE, why)
 
     # -- closing ----------------------------------------------------------------------------------------------------
 
     async def stop(self) -> None:
         """Close the subscription. A PING makes the server send data, which wakes a waiting reader."""
-        self.is_over = self.feed.is_over = True
-        line = self.line
-        if line is not None:
+        self.is_over = self.inbox.is_over = True
+        transport = self.transport
+        if transport is not None:
             try:
-                line.taken()
-                await line.ask(Kind.PING, messages.Empty())
-            except Lost:
+                transport.notify_taken()
+                await transport.request(FrameKind.PING, messages.Empty())
+            except ConnectionLost:
                 return
 
     async def close(self) -> None:
-        self._line = None
-        await self._courier.close()
-        self._become(ClientState.OFFLINE, "closed")
+        self._transport = None
+        await self._connection.close()
+        self._set_state(SubscriberState.OFFLINE, "closed")
 
 
-def reason(lost: Lost) -> QueueError:
+def reason(lost: ConnectionLost) -> QueueError:
     cause = lost.__cause__
     return cause if isinstance(cause, QueueError) else Unavailable(str(lost))

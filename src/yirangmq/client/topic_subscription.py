@@ -12,15 +12,15 @@ from collections.abc import AsyncGenerator, Callable
 from types import TracebackType
 from typing import Any
 
-from yirangmq.client.connection import Courier
-from yirangmq.client.cursors import Keeping, Nowhere
-from yirangmq.client.session import Lost
-from yirangmq.client.topic_connection import LISTEN_SECONDS, Hear, Terms, Way, reason
+from yirangmq.client.connection import ReconnectingConnection
+from yirangmq.client.cursors import CursorKeeper, NoCursorKeeper
+from yirangmq.client.session import ConnectionLost
+from yirangmq.client.topic_connection import LISTEN_SECONDS, TopicConnection, TopicEventListener, TopicOptions, reason
 from yirangmq.client.values import TopicRecord
 from yirangmq.core.errors import QueueError, Unavailable, Unreachable
-from yirangmq.core.topics import ClientState
+from yirangmq.core.topics import SubscriberState
 
-FOREVER = 10.0 * 366 * 86400
+NO_TIMEOUT_SECONDS = 10.0 * 366 * 86400
 
 
 class AsyncTopicSubscription:
@@ -31,33 +31,33 @@ class AsyncTopicSubscription:
 
     def __init__(
         self,
-        courier: Courier,
-        terms: Terms,
-        keeping: Keeping,
-        hear: Hear,
+        connection: ReconnectingConnection,
+        options: TopicOptions,
+        cursor_keeper: CursorKeeper,
+        on_event: TopicEventListener,
         left: Callable[["AsyncTopicSubscription"], None],
         retries: int = 0,
     ) -> None:
-        self._courier = courier
+        self._connection = connection
         self._retries = retries
-        self._terms = terms
-        self._keeping = keeping
-        self._left = left
-        self._way = Way(courier, terms, keeping, hear)
-        self._tracker = self._way.tracker
-        self._seconds = courier.terms.timeout
-        self._taking = courier.turn()
-        self._is_kept = not isinstance(keeping, Nowhere)
-        self._handed = self._done = 0
+        self._options = options
+        self._cursor_keeper = cursor_keeper
+        self._on_close = left
+        self._topic_connection = TopicConnection(connection, options, cursor_keeper, on_event)
+        self._tracker = self._topic_connection.tracker
+        self._seconds = connection.options.timeout
+        self._fetch_lock = connection.lock()
+        self._has_cursor = not isinstance(cursor_keeper, NoCursorKeeper)
+        self._last_returned = self._done = 0
         self.ready: deque[TopicRecord] = deque()
         """Received, but not yet returned to the program."""
 
     # -- status --------------------------------------------------------------------------------------------------------
 
     @property
-    def state(self) -> ClientState:
+    def state(self) -> SubscriberState:
         """CONNECTED, ONLINE, RECOVERING or OFFLINE."""
-        return self._way.state
+        return self._topic_connection.state
 
     @property
     def epoch(self) -> str:
@@ -67,7 +67,7 @@ class AsyncTopicSubscription:
     @property
     def sequence(self) -> int:
         """Sequence of the last record returned to the program; 0 before the first."""
-        return self._handed
+        return self._last_returned
 
     @property
     def lag(self) -> int:
@@ -98,24 +98,24 @@ class AsyncTopicSubscription:
     async def next(self, wait: float | None = None) -> TopicRecord | None:
         """Return the next record. Return None if none arrived within ``wait`` seconds (default: ``idle``), or after
         the end."""
-        if self._is_kept and self.ready and self._terms.confirm == "after":
-            self._done = max(self._done, self._handed)
-            await self._keep()
+        if self._has_cursor and self.ready and self._options.confirm == "after":
+            self._done = max(self._done, self._last_returned)
+            await self._store_cursor()
         while not self.ready:
             batch = await self._fetch(wait)
             if not batch:
                 return None
             self.ready.extend(batch)
         record = self.ready.popleft()
-        await self._hand(record.sequence)
+        await self._mark_returned(record.sequence)
         return record
 
     def next_now(self) -> TopicRecord | None:
         """Return the next record if it has arrived and nothing has to be confirmed, else None."""
-        if self._is_kept or not self.ready:
+        if self._has_cursor or not self.ready:
             return None
         record = self.ready.popleft()
-        self._handed = record.sequence
+        self._last_returned = record.sequence
         return record
 
     async def batches(self) -> AsyncGenerator[list[TopicRecord], None]:
@@ -129,7 +129,7 @@ class AsyncTopicSubscription:
         batch = [*self.ready] if self.ready else await self._fetch(wait)
         self.ready.clear()
         if batch:
-            await self._hand(batch[-1].sequence)
+            await self._mark_returned(batch[-1].sequence)
         return batch
 
     async def run(self, callback: Callable[[TopicRecord], Any]) -> None:
@@ -140,65 +140,67 @@ class AsyncTopicSubscription:
             result = callback(record)
             if inspect.isawaitable(result):
                 await result
-            if self._terms.confirm == "after":
+            if self._options.confirm == "after":
                 self._done = max(self._done, record.sequence)
 
-    async def _hand(self, sequence: int) -> None:
+    async def _mark_returned(self, sequence: int) -> None:
         """Note a record that is returned to the program. With ``confirm="before"`` its confirmation is durable
         first."""
-        self._handed = sequence
-        if self._terms.confirm != "before" or not self._is_kept:
+        self._last_returned = sequence
+        if self._options.confirm != "before" or not self._has_cursor:
             return
         self._done = sequence
-        await self._keep_now(FOREVER)
+        await self._store_cursor_durably(NO_TIMEOUT_SECONDS)
 
-    async def _keep(self) -> None:
+    async def _store_cursor(self) -> None:
         """Confirm the position if there is a connection. A loss is handled by the next fetch."""
-        line = self._way.line
-        if line is not None:
-            with contextlib.suppress(Lost):
-                await self._keeping.keep(line, self._tracker.epoch, self._done)
+        transport = self._topic_connection.transport
+        if transport is not None:
+            with contextlib.suppress(ConnectionLost):
+                await self._cursor_keeper.store(transport, self._tracker.epoch, self._done)
 
-    async def _keep_now(self, until: float) -> None:
+    async def _store_cursor_durably(self, until: float) -> None:
         """Confirm the position durably, over as many connections as needed."""
-        while not self._way.is_over:
+        while not self._topic_connection.is_over:
             try:
-                line = await self._way.connected() if self._keeping.needs_line else None
+                transport = await self._topic_connection.connected() if self._cursor_keeper.needs_connection else None
                 if self._tracker.epoch:
-                    await self._keeping.flush(line, self._tracker.epoch, self._done, self._seconds)
+                    await self._cursor_keeper.flush(transport, self._tracker.epoch, self._done, self._seconds)
                 return
-            except (Lost, Unreachable) as error:
-                await self._way.come_again(error, until)
+            except (ConnectionLost, Unreachable) as error:
+                await self._topic_connection.reconnect_until(error, until)
                 if time.monotonic() >= until:
                     raise Unavailable(f"sequence {self._done} could not be confirmed: {error}") from None
 
     async def _fetch(self, wait: float | None) -> list[TopicRecord]:
-        async with self._taking:
-            if self._terms.confirm != "manual":
-                self._done = max(self._done, self._handed)  # a request for more marks the earlier records as processed
-                await self._keep()
-            until = time.monotonic() + (self._terms.idle if wait is None else wait)
+        async with self._fetch_lock:
+            if self._options.confirm != "manual":
+                self._done = max(
+                    self._done, self._last_returned
+                )  # a request for more marks the earlier records as processed
+                await self._store_cursor()
+            until = time.monotonic() + (self._options.idle if wait is None else wait)
             while True:
-                batch = self._taken()
+                batch = self._take_received()
                 left = until - time.monotonic()
-                if batch or left <= 0 or self._way.is_over:
+                if batch or left <= 0 or self._topic_connection.is_over:
                     return batch
                 try:
-                    await self._keep()
-                    await self._way.listen(min(left, LISTEN_SECONDS))
-                except (Lost, Unreachable) as error:
-                    await self._way.come_again(error, until)
+                    await self._store_cursor()
+                    await self._topic_connection.wait_for_data(min(left, LISTEN_SECONDS))
+                except (ConnectionLost, Unreachable) as error:
+                    await self._topic_connection.reconnect_until(error, until)
 
-    def _taken(self) -> list[TopicRecord]:
+    def _take_received(self) -> list[TopicRecord]:
         """Return the new records of one read, and process the frames about them."""
         found: list[TopicRecord] = []
-        for part in self._way.feed.take():
+        for part in self._topic_connection.inbox.take():
             if type(part) is list:
                 found += self._tracker.take(part)
-            elif self._way.hear(part):
-                self._handed = self._done = self._tracker.last
-                self._keeping.forget(anew=True)
-        if not found and not self.ready and self._terms.confirm != "manual":
+            elif self._topic_connection.on_event(part):
+                self._last_returned = self._done = self._tracker.last
+                self._cursor_keeper.reset(is_new_epoch=True)
+        if not found and not self.ready and self._options.confirm != "manual":
             self._done = max(self._done, self._tracker.reached)  # no unprocessed record up to there matches the filter
         return found
 
@@ -208,26 +210,26 @@ class AsyncTopicSubscription:
         """Mark everything up to ``sequence`` as processed (default: every record returned so far).
 
         The position is durable when this returns. Call it from the thread or task that consumes the records."""
-        self._done = max(self._done, self._handed if sequence is None else sequence)
-        await self._keep_now(time.monotonic() + self._seconds)
+        self._done = max(self._done, self._last_returned if sequence is None else sequence)
+        await self._store_cursor_durably(time.monotonic() + self._seconds)
 
     # -- connect and close ---------------------------------------------------------------------------------------------
 
     async def connect(self) -> None:
         """Connect now instead of at the first record, with the client's retries. Raises the error of the last try."""
-        async with self._taking:
+        async with self._fetch_lock:
             tries = 1
-            while not await self._came(is_last=tries > self._retries):
-                await self._courier.sleep(self._courier.seconds(tries))
+            while not await self._try_connect(is_last=tries > self._retries):
+                await self._connection.sleep(self._connection.seconds(tries))
                 tries += 1
-            self.ready.extend(self._taken())
+            self.ready.extend(self._take_received())
 
-    async def _came(self, *, is_last: bool) -> bool:
+    async def _try_connect(self, *, is_last: bool) -> bool:
         try:
-            await self._way.connected()
-        except (Lost, Unreachable) as error:
+            await self._topic_connection.connected()
+        except (ConnectionLost, Unreachable) as error:
             if is_last or isinstance(error.__cause__, QueueError):
-                raise (reason(error) if isinstance(error, Lost) else error) from None
+                raise (reason(error) if isinstance(error, ConnectionLost) else error) from None
             return False
         return True
 
@@ -243,14 +245,16 @@ class AsyncTopicSubscription:
     async def close(self) -> None:
         """Confirm the position and disconnect. The last record returned counts as processed only if another one was
         requested after it."""
-        self._left(self)
-        await self._way.stop()
-        async with self._taking:
+        self._on_close(self)
+        await self._topic_connection.stop()
+        async with self._fetch_lock:
             self.ready.clear()
             try:
                 if self._tracker.epoch:
-                    await self._keeping.flush(self._way.line, self._tracker.epoch, self._done, self._seconds)
-            except Lost:
+                    await self._cursor_keeper.flush(
+                        self._topic_connection.transport, self._tracker.epoch, self._done, self._seconds
+                    )
+            except ConnectionLost:
                 pass  # unconfirmed records are sent again next time
             finally:
-                await self._way.close()
+                await self._topic_connection.close()

@@ -9,19 +9,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from yirangmq.client.admin_calls import Caller
-from yirangmq.client.connection import Courier, Errand
-from yirangmq.client.cursors import AtServer, CursorFile, InFile, Keeping, Nowhere
-from yirangmq.client.producer import Shipment
-from yirangmq.client.topic_connection import Confirming, Terms
-from yirangmq.client.topic_subscription import FOREVER, AsyncTopicSubscription
+from yirangmq.client.connection import PendingRequest, ReconnectingConnection
+from yirangmq.client.cursors import CursorFile, CursorKeeper, FileCursorKeeper, NoCursorKeeper, ServerCursorKeeper
+from yirangmq.client.producer import FrameBatch
+from yirangmq.client.topic_connection import ConfirmMode, TopicOptions
+from yirangmq.client.topic_subscription import NO_TIMEOUT_SECONDS, AsyncTopicSubscription
 from yirangmq.client.values import Event, Receipt, TopicRecord, new_topic_record
 from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, NotFound
 from yirangmq.core.topic_filter import make_filter
-from yirangmq.core.topics import MOST_SEQUENCE, NO_HEADERS, NewRecord, Start, check_subscriber, check_topic
+from yirangmq.core.topics import MAX_SEQUENCE, NO_HEADERS, NewRecord, Start, check_subscriber, check_topic
 from yirangmq.format.json_codec import dumps
 from yirangmq.wire import messages
-from yirangmq.wire.frames import Kind
+from yirangmq.wire.frames import FrameKind
 from yirangmq.wire.records import check_record
 
 # -- frames and receipts -----------------------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ RECONNECT = 3.0
 """Interval between reconnects of a topic subscription, in seconds, ±50 % jitter."""
 
 
-class Page(NamedTuple):
+class TopicPage(NamedTuple):
     """Records of a range. ``next`` is the start of the next page; ``first`` and ``last`` are the log's bounds."""
 
     epoch: str
@@ -115,8 +115,8 @@ class Page(NamedTuple):
 class AsyncTopics:
     """Topics of a server, for asyncio."""
 
-    def __init__(self, courier: Courier, caller: Caller) -> None:
-        self._courier = courier
+    def __init__(self, connection: ReconnectingConnection, caller: Caller) -> None:
+        self._connection = connection
         self._caller = caller
         self._subscriptions: set[AsyncTopicSubscription] = set()
 
@@ -128,8 +128,10 @@ class AsyncTopics:
         """Publish one record. Bytes are sent as they are, any other payload as JSON. The record is durable when this
         returns."""
         body = messages.TopicPublish([messages.RecordBody(*_plain(new_record(topic, payload, key, headers)))])
-        errand = await self._courier.see_through(Errand(Kind.TOPIC_PUBLISH, body), self._courier.terms.timeout)
-        return _receipts(body, errand)[0]
+        request = await self._connection.execute(
+            PendingRequest(FrameKind.TOPIC_PUBLISH, body), self._connection.options.timeout
+        )
+        return _receipts(body, request)[0]
 
     async def publish_many(self, records: Iterable[NewRecord | tuple[Any, ...]]) -> list[Receipt]:
         """Publish records, each ``(topic, payload)`` with an optional key and headers, in frames with several in
@@ -140,9 +142,9 @@ class AsyncTopics:
         made: Iterable[NewRecord] = each_new(records)
         if isinstance(records, list | tuple):
             made = list(made)
-        await self._courier.line()
-        shipment = Shipment(self._courier, Kind.TOPIC_PUBLISH, _receipts, lambda body: len(body.records))
-        return await shipment.send(in_frames(made, self._courier.welcome.max_frame))
+        await self._connection.transport()
+        frame_batch = FrameBatch(self._connection, FrameKind.TOPIC_PUBLISH, _receipts, lambda body: len(body.records))
+        return await frame_batch.send(in_frames(made, self._connection.welcome.max_frame))
 
     # -- subscribing ---------------------------------------------------------------------------------------------------
 
@@ -158,7 +160,7 @@ class AsyncTopics:
         epoch: str = "",
         resume: bool = True,
         cursor_file: str | Path | None = None,
-        confirm: Confirming = "after",
+        confirm: ConfirmMode = "after",
         reconnect: float = RECONNECT,
         new_epoch: str = "raise",
         idle: float | None = None,
@@ -173,16 +175,16 @@ class AsyncTopics:
         ``confirm``: ``"after"`` a record is processed, ``"before"`` it is returned, or ``"manual"``. ``new_epoch``
         is the reaction to a new epoch: ``"raise"``, or ``"follow"`` the new log from its beginning. ``on_event``
         receives state changes, gaps and epochs. ``reconnect`` and ``idle`` are in seconds."""
-        where = _where(start, sequence, time)
+        where = _start_position(start, sequence, time)
         file = None if cursor_file is None else CursorFile(cursor_file)
         if file is not None and name:
             raise BadInput("stands beside name; one of them keeps the cursor", field="cursor_file")
-        place = file.read() if file is not None and resume else None
-        if place is not None:
-            where, epoch = (Start.SEQUENCE, place.sequence + 1), place.epoch
+        position = file.read() if file is not None and resume else None
+        if position is not None:
+            where, epoch = (Start.SEQUENCE, position.sequence + 1), position.epoch
         wanted = (topics,) if isinstance(topics, str) else tuple(topics)
         make_filter(wanted, mask)
-        terms = Terms(
+        options = TopicOptions(
             wanted,
             mask,
             check_subscriber(name) if name else "",
@@ -192,17 +194,19 @@ class AsyncTopics:
             _one_of(confirm, "confirm", "after", "before", "manual"),
             validation.check_milliseconds(reconnect, "reconnect") / 1000,
             _one_of(new_epoch, "new_epoch", "raise", "follow") == "follow",
-            FOREVER if idle is None else validation.check_milliseconds(idle, "idle") / 1000,
+            NO_TIMEOUT_SECONDS if idle is None else validation.check_milliseconds(idle, "idle") / 1000,
             validation.check_milliseconds(progress, "progress") / 1000,
         )
-        keeping: Keeping = AtServer() if name else InFile(file) if file is not None else Nowhere()
+        cursor_keeper: CursorKeeper = (
+            ServerCursorKeeper() if name else FileCursorKeeper(file) if file is not None else NoCursorKeeper()
+        )
         made = AsyncTopicSubscription(
-            self._courier.own(0),
-            terms,
-            keeping,
-            on_event or _nobody,
+            self._connection.clone(0),
+            options,
+            cursor_keeper,
+            on_event or _ignore_event,
             self._subscriptions.discard,
-            self._courier.terms.retries,
+            self._connection.options.retries,
         )
         self._subscriptions.add(made)
         return made
@@ -228,7 +232,7 @@ class AsyncTopics:
         sequence: int | None = None,
         time: datetime | float | None = None,
         limit: int = 100,
-    ) -> Page:
+    ) -> TopicPage:
         """Read records of a range without a subscription: from a sequence, from a time, or from the first retained
         record."""
         wanted = [topics] if isinstance(topics, str) else [*topics]
@@ -240,7 +244,7 @@ class AsyncTopics:
             given["at_ns"] = _nanoseconds(time)
         page = await self._caller.call("topic_read", **given)
         records = [new_topic_record(tuple(one)) for one in page["records"]]
-        return Page(page["epoch"], page["first"], page["last"], page["next"], records)
+        return TopicPage(page["epoch"], page["first"], page["last"], page["next"], records)
 
     async def subscribers(self) -> Sequence[dict[str, Any]]:
         """Return a row for each connected subscriber, and for each durable one that is not connected: state,
@@ -271,19 +275,19 @@ class AsyncTopics:
             await subscription.close()
 
 
-def _receipts(body: messages.TopicPublish, errand: Errand) -> list[Receipt]:
-    return receipts(body, errand.value(Kind.TOPIC_STORED), resent=errand.resent)
+def _receipts(body: messages.TopicPublish, request: PendingRequest) -> list[Receipt]:
+    return receipts(body, request.value(FrameKind.TOPIC_STORED), resent=request.resent)
 
 
 def _plain(record: NewRecord) -> tuple[str, bytes, str | None, dict[str, str]]:
     return record.topic, record.payload, record.key, dict(record.headers)
 
 
-def _where(start: str, sequence: int | None, time: datetime | float | None) -> tuple[Start, int]:
+def _start_position(start: str, sequence: int | None, time: datetime | float | None) -> tuple[Start, int]:
     if sequence is not None and time is not None:
         raise BadInput("stands beside sequence; give one of them", field="time")
     if sequence is not None:
-        return Start.SEQUENCE, validation.check_count(sequence, "sequence", least=1, most=MOST_SEQUENCE)
+        return Start.SEQUENCE, validation.check_count(sequence, "sequence", least=1, most=MAX_SEQUENCE)
     if time is not None:
         return Start.TIME, _nanoseconds(time)
     if start not in (Start.NEW, Start.BEGINNING):
@@ -294,7 +298,7 @@ def _where(start: str, sequence: int | None, time: datetime | float | None) -> t
 def _nanoseconds(time: datetime | float) -> int:
     """Return nanoseconds since 1970. A datetime without a time zone is in this machine's."""
     seconds: Any = time.timestamp() if isinstance(time, datetime) else time
-    if type(seconds) not in (int, float) or not 0 <= seconds * SECOND_NS <= MOST_SEQUENCE:
+    if type(seconds) not in (int, float) or not 0 <= seconds * SECOND_NS <= MAX_SEQUENCE:
         raise BadInput(f"must be a datetime or seconds since 1970, not {time!r}", field="time")
     return int(round(seconds * 1_000_000) * 1000)
 
@@ -305,5 +309,5 @@ def _one_of(value: Any, field: str, *allowed: str) -> Any:
     return value
 
 
-def _nobody(event: Event) -> None:
+def _ignore_event(event: Event) -> None:
     """Default of ``on_event``: ignore the event."""

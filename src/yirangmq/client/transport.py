@@ -11,15 +11,15 @@ from typing import Any, Protocol
 
 import msgspec
 
-from yirangmq.client.address import Address
-from yirangmq.client.session import Feed, News, Reply, Slot, Stream
+from yirangmq.client.address import ServerAddress
+from yirangmq.client.session import DataSource, QueueInbox, Reply, Slot, TopicInbox
 from yirangmq.wire import messages
-from yirangmq.wire.frames import Kind
+from yirangmq.wire.frames import FrameKind
 
 # -- ports -------------------------------------------------------------------------------------------------------------
 
 
-class Line(Protocol):
+class Transport(Protocol):
     """One open connection to a server. Every method raises ``Lost`` after the connection is lost."""
 
     process: int
@@ -28,58 +28,58 @@ class Line(Protocol):
     @property
     def is_alive(self) -> bool: ...
 
-    def greeted(self, welcome: messages.Welcome) -> None:
+    def apply_welcome(self, welcome: messages.Welcome) -> None:
         """Apply the limits of the server's WELCOME frame."""
 
-    async def ask(self, kind: Kind, body: msgspec.Struct) -> Slot:
+    async def request(self, kind: FrameKind, body: msgspec.Struct) -> Slot:
         """Send a request. ``answer`` waits for its reply."""
 
     async def answer(self, slot: Slot, seconds: float) -> Reply:
         """Wait for the reply. If the server does not reply within ``seconds``, the connection is lost."""
 
-    def forget(self, slot: Slot) -> None:
+    def abandon(self, slot: Slot) -> None:
         """Abandon a request: its reply is no longer awaited."""
 
-    async def subscribe(self, stream: Stream, body: messages.Subscribe) -> int: ...
+    async def subscribe(self, queue_inbox: QueueInbox, body: messages.Subscribe) -> int: ...
 
-    def cancelled(self, number: int) -> None: ...
+    def remove_subscription(self, number: int) -> None: ...
 
-    def follow(self, feed: Feed) -> None:
-        """Deliver topic records into ``feed`` from now on."""
+    def set_topic_inbox(self, topic_inbox: TopicInbox) -> None:
+        """Deliver topic records into ``topic_inbox`` from now on."""
 
-    def taken(self) -> None:
+    def notify_taken(self) -> None:
         """Report that records were removed from the feed, so that reading may continue."""
 
-    def glance(self) -> None:
+    def process_received(self) -> None:
         """Process received data without waiting, and detect a lost connection."""
 
-    async def listen(self, one: News, seconds: float) -> bool:
+    async def wait_for_data(self, one: DataSource, seconds: float) -> bool:
         """Wait until ``one`` has data. Return False after ``seconds`` without any."""
 
     async def close(self) -> None: ...
 
 
-class Wires(Protocol):
+class TransportFactory(Protocol):
     """Port that opens connections; it also provides sleep and mutual exclusion in the style of its concurrency
     model."""
 
-    def turn(self) -> AbstractAsyncContextManager[Any]: ...
+    def lock(self) -> AbstractAsyncContextManager[Any]: ...
 
-    async def dial(self, address: Address, seconds: float, patience: float) -> Line:
-        """Open a connection. Raises ``OSError`` if that fails within ``seconds``. ``patience`` is the longest time,
+    async def dial(self, address: ServerAddress, seconds: float, send_timeout: float) -> Transport:
+        """Open a connection. Raises ``OSError`` if that fails within ``seconds``. ``send_timeout`` is the longest time,
         in seconds, that a send may be blocked."""
 
-    async def speaks_tls(self, address: Address, seconds: float) -> bool:
+    async def speaks_tls(self, address: ServerAddress, seconds: float) -> bool:
         """Return True if a TLS handshake succeeds at this port. No certificate is verified and no data is sent."""
 
     async def sleep(self, seconds: float) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class ClientOptions:
     """Options of a client: its addresses, its name, its timeout and its retries."""
 
-    addresses: tuple[Address, ...]
+    addresses: tuple[ServerAddress, ...]
     name: str
     timeout: float
     retries: int
@@ -95,23 +95,23 @@ PROBE_SECONDS = 5
 PROBES = 3
 """TCP keep-alive detects a vanished server after 30 s of silence: 15 s idle, then 3 probes at intervals of 5 s."""
 
-ROOM = 1024 * 1024
+UNIX_SEND_BUFFER_BYTES = 1024 * 1024
 """Send buffer of a unix socket, in bytes. While the server is busy with a commit, requests gather there and join the
 next commit. With the system's default of 200 KB only a third as many fit, and publishing many messages is a quarter
 slower. TCP tunes its own buffer."""
 
 
-def prepare(channel: socket.socket) -> None:
-    if channel.family == socket.AF_UNIX:
+def set_socket_options(sock: socket.socket) -> None:
+    if sock.family == socket.AF_UNIX:
         with contextlib.suppress(OSError):
-            channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, ROOM)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNIX_SEND_BUFFER_BYTES)
         return
-    if channel.family not in (socket.AF_INET, socket.AF_INET6):
+    if sock.family not in (socket.AF_INET, socket.AF_INET6):
         return
-    channel.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    channel.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (("TCP_KEEPIDLE", IDLE_SECONDS), ("TCP_KEEPINTVL", PROBE_SECONDS), ("TCP_KEEPCNT", PROBES)):
         option = getattr(socket, name, None)
         if option is not None:
             with contextlib.suppress(OSError):
-                channel.setsockopt(socket.IPPROTO_TCP, option, value)
+                sock.setsockopt(socket.IPPROTO_TCP, option, value)

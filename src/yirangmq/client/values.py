@@ -8,10 +8,10 @@ from typing import Any, NamedTuple, cast
 
 from yirangmq.core.errors import BadInput
 from yirangmq.core.message import RANK_LAST, Envelope
-from yirangmq.core.topics import ClientState, Record
+from yirangmq.core.topics import Record, SubscriberState
 from yirangmq.format.envelope import as_json, header_of, iso, payload_value
 from yirangmq.format.json_codec import dumps, loads
-from yirangmq.wire.messages import Incoming
+from yirangmq.wire.messages import DeliveredMessageBody
 
 # -- deliveries --------------------------------------------------------------------------------------------------------
 
@@ -27,7 +27,7 @@ class Batch(NamedTuple):
 class Delivery(NamedTuple):
     """One leased message. ``ack``, ``nack`` and ``extend`` take its ``lease_id``."""
 
-    incoming: Incoming
+    incoming: DeliveredMessageBody
     batch: Batch
 
     @property
@@ -92,7 +92,7 @@ class Delivery(NamedTuple):
         return b'{"message":%s,"lease":%s,"policy":%s}' % (message, dumps(lease), policy)
 
 
-new_delivery = cast("Callable[[tuple[Incoming, Batch]], Delivery]", partial(tuple.__new__, Delivery))
+new_delivery = cast("Callable[[tuple[DeliveredMessageBody, Batch]], Delivery]", partial(tuple.__new__, Delivery))
 
 
 # -- records and events of topics --------------------------------------------------------------------------------------
@@ -129,8 +129,8 @@ class Receipt(NamedTuple):
 class Moved(NamedTuple):
     """Event: the subscription changed its state. ``why`` gives the reason if the new state is OFFLINE."""
 
-    before: ClientState
-    after: ClientState
+    before: SubscriberState
+    after: SubscriberState
     why: str = ""
 
 

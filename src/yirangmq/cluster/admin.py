@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from yirangmq.cluster.etcd import channel
-from yirangmq.cluster.etcd.address import NAME
-from yirangmq.cluster.etcd.client import Etcd, created_at, delete, end_of, follow, get
-from yirangmq.cluster.keys import ROOTS, Keys, Registration
+from yirangmq.cluster.etcd.address import DEFAULT_NAME
+from yirangmq.cluster.etcd.client import Etcd, create_revision_equals, delete, get, list_and_watch, prefix_end
+from yirangmq.cluster.keys import ROOTS, Keys, RegistrationKey
 from yirangmq.cluster.leadership import leader_key, prefix_of
 from yirangmq.cluster.node import find_queues
 from yirangmq.core.errors import BadInput, NotFound, QueueError, WrongState
@@ -21,7 +21,7 @@ from yirangmq.format.json_codec import loads
 # -- state of the queues -----------------------------------------------------------------------------------------------
 
 
-class View(NamedTuple):
+class DispatchedQueueStatus(NamedTuple):
     """State of one queue at one revision.
 
     ``line`` counts all messages in line: ``given`` are leased, ``waiting`` were never delivered, ``again`` came back
@@ -41,7 +41,7 @@ class View(NamedTuple):
     at: int
 
 
-async def view(etcd: Etcd, queue: str) -> View:
+async def queue_status(etcd: Etcd, queue: str) -> DispatchedQueueStatus:
     """Read the state of a queue in one transaction."""
     keys = Keys(queue)
     base = keys.base
@@ -54,10 +54,10 @@ async def view(etcd: Etcd, queue: str) -> View:
     found = [one.response_range for one in answer.responses]
     leader, state = (one.kvs[0].value if one.kvs else b"" for one in found[:2])
     policies, line, notes, dead, *inboxes = (one.count for one in found[2:8])
-    under = [keys.meaning(kv.key) for one in found[8:] for kv in one.kvs]
-    consumers = sum(isinstance(one, Registration) for one in under)
+    under = [keys.parsed(kv.key) for one in found[8:] for kv in one.kvs]
+    consumers = sum(isinstance(one, RegistrationKey) for one in under)
     kept = _numbers(state)
-    return View(
+    return DispatchedQueueStatus(
         queue=queue,
         leader=leader.decode("utf-8", "backslashreplace"),
         inbox=sum(inboxes) - policies,
@@ -73,8 +73,8 @@ async def view(etcd: Etcd, queue: str) -> View:
     )
 
 
-async def views(etcd: Etcd) -> list[View]:
-    return [await view(etcd, queue) for queue in await find_queues(etcd)]
+async def queue_statuses(etcd: Etcd) -> list[DispatchedQueueStatus]:
+    return [await queue_status(etcd, queue) for queue in await find_queues(etcd)]
 
 
 async def depose(etcd: Etcd, queue: str) -> str:
@@ -85,7 +85,9 @@ async def depose(etcd: Etcd, queue: str) -> str:
     held = await etcd.get(keys.leader)
     if held is None:
         raise NotFound(f"nobody leads {queue}", field="queue")
-    answer = await etcd.txn([created_at(keys.leader, held.create_revision)], [delete(keys.leader)], repeat=True)
+    answer = await etcd.txn(
+        [create_revision_equals(keys.leader, held.create_revision)], [delete(keys.leader)], repeat=True
+    )
     if not answer.succeeded:
         raise WrongState(f"the leader of {queue} has just changed")
     return str(held.value.decode("utf-8", "backslashreplace"))
@@ -93,9 +95,9 @@ async def depose(etcd: Etcd, queue: str) -> str:
 
 async def next_leader(etcd: Etcd, queue: str) -> str:
     """Wait until the queue has a leader; return the leader's name."""
-    async for changes in follow(etcd, Keys(queue).leader, b"", deletes=False):
+    async for changes in list_and_watch(etcd, Keys(queue).leader, b"", deletes=False):
         for one in changes.events:
-            kv = one if changes.anew else one.kv
+            kv = one if changes.is_listing else one.kv
             return str(kv.value.decode("utf-8", "backslashreplace"))
     raise AssertionError("following does not end by itself")
 
@@ -114,7 +116,7 @@ def _numbers(text: bytes) -> dict[str, int]:
 KINDS = ("read", "write", "readwrite")
 
 
-class Grant(NamedTuple):
+class EtcdGrant(NamedTuple):
     """Permission on one key, or with ``prefix`` on all keys that begin with ``key``."""
 
     kind: str
@@ -122,44 +124,44 @@ class Grant(NamedTuple):
     prefix: bool
 
 
-class Role(NamedTuple):
+class EtcdRole(NamedTuple):
     name: str
-    grants: tuple[Grant, ...]
+    grants: tuple[EtcdGrant, ...]
 
 
-def roles_of(queue: str, producers: Sequence[str], consumers: Sequence[str]) -> list[Role]:
+def roles_of(queue: str, producers: Sequence[str], consumers: Sequence[str]) -> list[EtcdRole]:
     """Return one role per client, and one for nodes. A node serves all queues."""
     keys = Keys(queue)
     short, long = ROOTS
-    own = [*(Grant("readwrite", root, True) for root in ROOTS), Grant("read", leader_key(NAME), False)]
-    made = [Role("yirangmq-node", tuple(own))]
+    own = [*(EtcdGrant("readwrite", root, True) for root in ROOTS), EtcdGrant("read", leader_key(DEFAULT_NAME), False)]
+    made = [EtcdRole("yirangmq-node", tuple(own))]
     for client in producers:
         inbox = keys.inbox(client, "x")[:-1]
-        grants = [Grant("write", inbox, True), Grant("read", keys.state, False)]
-        made.append(Role(f"yirangmq-{queue}-producer-{client}", tuple(grants)))
+        grants = [EtcdGrant("write", inbox, True), EtcdGrant("read", keys.state, False)]
+        made.append(EtcdRole(f"yirangmq-{queue}-producer-{client}", tuple(grants)))
     for client in consumers:
         home = keys.home(client)
         spelt = home.replace(short, long, 1).replace(b"/c/", b"/consumer/", 1)
         made.append(
-            Role(
+            EtcdRole(
                 f"yirangmq-{queue}-consumer-{client}",
-                (Grant("readwrite", home, True), Grant("readwrite", spelt, True)),
+                (EtcdGrant("readwrite", home, True), EtcdGrant("readwrite", spelt, True)),
             )
         )
     return made
 
 
-def server_role(name: str) -> Role:
+def server_role(name: str) -> EtcdRole:
     """Return the role of servers of the served store ``name``.
 
     It grants the keys of the store. The role of the default store also grants the inboxes of plain clients, because
     only that store serves them."""
-    own = Grant("readwrite", prefix_of(name), True)
-    inboxes = tuple(Grant("readwrite", root, True) for root in ROOTS) if name == NAME else ()
-    return Role("yirangmq-server" if name == NAME else f"yirangmq-server-{name}", (own, *inboxes))
+    own = EtcdGrant("readwrite", prefix_of(name), True)
+    inboxes = tuple(EtcdGrant("readwrite", root, True) for root in ROOTS) if name == DEFAULT_NAME else ()
+    return EtcdRole("yirangmq-server" if name == DEFAULT_NAME else f"yirangmq-server-{name}", (own, *inboxes))
 
 
-def as_commands(roles: Sequence[Role]) -> list[str]:
+def as_commands(roles: Sequence[EtcdRole]) -> list[str]:
     """Format the roles as ``etcdctl`` commands."""
     commands = []
     for role in roles:
@@ -170,20 +172,20 @@ def as_commands(roles: Sequence[Role]) -> list[str]:
     return commands
 
 
-async def apply(etcd: Etcd, roles: Sequence[Role]) -> list[str]:
+async def create_roles(etcd: Etcd, roles: Sequence[EtcdRole]) -> list[str]:
     """Create the roles and their grants; return the names of roles that were new. Idempotent."""
     made: list[str] = []
     for role in roles:
         try:
-            await etcd.lines.call(channel.ROLE_ADD, channel.ROLE_ADD.request(name=role.name))
+            await etcd.connection.call(channel.ROLE_ADD, channel.ROLE_ADD.request(name=role.name))
             made.append(role.name)
         except QueueError as error:
             if "already exists" not in str(error):
                 raise
         for grant in role.grants:
-            end = end_of(grant.key) if grant.prefix else None
+            end = prefix_end(grant.key) if grant.prefix else None
             allowed = channel.MESSAGES["Permission"](permType=KINDS.index(grant.kind), key=grant.key, range_end=end)
-            await etcd.lines.call(
+            await etcd.connection.call(
                 channel.ROLE_GRANT, channel.ROLE_GRANT.request(name=role.name, perm=allowed), repeat=True
             )
     return made

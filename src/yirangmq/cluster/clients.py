@@ -9,7 +9,7 @@ the same key; the dispatcher remembers the keys that it has moved. The levels di
 every level, a confirmed write of etcd is on the disks of a majority of members:
 
 - ``majority``: ``publish`` returns when the message is confirmed.
-- ``few``: up to ``OUTSTANDING`` batches may be unconfirmed; a later ``publish`` or ``flush`` raises the error.
+- ``few``: up to ``MAX_OUTSTANDING`` batches may be unconfirmed; a later ``publish`` or ``flush`` raises the error.
 - ``none``: the producer does not wait and does not retry; it counts failures.
 
 Publishing is refused with ``QuotaExceeded`` while etcd is nearly full. Each object belongs to one event loop."""
@@ -20,9 +20,9 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, NamedTuple
 
-from yirangmq.cluster.etcd.client import Etcd, Txn, end_of, follow, put
-from yirangmq.cluster.etcd.lease import Lease
-from yirangmq.cluster.keys import NACK, Delivery, Keys, text_of
+from yirangmq.cluster.etcd.client import Etcd, Txn, list_and_watch, prefix_end, put
+from yirangmq.cluster.etcd.lease import EtcdLease
+from yirangmq.cluster.keys import NACK, DeliveryKey, Keys, decode_segment
 from yirangmq.core import validation
 from yirangmq.core.errors import (
     BadInput,
@@ -47,7 +47,7 @@ ACKS = 100
 PAUSE_SECONDS = 0.2
 
 
-class Given(NamedTuple):
+class ReceivedMessage(NamedTuple):
     """A delivered message. It belongs to this consumer until an ack, a nack, or the end of the consumer's lease."""
 
     number: int
@@ -67,10 +67,10 @@ class Consumer:
         self._home = self._keys.home(client)
         self._host = host.encode() or client.encode()
         self._seconds = seconds
-        self._lease: Lease | None = None
-        self._arrived: deque[Given] = deque()
-        self._news = asyncio.Event()
-        self._following: asyncio.Task[None] | None = None
+        self._lease: EtcdLease | None = None
+        self._arrived: deque[ReceivedMessage] = deque()
+        self._arrival = asyncio.Event()
+        self._watch_task: asyncio.Task[None] | None = None
         self._known: set[bytes] = set()
 
     async def __aenter__(self) -> "Consumer":
@@ -79,22 +79,22 @@ class Consumer:
 
     async def __aexit__(self, *_: object) -> None:
         """Revoke the lease: unacked messages go to other consumers immediately."""
-        await self._stop_following()
+        await self._stop_watch()
         if self._lease is not None:
             await self._lease.__aexit__()
 
-    async def batches(self, most: int = BATCH) -> AsyncIterator[list[Given]]:
+    async def batches(self, most: int = BATCH) -> AsyncIterator[list[ReceivedMessage]]:
         while True:
             lease = self._lease
             if lease is None or not lease.is_alive:
                 await self._register()
                 continue
-            if not (batch := self._taken(most)):
+            if not (batch := self._take_arrived(most)):
                 await self._wait(lease)
                 continue
             yield batch
 
-    async def ack(self, batch: Sequence[Given]) -> None:
+    async def ack(self, batch: Sequence[ReceivedMessage]) -> None:
         """Delete the copies of a batch. A repeated delete has no effect, so the request is retried until confirmed."""
         for start in range(0, len(batch), ACKS):
             part, transaction = batch[start : start + ACKS], Txn()
@@ -104,20 +104,22 @@ class Consumer:
             self._known.difference_update(one.key for one in part)
 
     async def nack(
-        self, one: Given, reason: Reason = Reason.HANDLER_ERROR, text: str = "", delay: float | None = None
+        self, one: ReceivedMessage, reason: Reason = Reason.HANDLER_ERROR, text: str = "", delay: float | None = None
     ) -> None:
         """Report that processing failed. The queue's policy decides between a retry and the dead letters."""
-        told = {"reasonCode": reason.value, "reasonMessage": text} | ({} if delay is None else {"delaySec": delay})
-        await self._etcd.put(self._home + NACK + b"/%020d" % one.number, dumps(told))
+        nack_fields = {"reasonCode": reason.value, "reasonMessage": text} | (
+            {} if delay is None else {"delaySec": delay}
+        )
+        await self._etcd.put(self._home + NACK + b"/%020d" % one.number, dumps(nack_fields))
         self._known.discard(one.key)
 
-    def _taken(self, most: int) -> list[Given]:
+    def _take_arrived(self, most: int) -> list[ReceivedMessage]:
         return [self._arrived.popleft() for _ in range(min(most, len(self._arrived)))]
 
-    async def _wait(self, lease: Lease) -> None:
+    async def _wait(self, lease: EtcdLease) -> None:
         """Wait for a message, or for the loss of the lease."""
-        self._news.clear()
-        tasks = [asyncio.ensure_future(self._news.wait()), asyncio.ensure_future(lease.lost.wait())]
+        self._arrival.clear()
+        tasks = [asyncio.ensure_future(self._arrival.wait()), asyncio.ensure_future(lease.lost.wait())]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -126,53 +128,53 @@ class Consumer:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _register(self) -> None:
-        await self._stop_following()
+        await self._stop_watch()
         if self._lease is not None:
             await self._lease.stop()
         self._arrived = deque()
         self._known = set()
         while True:
             try:
-                lease = await Lease.grant(self._etcd, self._seconds)
+                lease = await EtcdLease.grant(self._etcd, self._seconds)
                 await self._etcd.txn([], [put(self._home, self._host, lease.id)], repeat=True)
                 break
             except (Unavailable, NotFound):
                 await asyncio.sleep(PAUSE_SECONDS)
         self._lease = await lease.__aenter__()
-        self._following = asyncio.ensure_future(self._follow())
+        self._watch_task = asyncio.ensure_future(self._watch_copies())
 
-    async def _follow(self) -> None:
+    async def _watch_copies(self) -> None:
         while True:
             with contextlib.suppress(Unavailable):
-                async for changes in follow(self._etcd, self._home, end_of(self._home), deletes=False):
+                async for changes in list_and_watch(self._etcd, self._home, prefix_end(self._home), deletes=False):
                     for one in changes.events:
-                        self._hear(one if changes.anew else one.kv)
+                        self._on_copy(one if changes.is_listing else one.kv)
             await asyncio.sleep(PAUSE_SECONDS)
 
-    def _hear(self, kv: object) -> None:
+    def _on_copy(self, kv: object) -> None:
         key: bytes = kv.key  # type: ignore[attr-defined]
-        meaning = self._keys.meaning(key)
-        if isinstance(meaning, Delivery) and key not in self._known:
+        parsed = self._keys.parsed(key)
+        if isinstance(parsed, DeliveryKey) and key not in self._known:
             self._known.add(key)
             value: bytes = kv.value  # type: ignore[attr-defined]
-            self._arrived.append(Given(meaning.number, text_of(meaning.name), value, key))
-            self._news.set()
+            self._arrived.append(ReceivedMessage(parsed.number, decode_segment(parsed.name), value, key))
+            self._arrival.set()
 
-    async def _stop_following(self) -> None:
-        if self._following is not None:
-            self._following.cancel()
-            await asyncio.gather(self._following, return_exceptions=True)
-            self._following = None
+    async def _stop_watch(self) -> None:
+        if self._watch_task is not None:
+            self._watch_task.cancel()
+            await asyncio.gather(self._watch_task, return_exceptions=True)
+            self._watch_task = None
 
 
 # -- producer ----------------------------------------------------------------------------------------------------------
 
 Puts = list[tuple[bytes, bytes]]
 LEVELS = ("majority", "few", "none")
-MOST_BYTES = 700_000
+MAX_MESSAGE_BYTES = 700_000
 """Two copies of a message and its keys must fit into one request of 1.5 MiB."""
 BATCH_BYTES = 1_000_000
-OUTSTANDING = 64
+MAX_OUTSTANDING = 64
 TRIES = 30
 NEARLY_FULL = 0.6
 """Fraction of etcd's quota from which on publishing is refused. An accepted message needs space for two more copies of
@@ -190,9 +192,9 @@ class Producer:
         self._client = client
         self._ids = ids
         self._level = level
-        self._sees_state = True
+        self._can_read_state = True
         self._full = 0.0
-        self._on_their_way: set[asyncio.Task[None]] = set()
+        self._in_flight: set[asyncio.Task[None]] = set()
         self._faults: list[QueueError] = []
         self.failed = 0
         """Messages that could not be sent, counted at level ``none``."""
@@ -209,50 +211,53 @@ class Producer:
         if len(chosen) != len(values):
             raise BadInput(f"there are {len(chosen)} for {len(values)} messages", field="names")
         for value in values:
-            if len(value) > MOST_BYTES:
-                text = f"a message may have {MOST_BYTES} bytes in a cluster, not {len(value)}; keep large ones in files"
+            if len(value) > MAX_MESSAGE_BYTES:
+                text = (
+                    f"a message may have {MAX_MESSAGE_BYTES} bytes in a cluster, not {len(value)}; "
+                    "keep large ones in files"
+                )
                 raise TooLarge(f"{text} and send their names", field="value")
         puts = [(self._keys.inbox(self._client, name), value) for name, value in zip(chosen, values, strict=True)]
-        await self._check_room()
+        await self._check_quota()
         for part in _parts(puts):
             await self._send(part)
         return chosen
 
     async def flush(self) -> None:
         """Wait until every message is confirmed; raise the first error, if any."""
-        while self._on_their_way:
-            await asyncio.wait(self._on_their_way)
-        self._complain()
+        while self._in_flight:
+            await asyncio.wait(self._in_flight)
+        self._raise_first_fault()
 
     async def _send(self, puts: Puts) -> None:
         if self._level == "majority":
-            await self._insist(puts)
+            await self._send_with_retry(puts)
             return
-        self._complain()
-        while len(self._on_their_way) >= OUTSTANDING:
-            await asyncio.wait(self._on_their_way, return_when=asyncio.FIRST_COMPLETED)
-        task = asyncio.ensure_future(self._insist(puts) if self._level == "few" else self._once(puts))
-        self._on_their_way.add(task)
+        self._raise_first_fault()
+        while len(self._in_flight) >= MAX_OUTSTANDING:
+            await asyncio.wait(self._in_flight, return_when=asyncio.FIRST_COMPLETED)
+        task = asyncio.ensure_future(self._send_with_retry(puts) if self._level == "few" else self._send_once(puts))
+        self._in_flight.add(task)
         task.add_done_callback(self._arrived)
 
     def _arrived(self, task: "asyncio.Task[None]") -> None:
-        self._on_their_way.discard(task)
+        self._in_flight.discard(task)
         error = None if task.cancelled() else task.exception()
         if isinstance(error, QueueError):
             self._faults.append(error)
 
-    def _complain(self) -> None:
+    def _raise_first_fault(self) -> None:
         if self._faults:
             faults, self._faults = self._faults, []
             raise faults[0]
 
-    async def _once(self, puts: Puts) -> None:
+    async def _send_once(self, puts: Puts) -> None:
         try:
             await self._write(puts)
         except QueueError:
             self.failed += len(puts)
 
-    async def _insist(self, puts: Puts) -> None:
+    async def _send_with_retry(self, puts: Puts) -> None:
         for left in reversed(range(TRIES)):
             try:
                 return await self._write(puts)
@@ -263,7 +268,7 @@ class Producer:
 
     async def _write(self, puts: Puts) -> None:
         """Send the puts in one transaction. It also reads etcd's fullness if the user may read the state key."""
-        transaction, look = Txn(), self._sees_state
+        transaction, look = Txn(), self._can_read_state
         for key, value in puts:
             made = transaction.success.add().request_put
             made.key, made.value = key, value
@@ -274,14 +279,14 @@ class Producer:
         except NotAllowed:
             if not look:
                 raise
-            self._sees_state = False
+            self._can_read_state = False
             return await self._write(puts)
         if look:
             self._full = _fullness(answer.responses[-1].response_range.kvs)
 
-    async def _check_room(self) -> None:
+    async def _check_quota(self) -> None:
         """Raise ``QuotaExceeded`` while etcd is nearly full. The fullness is read again before each refusal."""
-        if self._full < NEARLY_FULL or not self._sees_state:
+        if self._full < NEARLY_FULL or not self._can_read_state:
             return
         self._full = _fullness((await self._etcd.range(self._keys.state)).kvs)
         if self._full >= NEARLY_FULL:

@@ -16,20 +16,29 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from yirangmq.cluster.dispatch.recovery import Deposed
-from yirangmq.cluster.etcd.client import Etcd, changed_at, created_at, delete, end_of, get, nested, put
-from yirangmq.cluster.etcd.lease import Lease
+from yirangmq.cluster.dispatch.recovery import LeadershipLost
+from yirangmq.cluster.etcd.client import (
+    Etcd,
+    create_revision_equals,
+    delete,
+    get,
+    mod_revision_equals,
+    nested,
+    prefix_end,
+    put,
+)
+from yirangmq.cluster.etcd.lease import EtcdLease
 from yirangmq.core.errors import StoreFull, Unavailable
 from yirangmq.format.json_codec import dumps, loads
 
 Writes = Mapping[bytes, bytes | None]
 """Values by key, without the store's prefix; None deletes the key."""
-MOST_WRITES = 2_000
-MOST_PLAIN = 100
-MOST_INSIDE = 24
+MAX_WRITES = 2_000
+MAX_PLAIN = 100
+MAX_NESTED = 24
 """Operations in one nested transaction. etcd accepts 128 operations per level, and adds nested operations to those of
 the outer level."""
-MOST_BYTES = 1_200_000
+MAX_BYTES = 1_200_000
 """Bytes of keys and values in one request. etcd accepts 1.5 MiB, including the encoding around them."""
 OVERHEAD = 40
 PAUSE_SECONDS = 0.05
@@ -37,24 +46,24 @@ COMMIT, JOURNAL = b"commit", b"j/"
 _HEAD = struct.Struct(">Ii")
 
 
-class Reign:
+class LeaderTerm:
     """Fenced commits of one leader term. ``fence`` is the term's fencing token.
 
     ``is_on`` compares the monotonic clock, so a process that was suspended sees immediately that its lease has
     expired. Not thread-safe: runs in the event loop of the etcd thread."""
 
-    def __init__(self, etcd: Etcd, prefix: bytes, fence: int, lease: Lease) -> None:
+    def __init__(self, etcd: Etcd, prefix: bytes, fence: int, lease: EtcdLease) -> None:
         self._etcd = etcd
         self._prefix = prefix
         self._lease = lease
         self.fence = fence
         self._number = 0
         self._revision = 0
-        self.over = asyncio.Event()
+        self.finished = asyncio.Event()
 
     @property
     def is_on(self) -> bool:
-        return not self.over.is_set() and self._lease.is_alive
+        return not self.finished.is_set() and self._lease.is_alive
 
     @property
     def leader_key(self) -> bytes:
@@ -62,15 +71,15 @@ class Reign:
 
     # -- reading at the start of the term ------------------------------------------------------------------------------
 
-    async def begin(self) -> dict[bytes, bytes]:
+    async def start(self) -> dict[bytes, bytes]:
         """Return all keys of the store as the last leader left them, after applying a journal that it left unfinished.
 
-        Raise ``Deposed`` if the leader's key is no longer the one of this term."""
+        Raise ``LeadershipLost`` if the leader's key is no longer the one of this term."""
         head = await self._etcd.txn(
-            [created_at(self.leader_key, self.fence)], [get(self._prefix + COMMIT)], repeat=True
+            [create_revision_equals(self.leader_key, self.fence)], [get(self._prefix + COMMIT)], repeat=True
         )
         if not head.succeeded:
-            raise Deposed("before it began")
+            raise LeadershipLost("before it began")
         kvs = head.responses[0].response_range.kvs
         parts = 0
         if kvs:
@@ -91,7 +100,7 @@ class Reign:
     async def _read(self, revision: int) -> dict[bytes, bytes]:
         found: dict[bytes, bytes] = {}
         skip = len(self._prefix)
-        async for page in self._etcd.pages(self._prefix, end_of(self._prefix), revision=revision):
+        async for page in self._etcd.pages(self._prefix, prefix_end(self._prefix), revision=revision):
             found.update((kv.key[skip:], kv.value) for kv in page)
         for key in (COMMIT, b"leader"):
             found.pop(key, None)
@@ -107,19 +116,19 @@ class Reign:
         ends the term."""
         try:
             await self._commit(writes, early, also)
-        except (Deposed, Unavailable):
-            self.over.set()
+        except (LeadershipLost, Unavailable):
+            self.finished.set()
             raise
 
     async def _commit(self, writes: Writes, early: Writes, also: Sequence[Any]) -> None:
         together = {**early, **writes}
         if _fits(together):
-            await self._seal(together, 0, also)
+            await self._commit_marker(together, 0, also)
             return
         for part in _split(early):
             await self._fenced(self._operations(part))
         if _fits(writes):
-            await self._seal(writes, 0, also)
+            await self._commit_marker(writes, 0, also)
             return
         parts = list(_journal(writes))
         try:
@@ -128,49 +137,51 @@ class Reign:
         except StoreFull:
             await self._forget_journal()
             raise
-        await self._seal({}, len(parts), also)
+        await self._commit_marker({}, len(parts), also)
         await self._finish(writes)
 
     async def _finish(self, writes: Writes) -> None:
         for part in _split(writes):
             await self._fenced(self._operations(part))
-        await self._seal({}, 0, [delete(self._prefix + JOURNAL, end_of(self._prefix + JOURNAL))])
+        await self._commit_marker({}, 0, [delete(self._prefix + JOURNAL, prefix_end(self._prefix + JOURNAL))])
 
     async def _forget_journal(self) -> None:
-        await self._fenced([delete(self._prefix + JOURNAL, end_of(self._prefix + JOURNAL))])
+        await self._fenced([delete(self._prefix + JOURNAL, prefix_end(self._prefix + JOURNAL))])
 
-    async def _seal(self, writes: Writes, parts: int, more: Sequence[Any] = ()) -> None:
+    async def _commit_marker(self, writes: Writes, parts: int, more: Sequence[Any] = ()) -> None:
         """Run the transaction that makes a commit valid: the writes, and the next number of the ``commit`` key.
 
         If a previous attempt was lost and the key already has that number, the attempt was applied."""
         number = self._number + 1
         mark = put(self._prefix + COMMIT, dumps({"n": number, "parts": parts}))
         compare = [
-            created_at(self.leader_key, self.fence),
-            changed_at(self._prefix + COMMIT, self._revision),
+            create_revision_equals(self.leader_key, self.fence),
+            mod_revision_equals(self._prefix + COMMIT, self._revision),
         ]
         look = [get(self.leader_key, keys_only=True), get(self._prefix + COMMIT)]
-        answer, was_lost = await self._insist(compare, [*self._operations(writes), *more, mark], look)
+        answer, was_lost = await self._retry_transaction(compare, [*self._operations(writes), *more, mark], look)
         if answer.succeeded:
             self._number, self._revision = number, int(answer.header.revision)
             return
         leader, last = (one.response_range.kvs for one in answer.responses)
         if not leader or leader[0].create_revision != self.fence:
-            raise Deposed("at a commit")
+            raise LeadershipLost("at a commit")
         if not was_lost or not last or int(loads(last[0].value)["n"]) != number:
-            raise Deposed("somebody else wrote to this store")
+            raise LeadershipLost("somebody else wrote to this store")
         self._number, self._revision = number, int(last[0].mod_revision)
 
     async def _fenced(self, operations: Sequence[Any]) -> None:
-        """Run idempotent operations under the fence; raise ``Deposed`` if it fails."""
-        answer, _ = await self._insist([created_at(self.leader_key, self.fence)], operations, [])
+        """Run idempotent operations under the fence; raise ``LeadershipLost`` if it fails."""
+        answer, _ = await self._retry_transaction([create_revision_equals(self.leader_key, self.fence)], operations, [])
         if not answer.succeeded:
-            raise Deposed("at a part of a commit")
+            raise LeadershipLost("at a part of a commit")
 
-    async def _insist(self, compare: Sequence[Any], success: Sequence[Any], failure: Sequence[Any]) -> tuple[Any, bool]:
+    async def _retry_transaction(
+        self, compare: Sequence[Any], success: Sequence[Any], failure: Sequence[Any]
+    ) -> tuple[Any, bool]:
         """Retry a transaction while this node leads. Return the answer, and whether an earlier answer was lost.
 
-        Raise ``Deposed`` if the term ended before the transaction was sent, ``Unavailable`` if it may have been
+        Raise ``LeadershipLost`` if the term ended before the transaction was sent, ``Unavailable`` if it may have been
         applied."""
         was_lost = False
         while self.is_on:
@@ -185,19 +196,19 @@ class Reign:
                     break
                 raise
         if not was_lost:
-            raise Deposed("before it was sent")
+            raise LeadershipLost("before it was sent")
         raise Unavailable("etcd did not confirm this while this node led; it may have been done")
 
     def _operations(self, writes: Writes) -> list[Any]:
-        """Build the operations: up to ``MOST_PLAIN`` on the outer level, where etcd's quota counts them, else in nested
+        """Build the operations: up to ``MAX_PLAIN`` on the outer level, where etcd's quota counts them, else in nested
         transactions."""
         plain = [
             delete(self._prefix + key) if value is None else put(self._prefix + key, value)
             for key, value in writes.items()
         ]
-        if len(plain) <= MOST_PLAIN:
+        if len(plain) <= MAX_PLAIN:
             return plain
-        return [nested([], plain[at : at + MOST_INSIDE]) for at in range(0, len(plain), MOST_INSIDE)]
+        return [nested([], plain[at : at + MAX_NESTED]) for at in range(0, len(plain), MAX_NESTED)]
 
 
 def _size(key: bytes, value: bytes | None) -> int:
@@ -205,14 +216,14 @@ def _size(key: bytes, value: bytes | None) -> int:
 
 
 def _fits(writes: Writes) -> bool:
-    return len(writes) <= MOST_WRITES and sum(_size(key, value) for key, value in writes.items()) <= MOST_BYTES
+    return len(writes) <= MAX_WRITES and sum(_size(key, value) for key, value in writes.items()) <= MAX_BYTES
 
 
 def _split(writes: Writes) -> Iterator[Writes]:
     part: dict[bytes, bytes | None] = {}
     size = 0
     for key, value in writes.items():
-        if part and (len(part) >= MOST_WRITES or size + _size(key, value) > MOST_BYTES):
+        if part and (len(part) >= MAX_WRITES or size + _size(key, value) > MAX_BYTES):
             yield part
             part, size = {}, 0
         part[key] = value

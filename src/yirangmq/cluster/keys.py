@@ -22,8 +22,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from yirangmq.cluster.etcd.channel import Compacted
-from yirangmq.cluster.etcd.client import Etcd, changed_at, delete, end_of, get, nested, put
+from yirangmq.cluster.etcd.channel import RevisionCompacted
+from yirangmq.cluster.etcd.client import Etcd, delete, get, mod_revision_equals, nested, prefix_end, put
 from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, BadPolicy, Unavailable
 from yirangmq.core.policy import read_policy
@@ -37,7 +37,7 @@ CONSUMERS = frozenset((b"c", b"consumer"))
 POLICY = b"policy"
 NACK = b"n"
 DIGITS = 20
-LONGEST_SEGMENT = 400
+MAX_SEGMENT_BYTES = 400
 
 
 class InboxKey(NamedTuple):
@@ -47,31 +47,31 @@ class InboxKey(NamedTuple):
     name: bytes
 
 
-class Registration(NamedTuple):
+class RegistrationKey(NamedTuple):
     """Key of a consumer's registration. ``home`` is the prefix of the copies that this consumer gets."""
 
     home: bytes
     client: bytes
 
 
-class Delivery(NamedTuple):
+class DeliveryKey(NamedTuple):
     home: bytes
     number: int
     name: bytes
 
 
-class Refusal(NamedTuple):
+class NackKey(NamedTuple):
     """Key of a consumer's nack."""
 
     home: bytes
     number: int
 
 
-class Definition(NamedTuple):
+class PolicyKey(NamedTuple):
     """Key of the queue's policy."""
 
 
-Meaning = InboxKey | Registration | Delivery | Refusal | Definition
+ParsedKey = InboxKey | RegistrationKey | DeliveryKey | NackKey | PolicyKey
 
 
 class Keys:
@@ -83,7 +83,7 @@ class Keys:
         self.base = self.leader + b"/"
         self.state = self.base + b"s"
         self.policy = self.base + POLICY
-        self._plain = self.base + b"p/"
+        self._plain_prefix = self.base + b"p/"
 
     def ordered(self, index: int, name: bytes) -> bytes:
         return self.base + b"%020d/" % index + name
@@ -134,9 +134,9 @@ class Keys:
     def consumers(self) -> list[tuple[bytes, bytes]]:
         return [(root + self.queue.encode() + b"/c", root + self.queue.encode() + b"/d") for root in ROOTS]
 
-    def meaning(self, key: bytes) -> Meaning | None:
-        if key.startswith(self._plain):  # nearly all
-            sender, slash, name = key[len(self._plain) :].partition(b"/")
+    def parsed(self, key: bytes) -> ParsedKey | None:
+        if key.startswith(self._plain_prefix):  # nearly all
+            sender, slash, name = key[len(self._plain_prefix) :].partition(b"/")
             return InboxKey(sender, name.replace(b"/", b"%2F") or b"_") if slash else InboxKey(b"", sender or b"_")
         root = next((root for root in ROOTS if key.startswith(root)), None)
         parts = key[len(root) :].split(b"/") if root else []
@@ -148,21 +148,21 @@ class Keys:
             return InboxKey(sender, b"%2F".join(left) or b"_")
         if kind in CONSUMERS and rest and rest[0]:
             return _of_consumer(b"/".join((key[: len(root or b"")] + parts[0], kind, rest[0])) + b"/", rest)
-        return Definition() if kind == POLICY and not rest and root == ROOTS[0] else None
+        return PolicyKey() if kind == POLICY and not rest and root == ROOTS[0] else None
 
 
-def _of_consumer(home: bytes, rest: list[bytes]) -> Meaning | None:
+def _of_consumer(home: bytes, rest: list[bytes]) -> ParsedKey | None:
     client, left = rest[0], rest[1:]
     if left in ([], [b""]):
-        return Registration(home, client)
+        return RegistrationKey(home, client)
     if len(left) == 2 and left[0] == NACK and left[1].isdigit():
-        return Refusal(home, int(left[1]))
+        return NackKey(home, int(left[1]))
     if len(left) == 2 and len(left[0]) == DIGITS and left[0].isdigit():
-        return Delivery(home, int(left[0]), left[1])
+        return DeliveryKey(home, int(left[0]), left[1])
     return None
 
 
-def queue_of(key: bytes) -> str | None:
+def queue_of_key(key: bytes) -> str | None:
     """Return the queue that a key belongs to; None if that is not a valid queue name."""
     root = next((root for root in ROOTS if key.startswith(root)), None)
     if root is None:
@@ -176,38 +176,38 @@ def queue_of(key: bytes) -> str | None:
 def segment(text: str, field: str = "key") -> bytes:
     """Encode one path segment: percent-encode the slash, and the percent sign, which would be ambiguous otherwise."""
     made = text.replace("%", "%25").replace("/", "%2F").encode()
-    if not 0 < len(made) <= LONGEST_SEGMENT:
-        raise BadInput(f"must have 1 to {LONGEST_SEGMENT} bytes, not {len(made)}", field=field)
+    if not 0 < len(made) <= MAX_SEGMENT_BYTES:
+        raise BadInput(f"must have 1 to {MAX_SEGMENT_BYTES} bytes, not {len(made)}", field=field)
     return made
 
 
-def text_of(part: bytes) -> str:
+def decode_segment(part: bytes) -> str:
     """Decode a path segment; the inverse of ``segment``."""
     return part.decode("utf-8", "backslashreplace").replace("%2F", "/").replace("%25", "%")
 
 
 # -- policy of a queue -------------------------------------------------------------------------------------------------
 
-HONOURED = frozenset({"visibilityTimeoutSec", "retry", "dlq", "requeue", "dedupWindowSec", "paused"})
-DEAD_LETTERS = frozenset({"enabled", "whenDisabled", "retentionDays"})
+SUPPORTED_MEMBERS = frozenset({"visibilityTimeoutSec", "retry", "dlq", "requeue", "dedupWindowSec", "paused"})
+SUPPORTED_DLQ_MEMBERS = frozenset({"enabled", "whenDisabled", "retentionDays"})
 """Members of ``dlq`` that a dispatcher acts on. Dead letters are stored under ``dead/`` of their queue, so the policy
 names no other queue."""
 
 
-async def define(etcd: Etcd, queue: str, text: bytes) -> bool:
+async def write_policy(etcd: Etcd, queue: str, text: bytes) -> bool:
     """Check a policy and write it; return whether the queue had none before."""
     given = loads(text)
     read_policy(given, queue)
     for name in given:
-        if name not in HONOURED:
-            known = ", ".join(sorted(HONOURED))
+        if name not in SUPPORTED_MEMBERS:
+            known = ", ".join(sorted(SUPPORTED_MEMBERS))
             raise BadPolicy(f"a cluster does not act on it; it acts on {known}", field=name)
     for name in given.get("dlq", {}):
-        if name not in DEAD_LETTERS:
+        if name not in SUPPORTED_DLQ_MEMBERS:
             raise BadPolicy("a cluster does not act on it", field=f"dlq.{name}")
     keys = Keys(queue)
     answer = await etcd.txn(
-        [changed_at(keys.policy, 0)], [put(keys.policy, text)], [put(keys.policy, text)], repeat=True
+        [mod_revision_equals(keys.policy, 0)], [put(keys.policy, text)], [put(keys.policy, text)], repeat=True
     )
     return bool(answer.succeeded)
 
@@ -215,11 +215,11 @@ async def define(etcd: Etcd, queue: str, text: bytes) -> bool:
 # -- inboxes of a served store -----------------------------------------------------------------------------------------
 
 PAUSE_SECONDS = 0.2
-READ_AT_ONCE = 32
+READ_BATCH = 32
 PUT = 0
 
 
-class Put(NamedTuple):
+class InboxMessage(NamedTuple):
     """A message in an inbox, as of ``revision``."""
 
     queue: str
@@ -232,26 +232,26 @@ class Put(NamedTuple):
     @property
     def removal(self) -> Any:
         """Operation that deletes the key unless its producer has rewritten it: a rewritten key is another message."""
-        return nested([changed_at(self.key, self.revision)], [delete(self.key)])
+        return nested([mod_revision_equals(self.key, self.revision)], [delete(self.key)])
 
 
-class Inbox:
-    """Watch of the inboxes. It calls ``give`` with new messages in order of arrival.
+class InboxWatch:
+    """Watch of the inboxes. It calls ``on_messages`` with new messages in order of arrival.
 
     A message that the server does not store stays in the inbox, and the next leader reads it again."""
 
-    def __init__(self, etcd: Etcd, give: Callable[[list[Put]], None]) -> None:
+    def __init__(self, etcd: Etcd, on_messages: Callable[[list[InboxMessage]], None]) -> None:
         self._etcd = etcd
-        self._give = give
+        self._on_messages = on_messages
 
     async def run(self) -> None:
         while True:
             try:
-                await self._follow()
-            except (Unavailable, Compacted):
+                await self._list_and_watch()
+            except (Unavailable, RevisionCompacted):
                 await asyncio.sleep(PAUSE_SECONDS)
 
-    async def _follow(self) -> None:
+    async def _list_and_watch(self) -> None:
         revision = int((await self._etcd.range(ROOTS[0], limit=1, keys_only=True)).header.revision)
         await self._list(revision)
         watches = [asyncio.ensure_future(self._watch(root, revision + 1)) for root in ROOTS]
@@ -265,32 +265,32 @@ class Inbox:
     async def _list(self, revision: int) -> None:
         found: list[tuple[int, bytes]] = []
         for root in ROOTS:
-            async for page in self._etcd.pages(root, end_of(root), revision=revision, keys_only=True):
-                found += [(kv.mod_revision, kv.key) for kv in page if _meaning(kv.key) is not None]
+            async for page in self._etcd.pages(root, prefix_end(root), revision=revision, keys_only=True):
+                found += [(kv.mod_revision, kv.key) for kv in page if _parse_inbox_key(kv.key) is not None]
         found.sort()
-        for at in range(0, len(found), READ_AT_ONCE):
-            part = found[at : at + READ_AT_ONCE]
+        for at in range(0, len(found), READ_BATCH):
+            part = found[at : at + READ_BATCH]
             answer = await self._etcd.txn([], [get(key) for _, key in part], repeat=True)
-            self._take([kv for one in answer.responses for kv in one.response_range.kvs])
+            self._pass_on([kv for one in answer.responses for kv in one.response_range.kvs])
 
     async def _watch(self, root: bytes, revision: int) -> None:
-        async for events in self._etcd.watch(root, end_of(root), revision=revision, deletes=False):
-            self._take([event.kv for event in events if event.type == PUT])
+        async for events in self._etcd.watch(root, prefix_end(root), revision=revision, deletes=False):
+            self._pass_on([event.kv for event in events if event.type == PUT])
 
-    def _take(self, kvs: list[Any]) -> None:
-        puts: list[Put] = []
+    def _pass_on(self, kvs: list[Any]) -> None:
+        puts: list[InboxMessage] = []
         for kv in kvs:
-            found = _meaning(kv.key)
+            found = _parse_inbox_key(kv.key)
             if found is not None:
                 queue, message = found
-                puts.append(Put(queue, kv.key, message.sender, message.name, kv.mod_revision, kv.value))
+                puts.append(InboxMessage(queue, kv.key, message.sender, message.name, kv.mod_revision, kv.value))
         if puts:
-            self._give(puts)
+            self._on_messages(puts)
 
 
-def _meaning(key: bytes) -> tuple[str, InboxKey] | None:
-    queue = queue_of(key)
+def _parse_inbox_key(key: bytes) -> tuple[str, InboxKey] | None:
+    queue = queue_of_key(key)
     if queue is None:
         return None
-    found = Keys(queue).meaning(key)
+    found = Keys(queue).parsed(key)
     return (queue, found) if isinstance(found, InboxKey) else None

@@ -13,50 +13,50 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
-from yirangmq.cluster.dispatch.recovery import Deposed
-from yirangmq.cluster.etcd.channel import Compacted
-from yirangmq.cluster.etcd.client import Etcd, created_at, get, put
-from yirangmq.cluster.etcd.lease import Lease
-from yirangmq.cluster.fenced_commits import Reign
+from yirangmq.cluster.dispatch.recovery import LeadershipLost
+from yirangmq.cluster.etcd.channel import RevisionCompacted
+from yirangmq.cluster.etcd.client import Etcd, create_revision_equals, get, put
+from yirangmq.cluster.etcd.lease import EtcdLease
+from yirangmq.cluster.fenced_commits import LeaderTerm
 from yirangmq.core.errors import BadInput, QueueError
 from yirangmq.format.json_codec import dumps, loads
 
 # -- hang detection ----------------------------------------------------------------------------------------------------
 
-PARTS = 4
+PROBES_PER_TIMEOUT = 4
 """Probes per timeout: the loop is probed again a quarter of the timeout after its last answer."""
-Ask = Callable[[Callable[[], object]], object]
+ScheduleCallback = Callable[[Callable[[], object]], object]
 """Schedules a function in the probed loop from another thread, as ``call_soon_threadsafe`` does."""
 
 
-class Pulse:
+class HangDetector:
     """Watchdog of an event loop: probes it from another thread's loop, in which the methods here run.
 
     ``seconds`` is the time after which a loop that has not answered counts as hung."""
 
-    def __init__(self, ask: Ask, seconds: float) -> None:
-        self._ask = ask
+    def __init__(self, schedule: ScheduleCallback, seconds: float) -> None:
+        self._schedule = schedule
         self.seconds = seconds
 
-    async def stops(self) -> None:
+    async def wait_for_hang(self) -> None:
         """Wait until the loop has not answered for ``seconds``."""
         while True:
-            if not await self._turned():
+            if not await self._answers():
                 return
-            await asyncio.sleep(self.seconds / PARTS)
+            await asyncio.sleep(self.seconds / PROBES_PER_TIMEOUT)
 
-    async def turns(self) -> None:
+    async def wait_for_answer(self) -> None:
         """Wait until the loop answers."""
-        while not await self._turned():
+        while not await self._answers():
             pass
 
-    async def _turned(self) -> bool:
-        loop, heard = asyncio.get_running_loop(), asyncio.Event()
+    async def _answers(self) -> bool:
+        loop, answered = asyncio.get_running_loop(), asyncio.Event()
         with suppress(RuntimeError):  # the probed loop is closed
-            self._ask(lambda: loop.call_soon_threadsafe(heard.set))
+            self._schedule(lambda: loop.call_soon_threadsafe(answered.set))
         try:
             async with asyncio.timeout(self.seconds):
-                await heard.wait()
+                await answered.wait()
         except TimeoutError:
             return False
         return True
@@ -65,7 +65,7 @@ class Pulse:
 # -- election ----------------------------------------------------------------------------------------------------------
 
 PAUSE_SECONDS = 0.2
-STEP_ASIDE_SECONDS = 1.0
+STEP_DOWN_SECONDS = 1.0
 """Pause of a deposed node before it stands again, so that the others try first."""
 DELETE = 1
 ROOT = b"/yirangmq/"
@@ -85,20 +85,20 @@ class Leader(NamedTuple):
     addresses: tuple[str, ...] = ()
 
 
-class Hung(Exception):
+class EventLoopHung(Exception):
     """The watched event loop has not answered in time."""
 
 
-class Followers(Protocol):
+class ElectionListener(Protocol):
     """Callbacks of an election, called in the loop that runs it."""
 
-    def leads(self, reign: Reign, found: dict[bytes, bytes]) -> Awaitable[None]: ...
+    def on_elected(self, term: LeaderTerm, found: dict[bytes, bytes]) -> Awaitable[None]: ...
 
-    def ended(self, reign: Reign) -> None: ...
+    def on_term_ended(self, term: LeaderTerm) -> None: ...
 
-    def sees(self, leader: Leader | None) -> None: ...
+    def on_leader_changed(self, leader: Leader | None) -> None: ...
 
-    def fails(self, error: Exception) -> None:
+    def on_election_failed(self, error: Exception) -> None:
         """An attempt to stand failed; the election retries."""
 
 
@@ -125,19 +125,19 @@ async def find_leader(etcd: Etcd, name: str) -> Leader | None:
     return None if kv is None else read_leader(kv.value)
 
 
-class Campaign:
+class LeaderElection:
     """Leader election of one store: try to create the leader's key, lead, or watch the other leader.
 
     ``me`` is the value of the leader's key while this node leads. It may be changed until the node stands."""
 
-    def __init__(self, etcd: Etcd, name: str, seconds: int, followers: Followers) -> None:
+    def __init__(self, etcd: Etcd, name: str, seconds: int, listener: ElectionListener) -> None:
         self._etcd = etcd
         self._prefix = prefix_of(name)
         self._key = leader_key(name)
         self._seconds = seconds
-        self._followers = followers
+        self._listener = listener
         self.me = Leader()
-        self.pulse: Pulse | None = None
+        self.hang_detector: HangDetector | None = None
         """Watchdog of the server's loop; None if that loop also runs the election."""
         self.stop = asyncio.Event()
 
@@ -145,20 +145,20 @@ class Campaign:
         """Run until ``stop``; then revoke the lease, so that another node leads within a moment."""
         while not self.stop.is_set():
             try:
-                if not await self._is_awake():
+                if not await self._wait_responsive():
                     return
-                async with await Lease.grant(self._etcd, self._seconds) as lease:
-                    await self._stand_on(lease)
-            except (QueueError, Compacted, Deposed) as error:
-                self._followers.fails(error)
+                async with await EtcdLease.grant(self._etcd, self._seconds) as lease:
+                    await self._compete(lease)
+            except (QueueError, RevisionCompacted, LeadershipLost) as error:
+                self._listener.on_election_failed(error)
                 log.warning("store_election_failed", extra={"values": {"node": self.me.node, "error": str(error)}})
-                await _first((self.stop.wait(),), PAUSE_SECONDS)
+                await _wait_first((self.stop.wait(),), PAUSE_SECONDS)
 
-    async def _stand_on(self, lease: Lease) -> None:
+    async def _compete(self, lease: EtcdLease) -> None:
         while not self.stop.is_set() and not lease.lost.is_set():
             text = dumps(self.me._asdict() | {"addresses": list(self.me.addresses)})
             answer = await self._etcd.txn(
-                [created_at(self._key, 0)], [put(self._key, text, lease.id)], [get(self._key)]
+                [create_revision_equals(self._key, 0)], [put(self._key, text, lease.id)], [get(self._key)]
             )
             revision = int(answer.header.revision)
             if answer.succeeded:
@@ -170,63 +170,69 @@ class Campaign:
                 if await self._lead(int(held.create_revision), lease):
                     continue
                 return
-            self._followers.sees(read_leader(held.value))
-            await _first((self.stop.wait(), lease.lost.wait(), self._gone(revision + 1)))
-            self._followers.sees(None)
-            if not await self._is_awake():
+            self._listener.on_leader_changed(read_leader(held.value))
+            await _wait_first((self.stop.wait(), lease.lost.wait(), self._wait_key_deleted(revision + 1)))
+            self._listener.on_leader_changed(None)
+            if not await self._wait_responsive():
                 return
 
-    async def _is_awake(self) -> bool:
+    async def _wait_responsive(self) -> bool:
         """Wait until the server's loop answers; a node with a hung loop does not stand. False if ``stop`` is set."""
-        if self.pulse is not None:
-            await _first((self.stop.wait(), self.pulse.turns()))
+        if self.hang_detector is not None:
+            await _wait_first((self.stop.wait(), self.hang_detector.wait_for_answer()))
         return not self.stop.is_set()
 
-    async def _lead(self, fence: int, lease: Lease) -> bool:
+    async def _lead(self, fence: int, lease: EtcdLease) -> bool:
         """Lead until the term ends; return whether to stand again on the same lease."""
-        reign = Reign(self._etcd, self._prefix, fence, lease)
-        told = {"node": self.me.node, "fence": fence}
+        term = LeaderTerm(self._etcd, self._prefix, fence, lease)
+        log_values = {"node": self.me.node, "fence": fence}
         try:
-            found = await reign.begin()
-            await self._followers.leads(reign, found)
-            self._followers.sees(self.me)
-            log.info("store_leadership_acquired", extra={"values": told | {"keys": len(found)}})
-            ends = (self.stop.wait(), lease.lost.wait(), reign.over.wait(), self._gone(fence + 1), self._hangs())
-            await _first(ends)
-        except Hung:
-            log.error("store_leadership_released_hung", extra={"values": told})
+            found = await term.start()
+            await self._listener.on_elected(term, found)
+            self._listener.on_leader_changed(self.me)
+            log.info("store_leadership_acquired", extra={"values": log_values | {"keys": len(found)}})
+            ends = (
+                self.stop.wait(),
+                lease.lost.wait(),
+                term.finished.wait(),
+                self._wait_key_deleted(fence + 1),
+                self._hangs(),
+            )
+            await _wait_first(ends)
+        except EventLoopHung:
+            log.error("store_leadership_released_hung", extra={"values": log_values})
             return False
-        except Deposed:
+        except LeadershipLost:
             pass
         finally:
-            reign.over.set()
-            self._followers.sees(None)
-            self._followers.ended(reign)
-            log.info("store_leadership_ended", extra={"values": told})
+            term.finished.set()
+            self._listener.on_leader_changed(None)
+            self._listener.on_term_ended(term)
+            log.info("store_leadership_ended", extra={"values": log_values})
         if self.stop.is_set() or lease.lost.is_set():
             return False
         kv = await self._etcd.get(self._key)
         if kv is not None and kv.create_revision == fence:  # still our key: start a new term with the state in etcd
             await asyncio.sleep(PAUSE_SECONDS)
         else:
-            await asyncio.sleep(STEP_ASIDE_SECONDS)
+            await asyncio.sleep(STEP_DOWN_SECONDS)
         return True
 
     async def _hangs(self) -> None:
-        """Raise ``Hung`` when the server's loop does not answer in time; never return."""
-        if self.pulse is not None:
-            await self.pulse.stops()
-            raise Hung
+        """Raise ``EventLoopHung`` when the server's loop does not answer in time; never return."""
+        if self.hang_detector is not None:
+            await self.hang_detector.wait_for_hang()
+            raise EventLoopHung
         await asyncio.Event().wait()
 
-    async def _gone(self, revision: int) -> None:
+    async def _wait_key_deleted(self, revision: int) -> None:
         """Wait until the leader's key is deleted."""
         async for events in self._etcd.watch(self._key, revision=revision):
             if any(event.type == DELETE for event in events):
                 return
 
 
-async def _first(waits: "tuple[Any, ...]", seconds: float | None = None) -> None:
+async def _wait_first(waits: "tuple[Any, ...]", seconds: float | None = None) -> None:
     """Wait until the first awaitable completes or ``seconds`` have passed, and cancel the others.
 
     An error of a completed one is raised."""

@@ -14,36 +14,36 @@ import logging
 from dataclasses import dataclass, field
 from typing import Any
 
-from yirangmq.cluster.dispatch.dispatcher import Dispatcher, Idle, Manner
-from yirangmq.cluster.dispatch.recovery import Deposed
-from yirangmq.cluster.etcd.address import NAME, Address
-from yirangmq.cluster.etcd.channel import Compacted
-from yirangmq.cluster.etcd.client import Etcd, created_at, delete, get, put
-from yirangmq.cluster.etcd.lease import Lease
+from yirangmq.cluster.dispatch.dispatcher import Dispatcher, DispatcherOptions, Idle
+from yirangmq.cluster.dispatch.recovery import LeadershipLost
+from yirangmq.cluster.etcd.address import DEFAULT_NAME, EtcdAddress
+from yirangmq.cluster.etcd.channel import RevisionCompacted
+from yirangmq.cluster.etcd.client import Etcd, create_revision_equals, delete, get, put
+from yirangmq.cluster.etcd.lease import EtcdLease
 from yirangmq.cluster.etcd.quota import Upkeep
-from yirangmq.cluster.keys import ROOTS, Definition, Keys, Registration, queue_of
+from yirangmq.cluster.keys import ROOTS, Keys, PolicyKey, RegistrationKey, queue_of_key
 from yirangmq.cluster.leadership import find_leader
 from yirangmq.core.errors import NotAllowed, QueueError, Unavailable, WrongState
 from yirangmq.core.ports import Clock, Ids
 
 # -- moving the lead to the consumers ----------------------------------------------------------------------------------
 
-LOOKS = 3
+CHECKS_PER_INTERVAL = 3
 """Checks per ``near`` interval."""
-MOST_CONSUMERS = 64
+MAX_CONSUMERS = 64
 Consumers = tuple[tuple[bytes, int], ...]
 """Registration keys of consumers, each with its create revision."""
 
 
-async def becomes_near(etcd: Etcd, keys: Keys, node: str, seconds: float) -> None:
+async def wait_until_local(etcd: Etcd, keys: Keys, node: str, seconds: float) -> None:
     """Wait until all consumers have been at this node, with an empty queue, for ``seconds`` without a change."""
     loop = asyncio.get_running_loop()
     known: Consumers = ()
     since = loop.time()
     while True:
-        await asyncio.sleep(seconds / LOOKS)
+        await asyncio.sleep(seconds / CHECKS_PER_INTERVAL)
         try:
-            found = await _all_here(etcd, keys, node.encode())
+            found = await _local_consumers(etcd, keys, node.encode())
         except Unavailable:
             found = ()
         if not found or found != known:
@@ -52,16 +52,16 @@ async def becomes_near(etcd: Etcd, keys: Keys, node: str, seconds: float) -> Non
             return
 
 
-async def _all_here(etcd: Etcd, keys: Keys, node: bytes) -> Consumers:
+async def _local_consumers(etcd: Etcd, keys: Keys, node: bytes) -> Consumers:
     """Return the consumers if all of them are at this node, and inbox, line and deliveries are empty; else ()."""
-    ranges = [get(start, end, limit=MOST_CONSUMERS + 2, keys_only=True) for start, end in keys.watched()]
+    ranges = [get(start, end, limit=MAX_CONSUMERS + 2, keys_only=True) for start, end in keys.watched()]
     line = get(keys.base + b"0", keys.ordered_end, limit=1, keys_only=True)
     answer = await etcd.txn([], [line, *ranges], repeat=True)
     waiting, *others = (one.response_range.kvs for one in answer.responses)
-    found = [(kv.key, keys.meaning(kv.key)) for kvs in others for kv in kvs]
-    homes = [key for key, meaning in found if isinstance(meaning, Registration)]
-    is_idle = not waiting and all(isinstance(meaning, Registration | Definition) for _, meaning in found)
-    if not is_idle or not 0 < len(homes) <= MOST_CONSUMERS:
+    found = [(kv.key, keys.parsed(kv.key)) for kvs in others for kv in kvs]
+    homes = [key for key, parsed in found if isinstance(parsed, RegistrationKey)]
+    is_idle = not waiting and all(isinstance(parsed, RegistrationKey | PolicyKey) for _, parsed in found)
+    if not is_idle or not 0 < len(homes) <= MAX_CONSUMERS:
         return ()
     answer = await etcd.txn([], [get(key) for key in homes], repeat=True)
     kvs = [kv for one in answer.responses for kv in one.response_range.kvs]
@@ -71,16 +71,16 @@ async def _all_here(etcd: Etcd, keys: Keys, node: bytes) -> Consumers:
 # -- the node ----------------------------------------------------------------------------------------------------------
 
 PAUSE_SECONDS = 0.2
-STEP_ASIDE_SECONDS = 1.0
+STEP_DOWN_SECONDS = 1.0
 """Pause of a deposed node before it stands again, so that the others try first."""
-HASTE_SECONDS = 0.02
+STAGGER_SECONDS = 0.02
 """Delay before standing, per queue that the node leads already: it spreads the leads over the nodes."""
 PUT, DELETE = 0, 1
 log = logging.getLogger("yirangmq.cluster")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class ClusterNodeSettings:
     """Settings of a node; durations in seconds.
 
     - ``watchdog``: time that a leader may leave its inbox unchanged before another node deposes it.
@@ -91,26 +91,26 @@ class Settings:
 
     name: str
     lease: int = 5
-    look: float = 1.0
+    poll: float = 1.0
     watchdog: float = 10.0
     compact: float = 30.0
     near: float = 30.0
     quota: int = 2 * 1024**3
-    manner: Manner = field(default_factory=Manner)
+    dispatcher_options: DispatcherOptions = field(default_factory=DispatcherOptions)
 
 
-class Node:
-    """Cluster node: one lease, one task per queue, and a dispatcher for each queue that it leads (``leads``)."""
+class ClusterNode:
+    """Cluster node: one lease, one task per queue, and a dispatcher for each queue that it leads (``dispatchers``)."""
 
-    def __init__(self, etcd: Etcd, address: Address, clock: Clock, ids: Ids, settings: Settings) -> None:
+    def __init__(self, etcd: Etcd, address: EtcdAddress, clock: Clock, ids: Ids, settings: ClusterNodeSettings) -> None:
         self._etcd = etcd
         self._clock = clock
         self._ids = ids
         self._settings = settings
-        self._seats: dict[str, asyncio.Task[None]] = {}
-        self.leads: dict[str, Dispatcher] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self.dispatchers: dict[str, Dispatcher] = {}
         self._upkeep = Upkeep(
-            etcd, address, settings.quota, settings.look * 5, settings.compact, lambda: bool(self.leads)
+            etcd, address, settings.quota, settings.poll * 5, settings.compact, lambda: bool(self.dispatchers)
         )
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -119,11 +119,11 @@ class Node:
         try:
             while not stop.is_set():
                 try:
-                    async with await Lease.grant(self._etcd, self._settings.lease) as lease:
+                    async with await EtcdLease.grant(self._etcd, self._settings.lease) as lease:
                         await self._serve(lease, stop)
                 except QueueError as error:
                     log.warning("node_lease_grant_failed", extra={"values": {"error": str(error)}})
-                    await _either(stop, PAUSE_SECONDS)
+                    await _wait_or_stop(stop, PAUSE_SECONDS)
         finally:
             upkeep.cancel()
             await asyncio.gather(upkeep, return_exceptions=True)
@@ -134,14 +134,14 @@ class Node:
         Queues are dispatched by these nodes or served by servers, never both, because both take from the same
         inboxes."""
         try:
-            leader = await find_leader(self._etcd, NAME)
+            leader = await find_leader(self._etcd, DEFAULT_NAME)
         except NotAllowed:  # the role of this node is older than served stores
             return
         if leader is not None and leader.forward:
             text = f"node {leader.node} serves the queues of this etcd: yirangmq serve --store etcd://…"
             raise WrongState(f"{text}; give that store a name of its own, or stop it", field="store")
 
-    async def _serve(self, lease: Lease, stop: asyncio.Event) -> None:
+    async def _serve(self, lease: EtcdLease, stop: asyncio.Event) -> None:
         stopping = asyncio.ensure_future(stop.wait())
         losing = asyncio.ensure_future(lease.lost.wait())
         try:
@@ -149,51 +149,51 @@ class Node:
                 with contextlib.suppress(Unavailable):
                     await self.check_free()
                     for queue in await find_queues(self._etcd):
-                        if queue not in self._seats or self._has_fallen(queue):
-                            self._seats[queue] = asyncio.ensure_future(self._sit(queue, lease))
-                await asyncio.wait((stopping, losing), timeout=self._settings.look, return_when=asyncio.FIRST_COMPLETED)
+                        if queue not in self._tasks or self._task_crashed(queue):
+                            self._tasks[queue] = asyncio.ensure_future(self._serve_queue(queue, lease))
+                await asyncio.wait((stopping, losing), timeout=self._settings.poll, return_when=asyncio.FIRST_COMPLETED)
             if not stop.is_set():
                 log.warning("node_lease_lost", extra={"values": {"node": self._settings.name}})
         finally:
-            for task in (stopping, losing, *self._seats.values()):
+            for task in (stopping, losing, *self._tasks.values()):
                 task.cancel()
-            await asyncio.gather(stopping, losing, *self._seats.values(), return_exceptions=True)
-            self._seats.clear()
-            self.leads.clear()
+            await asyncio.gather(stopping, losing, *self._tasks.values(), return_exceptions=True)
+            self._tasks.clear()
+            self.dispatchers.clear()
 
-    def _has_fallen(self, queue: str) -> bool:
+    def _task_crashed(self, queue: str) -> bool:
         """Log a crashed queue task, so that the caller restarts it: a bug must not leave the queue unserved."""
-        task = self._seats[queue]
+        task = self._tasks[queue]
         if not task.done():
             return False
         fault = None if task.cancelled() else task.exception()
         log.error("queue_task_crashed", exc_info=fault, extra={"values": {"queue": queue}})
         return True
 
-    async def _sit(self, queue: str, lease: Lease) -> None:
+    async def _serve_queue(self, queue: str, lease: EtcdLease) -> None:
         """Serve one queue, as leader or standby, until the task is cancelled at the end of the lease."""
         keys = Keys(queue)
         while True:
             try:
-                await self._until_wanted(keys)
-                await asyncio.sleep(HASTE_SECONDS * len(self.leads))
-                fence, seen = await self._stand(keys, lease)
+                await self._wait_until_needed(keys)
+                await asyncio.sleep(STAGGER_SECONDS * len(self.dispatchers))
+                fence, seen = await self._try_acquire(keys, lease)
                 if fence:
                     await self._lead(keys, fence)
                 else:
                     await self._stand_by(keys, *seen)
-            except (QueueError, Compacted) as error:
-                if not isinstance(error, Unavailable | Compacted):
+            except (QueueError, RevisionCompacted) as error:
+                if not isinstance(error, Unavailable | RevisionCompacted):
                     log.error("queue_task_failed", extra={"values": {"queue": queue, "error": str(error)}})
                 await asyncio.sleep(PAUSE_SECONDS)
 
-    async def _stand(self, keys: Keys, lease: Lease) -> tuple[int, tuple[int, int]]:
+    async def _try_acquire(self, keys: Keys, lease: EtcdLease) -> tuple[int, tuple[int, int]]:
         """Try to create the leader's key. Return the fence if this node won.
 
         Otherwise return fence 0, and (revision to watch from, create revision of the leader's key)."""
         name = self._settings.name.encode()
         answer = await self._etcd.txn(
-            [created_at(keys.leader, 0)], [put(keys.leader, name, lease.id)], [get(keys.leader)]
+            [create_revision_equals(keys.leader, 0)], [put(keys.leader, name, lease.id)], [get(keys.leader)]
         )
         revision = int(answer.header.revision)
         if answer.succeeded:
@@ -204,29 +204,35 @@ class Node:
         return 0, (revision + 1, int(held.create_revision))
 
     async def _lead(self, keys: Keys, fence: int) -> None:
-        queue, told = keys.queue, {"queue": keys.queue, "node": self._settings.name, "fence": fence}
-        log.info("leadership_acquired", extra={"values": told})
+        queue, log_values = keys.queue, {"queue": keys.queue, "node": self._settings.name, "fence": fence}
+        log.info("leadership_acquired", extra={"values": log_values})
         dispatcher = Dispatcher(
-            self._etcd, queue, self._settings.name, self._clock, self._ids, self._upkeep.room, self._settings.manner
+            self._etcd,
+            queue,
+            self._settings.name,
+            self._clock,
+            self._ids,
+            self._upkeep.quota,
+            self._settings.dispatcher_options,
         )
-        self.leads[queue] = dispatcher
+        self.dispatchers[queue] = dispatcher
         try:
             await dispatcher.lead(fence)
-        except Deposed:
-            log.info("leadership_lost", extra={"values": told})
-            self.leads.pop(queue, None)
-            await asyncio.sleep(STEP_ASIDE_SECONDS)
+        except LeadershipLost:
+            log.info("leadership_lost", extra={"values": log_values})
+            self.dispatchers.pop(queue, None)
+            await asyncio.sleep(STEP_DOWN_SECONDS)
         except Idle:
-            log.info("leadership_released_idle", extra={"values": told})
-            await self._etcd.txn([created_at(keys.leader, fence)], [delete(keys.leader)], repeat=True)
+            log.info("leadership_released_idle", extra={"values": log_values})
+            await self._etcd.txn([create_revision_equals(keys.leader, fence)], [delete(keys.leader)], repeat=True)
         finally:
-            self.leads.pop(queue, None)
+            self.dispatchers.pop(queue, None)
 
     async def _stand_by(self, keys: Keys, revision: int, created: int) -> None:
         """Wait until the leader's key is gone. Depose a leader that leaves its inbox untouched, or to move the lead to
         the node of all consumers; the fence makes that safe."""
-        waiting = asyncio.ensure_future(self._gone(keys, revision))
-        nearing = asyncio.ensure_future(becomes_near(self._etcd, keys, self._settings.name, self._settings.near))
+        waiting = asyncio.ensure_future(self._wait_key_deleted(keys, revision))
+        nearing = asyncio.ensure_future(wait_until_local(self._etcd, keys, self._settings.name, self._settings.near))
         seen: Any = None
         try:
             while not waiting.done():
@@ -239,11 +245,11 @@ class Node:
                     log.info("remote_leader_replaced", extra={"values": {"queue": keys.queue}})
                     await self._depose(keys, created)
                     continue
-                look = await self._look(keys)
-                if look is not None and look == seen:
+                poll = await self._poll(keys)
+                if poll is not None and poll == seen:
                     log.warning("unresponsive_leader_replaced", extra={"values": {"queue": keys.queue}})
                     await self._depose(keys, created)
-                seen = look
+                seen = poll
             waiting.result()
         finally:
             for task in (waiting, nearing):
@@ -252,14 +258,14 @@ class Node:
 
     async def _depose(self, keys: Keys, created: int) -> None:
         """Delete the leader's key if it is still the one created at this revision."""
-        await self._etcd.txn([created_at(keys.leader, created)], [delete(keys.leader)], repeat=True)
+        await self._etcd.txn([create_revision_equals(keys.leader, created)], [delete(keys.leader)], repeat=True)
 
-    async def _gone(self, keys: Keys, revision: int) -> None:
+    async def _wait_key_deleted(self, keys: Keys, revision: int) -> None:
         async for events in self._etcd.watch(keys.leader, revision=revision):
             if any(event.type == DELETE for event in events):
                 return
 
-    async def _look(self, keys: Keys) -> tuple[bytes, int] | None:
+    async def _poll(self, keys: Keys) -> tuple[bytes, int] | None:
         """Return the oldest key of the inbox and the revision of the state key; None if the inbox is empty.
 
         The same pair twice means that the leader did nothing in between."""
@@ -270,7 +276,7 @@ class Node:
         found = [kv for kvs in inboxes for kv in kvs if kv.key != keys.policy]
         return (found[0].key, state[0].mod_revision if state else 0) if found else None
 
-    async def _until_wanted(self, keys: Keys) -> None:
+    async def _wait_until_needed(self, keys: Keys) -> None:
         """Wait until the queue needs a leader: it has one already, holds messages, or has consumers."""
         few: dict[str, Any] = {"limit": 2, "keys_only": True}
         ranges = [get(start[:-1] + first, end, **few) for start, end in keys.watched() for first in (b"i",)]
@@ -280,10 +286,10 @@ class Node:
             answer = await self._etcd.txn([], ranges, repeat=True)
             if any(kv.key != keys.policy for one in answer.responses for kv in one.response_range.kvs):
                 return
-            await asyncio.sleep(self._settings.look)
+            await asyncio.sleep(self._settings.poll)
 
 
-async def dispatched(etcd: Etcd) -> list[str]:
+async def find_dispatched_queues(etcd: Etcd) -> list[str]:
     """Return the queues that nodes of this kind have dispatched: those with a state key."""
     queues = await find_queues(etcd)
     if not queues:
@@ -308,14 +314,14 @@ async def find_queues(etcd: Etcd) -> list[str]:
                 break
             key = kvs[0].key
             name = key[len(root) :].split(b"/", 1)[0]
-            if (queue := queue_of(key)) is not None:
+            if (queue := queue_of_key(key)) is not None:
                 found.add(queue)
             # "jobs-dlq" sorts between "jobs" and "jobs/…", so from the bare name the scan advances by one key only.
             start = root + name + b"0" if key.startswith(root + name + b"/") else key + b"\0"
     return sorted(found)
 
 
-async def _either(stop: asyncio.Event, seconds: float) -> None:
+async def _wait_or_stop(stop: asyncio.Event, seconds: float) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await stop.wait()

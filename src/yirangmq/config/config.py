@@ -84,7 +84,7 @@ class Config(Settings):
         return host_and_port(self.http, "http")
 
     @property
-    def inherited(self) -> Defaults:
+    def policy_defaults(self) -> Defaults:
         """Defaults for members that the policy of a queue does not set."""
         return Defaults(
             unique=self.mq_unique,
@@ -155,7 +155,7 @@ class Config(Settings):
 
 # -- settings that must fit each other ---------------------------------------------------------------------------------
 
-LONGEST_ADDRESS = 150
+MAX_ADDRESS_CHARS = 150
 """Maximum length of ``pair_address``, in characters, because every heartbeat carries it."""
 WITNESS = re.compile(r"file:/.*|etcd://[^/?]+/[A-Za-z0-9._-]{1,64}(\?.*)?")
 
@@ -190,7 +190,7 @@ def checked(config: Config) -> Config:
     check_routes(config.programs, config.routes)
     if config.is_clustered:
         _check_cluster(config)
-    _check_reach(config)
+    _check_exposure(config)
     return config
 
 
@@ -222,8 +222,8 @@ def _check_pair(config: Config) -> None:
         raise BadInput("a pair needs a key: set pair_key_file, or pair_key, and not both", field="pair_key")
     if config.pair_witness and not WITNESS.fullmatch(config.pair_witness):
         raise BadInput("must be file:/PATH or etcd://HOST:PORT,HOST:PORT/NAME", field="pair_witness")
-    if len(config.pair_address) > LONGEST_ADDRESS:
-        raise BadInput(f"longer than {LONGEST_ADDRESS} characters", field="pair_address")
+    if len(config.pair_address) > MAX_ADDRESS_CHARS:
+        raise BadInput(f"longer than {MAX_ADDRESS_CHARS} characters", field="pair_address")
     if not config.node:
         raise BadInput("a node of a pair needs a name, and the other one another", field="node")
 
@@ -238,7 +238,7 @@ def _check_secrets(config: Config) -> None:
         check_secret(config.mq_admin_password, "mq_admin_password")
 
 
-def _check_reach(config: Config) -> None:
+def _check_exposure(config: Config) -> None:
     """Refuse an address that other machines reach without a token or without TLS, unless ``insecure`` is set."""
     if config.insecure:
         return
@@ -278,7 +278,7 @@ def exposed(config: Config) -> list[tuple[str, str]]:
 
 # -- loading -----------------------------------------------------------------------------------------------------------
 
-FOREIGN = "mq_"
+MQ_PREFIX = "mq_"
 """Prefix of settings that are also read from variables of the HTTP queue's API. ``YIRANGMQ_…`` overrides those."""
 
 
@@ -292,7 +292,7 @@ def load(document: object, env: Mapping[str, str], flags: Mapping[str, object]) 
         if name not in known:
             raise BadInput(f"is not a setting; {_hint(str(name), known)}", field=str(name))
         found[name] = _read(known[name], value, name)
-    found |= _foreign(known, env)
+    found |= _mq_variables(known, env)
     variables = {variable(name): name for name in known}
     for text, value in env.items():
         if text in variables:
@@ -305,12 +305,12 @@ def load(document: object, env: Mapping[str, str], flags: Mapping[str, object]) 
     return checked(Config(**found))
 
 
-def _foreign(known: "Mapping[str, Field[Any]]", env: Mapping[str, str]) -> dict[str, Any]:
+def _mq_variables(known: "Mapping[str, Field[Any]]", env: Mapping[str, str]) -> dict[str, Any]:
     """Read the variables of the HTTP queue's API. An empty variable counts as not set."""
     found = {
         name: _read(setting, env[name.upper()], name.upper())
         for name, setting in known.items()
-        if name.startswith(FOREIGN) and env.get(name.upper())
+        if name.startswith(MQ_PREFIX) and env.get(name.upper())
     }
     if env.get("MQ_DATA"):
         found["data"] = _read(known["data"], env["MQ_DATA"], "MQ_DATA")

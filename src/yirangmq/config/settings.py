@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field
 from typing import Any
 
-from yirangmq.core.access import Program, Route, TokenRule
+from yirangmq.core.access import ProgramRoute, ProgramRule, TokenRule
 from yirangmq.core.alert_settings import AlertSettings
 from yirangmq.core.bridges import NewBridge
-from yirangmq.core.policy import MAX_BODY, MOST_AT_WORK, RESERVE_BYTES
+from yirangmq.core.policy import MAX_BODY, MAX_CONCURRENCY, RESERVE_BYTES
 from yirangmq.core.processor import Chain
 from yirangmq.core.setting_types import (
     KEEP_DAYS,
@@ -149,13 +149,13 @@ class Settings:
     http_tokens: tuple[TokenRule, ...] = setting(
         (), token_rules, "what HTTP and STOMP clients may show, and do with it (below); a JSON array", secret=True
     )
-    programs: tuple[Program, ...] = setting(
+    programs: tuple[ProgramRule, ...] = setting(
         (),
         program_rules,
         "the programs that may come over TCP, HTTP and STOMP, and no others (docs/dispatch.md); a JSON array",
         secret=True,
     )
-    routes: tuple[Route, ...] = setting(
+    routes: tuple[ProgramRoute, ...] = setting(
         (), route_rules, "which of them sends to which: the table of sources and targets; a JSON array"
     )
     webhook_secrets: str = setting(
@@ -231,7 +231,7 @@ class Settings:
     )
     mq_concurrency: int | None = setting(
         None,
-        whole_number(1, MOST_AT_WORK),
+        whole_number(1, MAX_CONCURRENCY),
         "messages of a queue that may be at work at the same time, where its policy does not say",
         shown="unlimited",
     )

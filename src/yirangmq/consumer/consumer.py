@@ -28,11 +28,11 @@ from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Any, TypeVar, cast
 
-from yirangmq.consumer.delivery import too_slow
-from yirangmq.consumer.lease_table import Holding, Holdings, Queues, Stage
-from yirangmq.consumer.routes import Handle, Route, Validation, Validator
-from yirangmq.consumer.settler import Ending, Settler, Summary, Tally, about, log, thread
-from yirangmq.consumer.worker_pool import Budget, Gate, Kit, Poison, Station
+from yirangmq.consumer.delivery import timed_out
+from yirangmq.consumer.lease_table import ConsumerQueues, HeldLease, LeaseStage, LeaseTable
+from yirangmq.consumer.routes import Handle, HandlerRoute, Validation, Validator
+from yirangmq.consumer.settler import ConsumerCounters, ConsumerSummary, LeaseOutcome, Settler, log, log_fields, thread
+from yirangmq.consumer.worker_pool import Budget, PauseGate, Poison, RunState, WorkerPool
 from yirangmq.core import validation
 from yirangmq.core.consumer_registry import ConsumerState
 from yirangmq.core.errors import BadInput
@@ -40,7 +40,7 @@ from yirangmq.core.errors import BadInput
 # -- heartbeat ---------------------------------------------------------------------------------------------------------
 
 REPORT_SECONDS = 1.0
-AGAIN = 10
+RETRY_DIVISOR = 10
 """Divisor of the retry interval: a failed extension is retried after a tenth of the lease, at most 1 s later."""
 
 
@@ -49,15 +49,20 @@ class Heartbeat:
 
     ``report`` runs once per second. Setting ``hurried`` wakes the thread before its planned time."""
 
-    def __init__(self, kit: Kit, hurried: threading.Event, report: Callable[[], None]) -> None:
-        self._queues, self._holdings, self._settler, self._tally = kit.queues, kit.holdings, kit.settler, kit.tally
-        self._poison = kit.poison
+    def __init__(self, run_state: RunState, hurried: threading.Event, report: Callable[[], None]) -> None:
+        self._queues, self._leases, self._settler, self._tally = (
+            run_state.queues,
+            run_state.leases,
+            run_state.settler,
+            run_state.tally,
+        )
+        self._poison = run_state.poison
         self._hurried = hurried
         self._report = report
         self._report_at = 0.0
         self._stopped = False
         self._is_cut_off = False
-        self._thread = thread(self._run, "heartbeat", kit.fail)
+        self._thread = thread(self._run, "heartbeat", run_state.fail)
 
     def start(self) -> None:
         self._thread.start()
@@ -79,57 +84,57 @@ class Heartbeat:
             if time.monotonic() >= self._report_at:
                 self._report_at = time.monotonic() + REPORT_SECONDS
                 self._report()
-            self._hurried.wait(max(0.0, self._holdings.plan(self._report_at) - time.monotonic()))
+            self._hurried.wait(max(0.0, self._leases.next_check_at(self._report_at) - time.monotonic()))
             self._hurried.clear()
 
     def _end_overdue(self, now: float) -> None:
-        overdue = self._holdings.cut(now)
-        for holding in overdue:
-            taken, outcome = holding.taken, too_slow("the handler took longer than allowed")
-            log.warning("handler_timed_out", extra=about(taken))
-            self._settler.settle([Ending(holding, self._poison.judge(taken.queue, taken.id, outcome))])
+        overdue = self._leases.cut_off(now)
+        for held in overdue:
+            taken, outcome = held.taken, timed_out("the handler took longer than allowed")
+            log.warning("handler_timed_out", extra=log_fields(taken))
+            self._settler.settle([LeaseOutcome(held, self._poison.apply(taken.queue, taken.id, outcome))])
 
     def _extend(self, now: float) -> None:
         """Extend all due leases, with one call per lease length."""
-        due = self._holdings.due(now)
-        for span in {holding.span for holding in due}:
-            self._extend_by(span, [holding for holding in due if holding.span == span], now)
+        due = self._leases.due(now)
+        for span in {held.span for held in due}:
+            self._extend_by(span, [held for held in due if held.span == span], now)
 
-    def _extend_by(self, span: float, due: Sequence[Holding], now: float) -> None:
+    def _extend_by(self, span: float, due: Sequence[HeldLease], now: float) -> None:
         try:
-            errors = self._queues.extend_many([holding.lease for holding in due], span)
+            errors = self._queues.extend_many([held.lease for held in due], span)
         except Exception as error:
             self._put_off(due, now, error)
             return
         self._is_cut_off = False
         kept = []
-        for holding, problem in zip(due, errors, strict=True):
+        for held, problem in zip(due, errors, strict=True):
             if problem is None:
-                kept.append(holding)
-            elif self._holdings.lose(holding):
+                kept.append(held)
+            elif self._leases.mark_lost(held):
                 self._tally.add(lost=1)
-                taken = holding.taken
-                log.warning("lease_lost", extra=about(taken, error=str(problem)))
-        self._holdings.extended(kept, now)
+                taken = held.taken
+                log.warning("lease_lost", extra=log_fields(taken, error=str(problem)))
+        self._leases.extended(kept, now)
 
-    def _put_off(self, due: Sequence[Holding], now: float, error: Exception) -> None:
+    def _put_off(self, due: Sequence[HeldLease], now: float, error: Exception) -> None:
         if not self._is_cut_off:
             log.warning("lease_extension_failed", extra={"values": {"count": len(due), "error": str(error)}})
         self._is_cut_off = True
-        self._holdings.put_off(due, now + min(1.0, due[0].span / AGAIN))
+        self._leases.postpone(due, now + min(1.0, due[0].span / RETRY_DIVISOR))
 
 
 # -- run ---------------------------------------------------------------------------------------------------------------
 
-LAST_WORDS_SECONDS = 5.0
+FINAL_SETTLE_SECONDS = 5.0
 """Upper bound, in seconds, of the wait for the last results after all other parts have ended."""
 LOOK_SECONDS = 0.02
-NO_PATIENCE = 0.2
+FORCED_STOP_SECONDS = 0.2
 """Upper bound of that wait, in seconds, after a second signal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class ConsumerRunSettings:
     """Options of one run of a consumer."""
 
     name: str
@@ -156,25 +161,27 @@ class Interrupted(Exception):
         self.signal = signal
 
 
-class Shift:
+class ConsumerRun:
     """One run of a consumer: owns the worker pools, heartbeat and settler, from first lease to last ack."""
 
-    def __init__(self, queues: Queues, routes: Sequence[Route], settings: Settings, inbox: Any) -> None:
+    def __init__(
+        self, queues: ConsumerQueues, routes: Sequence[HandlerRoute], settings: ConsumerRunSettings, inbox: Any
+    ) -> None:
         self._settings = settings
         self._inbox: SimpleQueue[BaseException | None] = inbox
         self._started_ms = time.time_ns() // 1_000_000
-        self._is_heard = True
+        self._is_reporting = True
         hurried = threading.Event()
-        self.gate = Gate()
-        self._tally = Tally()
-        self._holdings = Holdings(hurried.set, self._wake)
-        self._settler = Settler(queues, self._holdings, self._tally, inbox.put)
-        self._kit = Kit(
+        self.gate = PauseGate()
+        self._tally = ConsumerCounters()
+        self._leases = LeaseTable(hurried.set, self._wake)
+        self._settler = Settler(queues, self._leases, self._tally, inbox.put)
+        self._run_state = RunState(
             queues=queues,
             name=settings.name,
             lease_seconds=settings.lease_seconds,
             gate=self.gate,
-            holdings=self._holdings,
+            leases=self._leases,
             settler=self._settler,
             tally=self._tally,
             poison=Poison(settings.poison_after),
@@ -182,29 +189,29 @@ class Shift:
             until_empty=settings.until_empty,
             fail=inbox.put,
         )
-        self._stations = [Station(route, self._kit, self._wake) for route in routes]
-        self._heartbeat = Heartbeat(self._kit, hurried, self._report)
-        self.gate.listen(self._heartbeat.report_soon)
-        self.gate.listen(self._wake)
+        self._pools = [WorkerPool(route, self._run_state, self._wake) for route in routes]
+        self._heartbeat = Heartbeat(self._run_state, hurried, self._report)
+        self.gate.add_listener(self._heartbeat.report_soon)
+        self.gate.add_listener(self._wake)
 
-    def run(self) -> Summary:
+    def run(self) -> ConsumerSummary:
         """Run until drained. A fatal error is raised after draining."""
-        queues = [station.route.queue for station in self._stations]
+        queues = [pool.route.queue for pool in self._pools]
         log.info("consumer_started", extra={"values": {"consumer": self._settings.name, "queues": queues}})
         self._settler.start()
         self._heartbeat.start()
-        for station in self._stations:
-            station.start()
-        patience = NO_PATIENCE
+        for pool in self._pools:
+            pool.start()
+        join_seconds = FORCED_STOP_SECONDS
         try:
             cause = self._until_stopped()
             self._drain(first_signal=isinstance(cause, Stop) and cause.signal != 0)
-            patience = LAST_WORDS_SECONDS
+            join_seconds = FINAL_SETTLE_SECONDS
             if cause is not None and not isinstance(cause, Stop):
                 raise cause
             return self._tally.summary
         finally:
-            self._end(patience)
+            self._end(join_seconds)
 
     def _wake(self) -> None:
         self._inbox.put(None)
@@ -214,51 +221,51 @@ class Shift:
     def _until_stopped(self) -> BaseException | None:
         while True:
             event = self._inbox.get()
-            if event is not None or self.gate.is_shut or self._is_finished():
+            if event is not None or self.gate.is_closed or self._is_finished():
                 return event
 
     def _is_finished(self) -> bool:
         """Return True if no lease is held and no more will be fetched.
 
         With ``until_empty`` also if every queue was empty after the last message was settled."""
-        if self._holdings:
+        if self._leases:
             return False
-        if not any(station.is_fetching for station in self._stations):
+        if not any(pool.is_fetching for pool in self._pools):
             return True
         if not self._settings.until_empty:
             return False
         total = self._tally.summary.total
-        return all(station.empty_at == total for station in self._stations)
+        return all(pool.empty_at == total for pool in self._pools)
 
     def _report(self) -> None:
         """Send the heartbeat and obey the operator's request. If the broker does not answer, work continues."""
-        for station in self._stations:
-            station.relieve()
+        for pool in self._pools:
+            pool.release_if_stuck()
         try:
-            wish = self._kit.queues.consumer_beat(self._card(self.gate.state))
+            wish = self._run_state.queues.consumer_beat(self._heartbeat_values(self.gate.state))
         except Exception as error:
-            if self._is_heard:
+            if self._is_reporting:
                 log.warning("consumer_report_failed", extra={"values": {"error": str(error)}})
-            self._is_heard = False
+            self._is_reporting = False
             return
-        self._is_heard = True
-        if wish and self.gate.follow(wish):
+        self._is_reporting = True
+        if wish and self.gate.apply_request(wish):
             log.info("consumer_state_changed", extra={"values": {"state": self.gate.state.value}})
 
-    def _card(self, state: ConsumerState) -> dict[str, Any]:
+    def _heartbeat_values(self, state: ConsumerState) -> dict[str, Any]:
         summary = self._tally.summary
         return {
             "consumerId": self._settings.name,
             "host": socket.gethostname(),
             "pid": os.getpid(),
-            "queues": [station.route.queue for station in self._stations],
+            "queues": [pool.route.queue for pool in self._pools],
             "startedAt": self._started_ms,
             "state": state.value,
-            "inWork": self._holdings.count(Stage.WORKING),
+            "inWork": self._leases.count(LeaseStage.WORKING),
             "done": summary.done,
             "failed": summary.failed + summary.rejected + summary.retried,
             "lost": summary.lost,
-            "stuck": sum(station.stuck for station in self._stations),
+            "stuck": sum(pool.stuck for pool in self._pools),
         }
 
     # -- drain and close ------------------------------------------------------------------------------------------
@@ -266,22 +273,22 @@ class Shift:
     def _drain(self, *, first_signal: bool) -> None:
         """Stop fetching, release messages not yet in a handler, and finish those in a handler, within
         ``drain_seconds``."""
-        if self.gate.move(ConsumerState.DRAINING):
-            log.info("drain_started", extra={"values": {"count": len(self._holdings)}})
+        if self.gate.set_state(ConsumerState.DRAINING):
+            log.info("drain_started", extra={"values": {"count": len(self._leases)}})
         deadline = time.monotonic() + self._settings.drain_seconds
         if self._wait_done(deadline, first_signal):
             return
-        cut = self._holdings.cut()
+        cut_off = self._leases.cut_off()
         text = f"the consumer stopped, and {self._settings.drain_seconds:g} s were not enough for the handler to end"
-        log.warning("drain_timed_out", extra={"values": {"count": len(cut)}})
-        self._settler.settle([Ending(holding, too_slow(text)) for holding in cut])
+        log.warning("drain_timed_out", extra={"values": {"count": len(cut_off)}})
+        self._settler.settle([LeaseOutcome(held, timed_out(text)) for held in cut_off])
         self._cancel(now=False)
         if self._settler.is_alive:
-            self._wait_done(time.monotonic() + LAST_WORDS_SECONDS, first_signal)
-        self._wait_cancelled(time.monotonic() + LAST_WORDS_SECONDS)
+            self._wait_done(time.monotonic() + FINAL_SETTLE_SECONDS, first_signal)
+        self._wait_cancelled(time.monotonic() + FINAL_SETTLE_SECONDS)
 
     def _wait_done(self, deadline: float, signalled: bool) -> bool:
-        while self._holdings or any(station.is_fetching for station in self._stations):
+        while self._leases or any(pool.is_fetching for pool in self._pools):
             try:
                 event = self._inbox.get(timeout=max(0.0, deadline - time.monotonic()))
             except Empty:
@@ -293,29 +300,29 @@ class Shift:
         return True
 
     def _cancel(self, *, now: bool) -> None:
-        for station in self._stations:
-            if station.route.cancel is not None:
-                station.route.cancel(now)
+        for pool in self._pools:
+            if pool.route.cancel is not None:
+                pool.route.cancel(now)
 
     def _wait_cancelled(self, deadline: float) -> None:
         """Give programs that were sent a stop signal some time to end."""
-        asked = [station for station in self._stations if station.route.cancel is not None]
-        while any(station.busy for station in asked) and time.monotonic() < deadline:
+        asked = [pool for pool in self._pools if pool.route.cancel is not None]
+        while any(pool.busy for pool in asked) and time.monotonic() < deadline:
             time.sleep(LOOK_SECONDS)
 
-    def _end(self, patience: float) -> None:
-        self.gate.move(ConsumerState.STOPPED)
-        for station in self._stations:
-            station.stop()
+    def _end(self, join_seconds: float) -> None:
+        self.gate.set_state(ConsumerState.STOPPED)
+        for pool in self._pools:
+            pool.stop()
         self._cancel(now=True)
-        self._heartbeat.stop(patience)
-        self._settler.close(patience)
-        if self._is_heard:
-            self._say_goodbye()
+        self._heartbeat.stop(join_seconds)
+        self._settler.close(join_seconds)
+        if self._is_reporting:
+            self._report_stopped()
 
-    def _say_goodbye(self) -> None:
+    def _report_stopped(self) -> None:
         try:
-            self._kit.queues.consumer_beat(self._card(ConsumerState.STOPPED))
+            self._run_state.queues.consumer_beat(self._heartbeat_values(ConsumerState.STOPPED))
         except Exception as error:
             log.debug("consumer_stop_report_failed", extra={"values": {"error": str(error)}})
 
@@ -341,7 +348,7 @@ class Consumer:
 
     def __init__(
         self,
-        source: "Queues | str",
+        source: "ConsumerQueues | str",
         *,
         concurrency: int = 1,
         timeout: float | None = None,
@@ -360,9 +367,9 @@ class Consumer:
         self._drain_seconds = drain_seconds
         self._poison_after = validation.check_count(poison_after, "poisonAfter", least=0)
         self._name = None if name is None else validation.check_consumer(name, "name")
-        self._routes: dict[str, Route] = {}
+        self._routes: dict[str, HandlerRoute] = {}
         self._inbox: SimpleQueue[BaseException | None] = SimpleQueue()
-        self._shift: Shift | None = None
+        self._current_run: ConsumerRun | None = None
 
     # -- handlers -------------------------------------------------------------------------------------------------
 
@@ -382,7 +389,7 @@ class Consumer:
 
         def register(function: Function) -> Function:
             self.add(
-                Route(
+                HandlerRoute(
                     queue=queue,
                     handle=function,
                     concurrency=self._concurrency if concurrency is None else concurrency,
@@ -395,7 +402,7 @@ class Consumer:
 
         return register
 
-    def add(self, route: Route) -> None:
+    def add(self, route: HandlerRoute) -> None:
         """Register a route; ``handler`` is the short form."""
         if route.queue in self._routes:
             raise BadInput(f"{route.queue!r} has a handler already", field="queue")
@@ -403,19 +410,19 @@ class Consumer:
 
     # -- running --------------------------------------------------------------------------------------------------
 
-    def run(self, *, until_empty: bool = False, limit: int | None = None) -> Summary:
+    def run(self, *, until_empty: bool = False, limit: int | None = None) -> ConsumerSummary:
         """Run until stopped: by ``stop``, an operator, SIGTERM or SIGINT (signals only in the main thread).
 
         Each of them drains; a second signal ends the run immediately. With ``until_empty`` the run ends when no
         message is ready and none is in progress, with ``limit`` after that number of messages."""
         if not self._routes:
             raise BadInput("no queue has a handler", field="handler")
-        if self._shift is not None:
+        if self._current_run is not None:
             raise BadInput("runs already", field="consumer")
         if limit is not None:
             validation.check_count(limit, "limit")
         with _opened(self._source) as queues, self._signals():
-            settings = Settings(
+            settings = ConsumerRunSettings(
                 name=self._name or queues.consumer,
                 lease_seconds=self._lease_seconds,
                 drain_seconds=self._drain_seconds,
@@ -423,15 +430,15 @@ class Consumer:
                 until_empty=until_empty,
                 limit=limit,
             )
-            self._shift = Shift(queues, list(self._routes.values()), settings, self._inbox)
+            self._current_run = ConsumerRun(queues, list(self._routes.values()), settings, self._inbox)
             try:
-                return self._shift.run()
+                return self._current_run.run()
             except Interrupted as stopped:
                 if stopped.signal == signal.SIGINT:
                     raise KeyboardInterrupt from None
                 raise SystemExit(128 + stopped.signal) from None
             finally:
-                self._shift = None
+                self._current_run = None
                 self._inbox = SimpleQueue()
 
     def stop(self) -> None:
@@ -441,12 +448,12 @@ class Consumer:
 
     def pause(self) -> None:
         """Stop fetching messages; messages in progress continue."""
-        if self._shift is not None:
-            self._shift.gate.follow("pause")
+        if self._current_run is not None:
+            self._current_run.gate.apply_request("pause")
 
     def resume(self) -> None:
-        if self._shift is not None:
-            self._shift.gate.follow("resume")
+        if self._current_run is not None:
+            self._current_run.gate.apply_request("resume")
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
@@ -455,10 +462,10 @@ class Consumer:
             yield
             return
 
-        def heard(number: int, frame: FrameType | None) -> None:
+        def on_signal(number: int, frame: FrameType | None) -> None:
             self._inbox.put(Stop(number))
 
-        before = {number: signal.signal(number, heard) for number in SIGNALS}
+        before = {number: signal.signal(number, on_signal) for number in SIGNALS}
         try:
             yield
         finally:
@@ -467,19 +474,19 @@ class Consumer:
 
 
 @contextmanager
-def _opened(source: "Queues | str") -> Iterator[Queues]:
+def _opened(source: "ConsumerQueues | str") -> Iterator[ConsumerQueues]:
     if not isinstance(source, str):
         yield source
         return
-    queues = _front_door(source)
+    queues = _connect(source)
     try:
         yield queues
     finally:
         queues.close()
 
 
-def _front_door(address: str) -> Queues:
+def _connect(address: str) -> ConsumerQueues:
     """Open the queues through the package's public function, imported by name: this layer must not depend on stores
     or sockets."""
     front = import_module("yirangmq")
-    return cast("Queues", getattr(front, "connect", front.open)(address))
+    return cast("ConsumerQueues", getattr(front, "connect", front.open)(address))

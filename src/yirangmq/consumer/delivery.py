@@ -6,9 +6,9 @@ which a handler can end. Its ``kind`` is equal for equal faults; poison detectio
 import inspect
 from typing import Any, NamedTuple
 
-from yirangmq.consumer.lease_table import Holding
+from yirangmq.consumer.lease_table import HeldLease
 from yirangmq.core import validation
-from yirangmq.core.message import MAX_MESSAGE, Reason
+from yirangmq.core.message import MAX_FAILURE_TEXT, Reason
 from yirangmq.format.envelope import as_json
 
 # -- delivery ----------------------------------------------------------------------------------------------------------
@@ -17,11 +17,11 @@ from yirangmq.format.envelope import as_json
 class HandlerDelivery:
     """Argument of a handler: the leased message, and whether its lease is still valid."""
 
-    __slots__ = ("_header", "_holding", "_taken", "_value")
+    __slots__ = ("_header", "_held", "_taken", "_value")
 
-    def __init__(self, holding: Holding) -> None:
-        self._holding = holding
-        self._taken = holding.taken
+    def __init__(self, held: HeldLease) -> None:
+        self._held = held
+        self._taken = held.taken
         self._header: dict[str, Any] | None = None
         self._value: tuple[Any] | None = None
 
@@ -62,7 +62,7 @@ class HandlerDelivery:
     def lost(self) -> bool:
         """True if the lease is lost: another consumer may have the message, and this handler's result no longer
         counts. A long handler should check it now and then."""
-        return self._holding.lost
+        return self._held.lost
 
     def value(self) -> Any:
         """Return the payload decoded from JSON, or its bytes if it is not JSON."""
@@ -97,7 +97,7 @@ class Reject(Exception):
         super().__init__(reason or "the handler rejected it")
 
 
-class Outcome(NamedTuple):
+class HandlerOutcome(NamedTuple):
     """Outcome of a handler. ``reason`` is None on success.
 
     ``kind`` is a word for the fault, equal for equal faults. It is "" if the handler requested the failure."""
@@ -108,43 +108,45 @@ class Outcome(NamedTuple):
     kind: str = ""
 
 
-DONE = Outcome()
+DONE = HandlerOutcome()
 
 
-def of_value(value: Any) -> Outcome:
-    """Return the outcome for a handler's return value. Internal handlers may return an ``Outcome`` directly."""
-    if isinstance(value, Outcome):
+def of_value(value: Any) -> HandlerOutcome:
+    """Return the outcome for a handler's return value. Internal handlers may return an ``HandlerOutcome`` directly."""
+    if isinstance(value, HandlerOutcome):
         return value
     if isinstance(value, Retry | Reject):
         return of_error(value)
     if hasattr(value, "__await__"):
         if inspect.iscoroutine(value):
             value.close()
-        return Outcome(Reason.HANDLER_ERROR, "the handler returned something to await and did no work", kind="await")
+        return HandlerOutcome(
+            Reason.HANDLER_ERROR, "the handler returned something to await and did no work", kind="await"
+        )
     return DONE
 
 
-def of_error(error: BaseException) -> Outcome:
+def of_error(error: BaseException) -> HandlerOutcome:
     """Return the outcome for an error that a handler raised."""
-    text = _said(error)
+    text = _error_text(error)
     if isinstance(error, Retry):
-        return Outcome(Reason.HANDLER_ERROR, text, error.after)
+        return HandlerOutcome(Reason.HANDLER_ERROR, text, error.after)
     if isinstance(error, Reject):
-        return Outcome(Reason.REJECTED, text)
+        return HandlerOutcome(Reason.REJECTED, text)
     name = type(error).__name__
-    return Outcome(Reason.HANDLER_ERROR, f"{name}: {text}"[:MAX_MESSAGE], kind=name)
+    return HandlerOutcome(Reason.HANDLER_ERROR, f"{name}: {text}"[:MAX_FAILURE_TEXT], kind=name)
 
 
-def _said(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     try:
-        return str(error)[:MAX_MESSAGE]
+        return str(error)[:MAX_FAILURE_TEXT]
     except Exception:  # a foreign __str__ may raise
         return "an error that cannot be printed"
 
 
-def invalid(complaint: str) -> Outcome:
-    return Outcome(Reason.VALIDATION_ERROR, complaint[:MAX_MESSAGE])
+def invalid(complaint: str) -> HandlerOutcome:
+    return HandlerOutcome(Reason.VALIDATION_ERROR, complaint[:MAX_FAILURE_TEXT])
 
 
-def too_slow(text: str) -> Outcome:
-    return Outcome(Reason.TIMEOUT, text[:MAX_MESSAGE], kind="timeout")
+def timed_out(text: str) -> HandlerOutcome:
+    return HandlerOutcome(Reason.TIMEOUT, text[:MAX_FAILURE_TEXT], kind="timeout")

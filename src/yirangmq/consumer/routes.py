@@ -15,13 +15,13 @@ from yirangmq.consumer.settler import log
 from yirangmq.core import validation as names
 from yirangmq.core.errors import BadInput, MissingExtra, QueueError
 from yirangmq.format.json_codec import dumps
-from yirangmq.format.json_schema import chosen_schema, compiled, first_complaint
+from yirangmq.format.json_schema import chosen_schema, compiled, first_problem
 
 # -- validation --------------------------------------------------------------------------------------------------------
 
 Validator = Callable[[Any], Any]
 """Function that receives the payload's value and raises an error if it is invalid."""
-MOST_COMPILED = 100
+MAX_COMPILED = 100
 
 
 class Validation:
@@ -42,28 +42,28 @@ class Validation:
             value = delivery.value() if self._decode or schema is not None else None
         except Exception as error:
             return f"the envelope cannot be read: {error}"
-        if self._schema is not None and (text := self._misfit(self._schema, value)):
+        if self._schema is not None and (text := self._schema_complaint(self._schema, value)):
             return text
-        if self._function is not None and (text := _objection(self._function, value)):
+        if self._function is not None and (text := _function_complaint(self._function, value)):
             return text
         return self._policy_complaint(schema, value) if schema is not None else ""
 
-    def _misfit(self, schema: Any, value: Any) -> str:
+    def _schema_complaint(self, schema: Any, value: Any) -> str:
         if isinstance(value, bytes):
             return "payload: is not JSON, and there is a schema for it"
-        return first_complaint(schema, value)
+        return first_problem(schema, value)
 
     def _policy_complaint(self, schema: Any, value: Any) -> str:
         key = dumps(schema)
         if key not in self._by_text:
-            if len(self._by_text) >= MOST_COMPILED:
+            if len(self._by_text) >= MAX_COMPILED:
                 self._by_text.clear()
             self._by_text[key] = _if_possible(schema)
         known = self._by_text[key]
-        return "" if known is None else self._misfit(known, value)
+        return "" if known is None else self._schema_complaint(known, value)
 
 
-def _objection(function: Validator, value: Any) -> str:
+def _function_complaint(function: Validator, value: Any) -> str:
     try:
         function(value)
     except Exception as error:
@@ -86,12 +86,12 @@ def _if_possible(schema: Any) -> Any:
 # -- routes ------------------------------------------------------------------------------------------------------------
 
 Handle = Callable[[HandlerDelivery], Any]
-MOST_CONCURRENT = 1_000
+MAX_CONCURRENT = 1_000
 """Upper bound of the handler threads of one queue. More threads would only wait for each other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Route:
+class HandlerRoute:
     """Binding of a queue to its handler.
 
     ``timeout`` is in seconds. ``prefetch`` messages are leased beyond those in progress, for handlers so fast that
@@ -108,7 +108,7 @@ class Route:
 
     def __post_init__(self) -> None:
         names.check_queue(self.queue)
-        names.check_count(self.concurrency, "concurrency", most=MOST_CONCURRENT)
+        names.check_count(self.concurrency, "concurrency", most=MAX_CONCURRENT)
         names.check_count(self.prefetch, "prefetch", least=0, most=10_000)
         if self.timeout is not None:
             names.check_milliseconds(self.timeout, "timeout", least=0.001)

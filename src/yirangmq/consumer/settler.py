@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from yirangmq.consumer.delivery import Outcome
-from yirangmq.consumer.lease_table import Holding, Holdings, Queues, Results, Taken
+from yirangmq.consumer.delivery import HandlerOutcome
+from yirangmq.consumer.lease_table import ConsumerQueues, FetchedMessage, HeldLease, LeaseTable, Results
 from yirangmq.core.backoff import Backoff
 from yirangmq.core.message import Reason
 
@@ -24,7 +24,7 @@ from yirangmq.core.message import Reason
 log = logging.getLogger("yirangmq.consumer")
 
 
-def about(taken: Taken, **more: Any) -> dict[str, dict[str, Any]]:
+def log_fields(taken: FetchedMessage, **more: Any) -> dict[str, dict[str, Any]]:
     """Return the values for ``extra`` of a log line: the message and its trace, and ``more``."""
     named: dict[str, Any] = {"queue": taken.queue, "messageId": taken.id, "attempt": taken.attempt}
     try:
@@ -40,7 +40,7 @@ def about(taken: Taken, **more: Any) -> dict[str, dict[str, Any]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class ConsumerSummary:
     """Counts of a run, by outcome.
 
     ``failed``: nacked because the handler failed, timed out or the message was invalid. ``lost``: the lease was
@@ -58,12 +58,12 @@ class Summary:
         return self.done + self.retried + self.rejected + self.failed + self.lost + self.released
 
 
-class Tally:
+class ConsumerCounters:
     """Counters of a run. Thread-safe."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
-        self._summary = Summary()
+        self._summary = ConsumerSummary()
 
     def add(self, **counts: int) -> None:
         with self._guard:
@@ -71,7 +71,7 @@ class Tally:
             self._summary = replace(now, **{name: getattr(now, name) + count for name, count in counts.items()})
 
     @property
-    def summary(self) -> Summary:
+    def summary(self) -> ConsumerSummary:
         return self._summary
 
 
@@ -99,22 +99,22 @@ BACKOFF = Backoff(first=0.05, limit=1.0)
 """Backoff between two attempts while the server cannot be reached, in seconds."""
 
 
-class Ending(NamedTuple):
+class LeaseOutcome(NamedTuple):
     """The end of a lease. ``outcome`` is None if the message was not processed and is released."""
 
-    holding: Holding
-    outcome: Outcome | None
+    held: HeldLease
+    outcome: HandlerOutcome | None
 
 
 class Settler:
     """Thread that sends outcomes to the broker in batches."""
 
-    def __init__(self, queues: Queues, holdings: Holdings, tally: Tally, fail: Fail) -> None:
+    def __init__(self, queues: ConsumerQueues, leases: LeaseTable, tally: ConsumerCounters, fail: Fail) -> None:
         self._queues = queues
-        self._holdings = holdings
+        self._leases = leases
         self._tally = tally
         self._news = threading.Condition()
-        self._waiting: list[Ending] = []
+        self._waiting: list[LeaseOutcome] = []
         self._closed = False
         self._given_up = False
         self._thread = thread(self._run, "settler", fail)
@@ -122,7 +122,7 @@ class Settler:
     def start(self) -> None:
         self._thread.start()
 
-    def settle(self, endings: Sequence[Ending]) -> None:
+    def settle(self, endings: Sequence[LeaseOutcome]) -> None:
         """Queue outcomes for the settler's thread. Does not block."""
         with self._news:
             self._waiting.extend(endings)
@@ -159,24 +159,24 @@ class Settler:
                 with self._news:
                     self._waiting = failed + self._waiting
 
-    def _still_good(self, endings: list[Ending]) -> list[Ending]:
+    def _still_good(self, endings: list[LeaseOutcome]) -> list[LeaseOutcome]:
         """Return those worth a retry. The leases of the others have expired, so the broker has the messages back."""
         now = time.monotonic()
-        over = [ending for ending in endings if ending.holding.good_until <= now]
+        over = [ending for ending in endings if ending.held.valid_until <= now]
         if over:
             log.warning("results_expired", extra={"values": {"count": len(over)}})
             self._tally.add(lost=len(over))
-            self._holdings.drop(ending.holding for ending in over)
-        return [ending for ending in endings if ending.holding.good_until > now]
+            self._leases.drop(ending.held for ending in over)
+        return [ending for ending in endings if ending.held.valid_until > now]
 
-    def _send(self, batch: Sequence[Ending]) -> list[Ending]:
+    def _send(self, batch: Sequence[LeaseOutcome]) -> list[LeaseOutcome]:
         """Send one call per outcome. Return the entries for which the call failed."""
-        groups: dict[Outcome | None, list[Ending]] = {}
+        groups: dict[HandlerOutcome | None, list[LeaseOutcome]] = {}
         for ending in batch:
             groups.setdefault(ending.outcome, []).append(ending)
-        failed: list[Ending] = []
+        failed: list[LeaseOutcome] = []
         for outcome, endings in groups.items():
-            leases = [ending.holding.lease for ending in endings]
+            leases = [ending.held.lease for ending in endings]
             try:
                 results = self._verb(outcome)(leases)
             except Exception as error:
@@ -186,7 +186,7 @@ class Settler:
                 self._count(outcome, endings, results)
         return failed
 
-    def _verb(self, outcome: Outcome | None) -> Callable[[Sequence[str]], Results]:
+    def _verb(self, outcome: HandlerOutcome | None) -> Callable[[Sequence[str]], Results]:
         if outcome is None:
             return self._queues.release_many
         reason = outcome.reason
@@ -194,18 +194,18 @@ class Settler:
             return self._queues.ack_many
         return lambda leases: self._queues.nack_many(leases, reason, outcome.text, delay=outcome.delay)
 
-    def _count(self, outcome: Outcome | None, endings: Sequence[Ending], results: Results) -> None:
+    def _count(self, outcome: HandlerOutcome | None, endings: Sequence[LeaseOutcome], results: Results) -> None:
         lost = 0
         for ending, error in zip(endings, results, strict=True):
             if error is not None:
                 lost += 1
-                taken = ending.holding.taken
-                log.warning("result_rejected", extra=about(taken, error=str(error)))
+                taken = ending.held.taken
+                log.warning("result_rejected", extra=log_fields(taken, error=str(error)))
         self._tally.add(**{_column(outcome): len(endings) - lost, "lost": lost})
-        self._holdings.drop(ending.holding for ending in endings)
+        self._leases.drop(ending.held for ending in endings)
 
 
-def _column(outcome: Outcome | None) -> str:
+def _column(outcome: HandlerOutcome | None) -> str:
     if outcome is None:
         return "released"
     if outcome.reason is None:

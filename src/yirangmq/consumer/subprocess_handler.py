@@ -17,9 +17,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import NamedTuple
 
-from yirangmq.consumer.delivery import DONE, HandlerDelivery, Outcome, too_slow
+from yirangmq.consumer.delivery import DONE, HandlerDelivery, HandlerOutcome, timed_out
 from yirangmq.core import validation
-from yirangmq.core.message import MAX_MESSAGE, Reason
+from yirangmq.core.message import MAX_FAILURE_TEXT, Reason
 
 # -- run of a program --------------------------------------------------------------------------------------------------
 
@@ -27,12 +27,12 @@ CHUNK = 65_536
 TAIL = 1_500
 """Upper bound of the stderr text stored with a failed message, in bytes."""
 STDERR = 2
-LOOK_SECONDS = 0.5
-QUICK_LOOK_SECONDS = 0.02
+POLL_SECONDS = 0.5
+FAST_POLL_SECONDS = 0.02
 """Polling interval in seconds if the system has no pidfd to report a process's end."""
 
 
-class Ended(NamedTuple):
+class ProcessResult(NamedTuple):
     """Result of a process. ``code`` is negative for a signal. ``stopped``: the consumer stopped the process."""
 
     code: int
@@ -40,7 +40,7 @@ class Ended(NamedTuple):
     stopped: bool
 
 
-class Child:
+class HandlerProcess:
     """One running program; the constructor starts it. ``wait`` is for one thread, ``stop`` for any thread."""
 
     def __init__(self, argv: Sequence[str], environment: Mapping[str, str], stdin: bytes) -> None:
@@ -58,7 +58,7 @@ class Child:
         self._stop_at = time.monotonic()
         self._signal(signal.SIGKILL if kill else signal.SIGTERM)
 
-    def wait(self, timeout: float | None, grace: float) -> Ended:
+    def wait(self, timeout: float | None, grace: float) -> ProcessResult:
         """Wait for the end of the process. After ``timeout`` seconds it gets SIGTERM, ``grace`` seconds later
         SIGKILL."""
         deadline = float("inf") if timeout is None else time.monotonic() + timeout
@@ -66,8 +66,8 @@ class Child:
             look = self._watch(selector, stack)
             while self._process.poll() is None:
                 self._step(selector, min(look, self._patience(deadline, grace)))
-            self._listen()
-        return Ended(self._process.returncode, self._tail, self._is_stopped)
+            self._read_stderr()
+        return ProcessResult(self._process.returncode, self._tail, self._is_stopped)
 
     def _patience(self, deadline: float, grace: float) -> float:
         """Stop the process if its time is over. Return the seconds until the next action."""
@@ -76,7 +76,7 @@ class Child:
             self.stop()
         if now >= self._stop_at + grace:
             self._signal(signal.SIGKILL)
-            return QUICK_LOOK_SECONDS
+            return FAST_POLL_SECONDS
         return max(0.0, (self._stop_at + grace if self._is_stopped else deadline) - now)
 
     def _watch(self, selector: selectors.BaseSelector, stack: ExitStack) -> float:
@@ -92,17 +92,17 @@ class Child:
         try:
             end = os.pidfd_open(self._process.pid)
         except (AttributeError, OSError):
-            return QUICK_LOOK_SECONDS
+            return FAST_POLL_SECONDS
         stack.callback(os.close, end)
         selector.register(end, selectors.EVENT_READ)
-        return LOOK_SECONDS
+        return POLL_SECONDS
 
     def _step(self, selector: selectors.BaseSelector, seconds: float) -> None:
         for key, _ in selector.select(seconds):
             if key.fileobj is self._process.stdin and self._feed():
                 selector.unregister(self._process.stdin)
                 self._process.stdin.close()
-            elif key.fileobj is self._process.stderr and self._listen():
+            elif key.fileobj is self._process.stderr and self._read_stderr():
                 selector.unregister(self._process.stderr)
 
     def _feed(self) -> bool:
@@ -117,7 +117,7 @@ class Child:
             return True
         return not self._stdin
 
-    def _listen(self) -> bool:
+    def _read_stderr(self) -> bool:
         """Copy the program's stderr to ours and keep its tail. Return True at the end of the stream."""
         assert self._process.stderr is not None
         try:
@@ -152,7 +152,7 @@ GRACE_SECONDS = 5.0
 """Time between SIGTERM and SIGKILL, in seconds."""
 
 
-class Program:
+class SubprocessHandler:
     """Handler that runs a program: for ``Route.handle``. ``raw``: stdin is the payload's bytes instead of the
     envelope as one line of JSON."""
 
@@ -177,15 +177,15 @@ class Program:
         self._grace = grace
         self._retry_after = retry_after
         self._guard = threading.Lock()
-        self._running: set[Child] = set()
+        self._running: set[HandlerProcess] = set()
         self._cancelled = False
 
-    def __call__(self, delivery: HandlerDelivery) -> Outcome:
+    def __call__(self, delivery: HandlerDelivery) -> HandlerOutcome:
         stdin = delivery.payload if self._raw else envelope_line(delivery)
         with self._guard:
             if self._cancelled:
-                return too_slow("the consumer stopped before the program was started")
-            child = Child(self._argv, os.environ | variables(delivery), stdin)
+                return timed_out("the consumer stopped before the program was started")
+            child = HandlerProcess(self._argv, os.environ | variables(delivery), stdin)
             self._running.add(child)
         try:
             return self._judged(child.wait(self._timeout, self._grace))
@@ -200,21 +200,21 @@ class Program:
             for child in self._running:
                 child.stop(kill=now)
 
-    def _judged(self, ended: Ended) -> Outcome:
+    def _judged(self, ended: ProcessResult) -> HandlerOutcome:
         tail = ended.tail.decode("utf-8", "replace").strip()
         if ended.stopped:
             after = "" if self._timeout is None else f" after {self._timeout:g} s"
-            return too_slow(_joined(f"the program was ended{after}", tail))
+            return timed_out(_joined(f"the program was ended{after}", tail))
         if ended.code == EXIT_DONE:
             return DONE
         if ended.code == EXIT_REJECT:
-            return Outcome(Reason.REJECTED, tail[-MAX_MESSAGE:] or "the program rejected it")
+            return HandlerOutcome(Reason.REJECTED, tail[-MAX_FAILURE_TEXT:] or "the program rejected it")
         if ended.code == EXIT_RETRY:
-            return Outcome(
-                Reason.HANDLER_ERROR, tail[-MAX_MESSAGE:] or "the program asks for another try", self._retry_after
+            return HandlerOutcome(
+                Reason.HANDLER_ERROR, tail[-MAX_FAILURE_TEXT:] or "the program asks for another try", self._retry_after
             )
         how = f"exit code {ended.code}" if ended.code > 0 else f"ended by {_signal_name(-ended.code)}"
-        return Outcome(Reason.HANDLER_ERROR, _joined(how, tail), kind=how)
+        return HandlerOutcome(Reason.HANDLER_ERROR, _joined(how, tail), kind=how)
 
 
 def envelope_line(delivery: HandlerDelivery) -> bytes:
@@ -239,7 +239,7 @@ def variables(delivery: HandlerDelivery) -> dict[str, str]:
 
 
 def _joined(how: str, tail: str) -> str:
-    return f"{how}: {tail}"[:MAX_MESSAGE] if tail else how
+    return f"{how}: {tail}"[:MAX_FAILURE_TEXT] if tail else how
 
 
 def _signal_name(number: int) -> str:

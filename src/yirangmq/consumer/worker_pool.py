@@ -21,28 +21,28 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from yirangmq.consumer.delivery import HandlerDelivery, Outcome, Reject, Retry, invalid, of_error, of_value
-from yirangmq.consumer.lease_table import Holding, Holdings, Queues, Taken
-from yirangmq.consumer.routes import Route
-from yirangmq.consumer.settler import Ending, Fail, Settler, Tally, about, log, thread
+from yirangmq.consumer.delivery import HandlerDelivery, HandlerOutcome, Reject, Retry, invalid, of_error, of_value
+from yirangmq.consumer.lease_table import ConsumerQueues, FetchedMessage, HeldLease, LeaseTable
+from yirangmq.consumer.routes import HandlerRoute
+from yirangmq.consumer.settler import ConsumerCounters, Fail, LeaseOutcome, Settler, log, log_fields, thread
 from yirangmq.core.backoff import Backoff
 from yirangmq.core.consumer_registry import WISHES, ConsumerState
 from yirangmq.core.errors import BadInput, MissingExtra, NotAllowed, QueueError
-from yirangmq.core.message import MAX_MESSAGE, Reason
+from yirangmq.core.message import MAX_FAILURE_TEXT, Reason
 from yirangmq.format.trace_context import parent_of, provider
 
 # -- pause gate --------------------------------------------------------------------------------------------------------
 
 
-class Gate:
+class PauseGate:
     """Pause gate of a run: running, paused, draining or stopped. Thread-safe. After draining it never runs again."""
 
     def __init__(self) -> None:
-        self._moved = threading.Condition()
+        self._changed = threading.Condition()
         self._state = ConsumerState.RUNNING
         self._listeners: list[Callable[[], None]] = []
 
-    def listen(self, listener: Callable[[], None]) -> None:
+    def add_listener(self, listener: Callable[[], None]) -> None:
         """Add a listener. It is called after each state change, in the thread that made it."""
         self._listeners.append(listener)
 
@@ -55,40 +55,40 @@ class Gate:
         return self._state is ConsumerState.RUNNING
 
     @property
-    def is_shut(self) -> bool:
+    def is_closed(self) -> bool:
         """True if no message will be fetched any more."""
         return self._state in (ConsumerState.DRAINING, ConsumerState.STOPPED)
 
-    def follow(self, wish: str) -> bool:
+    def apply_request(self, wish: str) -> bool:
         """Obey an operator's request: ``pause``, ``resume`` or ``drain``. Return False if it changes nothing."""
-        return self.move(WISHES[wish])
+        return self.set_state(WISHES[wish])
 
-    def move(self, state: ConsumerState) -> bool:
-        with self._moved:
-            if state is self._state or (self.is_shut and state is not ConsumerState.STOPPED):
+    def set_state(self, state: ConsumerState) -> bool:
+        with self._changed:
+            if state is self._state or (self.is_closed and state is not ConsumerState.STOPPED):
                 return False
             self._state = state
-            self._moved.notify_all()
+            self._changed.notify_all()
         for listener in self._listeners:
             listener()
         return True
 
     def wait_open(self) -> bool:
         """Wait while paused. Return False if messages will never be fetched again."""
-        with self._moved:
-            self._moved.wait_for(lambda: self._state is not ConsumerState.PAUSED)
+        with self._changed:
+            self._changed.wait_for(lambda: self._state is not ConsumerState.PAUSED)
             return self.is_open
 
-    def rest(self, seconds: float) -> None:
+    def sleep(self, seconds: float) -> None:
         """Sleep for ``seconds``, or until the gate's state changes."""
-        with self._moved:
+        with self._changed:
             before = self._state
-            self._moved.wait_for(lambda: self._state is not before, seconds)
+            self._changed.wait_for(lambda: self._state is not before, seconds)
 
 
 # -- poison detection --------------------------------------------------------------------------------------------------
 
-MOST = 10_000
+MAX_REMEMBERED = 10_000
 """Upper bound of remembered messages; the ones that failed longest ago are evicted first."""
 
 
@@ -100,7 +100,7 @@ class Poison:
         self._guard = threading.Lock()
         self._faults: OrderedDict[tuple[str, str], tuple[str, int]] = OrderedDict()
 
-    def judge(self, queue: str, id: str, outcome: Outcome) -> Outcome:
+    def apply(self, queue: str, id: str, outcome: HandlerOutcome) -> HandlerOutcome:
         """Return the outcome, or one that makes the message a dead letter if the limit is reached."""
         if not self._after:
             return outcome
@@ -111,11 +111,11 @@ class Poison:
             times = times + 1 if fault == outcome.kind else 1
             if times < self._after:
                 self._faults[queue, id] = (outcome.kind, times)
-                if len(self._faults) > MOST:
+                if len(self._faults) > MAX_REMEMBERED:
                     self._faults.popitem(last=False)
                 return outcome
         text = f"{times} times {outcome.kind}, the last time: {outcome.text}"
-        return Outcome(Reason.POISON, text[:MAX_MESSAGE], kind=outcome.kind)
+        return HandlerOutcome(Reason.POISON, text[:MAX_FAILURE_TEXT], kind=outcome.kind)
 
 
 # -- state that the parts of a run share -------------------------------------------------------------------------------
@@ -152,16 +152,16 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True)
-class Kit:
+class RunState:
     """State shared by the parts of a run."""
 
-    queues: Queues
+    queues: ConsumerQueues
     name: str
     lease_seconds: float | None
-    gate: Gate
-    holdings: Holdings
+    gate: PauseGate
+    leases: LeaseTable
     settler: Settler
-    tally: Tally
+    tally: ConsumerCounters
     poison: Poison
     budget: Budget
     until_empty: bool
@@ -171,7 +171,7 @@ class Kit:
 # -- span --------------------------------------------------------------------------------------------------------------
 
 
-def handling(taken: Taken, queue: str) -> AbstractContextManager[Any]:
+def handler_span(taken: FetchedMessage, queue: str) -> AbstractContextManager[Any]:
     """Return the OpenTelemetry span of one handler call. It records an error of the handler."""
     found = provider()
     if found is None:
@@ -193,28 +193,28 @@ def handling(taken: Taken, queue: str) -> AbstractContextManager[Any]:
 
 WAIT_SECONDS = 0.5
 """Upper bound of one waiting lease request, in seconds. A pause or a drain takes effect after that at the latest."""
-SHORT_REST = 0.02
+SHORT_SLEEP_SECONDS = 0.02
 BACKOFF = Backoff(first=0.1, limit=5.0)
 """Backoff between two attempts while the server cannot be reached, in seconds."""
-MOST_UNSETTLED = 1_000
+MAX_UNSETTLED = 1_000
 """High-water mark of outcomes not yet settled. Above it the fetch thread waits (backpressure)."""
-HOPELESS = (BadInput, NotAllowed, MissingExtra)
+FATAL_ERRORS = (BadInput, NotAllowed, MissingExtra)
 
 
-class Station:
+class WorkerPool:
     """Worker pool of one queue: a fetch thread and ``concurrency`` handler threads.
 
     ``changed`` is called when the fetch thread has ended or found the queue empty."""
 
-    def __init__(self, route: Route, kit: Kit, changed: Callable[[], None]) -> None:
+    def __init__(self, route: HandlerRoute, run_state: RunState, changed: Callable[[], None]) -> None:
         self.route = route
-        self._kit = kit
+        self._run_state = run_state
         self._changed = changed
         lock = threading.Lock()
         self._room_made = threading.Condition(lock)
         self._work_come = threading.Condition(lock)
-        self._line: deque[Holding] = deque()
-        self._active: set[Holding] = set()
+        self._queued: deque[HeldLease] = deque()
+        self._active: set[HeldLease] = set()
         """Leases that a handler thread works on, even if their results no longer count."""
         self._stopped = False
         self._schemas: Mapping[str, Any] = {}
@@ -224,11 +224,11 @@ class Station:
         fetch is in progress."""
 
     def start(self) -> None:
-        kit, name = self._kit, self.route.queue
-        kit.gate.listen(self._gate_moved)
+        run_state, name = self._run_state, self.route.queue
+        run_state.gate.add_listener(self._gate_moved)
         for number in range(self.route.concurrency):
-            thread(self._work, f"{name}-{number}", kit.fail).start()
-        thread(self._fetch, f"fetch-{name}", kit.fail).start()
+            thread(self._work, f"{name}-{number}", run_state.fail).start()
+        thread(self._fetch, f"fetch-{name}", run_state.fail).start()
 
     def stop(self) -> None:
         """End the threads: idle ones now, the others after their handler."""
@@ -248,12 +248,12 @@ class Station:
             return self._stuck()
 
     def _stuck(self) -> int:
-        return sum(holding.is_forsaken for holding in self._active)
+        return sum(held.is_abandoned for held in self._active)
 
-    def relieve(self) -> None:
+    def release_if_stuck(self) -> None:
         """Release prefetched messages if every handler thread is stuck, so that other consumers get them."""
         if self.stuck == self.route.concurrency:
-            self._give_back()
+            self._release_waiting()
 
     # -- fetching -------------------------------------------------------------------------------------------------
 
@@ -264,37 +264,37 @@ class Station:
                 try:
                     taken = self._take(allowed)
                 except Exception as error:
-                    if _is_hopeless(error):
-                        self._kit.fail(error)
+                    if _is_fatal(error):
+                        self._run_state.fail(error)
                         return
                     failures += 1
                     if failures == 1:
                         log.warning(
                             "lease_request_failed", extra={"values": {"queue": self.route.queue, "error": str(error)}}
                         )
-                    self._kit.gate.rest(BACKOFF.delay(failures))
+                    self._run_state.gate.sleep(BACKOFF.delay(failures))
                     continue
                 failures = 0
-                if not taken and self._kit.until_empty:
+                if not taken and self._run_state.until_empty:
                     self._changed()
-                    self._kit.gate.rest(SHORT_REST)
+                    self._run_state.gate.sleep(SHORT_SLEEP_SECONDS)
         finally:
             self.is_fetching = False
             self._changed()
 
-    def _take(self, allowed: int) -> Sequence[Taken]:
-        kit = self._kit
-        mark = kit.tally.summary.total
-        wait = WAIT_SECONDS if not kit.until_empty else SHORT_REST if kit.holdings else 0.0
-        taken: Sequence[Taken] = ()
+    def _take(self, allowed: int) -> Sequence[FetchedMessage]:
+        run_state = self._run_state
+        mark = run_state.tally.summary.total
+        wait = WAIT_SECONDS if not run_state.until_empty else SHORT_SLEEP_SECONDS if run_state.leases else 0.0
+        taken: Sequence[FetchedMessage] = ()
         self.empty_at = -1
         asked_at = time.monotonic()
         try:
-            taken = kit.queues.lease(
-                self.route.queue, allowed, wait=wait, lease_seconds=kit.lease_seconds, consumer=kit.name
+            taken = run_state.queues.lease(
+                self.route.queue, allowed, wait=wait, lease_seconds=run_state.lease_seconds, consumer=run_state.name
             )
         finally:
-            kit.budget.settle(allowed, len(taken))
+            run_state.budget.settle(allowed, len(taken))
         if taken:
             self._receive(taken, asked_at)
         else:
@@ -303,106 +303,108 @@ class Station:
 
     def _allowed(self) -> int:
         """Wait for capacity and an open gate. Return how many messages to lease; 0: stop fetching."""
-        gate = self._kit.gate
-        while gate.wait_open() and not self._kit.budget.is_spent:
+        gate = self._run_state.gate
+        while gate.wait_open() and not self._run_state.budget.is_spent:
             with self._room_made:
-                self._room_made.wait_for(lambda: self._room() > 0 or not gate.is_open)
-                room = self._room()
-            if self._kit.settler.backlog >= MOST_UNSETTLED:
-                gate.rest(SHORT_REST)
-            elif gate.is_open and (allowed := self._kit.budget.take(room)):
+                self._room_made.wait_for(lambda: self._capacity() > 0 or not gate.is_open)
+                capacity = self._capacity()
+            if self._run_state.settler.backlog >= MAX_UNSETTLED:
+                gate.sleep(SHORT_SLEEP_SECONDS)
+            elif gate.is_open and (allowed := self._run_state.budget.take(capacity)):
                 return allowed
             elif gate.is_open:
-                gate.rest(SHORT_REST)
+                gate.sleep(SHORT_SLEEP_SECONDS)
         return 0
 
-    def _room(self) -> int:
+    def _capacity(self) -> int:
         if self._stuck() == self.route.concurrency:
             return 0
-        return self.route.concurrency + self.route.prefetch - len(self._active) - len(self._line)
+        return self.route.concurrency + self.route.prefetch - len(self._active) - len(self._queued)
 
-    def _receive(self, taken: Sequence[Taken], asked_at: float) -> None:
+    def _receive(self, taken: Sequence[FetchedMessage], asked_at: float) -> None:
         policy = taken[0].policy
         self._schemas = policy["schemas"]
-        span = self._kit.lease_seconds or policy["visibilityTimeoutSec"]
-        holdings = self._kit.holdings.add(taken, span, asked_at)
-        if self._kit.gate.is_open:
+        span = self._run_state.lease_seconds or policy["visibilityTimeoutSec"]
+        leases = self._run_state.leases.add(taken, span, asked_at)
+        if self._run_state.gate.is_open:
             with self._work_come:
-                self._line.extend(holdings)
-                self._work_come.notify(len(holdings))
-        if not self._kit.gate.is_open:
-            self._give_back()
+                self._queued.extend(leases)
+                self._work_come.notify(len(leases))
+        if not self._run_state.gate.is_open:
+            self._release_waiting()
 
     def _gate_moved(self) -> None:
-        if not self._kit.gate.is_open:
-            self._give_back()
+        if not self._run_state.gate.is_open:
+            self._release_waiting()
         with self._room_made:
             self._room_made.notify()
 
-    def _give_back(self) -> None:
+    def _release_waiting(self) -> None:
         """Release the messages that no handler has received."""
-        withdrawn = set(self._kit.holdings.withdraw(self.route.queue))
+        withdrawn = set(self._run_state.leases.withdraw(self.route.queue))
         with self._room_made:
-            self._line = deque(holding for holding in self._line if holding not in withdrawn)
-        self._kit.settler.settle([Ending(holding, None) for holding in withdrawn])
+            self._queued = deque(held for held in self._queued if held not in withdrawn)
+        self._run_state.settler.settle([LeaseOutcome(held, None) for held in withdrawn])
 
     # -- handling -------------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        while (holding := self._next()) is not None:
+        while (held := self._next()) is not None:
             try:
-                self._handle(holding)
+                self._handle(held)
             finally:
                 with self._room_made:
-                    self._active.discard(holding)
+                    self._active.discard(held)
                     self._room_made.notify()
 
-    def _next(self) -> Holding | None:
+    def _next(self) -> HeldLease | None:
         with self._work_come:
-            self._work_come.wait_for(lambda: self._line or self._stopped)
-            if not self._line:
+            self._work_come.wait_for(lambda: self._queued or self._stopped)
+            if not self._queued:
                 return None
-            holding = self._line.popleft()
-            self._active.add(holding)
-            return holding
+            held = self._queued.popleft()
+            self._active.add(held)
+            return held
 
-    def _handle(self, holding: Holding) -> None:
-        kit, timeout = self._kit, self.route.timeout
-        if not kit.holdings.start(holding, None if timeout is None else time.monotonic() + timeout):
+    def _handle(self, held: HeldLease) -> None:
+        run_state, timeout = self._run_state, self.route.timeout
+        if not run_state.leases.start(held, None if timeout is None else time.monotonic() + timeout):
             return
-        outcome = self._outcome(holding.taken, HandlerDelivery(holding))
-        if kit.holdings.finish(holding):
-            kit.settler.settle([Ending(holding, kit.poison.judge(self.route.queue, holding.taken.id, outcome))])
+        outcome = self._outcome(held.taken, HandlerDelivery(held))
+        if run_state.leases.finish(held):
+            run_state.settler.settle(
+                [LeaseOutcome(held, run_state.poison.apply(self.route.queue, held.taken.id, outcome))]
+            )
         else:
-            taken = holding.taken
-            log.warning("handler_finished_late", extra=about(taken))
+            taken = held.taken
+            log.warning("handler_finished_late", extra=log_fields(taken))
 
-    def _outcome(self, taken: Taken, delivery: HandlerDelivery) -> Outcome:
+    def _outcome(self, taken: FetchedMessage, delivery: HandlerDelivery) -> HandlerOutcome:
         complaint = self.route.validation.complaint(delivery, self._schemas)
         if complaint:
-            log.warning("message_invalid", extra=about(taken, error=complaint))
+            log.warning("message_invalid", extra=log_fields(taken, error=complaint))
             return invalid(complaint)
         try:
-            with handling(taken, self.route.queue):
+            with handler_span(taken, self.route.queue):
                 outcome = of_value(self.route.handle(delivery))
             if outcome.kind:
-                log.warning("handler_failed", extra=about(taken, error=outcome.text))
+                log.warning("handler_failed", extra=log_fields(taken, error=outcome.text))
             return outcome
         except (Retry, Reject) as asked:
             return of_error(asked)
         except BaseException as error:  # also SystemExit: one message must not end the thread
-            _tell(taken, error)
+            _log_handler_error(taken, error)
             return of_error(error)
 
 
-def _tell(taken: Taken, error: BaseException) -> None:
+def _log_handler_error(taken: FetchedMessage, error: BaseException) -> None:
     """Log a handler's error, even if the error cannot be printed."""
     try:
-        log.warning("handler_failed", exc_info=True, extra=about(taken))
+        log.warning("handler_failed", exc_info=True, extra=log_fields(taken))
     except Exception:  # the error cannot be printed, and the log handler raised
-        log.warning("handler_failed", extra=about(taken, error=type(error).__name__))
+        log.warning("handler_failed", extra=log_fields(taken, error=type(error).__name__))
 
 
-def _is_hopeless(error: Exception) -> bool:
+def _is_fatal(error: Exception) -> bool:
     """Return True if a retry cannot help: invalid input, no permission, or a bug here."""
-    return isinstance(error, HOPELESS) or not isinstance(error, QueueError | OSError)
+    return isinstance(error, FATAL_ERRORS) or not isinstance(error, QueueError | OSError)

@@ -1,6 +1,6 @@
 """Access control: verbs and scopes, token grants, subjects of certificates, programs and routes.
 
-Every protocol names the verb of each of its routes, frames, methods and commands, and calls ``Grant.allows``.
+Every protocol names the verb of each of its routes, frames, methods and commands, and calls ``AccessGrant.allows``.
 ``ALLOWED`` is the only table of the scopes that allow each verb; ``tools/security_docs.py`` prints docs/security.md
 from it.
 
@@ -25,7 +25,7 @@ from yirangmq.core.validation import Fields, kind
 # -- subjects of certificates ------------------------------------------------------------------------------------------
 
 Attributes = frozenset[tuple[str, str]]
-SHORT = {
+ATTRIBUTE_ABBREVIATIONS = {
     "commonName": "CN",
     "organizationName": "O",
     "organizationalUnitName": "OU",
@@ -38,22 +38,22 @@ SHORT = {
     "userId": "UID",
 }
 """Short names of subject attributes (RFC 4514), by the long names of OpenSSL."""
-LONGEST = 1000
+MAX_SUBJECT_CHARS = 1000
 SPLIT = re.compile(r"(?<!\\),")
 
 
 def read_subject(given: object, field: str) -> Attributes:
     """Parse the subject that a rule names; ``BadInput`` if it is malformed."""
-    if not isinstance(given, str) or not 0 < len(given) <= LONGEST:
+    if not isinstance(given, str) or not 0 < len(given) <= MAX_SUBJECT_CHARS:
         raise BadInput("must be the subject of a certificate, such as 'CN=gateway,O=Bank'", field=field)
     found = set()
     for part in SPLIT.split(given):
         name, equals, value = part.strip().partition("=")
-        known = {short.lower(): short for short in SHORT.values()}
+        known = {short.lower(): short for short in ATTRIBUTE_ABBREVIATIONS.values()}
         if not equals or not value or name.strip().lower() not in known:
             raise BadInput(
                 f"{part.strip()!r} is no attribute of a subject; write CN=gateway,O=Bank with some of "
-                f"{', '.join(SHORT.values())}",
+                f"{', '.join(ATTRIBUTE_ABBREVIATIONS.values())}",
                 field=field,
             )
         found.add((known[name.strip().lower()], value.strip().replace("\\,", ",")))
@@ -63,11 +63,11 @@ def read_subject(given: object, field: str) -> Attributes:
 def subject_of(certificate: Mapping[str, object] | None) -> Attributes:
     """Return the subject of a verified certificate, as ``ssl`` reports it; empty for a client without a certificate."""
     parts: Iterable[Iterable[tuple[str, str]]] = (certificate or {}).get("subject", ())  # type: ignore[assignment]
-    return frozenset((SHORT.get(name, name), value) for part in parts for name, value in part)
+    return frozenset((ATTRIBUTE_ABBREVIATIONS.get(name, name), value) for part in parts for name, value in part)
 
 
 def show_subject(attributes: Attributes) -> str:
-    order = list(SHORT.values())
+    order = list(ATTRIBUTE_ABBREVIATIONS.values())
     rank = {name: place for place, name in enumerate(order)}
     pairs = sorted(attributes, key=lambda pair: (rank.get(pair[0], len(order)), pair))
     return ",".join(f"{name}={value.replace(',', chr(92) + ',')}" for name, value in pairs)
@@ -77,7 +77,7 @@ def show_subject(attributes: Attributes) -> str:
 
 PUBLISH, CONSUME, LOOK, OPERATE, ADMIN = SCOPES = ("publish", "consume", "look", "operate", "admin")
 """Scopes of a token. ``ADMIN`` includes all others, ``OPERATE`` includes ``LOOK``."""
-USUAL = (PUBLISH, CONSUME)
+DEFAULT_SCOPES = (PUBLISH, CONSUME)
 """Default scopes of a token rule that names none."""
 GREET, LIST, FOLLOW = "greet", "list", "follow"
 """Verbs that are not scopes. Every other verb has the name of the scope that grants it."""
@@ -106,13 +106,13 @@ VERBS = {
 ANYWHERE = ""
 """Passed instead of a queue name if the verb needs no queue (a consumer's heartbeat), or if the caller checks each
 name afterwards."""
-SHORTEST_SECRET = 16
+MIN_SECRET_CHARS = 16
 """Minimum length of a token, key or password, in characters. 16 random hexadecimal digits are 64 bits; a generated
 token has 192 bits."""
 
 
 @dataclass(frozen=True, slots=True)
-class Grant:
+class AccessGrant:
     """Access grant: the scopes of a token, in queues with names that match one of the patterns (``*``, ``?``, ``[…]``).
 
     The grant of a program has a ``name``, and may have ``addresses`` from which it must connect. ``sends`` has the
@@ -144,7 +144,7 @@ class Grant:
 
 
 _OF_SENDERS = frozenset({PUBLISH, LIST})
-"""Verbs that are checked against ``Grant.sends`` too."""
+"""Verbs that are checked against ``AccessGrant.sends`` too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +156,8 @@ class TokenRule:
     scopes: frozenset[str]
     queues: tuple[str, ...]
 
-    def grant(self, token: str) -> Grant:
-        return Grant(check_token(token, "token"), self.scopes, self.queues)
+    def grant(self, token: str) -> AccessGrant:
+        return AccessGrant(check_token(token, "token"), self.scopes, self.queues)
 
 
 def read_rules(given: object, name: str) -> tuple[TokenRule, ...]:
@@ -170,7 +170,7 @@ def read_rules(given: object, name: str) -> tuple[TokenRule, ...]:
 def _rule(given: object, name: str) -> TokenRule:
     fields = Fields(given, name)
     token, file = fields.take("token", ""), fields.take("tokenFile", "")
-    scopes = _texts(fields.take("scopes", list(USUAL)), fields.name("scopes"))
+    scopes = _texts(fields.take("scopes", list(DEFAULT_SCOPES)), fields.name("scopes"))
     queues = _texts(fields.take("queues", ["*"]), fields.name("queues"))
     fields.done()
     if not isinstance(token, str) or not isinstance(file, str) or bool(token) == bool(file):
@@ -198,9 +198,9 @@ def check_token(token: str, name: str) -> str:
 
 def check_secret(secret: str, name: str) -> str:
     """Check the length of a secret that a client or another node sends or signs with."""
-    if len(secret) < SHORTEST_SECRET:
+    if len(secret) < MIN_SECRET_CHARS:
         raise BadInput(
-            f"must have at least {SHORTEST_SECRET} characters, not {len(secret)}; 'yirangmq token new' prints one",
+            f"must have at least {MIN_SECRET_CHARS} characters, not {len(secret)}; 'yirangmq token new' prints one",
             field=name,
         )
     return secret
@@ -208,13 +208,13 @@ def check_secret(secret: str, name: str) -> str:
 
 # -- programs and routes -----------------------------------------------------------------------------------------------
 
-MOST_PROGRAMS = 1_000
-ANYBODY = "*"
+MAX_PROGRAMS = 1_000
+ANY_SOURCE = "*"
 """Source or target of a route: every program."""
 Network = IPv4Network | IPv6Network
 
 
-class Route(NamedTuple):
+class ProgramRoute(NamedTuple):
     """Route between programs: ``source`` may publish to the queues of ``target``."""
 
     source: str
@@ -222,7 +222,7 @@ class Route(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class ProgramRule:
     name: str
     token: str = field(default="", repr=False)
     token_file: str = ""
@@ -234,9 +234,9 @@ class Program:
     """The program's own queues: it consumes from them, and other programs publish to them."""
 
 
-def read_programs(given: object, name: str) -> tuple[Program, ...]:
+def read_programs(given: object, name: str) -> tuple[ProgramRule, ...]:
     """Parse an array of ``{"name", "token" or "tokenFile", "addresses", "certificate", "queues"}``."""
-    found: dict[str, Program] = {}
+    found: dict[str, ProgramRule] = {}
     for place, one in enumerate(_listed(given, name)):
         program = _program(Fields(one, f"{name}[{place}]"))
         if program.name in found:
@@ -245,7 +245,7 @@ def read_programs(given: object, name: str) -> tuple[Program, ...]:
     return tuple(found.values())
 
 
-def _program(part: Fields) -> Program:
+def _program(part: Fields) -> ProgramRule:
     called = validation.check_consumer(part.take("name", None), part.name("name"))
     token, file = part.take("token", ""), part.take("tokenFile", "")
     addresses = tuple(_network(one, part.name("addresses")) for one in _listed(part.take("addresses", []), "addresses"))
@@ -261,10 +261,10 @@ def _program(part: Fields) -> Program:
         raise BadInput(
             "needs a token, a tokenFile, addresses or a certificate to be known by", field=part.name("addresses")
         )
-    return Program(called, token, file, addresses, subject, queues)
+    return ProgramRule(called, token, file, addresses, subject, queues)
 
 
-def read_routes(given: object, name: str) -> tuple[Route, ...]:
+def read_routes(given: object, name: str) -> tuple[ProgramRoute, ...]:
     """Parse an array of ``{"source", "target"}``; duplicates are removed."""
     found = []
     for place, one in enumerate(_listed(given, name)):
@@ -272,32 +272,34 @@ def read_routes(given: object, name: str) -> tuple[Route, ...]:
         ends = [part.take("source", None), part.take("target", None)]
         part.done()
         checked = [
-            end if end == ANYBODY else validation.check_consumer(end, part.name("source, target")) for end in ends
+            end if end == ANY_SOURCE else validation.check_consumer(end, part.name("source, target")) for end in ends
         ]
-        found.append(Route(str(checked[0]), str(checked[1])))
+        found.append(ProgramRoute(str(checked[0]), str(checked[1])))
     return tuple(dict.fromkeys(found))
 
 
-def check_routes(programs: Sequence[Program], routes: Sequence[Route]) -> None:
-    known = {program.name for program in programs} | {ANYBODY}
+def check_routes(programs: Sequence[ProgramRule], routes: Sequence[ProgramRoute]) -> None:
+    known = {program.name for program in programs} | {ANY_SOURCE}
     for route in routes:
         for end in route:
             if end not in known:
                 raise BadInput(f"{end!r} is none of the programs", field="routes")
 
 
-def targets_of(source: str, programs: Sequence[Program], routes: Iterable[Route]) -> list[str]:
+def targets_of(source: str, programs: Sequence[ProgramRule], routes: Iterable[ProgramRoute]) -> list[str]:
     """Return the names of the programs that ``source`` may publish to. It may publish to itself only if a route names
     it as both source and target."""
     ends = {
         route.target
         for route in routes
-        if route.source == source or (route.source == ANYBODY and route.target != source)
+        if route.source == source or (route.source == ANY_SOURCE and route.target != source)
     }
-    return [one.name for one in programs if one.name in ends or (ANYBODY in ends and one.name != source)]
+    return [one.name for one in programs if one.name in ends or (ANY_SOURCE in ends and one.name != source)]
 
 
-def grants(programs: Sequence[Program], routes: Sequence[Route], tokens: Mapping[str, str]) -> tuple[Grant, ...]:
+def grants(
+    programs: Sequence[ProgramRule], routes: Sequence[ProgramRoute], tokens: Mapping[str, str]
+) -> tuple[AccessGrant, ...]:
     """Return the grant of each program. ``tokens``: tokens that were read from files, by the name of the program."""
     queues = {program.name: program.queues for program in programs}
     found = []
@@ -306,12 +308,14 @@ def grants(programs: Sequence[Program], routes: Sequence[Route], tokens: Mapping
         token = tokens.get(program.name, program.token)
         scopes = frozenset({PUBLISH, CONSUME})
         found.append(
-            Grant(token, scopes, program.queues, program.name, program.addresses, tuple(sends), program.certificate)
+            AccessGrant(
+                token, scopes, program.queues, program.name, program.addresses, tuple(sends), program.certificate
+            )
         )
     return tuple(found)
 
 
-def show(programs: Sequence[Program], routes: Sequence[Route]) -> list[dict[str, Any]]:
+def show(programs: Sequence[ProgramRule], routes: Sequence[ProgramRoute]) -> list[dict[str, Any]]:
     """Return the programs for display to operators, without tokens."""
     return [
         {
@@ -334,8 +338,8 @@ def _network(given: object, field: str) -> Network:
 
 
 def _listed(given: object, name: str) -> Sequence[Any]:
-    if not isinstance(given, list | tuple) or len(given) > MOST_PROGRAMS:
-        raise BadInput(f"must be an array of at most {MOST_PROGRAMS}, not {kind(given)}", field=name)
+    if not isinstance(given, list | tuple) or len(given) > MAX_PROGRAMS:
+        raise BadInput(f"must be an array of at most {MAX_PROGRAMS}, not {kind(given)}", field=name)
     return given
 
 

@@ -10,35 +10,35 @@ from typing import Protocol
 
 from yirangmq.core.errors import NotActive
 
-MOST_SWITCHES = 5
+MAX_NORMAL_SWITCHES = 5
 """Switches of a node of a pair in a day that are normal. More than this count as flapping, and an operator should
 examine the pair."""
 
 
-class Duty(Protocol):
+class ActiveGuard(Protocol):
     """Active guard of a server: whether this node may change or deliver messages."""
 
     @property
     def is_on(self) -> bool: ...
 
     @property
-    def takes_in(self) -> bool:
+    def accepts_new(self) -> bool:
         """True if new messages are accepted. False during a switch by hand, while messages in flight are finished."""
 
     def refusal(self) -> NotActive:
         """Return the error to send to a client while the node is not active."""
 
 
-class Always:
+class AlwaysActive:
     """Guard of a server without other nodes: it always passes."""
 
     is_on = True
-    takes_in = True
+    accepts_new = True
 
     def refusal(self) -> NotActive:
         return NotActive("this server is not active")
 
 
-def check(duty: Duty) -> None:
-    if not duty.is_on:
-        raise duty.refusal()
+def check(guard: ActiveGuard) -> None:
+    if not guard.is_on:
+        raise guard.refusal()

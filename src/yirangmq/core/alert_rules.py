@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from fnmatch import translate
 from typing import NamedTuple
 
-from yirangmq.core.active_guard import MOST_SWITCHES
+from yirangmq.core.active_guard import MAX_NORMAL_SWITCHES
 from yirangmq.core.alerts import STORM, Fault, Level
 
 # -- facts -------------------------------------------------------------------------------------------------------------
@@ -36,7 +36,7 @@ class PeerFacts(NamedTuple):
     status: str
 
 
-class Turn(NamedTuple):
+class RoleChange(NamedTuple):
     """Switch of this node's role within the window. ``is_meant``: an operator ordered it, or both nodes agreed."""
 
     event: str
@@ -53,12 +53,12 @@ class DiskFacts(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class ServerFacts:
     """Facts of a server at one moment, the input of the alert rules. "Window" is the window of the settings."""
 
     queues: Sequence[QueueFacts] = ()
     peer: PeerFacts | None = None
-    turns: Sequence[Turn] = ()
+    role_changes: Sequence[RoleChange] = ()
     switches: int = 0
     """Switches of this node in the last day."""
     disk: DiskFacts | None = None
@@ -87,7 +87,7 @@ class RuleSetting:
     queues: tuple[tuple[str, float], ...] = ()
 
 
-class Limits:
+class RuleLimits:
     """Limits of one rule: ``of`` returns the limit of a queue, ``limit`` is for all others."""
 
     def __init__(self, limit: float, queues: Sequence[tuple[str, float]]) -> None:
@@ -98,7 +98,7 @@ class Limits:
         return next((value for pattern, value in self._queues if pattern.match(queue)), self.limit)
 
 
-Find = Callable[[Facts, Limits], Iterator[Fault]]
+Find = Callable[[ServerFacts, RuleLimits], Iterator[Fault]]
 
 
 class Rule(NamedTuple):
@@ -113,7 +113,7 @@ class Rule(NamedTuple):
     by_queue: bool = False
 
 
-def faults(facts: Facts, settings: Mapping[str, RuleSetting]) -> list[Fault]:
+def faults(facts: ServerFacts, settings: Mapping[str, RuleSetting]) -> list[Fault]:
     """Return the faults that the enabled rules find."""
     found: list[Fault] = []
     for name, rule in RULES.items():
@@ -121,7 +121,7 @@ def faults(facts: Facts, settings: Mapping[str, RuleSetting]) -> list[Fault]:
         if not setting.is_on:
             continue
         limit = rule.limit if setting.limit is None else setting.limit
-        for fault in rule.find(facts, Limits(limit or 0, setting.queues)):
+        for fault in rule.find(facts, RuleLimits(limit or 0, setting.queues)):
             found.append(fault if setting.level is None else fault._replace(level=setting.level))
     return found
 
@@ -131,7 +131,7 @@ _PLAIN = RuleSetting()
 # -- rules of the pair ----------------------------------------------------------------------------------------------
 
 
-def _peer_silent(facts: Facts, limits: Limits) -> Iterator[Fault]:
+def _peer_silent(facts: ServerFacts, limits: RuleLimits) -> Iterator[Fault]:
     peer = facts.peer
     if peer is None or peer.silence * 2 <= peer.timeout:
         return
@@ -146,22 +146,22 @@ def _peer_silent(facts: Facts, limits: Limits) -> Iterator[Fault]:
         yield Fault("peer_silent", "", Level.WARNING, text)
 
 
-def _takeover(facts: Facts, limits: Limits) -> Iterator[Fault]:
-    if not facts.turns:
+def _takeover(facts: ServerFacts, limits: RuleLimits) -> Iterator[Fault]:
+    if not facts.role_changes:
         return
-    told = ", ".join(f"{turn.event} in term {turn.term}" for turn in facts.turns[-3:])
+    history = ", ".join(f"{role_change.event} in term {role_change.term}" for role_change in facts.role_changes[-3:])
     if facts.switches > limits.limit:
-        text = f"{facts.switches} switches in a day, the latest: {told}"
+        text = f"{facts.switches} switches in a day, the latest: {history}"
         yield Fault("takeover", "", Level.CRITICAL, text)
         return
-    meant = all(turn.is_meant for turn in facts.turns)
-    yield Fault("takeover", "", Level.INFO if meant else Level.WARNING, f"this node {told}")
+    meant = all(role_change.is_meant for role_change in facts.role_changes)
+    yield Fault("takeover", "", Level.INFO if meant else Level.WARNING, f"this node {history}")
 
 
 # -- rules of queues ------------------------------------------------------------------------------------------------
 
 
-def _queue_age(facts: Facts, limits: Limits) -> Iterator[Fault]:
+def _queue_age(facts: ServerFacts, limits: RuleLimits) -> Iterator[Fault]:
     for one in facts.queues:
         limit = limits.of(one.queue)
         if limit and one.age is not None and one.age > limit:
@@ -169,7 +169,7 @@ def _queue_age(facts: Facts, limits: Limits) -> Iterator[Fault]:
             yield Fault("queue_age", one.queue, Level.WARNING, text)
 
 
-def _queue_depth(facts: Facts, limits: Limits) -> Iterator[Fault]:
+def _queue_depth(facts: ServerFacts, limits: RuleLimits) -> Iterator[Fault]:
     for one in facts.queues:
         limit = limits.of(one.queue)
         if limit and one.waiting > limit:
@@ -177,7 +177,7 @@ def _queue_depth(facts: Facts, limits: Limits) -> Iterator[Fault]:
             yield Fault("queue_depth", one.queue, Level.WARNING, text)
 
 
-def _dead_letters(facts: Facts, limits: Limits) -> Iterator[Fault]:
+def _dead_letters(facts: ServerFacts, limits: RuleLimits) -> Iterator[Fault]:
     for one in facts.queues:
         limit = limits.of(one.queue)
         if limit and one.died >= limit:
@@ -187,7 +187,7 @@ def _dead_letters(facts: Facts, limits: Limits) -> Iterator[Fault]:
 # -- rules of the server --------------------------------------------------------------------------------------------
 
 
-def _disk_low(facts: Facts, limits: Limits) -> Iterator[Fault]:
+def _disk_low(facts: ServerFacts, limits: RuleLimits) -> Iterator[Fault]:
     disk = facts.disk
     if disk is None:
         return
@@ -200,26 +200,26 @@ def _disk_low(facts: Facts, limits: Limits) -> Iterator[Fault]:
         )
 
 
-def _client_refused(facts: Facts, limits: Limits) -> Iterator[Fault]:
+def _client_refused(facts: ServerFacts, limits: RuleLimits) -> Iterator[Fault]:
     total = sum(facts.refused.values())
     if limits.limit and total >= limits.limit:
         why = ", ".join(f"{reason} {count}" for reason, count in facts.refused.items())
         yield Fault("client_refused", "", Level.WARNING, f"{total} clients refused: {why}")
 
 
-def _slow_commits(facts: Facts, limits: Limits) -> Iterator[Fault]:
+def _slow_commits(facts: ServerFacts, limits: RuleLimits) -> Iterator[Fault]:
     if limits.limit and facts.commit is not None and facts.commit > limits.limit:
         text = f"a commit takes {facts.commit:.3f} s, longer than {limits.limit:g}"
         yield Fault("slow_commits", "", Level.WARNING, text)
 
 
-def _clock_jump(facts: Facts, limits: Limits) -> Iterator[Fault]:
+def _clock_jump(facts: ServerFacts, limits: RuleLimits) -> Iterator[Fault]:
     if limits.limit and abs(facts.jump) > limits.limit:
         way = "forward" if facts.jump > 0 else "back"
         yield Fault("clock_jump", "", Level.WARNING, f"the clock was set {way} by {abs(facts.jump):.1f} s")
 
 
-def _store_refuses(facts: Facts, limits: Limits) -> Iterator[Fault]:
+def _store_refuses(facts: ServerFacts, limits: RuleLimits) -> Iterator[Fault]:
     if facts.trouble:
         yield Fault("store_refuses", "", Level.CRITICAL, f"the store cannot be written: {facts.trouble}")
 
@@ -233,7 +233,7 @@ RULES: dict[str, Rule] = {
         "INFO where it was stopped by hand",
     ),
     "takeover": Rule(
-        _takeover, MOST_SWITCHES, "switches in a day", "WARNING, CRITICAL; INFO",
+        _takeover, MAX_NORMAL_SWITCHES, "switches in a day", "WARNING, CRITICAL; INFO",
         "this node of a pair became active or stood down; more often than the limit CRITICAL; INFO where that was "
         "ordered or agreed",
     ),
@@ -273,7 +273,7 @@ def check_rules(names: Iterable[str]) -> str:
 # -- sliding-window counters -------------------------------------------------------------------------------------------
 
 
-class Recent:
+class SlidingWindow:
     """Sliding window of ``window`` ms over numbers. Numbers within one of its 60 slots are summed, so that memory is
     bounded."""
 
@@ -282,52 +282,52 @@ class Recent:
     def __init__(self, window: int) -> None:
         self._window = window
         self._slot = max(1, window // self.SLOTS)
-        self._kept: deque[tuple[int, float, int]] = deque()
+        self._buckets: deque[tuple[int, float, int]] = deque()
 
     def add(self, now: int, number: float = 1, times: int = 1) -> None:
         slot = now // self._slot
-        if self._kept and self._kept[-1][0] == slot:
-            _, before, count = self._kept.pop()
+        if self._buckets and self._buckets[-1][0] == slot:
+            _, before, count = self._buckets.pop()
             number, times = before + number, count + times
-        self._kept.append((slot, number, times))
+        self._buckets.append((slot, number, times))
         self._forget(now)
 
     def total(self, now: int) -> float:
         self._forget(now)
-        return sum(number for _, number, _ in self._kept)
+        return sum(number for _, number, _ in self._buckets)
 
     def mean(self, now: int) -> float | None:
         """Return the mean; None if the window is empty."""
         self._forget(now)
-        times = sum(times for _, _, times in self._kept)
+        times = sum(times for _, _, times in self._buckets)
         return self.total(now) / times if times else None
 
     def _forget(self, now: int) -> None:
         first = (now - self._window) // self._slot
-        while self._kept and self._kept[0][0] < first:
-            self._kept.popleft()
+        while self._buckets and self._buckets[0][0] < first:
+            self._buckets.popleft()
 
 
-class Growth:
+class CounterGrowth:
     """Growth of counters within a sliding window. A new counter counts from its first value; one that fell (a restart)
     counts from the lower value."""
 
     def __init__(self, window: int) -> None:
         self._window = window
-        self._known: dict[str, float] = {}
-        self._risen: dict[str, Recent] = {}
+        self._latest: dict[str, float] = {}
+        self._increases: dict[str, SlidingWindow] = {}
 
-    def see(self, now: int, name: str, value: float, *, since: float | None = None) -> None:
+    def observe(self, now: int, name: str, value: float, *, since: float | None = None) -> None:
         """Note the value of a counter. ``since``: its value before the first call; None: the same as ``value``."""
-        before = self._known.get(name, value if since is None else since)
-        self._known[name] = value
+        before = self._latest.get(name, value if since is None else since)
+        self._latest[name] = value
         if value > before:
-            self._risen.setdefault(name, Recent(self._window)).add(now, value - before)
+            self._increases.setdefault(name, SlidingWindow(self._window)).add(now, value - before)
 
     def of(self, now: int, name: str) -> int:
-        found = self._risen.get(name)
+        found = self._increases.get(name)
         return round(found.total(now)) if found is not None else 0
 
     def all(self, now: int) -> dict[str, int]:
         """Return the growth of each counter that rose within the window."""
-        return {name: count for name in sorted(self._risen) if (count := self.of(now, name))}
+        return {name: count for name in sorted(self._increases) if (count := self.of(now, name))}

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from yirangmq.core.alert_rules import NAMES, RULES, RuleSetting, check_rules
-from yirangmq.core.alerts import Level, Pace
+from yirangmq.core.alerts import Level, NoticePacing
 from yirangmq.core.errors import BadInput
 from yirangmq.core.validation import MAX_SECONDS, Fields, check_consumer, check_id, kind
 from yirangmq.core.webhook import Webhook, read_webhook
@@ -18,24 +18,24 @@ KINDS = ("webhook", "email", "command")
 TLS = ("starttls", "tls", "off")
 PORTS = {"starttls": 587, "tls": 465, "off": 25}
 MAILBOX = re.compile(r"[^\s@<>,;\"]{1,64}@[^\s@<>,;\"]{1,255}")
-MOST_SINKS = 50
-MOST_WORDS = 100
+MAX_SINKS = 50
+MAX_COMMAND_WORDS = 100
 LOG = "log"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class NoticeFilter:
     """Filter of the notices that a sink gets: of this level and above, and of these rules (empty: all rules)."""
 
     level: Level = Level.INFO
     rules: tuple[str, ...] = ()
 
-    def takes(self, level: Level, rule: str) -> bool:
+    def accepts(self, level: Level, rule: str) -> bool:
         return level.rank >= self.level.rank and (not self.rules or rule in self.rules)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mail:
+class EmailTarget:
     """E-mail target of a sink. ``secret``: the name of the file with the password; "" if the server does not log in."""
 
     host: str
@@ -49,7 +49,7 @@ class Mail:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
+class CommandTarget:
     """Command target of a sink: the program and its arguments, run without a shell."""
 
     words: tuple[str, ...]
@@ -59,10 +59,10 @@ class Program:
 class Sink:
     name: str
     kind: str
-    wanted: Wanted
+    notice_filter: NoticeFilter
     timeout: float
     """Timeout of one attempt, in seconds."""
-    to: Webhook | Mail | Program
+    to: Webhook | EmailTarget | CommandTarget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ class AlertSettings:
     """Seconds between two evaluations of the rules."""
     window: int = 300_000
     """Window of the rules that count events, in milliseconds."""
-    pace: Pace = field(default_factory=Pace)
+    pace: NoticePacing = field(default_factory=NoticePacing)
     rules: Mapping[str, RuleSetting] = field(default_factory=dict)
     log: Level | None = Level.INFO
     """Notices of this level and above are logged; None: none are."""
@@ -84,7 +84,7 @@ class AlertSettings:
 def read_settings(given: object, path: str = "") -> AlertSettings:
     """Parse the document of the setting ``alerts``; ``BadInput`` names the member that is wrong."""
     fields = Fields(given, path)
-    pace = Pace(
+    pace = NoticePacing(
         settle=round(fields.number("settleSec", 60, least=0, most=86_400) * 1000),
         remind=round(fields.number("remindSec", 3600, least=0, most=MAX_SECONDS) * 1000),
         most=fields.whole("mostPerHour", 30, least=1, most=10_000),
@@ -146,8 +146,8 @@ def _of_queues(given: object, path: str) -> tuple[tuple[str, float], ...]:
 
 
 def _sinks(given: object, path: str) -> tuple[Sink, ...]:
-    if not isinstance(given, list) or len(given) > MOST_SINKS:
-        raise BadInput(f"must be an array of at most {MOST_SINKS} objects, not {kind(given)}", field=path)
+    if not isinstance(given, list) or len(given) > MAX_SINKS:
+        raise BadInput(f"must be an array of at most {MAX_SINKS} objects, not {kind(given)}", field=path)
     found = tuple(_sink(one, f"{path}[{place}]") for place, one in enumerate(given))
     names = [sink.name for sink in found]
     if len({*names, LOG}) != len(names) + 1:
@@ -161,9 +161,9 @@ def _sink(given: object, path: str) -> Sink:
         raise BadInput(f"must be one of {', '.join(KINDS)}", field=fields.name("kind"))
     what = fields.choice("kind", "", KINDS)
     name = check_consumer(fields.take("name", what), fields.name("name"))
-    wanted = Wanted(level=Level(fields.choice("level", Level.INFO, tuple(Level))), rules=_names(fields))
+    notice_filter = NoticeFilter(level=Level(fields.choice("level", Level.INFO, tuple(Level))), rules=_names(fields))
     timeout = fields.number("timeoutSec", 10, least=0.05, most=600)
-    return Sink(name=name, kind=what, wanted=wanted, timeout=timeout, to=_READ[what](fields))
+    return Sink(name=name, kind=what, notice_filter=notice_filter, timeout=timeout, to=_READ[what](fields))
 
 
 def _names(fields: Fields) -> tuple[str, ...]:
@@ -183,10 +183,10 @@ def _webhook(fields: Fields) -> Webhook:
     return found
 
 
-def _mail(fields: Fields) -> Mail:
+def _mail(fields: Fields) -> EmailTarget:
     tls = fields.choice("tls", "starttls", TLS)
     user, secret = _text(fields, "user", ""), fields.take("secret", None)
-    mail = Mail(
+    mail = EmailTarget(
         host=_text(fields, "host"),
         port=fields.whole("port", PORTS[tls], least=1, most=65_535),
         tls=tls,
@@ -204,10 +204,10 @@ def _mail(fields: Fields) -> Mail:
     return mail
 
 
-def _program(fields: Fields) -> Program:
+def _program(fields: Fields) -> CommandTarget:
     words = _texts(fields.take("run", None), fields.name("run"), 1)
     fields.done()
-    return Program(words=words)
+    return CommandTarget(words=words)
 
 
 _READ: dict[str, Any] = {"webhook": _webhook, "email": _mail, "command": _program}
@@ -221,9 +221,9 @@ def _text(fields: Fields, name: str, default: str | None = None) -> str:
 
 
 def _texts(given: object, path: str, least: int) -> tuple[str, ...]:
-    is_one = isinstance(given, list) and least <= len(given) <= MOST_WORDS
+    is_one = isinstance(given, list) and least <= len(given) <= MAX_COMMAND_WORDS
     if not is_one or not all(isinstance(one, str) and one and "\0" not in one for one in given):  # type: ignore[attr-defined]
-        raise BadInput(f"must be an array of {least} to {MOST_WORDS} texts", field=path)
+        raise BadInput(f"must be an array of {least} to {MAX_COMMAND_WORDS} texts", field=path)
     return tuple(given)  # type: ignore[arg-type]
 
 

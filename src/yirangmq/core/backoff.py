@@ -4,7 +4,7 @@ Pure: ``chance`` is a random number from 0 to 1. Delays have the unit of ``first
 
 from dataclasses import dataclass
 
-MOST_STEPS = 40
+MAX_STEPS = 40
 """Failures after which the delay grows no further: 2**40 is above every limit, and far from an overflow."""
 
 
@@ -26,5 +26,5 @@ class Backoff:
 
 def backoff_delay(first: float, limit: float, factor: float, jitter: float, failures: int, chance: float) -> float:
     """Compute ``Backoff.delay`` from plain numbers (of a queue's policy), without an object per call."""
-    grown: float = first * factor ** (failures - 1 if failures <= MOST_STEPS else MOST_STEPS)
+    grown: float = first * factor ** (failures - 1 if failures <= MAX_STEPS else MAX_STEPS)
     return (grown if grown < limit else limit) * (1 + jitter * (2 * chance - 1))

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 from yirangmq.core import validation
 from yirangmq.core.errors import BadInput
 from yirangmq.core.topic_filter import Filter, make_filter
-from yirangmq.core.topics import MOST_SEQUENCE, Start
+from yirangmq.core.topics import MAX_SEQUENCE, Start
 from yirangmq.core.validation import Fields, kind
 
-DEFINED = "bridge/"
-REACHED = "bridge-cursor/"
+DEFINITION_PREFIX = "bridge/"
+CURSOR_PREFIX = "bridge-cursor/"
 """Prefixes of the notes of bridges: definitions, and cursors."""
-MOST_GROUP = 255
+MAX_GROUP_CHARS = 255
 """Maximum length of a group id, in characters."""
 
 
@@ -52,7 +52,7 @@ class Bridge(NamedTuple):
         return self == other._replace(is_paused=self.is_paused, changed_at=self.changed_at)
 
 
-class Reached(NamedTuple):
+class BridgeCursor(NamedTuple):
     """Cursor of a bridge: all matching records up to ``sequence`` of this epoch are in the queue."""
 
     epoch: str
@@ -86,7 +86,7 @@ def read_new(given: object, path: str = "") -> NewBridge:
 
 def read_start(fields: Fields, default: Start = Start.NEW) -> tuple[Start, int]:
     start = Start(fields.choice("start", default, tuple(Start)))
-    at = fields.whole("at", 0, least=0, most=MOST_SEQUENCE)
+    at = fields.whole("at", 0, least=0, most=MAX_SEQUENCE)
     if (start in (Start.SEQUENCE, Start.TIME)) != bool(at):
         raise BadInput("goes with start sequence or time, and they need it", field=fields.name("at"))
     return start, at
@@ -114,7 +114,7 @@ def as_document(bridge: Bridge) -> dict[str, Any]:
     return {**bridge._asdict(), "topics": list(bridge.topics)}
 
 
-def of_document(given: dict[str, Any]) -> Bridge:
+def from_document(given: dict[str, Any]) -> Bridge:
     return Bridge(**{**given, "topics": tuple(given["topics"])})
 
 
@@ -128,4 +128,4 @@ def group_of(key: str | None) -> str | None:
     """Return the group id of a key; a key that is too long for a group id is replaced by its hash."""
     if not key:
         return None
-    return key if len(key) <= MOST_GROUP else f"blake2b:{blake2b(key.encode(), digest_size=32).hexdigest()}"
+    return key if len(key) <= MAX_GROUP_CHARS else f"blake2b:{blake2b(key.encode(), digest_size=32).hexdigest()}"

@@ -15,8 +15,8 @@ from yirangmq.core.errors import BadInput
 
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
-LONGEST_MONTH = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
-MOST_DAYS = 9 * 366
+MAX_DAYS_OF_MONTH = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+MAX_DAYS_AHEAD = 9 * 366
 """Days that the search looks ahead: February 29 may be eight years away, and no other date is further."""
 DAY = timedelta(days=1)
 SKIPPED_FOR = 86_400
@@ -42,7 +42,7 @@ FIELDS = (
 
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """Parsed cron line. ``either``: day of month or day of week must match, not both."""
+    """Parsed cron line. ``matches_either_day``: day of month or day of week must match, not both."""
 
     text: str
     minutes: tuple[int, ...]
@@ -50,7 +50,7 @@ class Cron:
     days: frozenset[int]
     months: frozenset[int]
     weekdays: frozenset[int]
-    either: bool
+    matches_either_day: bool
 
     @property
     def is_hourly(self) -> bool:
@@ -60,7 +60,7 @@ class Cron:
         if day.month not in self.months:
             return False
         by_date, by_weekday = day.day in self.days, day.isoweekday() % 7 in self.weekdays
-        return by_date or by_weekday if self.either else by_date and by_weekday
+        return by_date or by_weekday if self.matches_either_day else by_date and by_weekday
 
 
 # -- parser -----------------------------------------------------------------------------------------------------------
@@ -75,8 +75,8 @@ def read_cron(text: object) -> Cron:
     minutes, hours, days, months, weekdays = (
         _read_field(part, field) for part, field in zip(parts, FIELDS, strict=True)
     )
-    either = not parts[2].startswith("*") and not parts[4].startswith("*")
-    if not either and not any(min(days) <= LONGEST_MONTH[month - 1] for month in months):
+    matches_either_day = not parts[2].startswith("*") and not parts[4].startswith("*")
+    if not matches_either_day and not any(min(days) <= MAX_DAYS_OF_MONTH[month - 1] for month in months):
         raise BadInput(f"{text!r} never comes: no such month has that day")
     return Cron(
         text,
@@ -85,7 +85,7 @@ def read_cron(text: object) -> Cron:
         frozenset(days),
         frozenset(months),
         frozenset(day % 7 for day in weekdays),
-        either,
+        matches_either_day,
     )
 
 
@@ -131,12 +131,12 @@ def _digits(text: str) -> int:
 def next_fire(cron: Cron, after_ms: int, zone: tzinfo) -> int:
     """Return the first instant after ``after_ms`` at which the line fires, in milliseconds."""
     now = datetime.fromtimestamp(after_ms / 1000, zone)
-    candidate = _next_on_the_wall(cron, now.replace(tzinfo=None))
+    candidate = _next_local_time(cron, now.replace(tzinfo=None))
     instant = candidate.replace(tzinfo=zone)
     before = datetime.fromtimestamp(after_ms / 1000 - SKIPPED_FOR, zone)
     if before.utcoffset() == now.utcoffset() == instant.utcoffset() and _exists(instant):
         return _ms(instant)
-    return _next_around_a_change(cron, after_ms, now.date(), zone)
+    return _next_around_clock_change(cron, after_ms, now.date(), zone)
 
 
 def fires(cron: Cron, since_ms: int, until_ms: int, zone: tzinfo) -> list[int]:
@@ -149,10 +149,10 @@ def fires(cron: Cron, since_ms: int, until_ms: int, zone: tzinfo) -> list[int]:
     return found
 
 
-def _next_on_the_wall(cron: Cron, now: datetime) -> datetime:
+def _next_local_time(cron: Cron, now: datetime) -> datetime:
     """Return the next local minute that matches, ignoring clock changes."""
     day, hour, minute = now.date(), now.hour, now.minute + 1
-    for _ in range(MOST_DAYS):
+    for _ in range(MAX_DAYS_AHEAD):
         if cron.matches_day(day):
             for at in cron.hours[bisect_left(cron.hours, hour) :]:
                 place = bisect_left(cron.minutes, minute) if at == hour else 0
@@ -162,10 +162,10 @@ def _next_on_the_wall(cron: Cron, now: datetime) -> datetime:
     raise BadInput(f"{cron.text!r} never comes")
 
 
-def _next_around_a_change(cron: Cron, after_ms: int, day: date, zone: tzinfo) -> int:
+def _next_around_clock_change(cron: Cron, after_ms: int, day: date, zone: tzinfo) -> int:
     """Return the next firing time if the clocks change before it: compute all instants of a day and order them."""
     day -= DAY
-    for _ in range(MOST_DAYS):
+    for _ in range(MAX_DAYS_AHEAD):
         if cron.matches_day(day):
             later = [instant for instant in _instants(cron, day, zone) if instant > after_ms]
             if later:

@@ -19,9 +19,9 @@ from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, BadPolicy
 from yirangmq.core.validation import Fields, kind
 
-MOST_WEIGHT = 1_000
-MOST_WEIGHTS = 1_000
-LONGEST_KEY = 200
+MAX_WEIGHT = 1_000
+MAX_WEIGHT_ENTRIES = 1_000
+MAX_KEY_CHARS = 200
 GRACE_SEC = 60
 """Default grace time in seconds: a consumer that stopped waiting stays a member of its queue's group for this long."""
 
@@ -88,22 +88,22 @@ def read_dispatch(given: object, queue: str) -> Dispatch | None:
 
 
 def _read_weights(given: object, field: str) -> Mapping[str, int]:
-    if not isinstance(given, Mapping) or len(given) > MOST_WEIGHTS:
-        raise BadPolicy(f"must be an object of at most {MOST_WEIGHTS} consumers, not {kind(given)}", field=field)
+    if not isinstance(given, Mapping) or len(given) > MAX_WEIGHT_ENTRIES:
+        raise BadPolicy(f"must be an object of at most {MAX_WEIGHT_ENTRIES} consumers, not {kind(given)}", field=field)
     for name, weight in given.items():
         where = f"{field}.{str(name)[:60]}"
-        if not isinstance(name, str) or not 0 < len(name) <= LONGEST_KEY:
-            raise BadPolicy(f"must be the name of a consumer, or a pattern of at most {LONGEST_KEY}", field=where)
-        if isinstance(weight, bool) or not isinstance(weight, int) or not 0 <= weight <= MOST_WEIGHT:
-            raise BadPolicy(f"must be a whole number from 0 to {MOST_WEIGHT}, not {weight!r}", field=where)
+        if not isinstance(name, str) or not 0 < len(name) <= MAX_KEY_CHARS:
+            raise BadPolicy(f"must be the name of a consumer, or a pattern of at most {MAX_KEY_CHARS}", field=where)
+        if isinstance(weight, bool) or not isinstance(weight, int) or not 0 <= weight <= MAX_WEIGHT:
+            raise BadPolicy(f"must be a whole number from 0 to {MAX_WEIGHT}, not {weight!r}", field=where)
     return dict(given)
 
 
 def _read_key(given: object, field: str) -> str:
     if given is None:
         return ""
-    if not isinstance(given, str) or not 0 < len(given) <= LONGEST_KEY:
-        raise BadPolicy(f"must be the name of an attribute, of at most {LONGEST_KEY} characters", field=field)
+    if not isinstance(given, str) or not 0 < len(given) <= MAX_KEY_CHARS:
+        raise BadPolicy(f"must be the name of an attribute, of at most {MAX_KEY_CHARS} characters", field=field)
     return given
 
 
@@ -137,29 +137,29 @@ def show_dispatch(dispatch: Dispatch | None) -> dict[str, Any] | None:
 
 
 class Candidate(NamedTuple):
-    """Candidate consumer of a strategy. ``place`` distinguishes candidates with the same name. ``room``: messages that
-    it can take; ``in_flight``: messages that it has."""
+    """Candidate consumer of a strategy. ``place`` distinguishes candidates with the same name. ``capacity``: messages
+    that it can take; ``in_flight``: messages that it has."""
 
     name: str
     place: int
-    room: int
+    capacity: int
     in_flight: int = 0
     weight: int = 1
 
 
 class Memory(NamedTuple):
-    """State of a strategy between two assignments. ``latest``: the candidate that got the last message; ``lot``: the
-    state of the random number generator; ``owed``: the weight credit of each candidate."""
+    """State of a strategy between two assignments. ``latest``: the candidate that got the last message;
+    ``random_state``: the state of the random number generator; ``credit``: the weight credit of each candidate."""
 
     latest: tuple[str, int] = ("", 0)
-    lot: int = 0
-    owed: Mapping[tuple[str, int], int] = {}
+    random_state: int = 0
+    credit: Mapping[tuple[str, int], int] = {}
 
 
 class Assignment(NamedTuple):
     """Result of a strategy: for each message the index of its candidate (None: it stays ready), and the new state."""
 
-    takers: list[int | None]
+    assigned: list[int | None]
     memory: Memory
 
 
@@ -168,130 +168,130 @@ Assign = Callable[[Sequence[Candidate], Keys, Memory], Assignment]
 
 
 def first_available(candidates: Sequence[Candidate], keys: Keys, memory: Memory) -> Assignment:
-    """Fill the candidates in the order given, each up to its ``room``."""
-    order = [n for n, one in enumerate(candidates) for _ in range(one.room)]
+    """Fill the candidates in the order given, each up to its ``capacity``."""
+    order = [n for n, one in enumerate(candidates) for _ in range(one.capacity)]
     return Assignment(_padded(order, len(keys)), memory)
 
 
 def round_robin(candidates: Sequence[Candidate], keys: Keys, memory: Memory) -> Assignment:
     """Assign messages in turn, in order of name, starting after the candidate that was last."""
     ring = sorted(range(len(candidates)), key=lambda n: candidates[n][:2])
-    rooms = [one.room for one in candidates]
+    capacities = [one.capacity for one in candidates]
     latest = memory.latest
-    takers: list[int | None] = []
+    assigned: list[int | None] = []
     start = next((at for at, n in enumerate(ring) if candidates[n][:2] > latest), 0)
     ring = ring[start:] + ring[:start]
-    while len(takers) < len(keys) and ring:
-        turn = [n for n in ring if rooms[n] > 0]
-        for n in turn[: len(keys) - len(takers)]:
-            rooms[n] -= 1
-            takers.append(n)
+    while len(assigned) < len(keys) and ring:
+        turn = [n for n in ring if capacities[n] > 0]
+        for n in turn[: len(keys) - len(assigned)]:
+            capacities[n] -= 1
+            assigned.append(n)
             latest = candidates[n][:2]
         if not turn:
             break
-    return Assignment(_padded(takers, len(keys)), memory._replace(latest=latest))
+    return Assignment(_padded(assigned, len(keys)), memory._replace(latest=latest))
 
 
-def by_lot(candidates: Sequence[Candidate], keys: Keys, memory: Memory) -> Assignment:
-    rooms = [one.room for one in candidates]
-    able = [n for n, room in enumerate(rooms) if room > 0]
-    lot = memory.lot
-    takers: list[int | None] = []
+def random_choice(candidates: Sequence[Candidate], keys: Keys, memory: Memory) -> Assignment:
+    capacities = [one.capacity for one in candidates]
+    able = [n for n, capacity in enumerate(capacities) if capacity > 0]
+    random_state = memory.random_state
+    assigned: list[int | None] = []
     for _ in keys:
         if not able:
             break
-        lot, drawn = draw(lot)
+        random_state, drawn = next_random(random_state)
         n = able[drawn % len(able)]
-        takers.append(n)
-        rooms[n] -= 1
-        if not rooms[n]:
+        assigned.append(n)
+        capacities[n] -= 1
+        if not capacities[n]:
             able.remove(n)
-    return Assignment(_padded(takers, len(keys)), memory._replace(lot=lot))
+    return Assignment(_padded(assigned, len(keys)), memory._replace(random_state=random_state))
 
 
-def weighted(candidates: Sequence[Candidate], keys: Keys, memory: Memory) -> Assignment:
+def weighted_round_robin(candidates: Sequence[Candidate], keys: Keys, memory: Memory) -> Assignment:
     """Smooth weighted round robin: each candidate is credited its weight per turn, and the one with the highest credit
-    gets the message. Candidates of weight 0 are a reserve, used if no other has ``room``."""
-    rooms = [one.room for one in candidates]
-    owed = {one[:2]: memory.owed.get(one[:2], 0) for one in candidates}
-    takers: list[int | None] = []
+    gets the message. Candidates of weight 0 are a reserve, used if no other has ``capacity``."""
+    capacities = [one.capacity for one in candidates]
+    credit = {one[:2]: memory.credit.get(one[:2], 0) for one in candidates}
+    assigned: list[int | None] = []
     for _ in keys:
-        able = [n for n, room in enumerate(rooms) if room > 0]
+        able = [n for n, capacity in enumerate(capacities) if capacity > 0]
         paid = [n for n in able if candidates[n].weight > 0]
         if not able:
             break
-        n = _most_owed(candidates, paid, owed) if paid else able[0]
-        rooms[n] -= 1
-        takers.append(n)
-    return Assignment(_padded(takers, len(keys)), memory._replace(owed=owed))
+        n = _most_credit(candidates, paid, credit) if paid else able[0]
+        capacities[n] -= 1
+        assigned.append(n)
+    return Assignment(_padded(assigned, len(keys)), memory._replace(credit=credit))
 
 
-def _most_owed(candidates: Sequence[Candidate], able: Sequence[int], owed: dict[tuple[str, int], int]) -> int:
+def _most_credit(candidates: Sequence[Candidate], able: Sequence[int], credit: dict[tuple[str, int], int]) -> int:
     for n in able:
-        owed[candidates[n][:2]] += candidates[n].weight
-    best = max(able, key=lambda n: owed[candidates[n][:2]])
-    owed[candidates[best][:2]] -= sum(candidates[n].weight for n in able)
+        credit[candidates[n][:2]] += candidates[n].weight
+    best = max(able, key=lambda n: credit[candidates[n][:2]])
+    credit[candidates[best][:2]] -= sum(candidates[n].weight for n in able)
     return best
 
 
 def least_loaded(candidates: Sequence[Candidate], keys: Keys, memory: Memory) -> Assignment:
     """Assign each message to the candidate with the fewest in flight. Candidates of one name share their count."""
-    rooms = [one.room for one in candidates]
+    capacities = [one.capacity for one in candidates]
     loads = {one.name: one.in_flight for one in candidates}
     given = [0] * len(candidates)
-    takers: list[int | None] = []
+    assigned: list[int | None] = []
     for _ in keys:
-        able = [n for n, room in enumerate(rooms) if room > 0]
+        able = [n for n, capacity in enumerate(capacities) if capacity > 0]
         if not able:
             break
         n = min(able, key=lambda n: (loads[candidates[n].name], given[n]))
         loads[candidates[n].name] += 1
         given[n] += 1
-        rooms[n] -= 1
-        takers.append(n)
-    return Assignment(_padded(takers, len(keys)), memory)
+        capacities[n] -= 1
+        assigned.append(n)
+    return Assignment(_padded(assigned, len(keys)), memory)
 
 
 def by_key(candidates: Sequence[Candidate], keys: Keys, memory: Memory) -> Assignment:
-    """Assign each message to the owner of its key. The owner is chosen among all names, with ``room`` or without: if it
-    has none, the message stays ready. Messages without a key are assigned by ``round_robin``."""
-    everyone = tuple(sorted({one.name for one in candidates}))
-    rooms = [one.room for one in candidates]
-    takers: list[int | None] = []
+    """Assign each message to the owner of its key. The owner is chosen among all names, with ``capacity`` or without:
+    if it has none, the message stays ready. Messages without a key are assigned by ``round_robin``."""
+    members = tuple(sorted({one.name for one in candidates}))
+    capacities = [one.capacity for one in candidates]
+    assigned: list[int | None] = []
     for key in keys:
-        if not key or not everyone:
-            takers.append(None)
+        if not key or not members:
+            assigned.append(None)
             continue
-        chosen = owner(key, everyone)
-        taker = next((n for n, one in enumerate(candidates) if one.name == chosen and rooms[n] > 0), None)
-        if taker is not None:
-            rooms[taker] -= 1
-        takers.append(taker)
+        chosen = owner(key, members)
+        chosen_index = next((n for n, one in enumerate(candidates) if one.name == chosen and capacities[n] > 0), None)
+        if chosen_index is not None:
+            capacities[chosen_index] -= 1
+        assigned.append(chosen_index)
     free = [place for place, key in enumerate(keys) if not key]
-    left = [one._replace(room=rooms[n]) for n, one in enumerate(candidates)]
+    left = [one._replace(capacity=capacities[n]) for n, one in enumerate(candidates)]
     turns, memory = round_robin(left, [""] * len(free), memory)
-    for place, taker in zip(free, turns, strict=True):
-        takers[place] = taker
-    return Assignment(takers, memory)
+    for place, chosen_index in zip(free, turns, strict=True):
+        assigned[place] = chosen_index
+    return Assignment(assigned, memory)
 
 
 STRATEGIES: dict[Strategy, Assign] = {
     Strategy.FIRST_AVAILABLE: first_available,
     Strategy.ROUND_ROBIN: round_robin,
-    Strategy.RANDOM: by_lot,
-    Strategy.PRIORITY: weighted,
+    Strategy.RANDOM: random_choice,
+    Strategy.PRIORITY: weighted_round_robin,
     Strategy.LOAD_BALANCE: least_loaded,
     Strategy.KEY_HASH: by_key,
 }
 """Strategies that assign messages to candidates. ``ordered`` selects the message and ``broadcast`` makes copies: see
 below."""
-SHARING = frozenset(STRATEGIES) - {Strategy.FIRST_AVAILABLE}
+JOINT_STRATEGIES = frozenset(STRATEGIES) - {Strategy.FIRST_AVAILABLE}
 """Strategies that need all waiting consumers in one assignment."""
 BY_NAME = frozenset({Strategy.BROADCAST, Strategy.KEY_HASH})
 """Strategies that restrict a message to the consumers of one name."""
 
 
-def may_begin(in_hand: int, waiting_again: int) -> bool:
+def may_lease_next(in_hand: int, waiting_again: int) -> bool:
     """Return True if ``ordered`` may lease the next message: none is leased, and none waits for a retry."""
     return in_hand == 0 and waiting_again == 0
 
@@ -312,92 +312,92 @@ def is_copy(id: str, target: int) -> bool:
 # -- helpers ----------------------------------------------------------------------------------------------------------
 
 
-def _padded(takers: Sequence[int | None], count: int) -> list[int | None]:
-    return [*takers[:count], *[None] * (count - len(takers))]
+def _padded(assigned: Sequence[int | None], count: int) -> list[int | None]:
+    return [*assigned[:count], *[None] * (count - len(assigned))]
 
 
-def draw(lot: int) -> tuple[int, int]:
+def next_random(random_state: int) -> tuple[int, int]:
     """Return the next state of the generator and a random number of 64 bits (splitmix64)."""
-    lot = (lot + 0x9E3779B97F4A7C15) % 2**64
-    mixed = lot
+    random_state = (random_state + 0x9E3779B97F4A7C15) % 2**64
+    mixed = random_state
     mixed = (mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
     mixed = (mixed ^ (mixed >> 27)) * 0x94D049BB133111EB % 2**64
-    return lot, mixed ^ (mixed >> 31)
+    return random_state, mixed ^ (mixed >> 31)
 
 
 @lru_cache(maxsize=8192)
-def owner(key: str, everyone: tuple[str, ...]) -> str:
+def owner(key: str, members: tuple[str, ...]) -> str:
     """Return the owner of a key by rendezvous hashing: the name with the largest hash together with the key. If a name
     is removed, only its keys move."""
-    return max(everyone, key=lambda name: blake2b(f"{name}\0{key}".encode(), digest_size=8).digest())
+    return max(members, key=lambda name: blake2b(f"{name}\0{key}".encode(), digest_size=8).digest())
 
 
 # -- group membership --------------------------------------------------------------------------------------------------
 
-MOST_SEEN = 1_000
+MAX_ABSENT = 1_000
 """Maximum number of absent names that are remembered; beyond it the longest absent one is removed."""
 
 
-class Attendance(NamedTuple):
+class GroupMembership(NamedTuple):
     """Membership of a queue's group.
 
     ``registered``: names registered by an operator or by the consumer, with the instant; they stay until they are
-    deregistered. ``here``: names that wait for messages now, and whether each polls (a new request per batch).
-    ``seen``: names that do not wait now, with the instant at which they last did."""
+    deregistered. ``waiting``: names that wait for messages now, and whether each polls (a new request per batch).
+    ``absent``: names that do not wait now, with the instant at which they last did."""
 
     registered: Mapping[str, int] = {}
-    here: Mapping[str, bool] = {}
-    seen: Mapping[str, int] = {}
+    waiting: Mapping[str, bool] = {}
+    absent: Mapping[str, int] = {}
 
-    def everyone(self, now: int, grace_ms: int) -> list[str]:
-        late = [name for name, at in self.seen.items() if now - at <= grace_ms]
-        return sorted({*self.registered, *self.here, *late})
-
-
-def looked(before: Attendance, here: Mapping[str, bool], now: int, *, keeps_all: bool) -> Attendance:
-    """Return the membership after ``here`` are the names that wait now. A poller that stopped waiting may return, so it
-    stays in ``seen``. A consumer that ended its connection is removed, unless ``keeps_all``."""
-    seen = {name: at for name, at in before.seen.items() if name not in here}
-    for name, is_poll in before.here.items():
-        if name not in here and (is_poll or keeps_all):
-            seen[name] = now
-    return before._replace(here=dict(here), seen=_bounded(seen))
+    def members(self, now: int, grace_ms: int) -> list[str]:
+        late = [name for name, at in self.absent.items() if now - at <= grace_ms]
+        return sorted({*self.registered, *self.waiting, *late})
 
 
-def asked(before: Attendance, name: str, now: int) -> Attendance:
+def with_waiting(before: GroupMembership, waiting: Mapping[str, bool], now: int, *, keeps_all: bool) -> GroupMembership:
+    """Return the membership after ``waiting`` are the names that wait now. A poller that stopped waiting may return, so
+    it stays in ``absent``. A consumer that ended its connection is removed, unless ``keeps_all``."""
+    absent = {name: at for name, at in before.absent.items() if name not in waiting}
+    for name, is_poll in before.waiting.items():
+        if name not in waiting and (is_poll or keeps_all):
+            absent[name] = now
+    return before._replace(waiting=dict(waiting), absent=_bounded(absent))
+
+
+def with_lease_request(before: GroupMembership, name: str, now: int) -> GroupMembership:
     """Return the membership after a consumer leased messages without waiting for them."""
-    if name in before.here:
+    if name in before.waiting:
         return before
-    return before._replace(seen=_bounded({**before.seen, name: now}))
+    return before._replace(absent=_bounded({**before.absent, name: now}))
 
 
-def forgotten(before: Attendance, now: int, grace_ms: int) -> Attendance:
+def without_expired(before: GroupMembership, now: int, grace_ms: int) -> GroupMembership:
     """Return the membership without names that have been absent for longer than the grace time."""
-    if all(now - at <= grace_ms for at in before.seen.values()):
+    if all(now - at <= grace_ms for at in before.absent.values()):
         return before
-    return before._replace(seen={name: at for name, at in before.seen.items() if now - at <= grace_ms})
+    return before._replace(absent={name: at for name, at in before.absent.items() if now - at <= grace_ms})
 
 
-def registered(before: Attendance, name: str, now: int) -> Attendance:
+def registered(before: GroupMembership, name: str, now: int) -> GroupMembership:
     return before if name in before.registered else before._replace(registered={**before.registered, name: now})
 
 
-def deregistered(before: Attendance, name: str) -> Attendance:
+def deregistered(before: GroupMembership, name: str) -> GroupMembership:
     """Return the membership without this registration. A consumer that waits now stays a member until it stops."""
-    return before._replace(registered=_without(before.registered, name), seen=_without(before.seen, name))
+    return before._replace(registered=_without(before.registered, name), absent=_without(before.absent, name))
 
 
-def next_change(attendance: Attendance, grace_ms: int) -> int | None:
+def next_change(membership: GroupMembership, grace_ms: int) -> int | None:
     """Return the instant at which the next grace time ends; None if no member is absent."""
-    return min((at + grace_ms + 1 for at in attendance.seen.values()), default=None)
+    return min((at + grace_ms + 1 for at in membership.absent.values()), default=None)
 
 
 def _without(names: Mapping[str, int], name: str) -> dict[str, int]:
     return {one: at for one, at in names.items() if one != name}
 
 
-def _bounded(seen: dict[str, int]) -> dict[str, int]:
-    if len(seen) <= MOST_SEEN:
-        return seen
-    latest: Iterable[tuple[str, int]] = sorted(seen.items(), key=lambda item: item[1])[-MOST_SEEN:]
+def _bounded(absent: dict[str, int]) -> dict[str, int]:
+    if len(absent) <= MAX_ABSENT:
+        return absent
+    latest: Iterable[tuple[str, int]] = sorted(absent.items(), key=lambda item: item[1])[-MAX_ABSENT:]
     return dict(latest)

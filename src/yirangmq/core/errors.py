@@ -34,7 +34,7 @@ class TooLarge(BadInput):
     code = "too_large"
 
 
-class PackedBody(BadInput):
+class CompressedBody(BadInput):
     """The body of a request is compressed (gzip), and only plain bodies are accepted."""
 
     code = "packed_body"
@@ -111,7 +111,7 @@ class NotAllowed(QueueError):
     code = "not_allowed"
 
 
-class Stranger(NotAllowed):
+class UnknownClient(NotAllowed):
     """The client is unknown: neither its token nor its address matches a grant."""
 
 
@@ -176,7 +176,7 @@ class TimedOut(Unavailable):
     code = "timed_out"
 
 
-def _told_seconds(error: QueueError) -> float | None:
+def _parse_retry_seconds(error: QueueError) -> float | None:
     found = re.search(r"try again in ([0-9.]+) s", str(error))
     return float(found[1]) if found else None
 
@@ -190,7 +190,7 @@ class QuotaExceeded(QueueError):
     def retry_after(self) -> float | None:
         """Seconds after which a retry may succeed; None: it never will. Parsed from the text, which every protocol
         passes."""
-        return _told_seconds(self)
+        return _parse_retry_seconds(self)
 
 
 class StoreError(QueueError):
@@ -229,7 +229,7 @@ class StoreBusy(StoreError):
     @property
     def retry_after(self) -> float:
         """Seconds after which to retry. Parsed from the text, which every protocol passes; 1 s if it says nothing."""
-        return _told_seconds(self) or 1.0
+        return _parse_retry_seconds(self) or 1.0
 
 
 class MissingExtra(QueueError):

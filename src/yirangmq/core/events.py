@@ -11,19 +11,19 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, ClassVar, NamedTuple
 
-from yirangmq.core.message import Failure, Message, Reason
+from yirangmq.core.message import Message, MessageFailure, Reason
 from yirangmq.core.states import State
 
 # -- delivery records --------------------------------------------------------------------------------------------------
 
-IN_HAND = (State.LEASED, State.CLAIMED)
+IN_FLIGHT_STATES = (State.LEASED, State.CLAIMED)
 RELEASED = "released"
 """Reason of a delivery that was released unprocessed: its consumer disconnected, or never received it."""
 DROPPED = "dropped"
 """Reason of a delivery with a message that an operator dropped meanwhile."""
 
 
-class Status(StrEnum):
+class DeliveryStatus(StrEnum):
     DELIVERING = "DELIVERING"
     """Leased by a consumer."""
     DELIVERED = "DELIVERED"
@@ -46,7 +46,7 @@ class DeliveryRecord(NamedTuple):
     fence: int
     consumer: str
     attempt: int
-    status: Status
+    status: DeliveryStatus
     begun_at: int
     ended_at: int = 0
     reason: str = ""
@@ -59,30 +59,34 @@ class DeliveryRecord(NamedTuple):
         return self.became not in (State.LEASED, State.READY, State.DELAYED, State.HELD, State.CLAIMED)
 
 
-def begun(card: Message) -> DeliveryRecord:
-    """Return the record of a delivery that starts. ``card``: the message after it was leased."""
-    seq, queue, id, state, _, _, attempt, fence, _, _, changed_at, consumer, *_ = card
-    return DeliveryRecord(queue, id, seq, fence, consumer, attempt, Status.DELIVERING, changed_at, became=state.value)
+def delivery_started(row: Message) -> DeliveryRecord:
+    """Return the record of a delivery that starts. ``row``: the message after it was leased."""
+    seq, queue, id, state, _, _, attempt, fence, _, _, changed_at, consumer, *_ = row
+    return DeliveryRecord(
+        queue, id, seq, fence, consumer, attempt, DeliveryStatus.DELIVERING, changed_at, became=state.value
+    )
 
 
-def ended(record: DeliveryRecord, after: Message, failure: Failure | None, now: int) -> DeliveryRecord:
+def ended(record: DeliveryRecord, after: Message, failure: MessageFailure | None, now: int) -> DeliveryRecord:
     """Return the record after the message left the states leased and claimed."""
-    status, reason, text = _judged(record, after, failure)
+    status, reason, text = _delivery_result(record, after, failure)
     return record._replace(status=status, ended_at=now, reason=reason, text=text, became=after.state.value)
 
 
-def _judged(record: DeliveryRecord, after: Message, failure: Failure | None) -> tuple[Status, str, str]:
+def _delivery_result(
+    record: DeliveryRecord, after: Message, failure: MessageFailure | None
+) -> tuple[DeliveryStatus, str, str]:
     if after.state is State.DONE:
-        return Status.DELIVERED, "", ""
+        return DeliveryStatus.DELIVERED, "", ""
     if failure is None:
-        return Status.FAILED, DROPPED if after.state is State.DROPPED else RELEASED, ""
+        return DeliveryStatus.FAILED, DROPPED if after.state is State.DROPPED else RELEASED, ""
     said_by_holder = failure.reason_code != Reason.TIMEOUT or bool(after.consumer)
-    status = Status.FAILED if said_by_holder else Status.TIMEOUT
+    status = DeliveryStatus.FAILED if said_by_holder else DeliveryStatus.TIMEOUT
     return status, str(failure.reason_code), failure.reason_message
 
 
-def leaves_hand(before: Message, after: Message) -> bool:
-    return before.state in IN_HAND and after.state not in IN_HAND
+def ends_delivery(before: Message, after: Message) -> bool:
+    return before.state in IN_FLIGHT_STATES and after.state not in IN_FLIGHT_STATES
 
 
 def show(record: DeliveryRecord) -> dict[str, Any]:
@@ -106,7 +110,7 @@ def show(record: DeliveryRecord) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class MessagesPublished:
     """Messages were published to a queue; duplicates do not count. ``bytes`` counts the payloads."""
 
     queue: str
@@ -115,7 +119,7 @@ class Published:
 
 
 @dataclass(frozen=True, slots=True)
-class Leased:
+class MessagesLeased:
     """Messages were leased. ``waited_ms``: for each, the time it was ready before that, in ms."""
 
     queue: str
@@ -124,7 +128,7 @@ class Leased:
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class LeasesSettled:
     """Leases were settled by their holders: ``ack``, ``nack``, ``release`` or ``extend``. ``worked_ms``: for each, the
     time it was held, in ms; empty for ``extend``. ``reason``: the reason of a nack."""
 
@@ -136,7 +140,7 @@ class Settled:
 
 
 @dataclass(frozen=True, slots=True)
-class Lapsed:
+class LeasesExpired:
     """Leases expired without a settlement."""
 
     queue: str
@@ -144,7 +148,7 @@ class Lapsed:
 
 
 @dataclass(frozen=True, slots=True)
-class Died:
+class MessagesDied:
     """Messages failed finally: they are dead letters now, or parked if the queue has no dead-letter queue."""
 
     queue: str
@@ -153,7 +157,7 @@ class Died:
 
 
 @dataclass(frozen=True, slots=True)
-class Dropped:
+class MessagesDropped:
     """Messages were dropped. ``why``: ``asked``, ``expired``, ``retention``, ``quota``, or ``given_up`` (no dead
     letters)."""
 
@@ -163,7 +167,7 @@ class Dropped:
 
 
 @dataclass(frozen=True, slots=True)
-class Redriven:
+class MessagesRedriven:
     """Dead letters were redriven: they are ready again."""
 
     queue: str
@@ -171,7 +175,7 @@ class Redriven:
 
 
 @dataclass(frozen=True, slots=True)
-class Parked:
+class MessagesParked:
     """Messages were parked by an operator."""
 
     queue: str
@@ -179,7 +183,7 @@ class Parked:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class MessagesRefused:
     """Messages were refused. ``code``: the code of the error that their producer got."""
 
     queue: str
@@ -188,7 +192,7 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
-class Steered:
+class QueueChanged:
     """An operator changed a queue. ``what``: ``policy``, ``pause``, ``resume``, ``clear`` or ``delete``."""
 
     queue: str
@@ -219,7 +223,7 @@ class ClientRefused:
 
 
 @dataclass(frozen=True, slots=True)
-class FeedMoved:
+class TopicStateChanged:
     """A publisher or subscriber of topics changed its state. ``who``: ``publisher``, or the name or number of a
     subscriber."""
 
@@ -231,7 +235,7 @@ class FeedMoved:
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
+class GroupCommitted:
     """A group commit was made: the requests and messages that shared it, and the seconds of the work and of the
     sync."""
 
@@ -242,7 +246,7 @@ class Committed:
 
 
 @dataclass(frozen=True, slots=True)
-class Traced:
+class TraceStep:
     """One step of a message that carries a trace, emitted only if traces are collected. ``step``: ``publish`` or
     ``process``; ``outcome``: ``ok``, or the reason of a failure."""
 
@@ -256,27 +260,35 @@ class Traced:
     outcome: str = "ok"
 
 
-OfQueue = (
-    Published
-    | Leased
-    | Settled
-    | Lapsed
-    | Died
-    | Dropped
-    | Redriven
-    | Parked
-    | Refused
-    | Steered
-    | FeedMoved
+QueueEvent = (
+    MessagesPublished
+    | MessagesLeased
+    | LeasesSettled
+    | LeasesExpired
+    | MessagesDied
+    | MessagesDropped
+    | MessagesRedriven
+    | MessagesParked
+    | MessagesRefused
+    | QueueChanged
+    | TopicStateChanged
     | ClientRefused
 )
-Event = OfQueue | Traced | Committed | DeliveriesEnded
+Event = QueueEvent | TraceStep | GroupCommitted | DeliveriesEnded
 
 
-_MOVES = (Published, Leased, Settled, Lapsed, Dropped, Redriven, Parked)
+_CHANGE_EVENTS = (
+    MessagesPublished,
+    MessagesLeased,
+    LeasesSettled,
+    LeasesExpired,
+    MessagesDropped,
+    MessagesRedriven,
+    MessagesParked,
+)
 
 
 def moved(events: Sequence[Event]) -> int:
     """Return the number of message changes in these events. A lease that expired and made its message a dead letter
     counts once."""
-    return sum([event.count for event in events if isinstance(event, _MOVES)])
+    return sum([event.count for event in events if isinstance(event, _CHANGE_EVENTS)])

@@ -50,11 +50,11 @@ class Witness(StrEnum):
     FREE = "free"
     """It was not renewed for the whole timeout: this node may request it."""
     THEIRS = "theirs"
-    AWAY = "away"
+    UNREACHABLE = "away"
     """It cannot be read."""
 
 
-class Verdict(StrEnum):
+class FailoverVerdict(StrEnum):
     STAY = "stay"
     PROBE = "probe"
     """Test the peer's TCP port, then decide again."""
@@ -69,7 +69,7 @@ class Verdict(StrEnum):
     STAND_DOWN = "stand-down"
 
 
-class Pace(NamedTuple):
+class FailoverTiming(NamedTuple):
     """Timing of a pair, in milliseconds. Both nodes should have the same values."""
 
     interval: int = 5000
@@ -90,7 +90,7 @@ class Pace(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Own:
+class LocalNode:
     """State of this node, an input of ``decide``."""
 
     node: str
@@ -101,9 +101,9 @@ class Own:
     switched_at: int | None = None
     """Instant of the last change of its role; None: none yet. The cooldown counts from here."""
     active_since: int = 0
-    looked_at: int = 0
+    decided_at: int = 0
     """Instant of its last decision. If that is longer ago than the timeout, the process was frozen."""
-    assured_at: int | None = None
+    confirmed_at: int | None = None
     """Latest instant at which the witness, or the peer as standby, confirmed this node alone. Used with a witness."""
     order: bool = False
     """An operator ordered this node to take over."""
@@ -131,7 +131,7 @@ class Peer:
     """An operator ordered it to take over."""
 
 
-class Step(NamedTuple):
+class EvidenceStep(NamedTuple):
     """One line of evidence of a decision: the question, and the finding."""
 
     step: str
@@ -140,25 +140,29 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    verdict: Verdict
+    verdict: FailoverVerdict
     term: int
     """Term of the decision: the new term of a takeover, claim or consent, else the highest known."""
-    steps: tuple[Step, ...]
+    steps: tuple[EvidenceStep, ...]
 
 
 # -- decision ----------------------------------------------------------------------------------------------------------
 
 
-def seconds(milliseconds: int) -> str:
+def format_seconds(milliseconds: int) -> str:
     return f"{milliseconds / 1000:.1f} s"
 
 
-def decide(pace: Pace, own: Own, peer: Peer | None, probe: Probe, witness: Witness, now: int) -> Decision:
+def decide(
+    pace: FailoverTiming, own: LocalNode, peer: Peer | None, probe: Probe, witness: Witness, now: int
+) -> Decision:
     """Decide the next action of this node. The same values give the same decision."""
     known = max(own.term, own.granted, peer.term if peer else 0)
     if own.status is not Status.RUNNING:
         return Decision(
-            Verdict.STAY, known, (Step("own status", f"{own.status}: a node that does not run decides nothing"),)
+            FailoverVerdict.STAY,
+            known,
+            (EvidenceStep("own status", f"{own.status}: a node that does not run decides nothing"),),
         )
     if own.role is Role.ACTIVE:
         return _active(pace, own, peer, witness, now, known)
@@ -168,127 +172,162 @@ def decide(pace: Pace, own: Own, peer: Peer | None, probe: Probe, witness: Witne
 # -- an active node -------------------------------------------------------------------------------------------------
 
 
-def _active(pace: Pace, own: Own, peer: Peer | None, witness: Witness, now: int, known: int) -> Decision:
-    away = now - own.looked_at
+def _active(
+    pace: FailoverTiming, own: LocalNode, peer: Peer | None, witness: Witness, now: int, known: int
+) -> Decision:
+    away = now - own.decided_at
     if away > pace.timeout:
-        why = f"this node did not run for {seconds(away)}, longer than {seconds(pace.timeout)}: the peer may be active"
-        return Decision(Verdict.STAND_DOWN, known, (Step("frozen", why),))
+        why = (
+            f"this node did not run for {format_seconds(away)}, longer than {format_seconds(pace.timeout)}: "
+            "the peer may be active"
+        )
+        return Decision(FailoverVerdict.STAND_DOWN, known, (EvidenceStep("frozen", why),))
     if peer is not None and peer.term > own.term:
         why = f"{peer.node} has term {peer.term}, ours is {own.term}: the older term stands down"
-        return Decision(Verdict.STAND_DOWN, known, (Step("term", why), *_heard(peer, now)))
-    if pace.has_witness and (own.assured_at is None or now - own.assured_at >= pace.lease):
-        why = f"neither the witness nor the peer has had us as active for {seconds(pace.lease)}"
-        return Decision(Verdict.STAND_DOWN, known, (Step("witness", f"{witness}: {why}"),))
+        return Decision(FailoverVerdict.STAND_DOWN, known, (EvidenceStep("term", why), *_heartbeat_step(peer, now)))
+    if pace.has_witness and (own.confirmed_at is None or now - own.confirmed_at >= pace.lease):
+        why = f"neither the witness nor the peer has had us as active for {format_seconds(pace.lease)}"
+        return Decision(FailoverVerdict.STAND_DOWN, known, (EvidenceStep("witness", f"{witness}: {why}"),))
     if peer is None or now - peer.at > pace.timeout:
-        return Decision(Verdict.STAY, known, (Step("peer", "silent: this node goes on"),))
+        return Decision(FailoverVerdict.STAY, known, (EvidenceStep("peer", "silent: this node goes on"),))
     if peer.role is Role.ACTIVE and peer.term == own.term:
         return _same_term(pace, own, peer, now)
     if peer.role is Role.STANDBY and peer.wish and peer.status is Status.RUNNING:
-        return Decision(Verdict.HAND_OVER, known + 1, (Step("order", f"{peer.node} was ordered to take over"),))
-    return Decision(Verdict.STAY, known, (Step("peer", f"{peer.node} is {peer.role} in term {peer.term}"),))
+        return Decision(
+            FailoverVerdict.HAND_OVER, known + 1, (EvidenceStep("order", f"{peer.node} was ordered to take over"),)
+        )
+    return Decision(
+        FailoverVerdict.STAY, known, (EvidenceStep("peer", f"{peer.node} is {peer.role} in term {peer.term}"),)
+    )
 
 
-def _same_term(pace: Pace, own: Own, peer: Peer, now: int) -> Decision:
+def _same_term(pace: FailoverTiming, own: LocalNode, peer: Peer, now: int) -> Decision:
     """Resolve two active nodes with the same term, after both took it without contact.
 
     The node that has been active for clearly longer (more than one interval) takes a higher term. If neither has, the
     node with the larger name stands down. In each case one node remains active."""
     ahead = (now - own.active_since) - peer.active
     found = (
-        f"both are active in term {own.term}; we {seconds(now - own.active_since)}, {peer.node} {seconds(peer.active)}"
+        f"both are active in term {own.term}; we {format_seconds(now - own.active_since)}, "
+        f"{peer.node} {format_seconds(peer.active)}"
     )
     if ahead > pace.interval:
         return Decision(
-            Verdict.TAKE_OVER, own.term + 1, (Step("term", f"{found}: the longer one takes a higher term"),)
+            FailoverVerdict.TAKE_OVER,
+            own.term + 1,
+            (EvidenceStep("term", f"{found}: the longer one takes a higher term"),),
         )
     if own.node > peer.node and ahead >= -pace.interval:
-        return Decision(Verdict.STAND_DOWN, own.term, (Step("term", f"{found}: the larger name stands down"),))
-    return Decision(Verdict.STAY, own.term, (Step("term", f"{found}: the other one gives way"),))
+        return Decision(
+            FailoverVerdict.STAND_DOWN, own.term, (EvidenceStep("term", f"{found}: the larger name stands down"),)
+        )
+    return Decision(FailoverVerdict.STAY, own.term, (EvidenceStep("term", f"{found}: the other one gives way"),))
 
 
 # -- a standby ------------------------------------------------------------------------------------------------------
 
 
-def _standby(pace: Pace, own: Own, peer: Peer | None, probe: Probe, witness: Witness, now: int, known: int) -> Decision:
+def _standby(
+    pace: FailoverTiming, own: LocalNode, peer: Peer | None, probe: Probe, witness: Witness, now: int, known: int
+) -> Decision:
     if peer is None:
-        return _alone(pace, own, probe, witness, now, known)
+        return _without_heartbeat(pace, own, probe, witness, now, known)
     if now - peer.at <= pace.timeout:
         return _in_contact(pace, own, peer, witness, now, known)
     return _silent(pace, own, peer, probe, witness, now, known)
 
 
-def _alone(pace: Pace, own: Own, probe: Probe, witness: Witness, now: int, known: int) -> Decision:
+def _without_heartbeat(
+    pace: FailoverTiming, own: LocalNode, probe: Probe, witness: Witness, now: int, known: int
+) -> Decision:
     """Decide for a standby that has had no heartbeat since its start."""
     since = now - own.started_at
     if since <= pace.timeout and not own.order:
         return _stay(
-            known, Step("1 heartbeats", f"none heard yet, listening for {seconds(since)} of {seconds(pace.timeout)}")
+            known,
+            EvidenceStep(
+                "1 heartbeats",
+                f"none heard yet, listening for {format_seconds(since)} of {format_seconds(pace.timeout)}",
+            ),
         )
     order = (_ordered(),) if own.order else ()
-    steps = (*order, Step("1 heartbeats", f"none heard in the {seconds(since)} since the start"))
-    return _by_test(pace, own, probe, witness, known, (*steps, Step("2 last status", "unknown: never heard")))
+    steps = (*order, EvidenceStep("1 heartbeats", f"none heard in the {format_seconds(since)} since the start"))
+    return _by_probe(pace, own, probe, witness, known, (*steps, EvidenceStep("2 last status", "unknown: never heard")))
 
 
-def _in_contact(pace: Pace, own: Own, peer: Peer, witness: Witness, now: int, known: int) -> Decision:
-    steps = _heard(peer, now)
+def _in_contact(pace: FailoverTiming, own: LocalNode, peer: Peer, witness: Witness, now: int, known: int) -> Decision:
+    steps = _heartbeat_step(peer, now)
     if peer.role is Role.ACTIVE:
         if own.order:
-            return Decision(Verdict.CLAIM, known + 1, (_ordered(), *steps))
+            return Decision(FailoverVerdict.CLAIM, known + 1, (_ordered(), *steps))
         return _stay(known, *steps)
     if peer.grant > max(own.term, own.granted) and peer.grant >= peer.term:
-        if pace.has_witness and (own.assured_at is None or now - own.assured_at >= pace.lease):
+        if pace.has_witness and (own.confirmed_at is None or now - own.confirmed_at >= pace.lease):
             return _stay(
-                known, *steps, Step("consent", f"of {peer.node} to term {peer.grant}, but not to us as we are now")
+                known,
+                *steps,
+                EvidenceStep("consent", f"of {peer.node} to term {peer.grant}, but not to us as we are now"),
             )
         found = f"{peer.node} consents to term {peer.grant}"
-        return Decision(Verdict.TAKE_OVER, peer.grant, (*_order(own), *steps, Step("consent", found)))
+        return Decision(FailoverVerdict.TAKE_OVER, peer.grant, (*_order(own), *steps, EvidenceStep("consent", found)))
     if peer.status in (Status.STOPPING, Status.STOPPED):
         if own.order:
-            return _over_a_stopped_one(pace, own, peer, witness, known, steps)
-        return _stay(known, *steps, Step("2 last status", f"{peer.status}, by hand: no takeover unless ordered"))
+            return _take_over_stopped_peer(pace, own, peer, witness, known, steps)
+        return _stay(
+            known, *steps, EvidenceStep("2 last status", f"{peer.status}, by hand: no takeover unless ordered")
+        )
     return _between_two_standbys(own, peer, now, known, steps)
 
 
-def _between_two_standbys(own: Own, peer: Peer, now: int, known: int, steps: tuple[Step, ...]) -> Decision:
+def _between_two_standbys(
+    own: LocalNode, peer: Peer, now: int, known: int, steps: tuple[EvidenceStep, ...]
+) -> Decision:
     """Decide between two standbys. The node that has run longer requests consent, and the other gives it; on a tie the
     node with the smaller name does."""
     ours, theirs = now - own.started_at, peer.running
-    found = f"ours {seconds(ours)}, of {peer.node} {seconds(theirs)}"
+    found = f"ours {format_seconds(ours)}, of {peer.node} {format_seconds(theirs)}"
     wants = own.order or (not peer.wish and (ours, peer.node) > (theirs, own.node))
     yields = peer.claim > own.term and (not wants or (own.order == peer.wish and peer.node < own.node))
     if yields:
         return Decision(
-            Verdict.GRANT, peer.claim, (*steps, Step("4 running time", f"{found}: {peer.node} may be active"))
+            FailoverVerdict.GRANT,
+            peer.claim,
+            (*steps, EvidenceStep("4 running time", f"{found}: {peer.node} may be active")),
         )
     if wants:
         return Decision(
-            Verdict.CLAIM, known + 1, (*_order(own), *steps, Step("4 running time", f"{found}: we ask for consent"))
+            FailoverVerdict.CLAIM,
+            known + 1,
+            (*_order(own), *steps, EvidenceStep("4 running time", f"{found}: we ask for consent")),
         )
-    return _stay(known, *steps, Step("4 running time", f"{found}: we wait for {peer.node}"))
+    return _stay(known, *steps, EvidenceStep("4 running time", f"{found}: we wait for {peer.node}"))
 
 
-def _over_a_stopped_one(
-    pace: Pace, own: Own, peer: Peer, witness: Witness, known: int, steps: tuple[Step, ...]
+def _take_over_stopped_peer(
+    pace: FailoverTiming, own: LocalNode, peer: Peer, witness: Witness, known: int, steps: tuple[EvidenceStep, ...]
 ) -> Decision:
     """Decide on an ordered takeover from a peer that reported a stop: take over once it is STOPPED."""
     if peer.status is Status.STOPPING:
-        return _stay(known, *steps, Step("2 last status", "STOPPING: it is still finishing its work"))
+        return _stay(known, *steps, EvidenceStep("2 last status", "STOPPING: it is still finishing its work"))
     return _with_witness(pace, witness, known, (_ordered(), *steps))
 
 
-def _silent(pace: Pace, own: Own, peer: Peer, probe: Probe, witness: Witness, now: int, known: int) -> Decision:
+def _silent(
+    pace: FailoverTiming, own: LocalNode, peer: Peer, probe: Probe, witness: Witness, now: int, known: int
+) -> Decision:
     """Decide on a takeover from a silent peer, in five steps of evidence."""
     age = now - peer.at
     missed = (
-        f"missed {age // pace.interval}: the last of {peer.node} is {seconds(age)} old, over {seconds(pace.timeout)}"
+        f"missed {age // pace.interval}: the last of {peer.node} is {format_seconds(age)} old, "
+        f"over {format_seconds(pace.timeout)}"
     )
-    steps: tuple[Step, ...] = (*_order(own), Step("1 heartbeats", missed))
-    judged = Step("2 last status", f"{peer.status}, {peer.role} in term {peer.term}")
+    steps: tuple[EvidenceStep, ...] = (*_order(own), EvidenceStep("1 heartbeats", missed))
+    judged = EvidenceStep("2 last status", f"{peer.status}, {peer.role} in term {peer.term}")
     if peer.status in (Status.STOPPING, Status.STOPPED) and not own.order:
         return _stay(known, *steps, judged._replace(found=f"{peer.status}, by hand: no takeover unless ordered"))
     if peer.status is Status.STARTING and age <= 2 * pace.timeout and not own.order:
         return _stay(
-            known, *steps, judged._replace(found=f"STARTING: given until {seconds(2 * pace.timeout)} to come up")
+            known, *steps, judged._replace(found=f"STARTING: given until {format_seconds(2 * pace.timeout)} to come up")
         )
     steps = (*steps, judged)
     if own.switched_at is not None and now - own.switched_at < pace.cooldown and not own.order:
@@ -296,50 +335,61 @@ def _silent(pace: Pace, own: Own, peer: Peer, probe: Probe, witness: Witness, no
         return _stay(
             known,
             *steps,
-            Step("cooldown", f"the last switch is {seconds(now - own.switched_at)} ago; {seconds(left)} left"),
+            EvidenceStep(
+                "cooldown",
+                f"the last switch is {format_seconds(now - own.switched_at)} ago; {format_seconds(left)} left",
+            ),
         )
-    return _by_test(pace, own, probe, witness, known, steps)
+    return _by_probe(pace, own, probe, witness, known, steps)
 
 
-def _by_test(pace: Pace, own: Own, probe: Probe, witness: Witness, known: int, steps: tuple[Step, ...]) -> Decision:
+def _by_probe(
+    pace: FailoverTiming, own: LocalNode, probe: Probe, witness: Witness, known: int, steps: tuple[EvidenceStep, ...]
+) -> Decision:
     """Step 3: test the peer's TCP port. An answer counts as a heartbeat, so that a reachable peer is judged by its
     reported state (step 4)."""
     if probe is Probe.NONE:
-        return Decision(Verdict.PROBE, known, steps)
+        return Decision(FailoverVerdict.PROBE, known, steps)
     if probe is Probe.REACHED:
         return _stay(
-            known, *steps, Step("3 connection", "answered: the link of the heartbeats is broken, not the node")
+            known, *steps, EvidenceStep("3 connection", "answered: the link of the heartbeats is broken, not the node")
         )
-    return _with_witness(pace, witness, known, (*steps, Step("3 connection", "no answer at the peer's TCP port")))
+    return _with_witness(
+        pace, witness, known, (*steps, EvidenceStep("3 connection", "no answer at the peer's TCP port"))
+    )
 
 
-def _with_witness(pace: Pace, witness: Witness, known: int, steps: tuple[Step, ...]) -> Decision:
+def _with_witness(pace: FailoverTiming, witness: Witness, known: int, steps: tuple[EvidenceStep, ...]) -> Decision:
     if not pace.has_witness:
-        return Decision(Verdict.TAKE_OVER, known + 1, steps)
+        return Decision(FailoverVerdict.TAKE_OVER, known + 1, steps)
     if witness is Witness.OURS:
-        return Decision(Verdict.TAKE_OVER, known + 1, (*steps, Step("witness", "ours")))
+        return Decision(FailoverVerdict.TAKE_OVER, known + 1, (*steps, EvidenceStep("witness", "ours")))
     if witness is Witness.FREE:
-        return Decision(Verdict.ASK_WITNESS, known + 1, (*steps, Step("witness", "free: asked")))
+        return Decision(FailoverVerdict.ASK_WITNESS, known + 1, (*steps, EvidenceStep("witness", "free: asked")))
     found = "the peer has it" if witness is Witness.THEIRS else "cannot be read"
-    return _stay(known, *steps, Step("witness", f"{found}: no takeover"))
+    return _stay(known, *steps, EvidenceStep("witness", f"{found}: no takeover"))
 
 
 # -- evidence -------------------------------------------------------------------------------------------------------
 
 
-def _stay(term: int, *steps: Step) -> Decision:
-    return Decision(Verdict.STAY, term, steps)
+def _stay(term: int, *steps: EvidenceStep) -> Decision:
+    return Decision(FailoverVerdict.STAY, term, steps)
 
 
-def _heard(peer: Peer, now: int) -> tuple[Step, ...]:
-    return (Step("heard", f"{peer.node} {seconds(now - peer.at)} ago: {peer.role}, {peer.status}, term {peer.term}"),)
+def _heartbeat_step(peer: Peer, now: int) -> tuple[EvidenceStep, ...]:
+    return (
+        EvidenceStep(
+            "heard", f"{peer.node} {format_seconds(now - peer.at)} ago: {peer.role}, {peer.status}, term {peer.term}"
+        ),
+    )
 
 
-def _ordered() -> Step:
-    return Step("order", "by an operator")
+def _ordered() -> EvidenceStep:
+    return EvidenceStep("order", "by an operator")
 
 
-def _order(own: Own) -> tuple[Step, ...]:
+def _order(own: LocalNode) -> tuple[EvidenceStep, ...]:
     return (_ordered(),) if own.order else ()
 
 
@@ -347,7 +397,7 @@ def _order(own: Own) -> tuple[Step, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class NodeLoad:
     """Load of a node, for people and alerts; no decision uses it."""
 
     cpu: float = 0.0
@@ -359,7 +409,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beat:
+class PeerHeartbeat:
     """Heartbeat of a node.
 
     ``boot`` identifies one run of a process and is chosen at its start. ``sequence`` rises by one with every heartbeat
@@ -388,14 +438,14 @@ class Beat:
     """Boot and sequence of the peer's latest heartbeat that this node received, and its age in ms. From them the peer
     learns that its heartbeats arrive, and measures the delay."""
     heard_age: int = 0
-    load: Load = Load()
+    load: NodeLoad = NodeLoad()
 
 
 # -- witness -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class WitnessRecord:
     """Record of the witness. ``renewal`` changes with every renewal. ``holder`` "": released."""
 
     holder: str
@@ -403,41 +453,43 @@ class Record:
     renewal: int
 
 
-class Wish(StrEnum):
+class WitnessRequest(StrEnum):
     WATCH = "watch"
     HOLD = "hold"
     """Renew the record, or take it if it is free."""
-    GIVE_BACK = "give-back"
+    RELEASE = "give-back"
 
 
-class Watching:
+class WitnessView:
     """One node's view of the witness record. ``timeout`` is in milliseconds."""
 
     def __init__(self, node: str, timeout: int) -> None:
         self._node = node
         self._timeout = timeout
-        self._last: Record | None = None
+        self._last: WitnessRecord | None = None
         self._since: int | None = None
         self.term = 0
         """Highest term that this node saw with another holder."""
 
-    def exchange(self, record: Record | None, wish: Wish, term: int, now: int) -> tuple[Witness, Record | None]:
+    def exchange(
+        self, record: WitnessRecord | None, wish: WitnessRequest, term: int, now: int
+    ) -> tuple[Witness, WitnessRecord | None]:
         """Return the state of the witness, and the record to write (None: write nothing).
 
         ``record`` was just read, and the caller holds its lock until the result is written. A missing record counts as
         one that is not renewed."""
-        found = self._saw(record, now)
-        if wish is Wish.HOLD and found in (Witness.OURS, Witness.FREE):
-            after = Record(self._node, term, (record.renewal if record is not None else 0) + 1)
+        found = self._observe(record, now)
+        if wish is WitnessRequest.HOLD and found in (Witness.OURS, Witness.FREE):
+            after = WitnessRecord(self._node, term, (record.renewal if record is not None else 0) + 1)
             self._last, self._since = after, now
             return Witness.OURS, after
-        if wish is Wish.GIVE_BACK and found is Witness.OURS and record is not None:
-            return Witness.FREE, Record("", record.term, record.renewal + 1)
+        if wish is WitnessRequest.RELEASE and found is Witness.OURS and record is not None:
+            return Witness.FREE, WitnessRecord("", record.term, record.renewal + 1)
         if found is Witness.OURS:
             return Witness.FREE, None  # held by an earlier run of this node, or released: free to take again
         return found, None
 
-    def _saw(self, record: Record | None, now: int) -> Witness:
+    def _observe(self, record: WitnessRecord | None, now: int) -> Witness:
         if self._since is None or record != self._last:
             self._last, self._since = record, now
         if record is not None and record.holder == self._node:

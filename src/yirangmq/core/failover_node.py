@@ -15,31 +15,31 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import Protocol
 
-from yirangmq.core.active_guard import MOST_SWITCHES
+from yirangmq.core.active_guard import MAX_NORMAL_SWITCHES
 from yirangmq.core.failover import (
-    Beat,
     Decision,
-    Load,
-    Own,
-    Pace,
+    FailoverTiming,
+    FailoverVerdict,
+    LocalNode,
+    NodeLoad,
     Peer,
+    PeerHeartbeat,
     Probe,
     Role,
     Status,
-    Verdict,
-    Wish,
     Witness,
+    WitnessRequest,
     decide,
 )
 
-WINDOW_MS = 60_000
+CLOCK_WINDOW_MS = 60_000
 """Maximum difference of wall clocks in ms at which a new process run of the peer is accepted.
 
 It must also have started after the known run. Alternatively, the run is accepted if it proves that it receives our
 heartbeats. Within one run only the sequence counts, so that a clock that jumps does no harm."""
-MOST_SENT = 256
+MAX_SENT = 256
 """Number of our latest heartbeats for which the sending time is kept, to measure the delay."""
-MOST_BOOTS = 1000
+MAX_ENDED_BOOTS = 1000
 """Number of finished process runs of the peer that are remembered and rejected."""
 DAY_MS = 24 * 3600 * 1000
 
@@ -47,7 +47,7 @@ DAY_MS = 24 * 3600 * 1000
 # -- view of the peer --------------------------------------------------------------------------------------------------
 
 
-class Heard(StrEnum):
+class HeartbeatResult(StrEnum):
     """Result of a received heartbeat with a valid tag."""
 
     TAKEN = "taken"
@@ -60,15 +60,15 @@ class Heard(StrEnum):
     """It has the name of this node."""
 
 
-class Partner:
+class FailoverNode:
     """State of a failover node: its own role and term, and its view of the peer from heartbeats. Loop thread only."""
 
-    def __init__(self, node: str, pace: Pace, term: int, boot: str, now: int) -> None:
+    def __init__(self, node: str, pace: FailoverTiming, term: int, boot: str, now: int) -> None:
         self.pace = pace
         self.boot = boot
-        self.own = Own(node, Role.STANDBY, Status.STARTING, term, now, looked_at=now)
+        self.own = LocalNode(node, Role.STANDBY, Status.STARTING, term, now, decided_at=now)
         self.peer: Peer | None = None
-        self.latest: Beat | None = None
+        self.latest: PeerHeartbeat | None = None
         """Last heartbeat that was accepted."""
         self.claim = 0
         self.delay: int | None = None
@@ -78,7 +78,7 @@ class Partner:
         self.longest_gap = 0
         self.peer_boot = ""
         self._granted_to = ""
-        self._over: OrderedDict[str, None] = OrderedDict()
+        self._ended_boots: OrderedDict[str, None] = OrderedDict()
         self._echo: tuple[str, int, int] = ("", 0, 0)
         self._sequence = 0
         self._sent: OrderedDict[int, int] = OrderedDict()
@@ -86,15 +86,15 @@ class Partner:
 
     # -- sending --------------------------------------------------------------------------------------------------
 
-    def beat(self, now: int, wall: int, address: str = "", load: Load | None = None) -> Beat:
+    def heartbeat(self, now: int, wall: int, address: str = "", load: NodeLoad | None = None) -> PeerHeartbeat:
         """Build the next heartbeat."""
         own = self.own
         self._sequence += 1
         self._sent[self._sequence] = now
-        if len(self._sent) > MOST_SENT:
+        if len(self._sent) > MAX_SENT:
             self._sent.popitem(last=False)
         boot, sequence, at = self._echo
-        return Beat(
+        return PeerHeartbeat(
             node=own.node,
             boot=self.boot,
             sequence=self._sequence,
@@ -112,81 +112,83 @@ class Partner:
             heard_boot=boot,
             heard_sequence=sequence,
             heard_age=now - at if boot else 0,
-            load=load or Load(),
+            load=load or NodeLoad(),
         )
 
     # -- receiving ------------------------------------------------------------------------------------------------
 
-    def hear(self, beat: Beat, now: int, wall: int) -> Heard:
+    def on_heartbeat(self, heartbeat: PeerHeartbeat, now: int, wall: int) -> HeartbeatResult:
         """Process a received heartbeat with a valid tag."""
-        if beat.node == self.own.node:
-            return Heard.OURSELVES
-        is_same = beat.boot == self.peer_boot
-        if beat.boot in self._over or (is_same and self.latest is not None and beat.sequence <= self.latest.sequence):
-            return Heard.REPEATED
-        sent_at = self._sent.get(beat.heard_sequence) if beat.heard_boot == self.boot else None
-        self._echo = (beat.boot, beat.sequence, now)
-        if not is_same and not self._is_likely(beat, wall) and not self._is_proven(sent_at):
-            return Heard.STRANGE
-        self._begin_life(beat.boot)
+        if heartbeat.node == self.own.node:
+            return HeartbeatResult.OURSELVES
+        is_same = heartbeat.boot == self.peer_boot
+        if heartbeat.boot in self._ended_boots or (
+            is_same and self.latest is not None and heartbeat.sequence <= self.latest.sequence
+        ):
+            return HeartbeatResult.REPEATED
+        sent_at = self._sent.get(heartbeat.heard_sequence) if heartbeat.heard_boot == self.boot else None
+        self._echo = (heartbeat.boot, heartbeat.sequence, now)
+        if not is_same and not self._is_plausible(heartbeat, wall) and not self._is_proven(sent_at):
+            return HeartbeatResult.STRANGE
+        self._start_peer_run(heartbeat.boot)
         if self.peer is not None:
             self.longest_gap = max(self.longest_gap, now - self.peer.at)
-        self._note(beat, now, wall, sent_at)
-        return Heard.TAKEN
+        self._note(heartbeat, now, wall, sent_at)
+        return HeartbeatResult.TAKEN
 
-    def _is_likely(self, beat: Beat, wall: int) -> bool:
+    def _is_plausible(self, heartbeat: PeerHeartbeat, wall: int) -> bool:
         """Return True if a new process run is plausible without proof: its clock agrees with ours within
-        ``WINDOW_MS``, and it started after the known run."""
+        ``CLOCK_WINDOW_MS``, and it started after the known run."""
         latest = self.latest
-        is_later = latest is None or beat.at - beat.running > latest.at - latest.running
-        return is_later and abs(beat.at - wall) <= WINDOW_MS
+        is_later = latest is None or heartbeat.at - heartbeat.running > latest.at - latest.running
+        return is_later and abs(heartbeat.at - wall) <= CLOCK_WINDOW_MS
 
     def _is_proven(self, sent_at: int | None) -> bool:
         """Return True if it received a heartbeat that this node sent after the last one from the known run."""
         return sent_at is not None and (self.peer is None or sent_at > self.peer.at)
 
-    def _begin_life(self, boot: str) -> None:
+    def _start_peer_run(self, boot: str) -> None:
         if boot == self.peer_boot:
             return
         if self.peer_boot:
-            self._over[self.peer_boot] = None
-            if len(self._over) > MOST_BOOTS:
-                self._over.popitem(last=False)
+            self._ended_boots[self.peer_boot] = None
+            if len(self._ended_boots) > MAX_ENDED_BOOTS:
+                self._ended_boots.popitem(last=False)
         self.peer_boot = boot
 
-    def _note(self, beat: Beat, now: int, wall: int, sent_at: int | None) -> None:
-        self.latest = beat
+    def _note(self, heartbeat: PeerHeartbeat, now: int, wall: int, sent_at: int | None) -> None:
+        self.latest = heartbeat
         self.peer = Peer(
-            beat.node,
-            beat.role,
-            beat.status,
-            beat.term,
-            beat.running,
-            beat.active,
+            heartbeat.node,
+            heartbeat.role,
+            heartbeat.status,
+            heartbeat.term,
+            heartbeat.running,
+            heartbeat.active,
             now,
-            beat.claim,
-            beat.grant if beat.grant_boot == self.boot else 0,
-            beat.wish,
+            heartbeat.claim,
+            heartbeat.grant if heartbeat.grant_boot == self.boot else 0,
+            heartbeat.wish,
         )
         if sent_at is not None:
-            self.delay = max(0, now - sent_at - beat.heard_age)
-            if beat.role is Role.STANDBY:
-                self.assured(sent_at)
-        self.skew = beat.at + (self.delay or 0) // 2 - wall
+            self.delay = max(0, now - sent_at - heartbeat.heard_age)
+            if heartbeat.role is Role.STANDBY:
+                self.confirm(sent_at)
+        self.skew = heartbeat.at + (self.delay or 0) // 2 - wall
 
-    def assured(self, at: int) -> None:
+    def confirm(self, at: int) -> None:
         """Note that at this instant the witness, or a peer that is standby, confirmed this node alone."""
-        known = self.own.assured_at
-        self.own = replace(self.own, assured_at=at if known is None else max(at, known))
+        known = self.own.confirmed_at
+        self.own = replace(self.own, confirmed_at=at if known is None else max(at, known))
 
-    def forget_assurance(self) -> None:
-        self.own = replace(self.own, assured_at=None)
+    def clear_confirmation(self) -> None:
+        self.own = replace(self.own, confirmed_at=None)
 
     # -- deciding -------------------------------------------------------------------------------------------------
 
-    def look(self, now: int, probe: Probe, witness: Witness) -> Decision:
+    def evaluate(self, now: int, probe: Probe, witness: Witness) -> Decision:
         decision = decide(self.pace, self.own, self.peer, probe, witness, now)
-        self.own = replace(self.own, looked_at=now)
+        self.own = replace(self.own, decided_at=now)
         return decision
 
     def may_work(self, now: int) -> bool:
@@ -195,9 +197,9 @@ class Partner:
         If its last decision is older than the timeout, an active node does nothing until it has decided again. With a
         witness the same applies if its last confirmation is older than the lease."""
         own = self.own
-        if own.role is not Role.ACTIVE or now - own.looked_at > self.pace.timeout:
+        if own.role is not Role.ACTIVE or now - own.decided_at > self.pace.timeout:
             return False
-        return not self.pace.has_witness or (own.assured_at is not None and now - own.assured_at < self.pace.lease)
+        return not self.pace.has_witness or (own.confirmed_at is not None and now - own.confirmed_at < self.pace.lease)
 
     def silence(self, now: int) -> int:
         """Milliseconds since the last heartbeat of the peer, or since the start of this node if there was none."""
@@ -219,7 +221,7 @@ class Partner:
         role = Role.STANDBY if status is Status.STOPPED else self.own.role
         self.own = replace(self.own, status=status, role=role)
 
-    def learn(self, term: int) -> None:
+    def adopt_term(self, term: int) -> None:
         """Adopt a term that is on disk."""
         self.own = replace(self.own, term=max(term, self.own.term))
 
@@ -238,14 +240,14 @@ class Partner:
         since = own.active_since if own.role is Role.ACTIVE else now
         self.own = replace(own, role=Role.ACTIVE, term=term, active_since=since, switched_at=now, order=False)
         self.claim = 0
-        self._switched(now)
+        self._count_switch(now)
 
-    def stand_down(self, now: int) -> None:
+    def step_down(self, now: int) -> None:
         self.own = replace(self.own, role=Role.STANDBY, switched_at=now, order=False)
         self.claim = 0
-        self._switched(now)
+        self._count_switch(now)
 
-    def _switched(self, now: int) -> None:
+    def _count_switch(self, now: int) -> None:
         self._switches.append(now)
         while self._switches and now - self._switches[0] > DAY_MS:
             self._switches.popleft()
@@ -256,156 +258,156 @@ class Partner:
         return len(self._switches)
 
     @property
-    def is_restless(self) -> bool:
-        return self.switches > MOST_SWITCHES
+    def is_flapping(self) -> bool:
+        return self.switches > MAX_NORMAL_SWITCHES
 
 
 # -- driver ------------------------------------------------------------------------------------------------------------
 
 
-class Outside(Protocol):
+class FailoverEffects(Protocol):
     """Effects of a decision, which the failover driver calls."""
 
     def save(self, term: int) -> None:
         """Store the term; it is on disk when this returns."""
 
     def probe(self) -> None:
-        """Start a test of the peer's TCP port; its result is passed to ``Conduct.probed``."""
+        """Start a test of the peer's TCP port; its result is passed to ``FailoverDriver.on_probe_result``."""
 
     def hand_over(self, decision: Decision) -> None:
-        """Start to finish messages in flight, then call ``Conduct.handed_over``."""
+        """Start to finish messages in flight, then call ``FailoverDriver.on_handed_over``."""
 
-    def say(self) -> None:
+    def send_heartbeat(self) -> None:
         """Send a heartbeat now, because a state that the peer needs has changed."""
 
-    def changed(self, decision: Decision, was: Role) -> None:
+    def on_role_change(self, decision: Decision, previous_role: Role) -> None:
         """Called after the role or the term changed; ``decision`` has the evidence."""
 
 
-class Conduct:
+class FailoverDriver:
     """Failover driver: makes one decision at a time and carries it out. ``saved``: the term that is on disk. Loop
     thread only."""
 
-    def __init__(self, partner: Partner, outside: Outside, saved: int) -> None:
-        self.partner = partner
-        self._outside = outside
+    def __init__(self, failover_node: FailoverNode, effects: FailoverEffects, saved: int) -> None:
+        self.failover_node = failover_node
+        self._effects = effects
         self._saved = saved
         self._probe = Probe.NONE
         self._probed_at = 0
         self._probing = False
         self.witness = Witness.NONE
-        self.asks_witness = False
+        self.needs_witness = False
         self._handing_over = 0
-        self._doubted_at = 0
+        self._challenged_at = 0
         self.latest: Decision | None = None
         """Latest decision."""
 
     # -- the witness ----------------------------------------------------------------------------------------------
 
     @property
-    def wish(self) -> Wish:
+    def wish(self) -> WitnessRequest:
         """Request for the next exchange with the witness."""
-        if self.partner.own.status is Status.STOPPED:
-            return Wish.GIVE_BACK
-        is_active = self.partner.own.role is Role.ACTIVE
-        return Wish.HOLD if is_active or self.asks_witness else Wish.GIVE_BACK
+        if self.failover_node.own.status is Status.STOPPED:
+            return WitnessRequest.RELEASE
+        is_active = self.failover_node.own.role is Role.ACTIVE
+        return WitnessRequest.HOLD if is_active or self.needs_witness else WitnessRequest.RELEASE
 
     @property
     def wish_term(self) -> int:
         """Term of that request: the one in force, or the one that the node wants to take."""
-        asked = self.latest.term if self.asks_witness and self.latest is not None else 0
-        return max(asked, self.partner.own.term)
+        asked = self.latest.term if self.needs_witness and self.latest is not None else 0
+        return max(asked, self.failover_node.own.term)
 
-    def witnessed(self, found: Witness, begun_at: int, term: int) -> None:
+    def on_witness_result(self, found: Witness, begun_at: int, term: int) -> None:
         """Process the result of an exchange that started at ``begun_at``. ``term``: the highest term seen with another
         holder."""
         self.witness = found
-        if term > self.partner.own.term and self.partner.own.role is Role.STANDBY:
-            self._keep(term)
-            self.partner.learn(term)
+        if term > self.failover_node.own.term and self.failover_node.own.role is Role.STANDBY:
+            self._save_term(term)
+            self.failover_node.adopt_term(term)
         if found is Witness.OURS:
-            self.partner.assured(begun_at)
+            self.failover_node.confirm(begun_at)
 
     # -- heartbeats -----------------------------------------------------------------------------------------------
 
-    def hear(self, beat: Beat, now: int, wall: int) -> Heard:
+    def on_heartbeat(self, heartbeat: PeerHeartbeat, now: int, wall: int) -> HeartbeatResult:
         """Process a heartbeat, and decide and act immediately.
 
         A new process run of the peer is answered immediately. So is one that cannot be accepted yet, at most every
         tenth of an interval: if it is alive, it receives the answer and proves so in its next heartbeat."""
-        known = self.partner.peer_boot
-        found = self.partner.hear(beat, now, wall)
-        if found is Heard.TAKEN:
-            self.look(now)
-            if known != self.partner.peer_boot:
-                self._outside.say()
-        elif found is Heard.STRANGE and now - self._doubted_at > self.partner.pace.interval // 10:
-            self._doubted_at = now
-            self._outside.say()
+        known = self.failover_node.peer_boot
+        found = self.failover_node.on_heartbeat(heartbeat, now, wall)
+        if found is HeartbeatResult.TAKEN:
+            self.evaluate(now)
+            if known != self.failover_node.peer_boot:
+                self._effects.send_heartbeat()
+        elif found is HeartbeatResult.STRANGE and now - self._challenged_at > self.failover_node.pace.interval // 10:
+            self._challenged_at = now
+            self._effects.send_heartbeat()
         return found
 
     # -- decisions ------------------------------------------------------------------------------------------------
 
-    def look(self, now: int) -> Decision:
-        partner = self.partner
-        decision = partner.look(now, self._probe_at(now), self.witness)
+    def evaluate(self, now: int) -> Decision:
+        failover_node = self.failover_node
+        decision = failover_node.evaluate(now, self._probe_at(now), self.witness)
         self.latest = decision
-        self.asks_witness = decision.verdict is Verdict.ASK_WITNESS
-        if decision.verdict is not Verdict.CLAIM:
-            partner.claim = 0
-        _ACTS[decision.verdict](self, decision, now)
+        self.needs_witness = decision.verdict is FailoverVerdict.ASK_WITNESS
+        if decision.verdict is not FailoverVerdict.CLAIM:
+            failover_node.claim = 0
+        _ACTIONS[decision.verdict](self, decision, now)
         return decision
 
     def _probe_at(self, now: int) -> Probe:
         """Return the probe's result; it is valid for one interval, unless a heartbeat arrived since."""
-        peer = self.partner.peer
-        is_old = now - self._probed_at > self.partner.pace.interval
+        peer = self.failover_node.peer
+        is_old = now - self._probed_at > self.failover_node.pace.interval
         if is_old or (peer is not None and peer.at >= self._probed_at):
             return Probe.NONE
         return self._probe
 
-    def probed(self, found: Probe, now: int) -> None:
+    def on_probe_result(self, found: Probe, now: int) -> None:
         self._probing, self._probe, self._probed_at = False, found, now
 
     def _stay(self, decision: Decision, now: int) -> None:
-        if decision.term > max(self.partner.own.term, self.partner.own.granted):
-            self._keep(decision.term)
-            self.partner.learn(decision.term)
+        if decision.term > max(self.failover_node.own.term, self.failover_node.own.granted):
+            self._save_term(decision.term)
+            self.failover_node.adopt_term(decision.term)
 
-    def _begin_probe(self, decision: Decision, now: int) -> None:
+    def _start_probe(self, decision: Decision, now: int) -> None:
         if not self._probing:
             self._probing = True
-            self._outside.probe()
+            self._effects.probe()
 
     def _claim(self, decision: Decision, now: int) -> None:
-        if self.partner.claim != decision.term:
-            self.partner.claim = decision.term
-            self._outside.say()
+        if self.failover_node.claim != decision.term:
+            self.failover_node.claim = decision.term
+            self._effects.send_heartbeat()
 
     def _grant(self, decision: Decision, now: int) -> None:
-        if self.partner.own.granted < decision.term:
-            self._keep(decision.term)
-            self.partner.grant(decision.term)
-            self._outside.say()
+        if self.failover_node.own.granted < decision.term:
+            self._save_term(decision.term)
+            self.failover_node.grant(decision.term)
+            self._effects.send_heartbeat()
 
-    def _ask(self, decision: Decision, now: int) -> None:
+    def _request_witness(self, decision: Decision, now: int) -> None:
         """Do nothing: ``wish`` requests the witness at the next exchange."""
 
     def _take_over(self, decision: Decision, now: int) -> None:
-        was = self.partner.own.role
-        self._keep(decision.term)
-        self.partner.take_over(decision.term, now)
-        self._outside.changed(decision, was)
-        self._outside.say()
+        previous_role = self.failover_node.own.role
+        self._save_term(decision.term)
+        self.failover_node.take_over(decision.term, now)
+        self._effects.on_role_change(decision, previous_role)
+        self._effects.send_heartbeat()
 
-    def _stand_down(self, decision: Decision, now: int) -> None:
-        was = self.partner.own.role
+    def _step_down(self, decision: Decision, now: int) -> None:
+        previous_role = self.failover_node.own.role
         self._handing_over = 0
-        self._keep(decision.term)
-        self.partner.learn(decision.term)
-        self.partner.stand_down(now)
-        self._outside.changed(decision, was)
-        self._outside.say()
+        self._save_term(decision.term)
+        self.failover_node.adopt_term(decision.term)
+        self.failover_node.step_down(now)
+        self._effects.on_role_change(decision, previous_role)
+        self._effects.send_heartbeat()
 
     def hand_over(self, decision: Decision, now: int) -> None:
         """Start a hand-over that an operator of this node ordered."""
@@ -414,34 +416,34 @@ class Conduct:
     def _hand_over(self, decision: Decision, now: int) -> None:
         if not self._handing_over:
             self._handing_over = decision.term
-            self._outside.hand_over(decision)
+            self._effects.hand_over(decision)
 
-    def handed_over(self, decision: Decision, now: int) -> None:
+    def on_handed_over(self, decision: Decision, now: int) -> None:
         """Messages in flight are finished: consent to the peer's term and become standby."""
         self._handing_over = 0
-        if self.partner.own.role is not Role.ACTIVE:
+        if self.failover_node.own.role is not Role.ACTIVE:
             return  # the node had to stand down before
-        self._keep(decision.term)
-        self.partner.grant(decision.term)
-        self.partner.stand_down(now)
-        self._outside.changed(decision, Role.ACTIVE)
-        self._outside.say()
+        self._save_term(decision.term)
+        self.failover_node.grant(decision.term)
+        self.failover_node.step_down(now)
+        self._effects.on_role_change(decision, Role.ACTIVE)
+        self._effects.send_heartbeat()
 
-    def _keep(self, term: int) -> None:
+    def _save_term(self, term: int) -> None:
         if term > self._saved:
-            self._outside.save(term)
+            self._effects.save(term)
             self._saved = term
 
 
 # -- action of each verdict --------------------------------------------------------------------------------------------
 
-_ACTS: dict[Verdict, Callable[[Conduct, Decision, int], None]] = {
-    Verdict.STAY: Conduct._stay,
-    Verdict.PROBE: Conduct._begin_probe,
-    Verdict.CLAIM: Conduct._claim,
-    Verdict.GRANT: Conduct._grant,
-    Verdict.ASK_WITNESS: Conduct._ask,
-    Verdict.TAKE_OVER: Conduct._take_over,
-    Verdict.HAND_OVER: Conduct._hand_over,
-    Verdict.STAND_DOWN: Conduct._stand_down,
+_ACTIONS: dict[FailoverVerdict, Callable[[FailoverDriver, Decision, int], None]] = {
+    FailoverVerdict.STAY: FailoverDriver._stay,
+    FailoverVerdict.PROBE: FailoverDriver._start_probe,
+    FailoverVerdict.CLAIM: FailoverDriver._claim,
+    FailoverVerdict.GRANT: FailoverDriver._grant,
+    FailoverVerdict.ASK_WITNESS: FailoverDriver._request_witness,
+    FailoverVerdict.TAKE_OVER: FailoverDriver._take_over,
+    FailoverVerdict.HAND_OVER: FailoverDriver._hand_over,
+    FailoverVerdict.STAND_DOWN: FailoverDriver._step_down,
 }

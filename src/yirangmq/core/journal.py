@@ -18,13 +18,13 @@ from yirangmq.core.states import State
 
 SETTLED = frozenset({State.DONE, State.DROPPED})
 """Final states. Dead letters are not final: an operator may redrive them."""
-AT_WORK = frozenset({State.LEASED, State.CLAIMED})
-GIVEN_UP = frozenset({State.DEAD, State.PARKED})
+IN_FLIGHT = frozenset({State.LEASED, State.CLAIMED})
+FAILED_STATES = frozenset({State.DEAD, State.PARKED})
 FILE = re.compile(r"(\d{8,18})\.jsonl")
 DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 
-class Kind(StrEnum):
+class JournalRecordKind(StrEnum):
     """Kinds of journal records. A record is one line."""
 
     ACCEPTED = "accepted"
@@ -33,7 +33,7 @@ class Kind(StrEnum):
     QUEUE_DELETED = "queue_deleted"
 
 
-class Delivery(StrEnum):
+class DeliveryResult(StrEnum):
     """Result of a delivery."""
 
     DELIVERED = "DELIVERED"
@@ -41,13 +41,13 @@ class Delivery(StrEnum):
     TIMEOUT = "TIMEOUT"
 
 
-class Outcome(NamedTuple):
+class MessageOutcome(NamedTuple):
     """Outcome of a message, or of one attempt. After a failed attempt ``state`` is the one in which it waits for the
-    next. ``card``: the message before the change."""
+    next. ``row``: the message before the change."""
 
-    card: Message
+    row: Message
     state: State
-    delivery: Delivery | None
+    delivery: DeliveryResult | None
     attempt: int
     consumer: str
     leased_at: int
@@ -55,23 +55,25 @@ class Outcome(NamedTuple):
     text: str = ""
 
 
-def outcome_of(change: Change) -> Outcome | None:
+def outcome_of(change: Change) -> MessageOutcome | None:
     """Return the outcome of a change; None if it is none: leased, held, extended, or a delay that ended."""
     before, after, failure = change
     if after.state is before.state:
         return None
-    leased_at = before.changed_at if before.state in AT_WORK else 0
+    leased_at = before.changed_at if before.state in IN_FLIGHT else 0
     if after.state is State.DONE:
-        return Outcome(before, after.state, Delivery.DELIVERED, before.attempt, before.consumer, leased_at)
+        return MessageOutcome(before, after.state, DeliveryResult.DELIVERED, before.attempt, before.consumer, leased_at)
     reason, text = ("", "") if failure is None else (failure.reason_code, failure.reason_message)
-    is_end = after.state in GIVEN_UP or after.state is State.DROPPED
-    if before.state in AT_WORK and (failure is not None or is_end):
+    is_end = after.state in FAILED_STATES or after.state is State.DROPPED
+    if before.state in IN_FLIGHT and (failure is not None or is_end):
         timed_out = failure is not None and failure.reason_code == Reason.TIMEOUT
-        delivery = Delivery.TIMEOUT if timed_out else Delivery.FAILED if failure is not None else None
-        return Outcome(before, after.state, delivery, before.attempt, before.consumer, leased_at, reason, text)
-    is_redriven = before.state in GIVEN_UP and after.state is State.READY
+        delivery = DeliveryResult.TIMEOUT if timed_out else DeliveryResult.FAILED if failure is not None else None
+        return MessageOutcome(before, after.state, delivery, before.attempt, before.consumer, leased_at, reason, text)
+    is_redriven = before.state in FAILED_STATES and after.state is State.READY
     if (is_end and before.state is not State.DRAFT) or is_redriven:
-        return Outcome(before, after.state, None, before.attempt, "", leased_at, reason or str(after.reason), text)
+        return MessageOutcome(
+            before, after.state, None, before.attempt, "", leased_at, reason or str(after.reason), text
+        )
     return None
 
 
@@ -86,11 +88,11 @@ class Day(NamedTuple):
     last: int
 
 
-class Verdict(NamedTuple):
+class RetentionVerdict(NamedTuple):
     """Retention verdict of a day: whether it may be deleted by its age, and if not, why."""
 
     day: str
-    may_go: bool
+    may_delete: bool
     why: str
 
 
@@ -105,7 +107,7 @@ def is_day(name: str) -> bool:
         return False
 
 
-def judged(days: Iterable[Day], today: str, keep: int) -> list[Verdict]:
+def retention_verdicts(days: Iterable[Day], today: str, keep: int) -> list[RetentionVerdict]:
     """Return the retention verdict of each day. Today and ``keep`` days before it are kept.
 
     A day may be deleted only if two counts agree: the calendar's, and the number of days with later files. A clock that
@@ -116,11 +118,11 @@ def judged(days: Iterable[Day], today: str, keep: int) -> list[Verdict]:
     found = []
     for later, day in enumerate(written):
         if date.fromisoformat(day.name) >= edge:
-            found.append(Verdict(day.name, False, f"not older than {keep} days"))
+            found.append(RetentionVerdict(day.name, False, f"not older than {keep} days"))
         elif later <= keep:
-            found.append(Verdict(day.name, False, f"files were written on {later} later days only"))
+            found.append(RetentionVerdict(day.name, False, f"files were written on {later} later days only"))
         else:
-            found.append(Verdict(day.name, True, ""))
+            found.append(RetentionVerdict(day.name, True, ""))
     return sorted(found)
 
 
@@ -137,18 +139,18 @@ class Position(NamedTuple):
     begin: int = 0
 
 
-class Cut(NamedTuple):
+class Truncation(NamedTuple):
     """Truncation of a file to ``size`` bytes, required before it is written again."""
 
     file: str
     size: int
 
 
-class Plan(NamedTuple):
+class JournalRecoveryPlan(NamedTuple):
     """Recovery plan. ``cuts`` truncate bytes that the store never confirmed. ``lost``: files, or ends of files, that
     the store confirmed and that are missing. ``begin``: the number of the next file."""
 
-    cuts: tuple[Cut, ...]
+    cuts: tuple[Truncation, ...]
     lost: tuple[str, ...]
     begin: int
 
@@ -159,15 +161,15 @@ def number_of(file: str) -> int:
     return int(found[1]) if found else 0
 
 
-def planned(sizes: Sequence[tuple[str, int]], known: Position | None) -> Plan:
+def plan_recovery(sizes: Sequence[tuple[str, int]], known: Position | None) -> JournalRecoveryPlan:
     """Compute the recovery plan. ``sizes``: all existing files with their sizes, in order of name. Without a position
     nothing is confirmed, and all files are left unchanged."""
     begin = 1 + max((number_of(file) for file, _ in sizes), default=0)
     if known is None or not known.file:
-        return Plan((), (), begin)
+        return JournalRecoveryPlan((), (), begin)
     there = dict(sizes)
-    after = [Cut(file, 0) for file, size in sizes if size and number_of(file) > number_of(known.file)]
+    after = [Truncation(file, 0) for file, size in sizes if size and number_of(file) > number_of(known.file)]
     if there.get(known.file, -1) < known.size:
-        return Plan(tuple(after), (known.file,), max(begin, number_of(known.file) + 1))
-    own = [Cut(known.file, known.size)] if there[known.file] > known.size else []
-    return Plan((*own, *after), (), begin)
+        return JournalRecoveryPlan(tuple(after), (known.file,), max(begin, number_of(known.file) + 1))
+    own = [Truncation(known.file, known.size)] if there[known.file] > known.size else []
+    return JournalRecoveryPlan((*own, *after), (), begin)

@@ -76,18 +76,18 @@ class Message(NamedTuple):
     size: int = 0
 
 
-class Run(NamedTuple):
+class MessageRun(NamedTuple):
     """Run: messages with consecutive numbers that differ in number, place, id and size only.
 
-    The ``place`` of each equals its number. ``card`` is the row of the first message; its id and size do not apply to
+    The ``place`` of each equals its number. ``row`` is the row of the first message; its id and size do not apply to
     the others."""
 
-    card: Message
+    row: Message
     length: int
 
-    def cards(self, envelopes: Sequence[Envelope]) -> list[Message]:
+    def rows(self, envelopes: Sequence[Envelope]) -> list[Message]:
         """Return the row of each message, given their envelopes."""
-        first, queue, _, state, rank, _, *alike, _ = self.card
+        first, queue, _, state, rank, _, *alike, _ = self.row
         return [
             new_message((seq, queue, sent.id, state, rank, seq, *alike, len(sent.payload) + len(sent.header)))
             for seq, sent in enumerate(envelopes, first)
@@ -95,10 +95,10 @@ class Run(NamedTuple):
 
     def leases(self) -> list[str]:
         """Return the id of the lease in force for each message (``lease_id``)."""
-        return span_leases(self.card.seq, self.card.seq + self.length - 1, self.card.leases)
+        return span_leases(self.row.seq, self.row.seq + self.length - 1, self.row.leases)
 
 
-class Failure(NamedTuple):
+class MessageFailure(NamedTuple):
     """Latest failure of a message, as its dead-letter record shows it."""
 
     reason_code: str
@@ -134,7 +134,7 @@ def sum_of(counts: Iterable[Counts]) -> Counts:
     return Counts(*map(sum, zip(Counts(), *counts, strict=True)))
 
 
-# Equivalent to ``Message._make``, without a Python frame per call: a third of the time, in a hot path.
+# Equivalent to ``FeedMessage._make``, without a Python frame per call: a third of the time, in a hot path.
 new_envelope = cast("Callable[[tuple[Any, ...]], Envelope]", partial(tuple.__new__, Envelope))
 new_message = cast("Callable[[tuple[Any, ...]], Message]", partial(tuple.__new__, Message))
 
@@ -199,7 +199,7 @@ def lease_span(leases: Sequence[str]) -> tuple[int, int, int] | None:
 
 # -- failure reasons ---------------------------------------------------------------------------------------------------
 
-MAX_MESSAGE = 2000
+MAX_FAILURE_TEXT = 2000
 """Maximum length of the free text of a failure, in characters; a stack trace belongs in a log."""
 
 

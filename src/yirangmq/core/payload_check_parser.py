@@ -10,24 +10,24 @@ from typing import Any
 from yirangmq.core.errors import BadPolicy
 from yirangmq.core.payload_checks import (
     KINDS,
-    LARGEST,
+    MAX_PAYLOAD,
     ROOTS,
-    Check,
-    Column,
     Encoding,
+    HeaderCondition,
     Headers,
     Json,
     Length,
+    PayloadCheck,
+    RecordColumn,
     Records,
     Schema,
     StatedLength,
-    Wanted,
     short,
 )
 from yirangmq.core.validation import Fields, kind
 
-MOST_FIELDS = 200
-LONGEST_NAME = 200
+MAX_FIELDS = 200
+MAX_NAME_CHARS = 200
 WRITTEN = ("ascii", "big", "little", "bcd")
 COUNTED = ("payload", "rest")
 NO_CODE_PAGES = frozenset({"idna", "punycode", "unicode-escape", "raw-unicode-escape", "undefined", "mbcs", "oem"})
@@ -36,25 +36,27 @@ NO_CODE_PAGES = frozenset({"idna", "punycode", "unicode-escape", "raw-unicode-es
 
 def _read_length(part: Fields) -> Length:
     if not part.is_null("exact"):
-        size = part.whole("exact", 0, least=0, most=LARGEST)
+        size = part.whole("exact", 0, least=0, most=MAX_PAYLOAD)
         return Length(size, size)
-    return Length(part.whole("min", 0, least=0, most=LARGEST), part.whole("max", LARGEST, least=0, most=LARGEST))
+    return Length(
+        part.whole("min", 0, least=0, most=MAX_PAYLOAD), part.whole("max", MAX_PAYLOAD, least=0, most=MAX_PAYLOAD)
+    )
 
 
 def _read_headers(part: Fields) -> Headers:
     given = part.take("fields", None)
     field = part.name("fields")
-    if not isinstance(given, Mapping) or not 0 < len(given) <= MOST_FIELDS:
-        raise BadPolicy(f"must be an object of 1 to {MOST_FIELDS} members, not {kind(given)}", field=field)
+    if not isinstance(given, Mapping) or not 0 < len(given) <= MAX_FIELDS:
+        raise BadPolicy(f"must be an object of 1 to {MAX_FIELDS} members, not {kind(given)}", field=field)
     found = []
     for name, about in given.items():
         one = Fields(about, f"{field}.{name}", BadPolicy)
         found.append(
-            Wanted(
+            HeaderCondition(
                 str(name),
                 required=one.flag("required", True),
-                least=one.whole("min", 0, least=0, most=LARGEST),
-                most=one.whole("max", LARGEST, least=0, most=LARGEST),
+                least=one.whole("min", 0, least=0, most=MAX_PAYLOAD),
+                most=one.whole("max", MAX_PAYLOAD, least=0, most=MAX_PAYLOAD),
                 made_of=one.choice("is", "any", tuple(KINDS)),
                 one_of=_read_choices(one),
             )
@@ -75,7 +77,7 @@ def _read_stated(part: Fields) -> StatedLength:
     if not part.is_null("header"):
         return StatedLength(_text(part, "header"), tolerance=tolerance)
     return StatedLength(
-        at=part.whole("at", 0, least=0, most=LARGEST),
+        at=part.whole("at", 0, least=0, most=MAX_PAYLOAD),
         size=part.whole("size", 4, least=1, most=8),
         written=part.choice("as", "ascii", WRITTEN),
         counts=part.choice("counts", "payload", COUNTED),
@@ -110,19 +112,19 @@ def _read_records(part: Fields) -> Records:
     ending = part.take("ending", "")
     if not isinstance(ending, str) or len(ending) > 8 or any(ord(one) > 0xFF for one in ending):
         raise BadPolicy("must be a text of at most 8 characters, each one byte", field=part.name("ending"))
-    length = part.whole("length", 0, least=1, most=LARGEST)
-    least = part.whole("min", 1, least=0, most=LARGEST)
-    most = part.whole("max", LARGEST, least=0, most=LARGEST)
+    length = part.whole("length", 0, least=1, most=MAX_PAYLOAD)
+    least = part.whole("min", 1, least=0, most=MAX_PAYLOAD)
+    most = part.whole("max", MAX_PAYLOAD, least=0, most=MAX_PAYLOAD)
     given = part.take("fields", [])
-    if not isinstance(given, list | tuple) or len(given) > MOST_FIELDS:
-        raise BadPolicy(f"must be an array of at most {MOST_FIELDS}", field=part.name("fields"))
+    if not isinstance(given, list | tuple) or len(given) > MAX_FIELDS:
+        raise BadPolicy(f"must be an array of at most {MAX_FIELDS}", field=part.name("fields"))
     columns = tuple(_read_column(one, f"{part.name('fields')}[{n}]", length) for n, one in enumerate(given))
     return Records(length, ending, least, most, columns)
 
 
-def _read_column(given: object, path: str, length: int) -> Column:
+def _read_column(given: object, path: str, length: int) -> RecordColumn:
     part = Fields(given, path, BadPolicy)
-    column = Column(
+    column = RecordColumn(
         _text(part, "name"),
         part.whole("at", 0, least=0, most=length - 1),
         part.whole("size", 1, least=1, most=length),
@@ -137,12 +139,12 @@ def _read_column(given: object, path: str, length: int) -> Column:
 
 def _text(part: Fields, key: str) -> str:
     value = part.take(key, None)
-    if not isinstance(value, str) or not 0 < len(value) <= LONGEST_NAME:
-        raise BadPolicy(f"must be a text of 1 to {LONGEST_NAME} characters, not {short(value)}", field=part.name(key))
+    if not isinstance(value, str) or not 0 < len(value) <= MAX_NAME_CHARS:
+        raise BadPolicy(f"must be a text of 1 to {MAX_NAME_CHARS} characters, not {short(value)}", field=part.name(key))
     return value
 
 
-READERS: dict[str, Callable[[Fields], Check]] = {
+READERS: dict[str, Callable[[Fields], PayloadCheck]] = {
     "length": _read_length,
     "headers": _read_headers,
     "statedLength": _read_stated,
@@ -154,13 +156,13 @@ READERS: dict[str, Callable[[Fields], Check]] = {
 """Parser of each check, by its name in the document."""
 
 
-def read_check(given: object, path: str) -> Check:
+def read_check(given: object, path: str) -> PayloadCheck:
     part = Fields(given, path, BadPolicy)
     if part.is_null("check"):
         raise BadPolicy(f"is needed: one of {', '.join(READERS)}", field=part.name("check"))
     check = READERS[part.choice("check", "", tuple(READERS))](part)
     part.done()
-    least, most = getattr(check, "least", 0), getattr(check, "most", LARGEST)
+    least, most = getattr(check, "least", 0), getattr(check, "most", MAX_PAYLOAD)
     if least > most:
         raise BadPolicy(f"must not be larger than max, which is {most}", field=part.name("min"))
     return check

@@ -3,8 +3,8 @@
 Each check is a value, and its result is a pure function of the message. No check modifies a payload. The time of each
 grows with the payload's length alone, so there are no regular expressions.
 
-JSON decoding and schema validation are passed in through ``Subject`` and run when a check first needs them. Documents
-of checks are read by ``core.payload_check_parser``."""
+JSON decoding and schema validation are passed in through ``CheckedMessage`` and run when a check first needs them.
+Documents of checks are read by ``core.payload_check_parser``."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 from yirangmq.core.errors import BadInput
 
-LARGEST = 64 * 1024 * 1024
+MAX_PAYLOAD = 64 * 1024 * 1024
 _PRINTABLE = bytes(range(0x20, 0x7F))
 _DIGITS, _LETTERS = b"0123456789", b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 KINDS: dict[str, bytes] = {
@@ -27,14 +27,14 @@ KINDS: dict[str, bytes] = {
 """Character classes of a field, as the bytes allowed. There are no patterns, because their time is not bounded."""
 
 
-class Complaint(NamedTuple):
+class CheckProblem(NamedTuple):
     """Problem that a check found: the field, and a description."""
 
     field: str
     text: str
 
 
-class Subject:
+class CheckedMessage:
     """Message that is being checked, with lazy decoding.
 
     ``header``, ``decode`` (JSON to a value, or ``BadInput``) and ``fits`` (validates a value by a schema and returns
@@ -71,23 +71,25 @@ class Subject:
             self._value = (self._decode(self.payload),)
         return self._value[0]
 
-    def complaint_of(self, schema: "Schema") -> str:
+    def schema_problem(self, schema: "Schema") -> str:
         return self._fits(schema, self.value)
 
 
-class Check(Protocol):
+class PayloadCheck(Protocol):
     @property
     def name(self) -> str: ...
 
-    def complaint(self, subject: Subject) -> Complaint | None: ...
+    def find_problem(self, subject: CheckedMessage) -> CheckProblem | None: ...
 
     def show(self) -> dict[str, Any]: ...
 
 
-def first_complaint(checks: tuple[Check, ...], subject: Subject) -> tuple[Check, Complaint] | None:
+def first_problem(
+    checks: tuple[PayloadCheck, ...], subject: CheckedMessage
+) -> tuple[PayloadCheck, CheckProblem] | None:
     """Run the checks in order. Return the first one that finds a problem, and the problem; None if all pass."""
     for check in checks:
-        found = check.complaint(subject)
+        found = check.find_problem(subject)
         if found is not None:
             return check, found
     return None
@@ -101,10 +103,10 @@ class Length:
     """Check of the payload's length in bytes."""
 
     least: int = 0
-    most: int = LARGEST
+    most: int = MAX_PAYLOAD
     name: str = "length"
 
-    def complaint(self, subject: Subject) -> Complaint | None:
+    def find_problem(self, subject: CheckedMessage) -> CheckProblem | None:
         size = len(subject.payload)
         if self.least <= size <= self.most:
             return None
@@ -114,24 +116,24 @@ class Length:
             wanted = f"at least {self.least}"
         else:
             wanted = f"at most {self.most}"
-        return Complaint("payload", f"has {size} bytes, not {wanted}")
+        return CheckProblem("payload", f"has {size} bytes, not {wanted}")
 
     def show(self) -> dict[str, Any]:
         return {"check": self.name, "min": self.least, "max": self.most}
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class HeaderCondition:
     """Condition on one member of the header. ``least`` and ``most``: its length in characters."""
 
     member: str
     required: bool = True
     least: int = 0
-    most: int = LARGEST
+    most: int = MAX_PAYLOAD
     made_of: str = "any"
     one_of: tuple[Any, ...] = ()
 
-    def complaint(self, header: Mapping[str, Any]) -> str:
+    def find_problem(self, header: Mapping[str, Any]) -> str:
         value = member_of(header, self.member)
         if value is None:
             return "is missing" if self.required else ""
@@ -153,14 +155,14 @@ class Wanted:
 class Headers:
     """Check of the envelope's members other than the payload: ``type``, ``version``, ``attributes.bank`` …"""
 
-    wanted: tuple[Wanted, ...]
+    wanted: tuple[HeaderCondition, ...]
     name: str = "headers"
 
-    def complaint(self, subject: Subject) -> Complaint | None:
+    def find_problem(self, subject: CheckedMessage) -> CheckProblem | None:
         for one in self.wanted:
-            text = one.complaint(subject.header)
+            text = one.find_problem(subject.header)
             if text:
-                return Complaint(one.member, text)
+                return CheckProblem(one.member, text)
         return None
 
     def show(self) -> dict[str, Any]:
@@ -182,19 +184,19 @@ class StatedLength:
     tolerance: float = 0.0
     name: str = "statedLength"
 
-    def complaint(self, subject: Subject) -> Complaint | None:
+    def find_problem(self, subject: CheckedMessage) -> CheckProblem | None:
         field = self.member or f"payload[{self.at}:{self.at + self.size}]"
-        said = self._said(subject)
-        if said is None:
+        stated = self._stated_length(subject)
+        if stated is None:
             what = "is missing" if self.member and member_of(subject.header, self.member) is None else "says no length"
-            return Complaint(field, what)
+            return CheckProblem(field, what)
         real = len(subject.payload) - (self.at + self.size if self.counts == "rest" else 0)
-        if abs(real - said) <= said * self.tolerance / 100:
+        if abs(real - stated) <= stated * self.tolerance / 100:
             return None
         more = f", more than {self.tolerance:g} % away" if self.tolerance else ""
-        return Complaint(field, f"says {said} bytes, there are {real}{more}")
+        return CheckProblem(field, f"says {stated} bytes, there are {real}{more}")
 
-    def _said(self, subject: Subject) -> int | None:
+    def _stated_length(self, subject: CheckedMessage) -> int | None:
         if self.member:
             return _whole(member_of(subject.header, self.member))
         piece = subject.payload[self.at : self.at + self.size]
@@ -255,15 +257,15 @@ class Json:
     root: str = ""
     name: str = "json"
 
-    def complaint(self, subject: Subject) -> Complaint | None:
+    def find_problem(self, subject: CheckedMessage) -> CheckProblem | None:
         if not subject.is_json:
             try:
                 _ = subject.value
             except BadInput as error:
-                return Complaint("payload", f"is not JSON: {error}")
+                return CheckProblem("payload", f"is not JSON: {error}")
         first = subject.payload.lstrip(b" \t\r\n")[:1]
         if self.root and first not in [ROOTS[self.root][n : n + 1] for n in range(len(ROOTS[self.root]))]:
-            return Complaint("payload", f"must be {_article(self.root)}")
+            return CheckProblem("payload", f"must be {_article(self.root)}")
         return None
 
     def show(self) -> dict[str, Any]:
@@ -277,15 +279,15 @@ class Schema:
     schema: Any
     name: str = "schema"
 
-    def complaint(self, subject: Subject) -> Complaint | None:
+    def find_problem(self, subject: CheckedMessage) -> CheckProblem | None:
         try:
-            text = subject.complaint_of(self)
+            text = subject.schema_problem(self)
         except BadInput as error:
-            return Complaint("payload", f"is not JSON: {error}")
+            return CheckProblem("payload", f"is not JSON: {error}")
         if not text:
             return None
         field, _, what = text.partition(": ")
-        return Complaint(field, what)
+        return CheckProblem(field, what)
 
     def show(self) -> dict[str, Any]:
         return {"check": self.name, "schema": self.schema}
@@ -298,12 +300,12 @@ class Encoding:
     encoding: str
     name: str = "encoding"
 
-    def complaint(self, subject: Subject) -> Complaint | None:
+    def find_problem(self, subject: CheckedMessage) -> CheckProblem | None:
         try:
             subject.payload.decode(self.encoding)
         except UnicodeDecodeError as error:
             found = " ".join(f"{byte:02x}" for byte in subject.payload[error.start : error.start + 2])
-            return Complaint("payload", f"is not {self.encoding}: byte {error.start} ({found}) cannot be read")
+            return CheckProblem("payload", f"is not {self.encoding}: byte {error.start} ({found}) cannot be read")
         return None
 
     def show(self) -> dict[str, Any]:
@@ -311,7 +313,7 @@ class Encoding:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class RecordColumn:
     """Field at a fixed offset of a record."""
 
     label: str
@@ -320,7 +322,7 @@ class Column:
     made_of: str = "any"
     one_of: tuple[str, ...] = ()
 
-    def complaint(self, record: bytes) -> str:
+    def find_problem(self, record: bytes) -> str:
         piece = record[self.at : self.at + self.size]
         if not is_made_of(piece, self.made_of):
             return f"must be {self.made_of}, not {short(piece.decode('latin-1'))}"
@@ -341,34 +343,34 @@ class Records:
     length: int
     ending: str = ""
     least: int = 1
-    most: int = LARGEST
-    columns: tuple[Column, ...] = ()
+    most: int = MAX_PAYLOAD
+    columns: tuple[RecordColumn, ...] = ()
     name: str = "records"
 
-    def complaint(self, subject: Subject) -> Complaint | None:
+    def find_problem(self, subject: CheckedMessage) -> CheckProblem | None:
         payload, ending = subject.payload, self.ending.encode("latin-1")
         step = self.length + len(ending)
         count, left = divmod(len(payload), step)
         if left == self.length and ending:
             count, left = count + 1, 0  # the last record may lack its ending
         if left:
-            return Complaint("payload", f"has {len(payload)} bytes, which is no number of records of {step}")
+            return CheckProblem("payload", f"has {len(payload)} bytes, which is no number of records of {step}")
         if not self.least <= count <= self.most:
-            return Complaint("payload", f"has {count} records, not {self.least} to {self.most}")
+            return CheckProblem("payload", f"has {count} records, not {self.least} to {self.most}")
         for number in range(count):
             found = self._wrong(payload[number * step : (number + 1) * step], ending)
             if found is not None:
-                return Complaint(f"payload[{number}]{found.field}", found.text)
+                return CheckProblem(f"payload[{number}]{found.field}", found.text)
         return None
 
-    def _wrong(self, record: bytes, ending: bytes) -> Complaint | None:
+    def _wrong(self, record: bytes, ending: bytes) -> CheckProblem | None:
         tail = record[self.length :]
         if tail and tail != ending:
-            return Complaint("", f"does not end as a record does: {tail.hex(' ')} stands there")
+            return CheckProblem("", f"does not end as a record does: {tail.hex(' ')} stands there")
         for column in self.columns:
-            text = column.complaint(record)
+            text = column.find_problem(record)
             if text:
-                return Complaint(f".{column.label}", text)
+                return CheckProblem(f".{column.label}", text)
         return None
 
     def show(self) -> dict[str, Any]:

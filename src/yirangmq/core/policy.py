@@ -45,7 +45,7 @@ class Quota:
         return self.max_messages > 0 or self.max_bytes > 0
 
 
-class Load(NamedTuple):
+class MessageLoad(NamedTuple):
     """Number of messages, and their bytes in total."""
 
     messages: int
@@ -56,18 +56,18 @@ def unfinished(counts: Counts) -> int:
     return counts.ready + counts.delayed + counts.held + counts.claimed + counts.leased
 
 
-def surplus(quota: Quota, held: Load, coming: Load) -> Load:
-    """Return how much of ``held`` must be dropped before ``coming`` fits."""
-    messages = held.messages + coming.messages - quota.max_messages if quota.max_messages else 0
-    size = held.bytes + coming.bytes - quota.max_bytes if quota.max_bytes else 0
-    return Load(max(0, messages), max(0, size))
+def surplus(quota: Quota, held: MessageLoad, incoming: MessageLoad) -> MessageLoad:
+    """Return how much of ``held`` must be dropped before ``incoming`` fits."""
+    messages = held.messages + incoming.messages - quota.max_messages if quota.max_messages else 0
+    size = held.bytes + incoming.bytes - quota.max_bytes if quota.max_bytes else 0
+    return MessageLoad(max(0, messages), max(0, size))
 
 
-def refusal(quota: Quota, queue: str, held: Load, coming: Load) -> QuotaExceeded | None:
-    """Return the error for which ``coming`` is refused while all of ``held`` stays; None if it fits."""
+def refusal(quota: Quota, queue: str, held: MessageLoad, incoming: MessageLoad) -> QuotaExceeded | None:
+    """Return the error for which ``incoming`` is refused while all of ``held`` stays; None if it fits."""
     for most, have, add, what in (
-        (quota.max_messages, held.messages, coming.messages, "messages"),
-        (quota.max_bytes, held.bytes, coming.bytes, "bytes"),
+        (quota.max_messages, held.messages, incoming.messages, "messages"),
+        (quota.max_bytes, held.bytes, incoming.bytes, "bytes"),
     ):
         if most and add > most:
             return QuotaExceeded(f"queue {queue!r} takes {most} {what} in all, and this is {add}; that never fits")
@@ -78,11 +78,11 @@ def refusal(quota: Quota, queue: str, held: Load, coming: Load) -> QuotaExceeded
     return None
 
 
-def queues_refusal(most: int, have: int, coming: list[str]) -> QuotaExceeded | None:
+def queues_refusal(most: int, have: int, incoming: list[str]) -> QuotaExceeded | None:
     """Return the error for which these new queues are refused; None if they are within ``max_queues``."""
-    if have + len(coming) <= most:
+    if have + len(incoming) <= most:
         return None
-    which = f"queue {coming[0]!r}" if len(coming) == 1 else f"{len(coming)} new queues"
+    which = f"queue {incoming[0]!r}" if len(incoming) == 1 else f"{len(incoming)} new queues"
     return QuotaExceeded(
         f"{which}: this server has {have} queues and allows {most}; delete queues that are not used, or raise the "
         "setting max_queues",
@@ -109,18 +109,18 @@ BACKOFFS = ("exponential", "linear", "fixed")
 MAX_BODY = 64 * 1024 * 1024
 """Upper bound of a policy's ``maxBytes``, in bytes: a message is held in memory while it is processed."""
 DLQ_SUFFIX = "-dlq"
-DLQ_LONGEST = 199
+MAX_DLQ_NAME_CHARS = 199
 """Maximum length of the default name of a dead-letter queue, in characters: within the 200 of a name, and never the
 name of the queue itself."""
-MOST_SCHEDULES = 100
-MOST_AT_WORK = 10**9
-LONGEST_SCHEDULE_NAME = 80
+MAX_SCHEDULES = 100
+MAX_CONCURRENCY = 10**9
+MAX_SCHEDULE_NAME_CHARS = 80
 """Maximum length of a schedule's name, in characters: a scheduled message's id is the name and the time, and an id has
 at most 100."""
 
 
 @dataclass(frozen=True, slots=True)
-class Retry:
+class RetryPolicy:
     limit: int | None = 5
     """Maximum number of retries; None: no limit."""
     backoff: str = "exponential"
@@ -131,7 +131,7 @@ class Retry:
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLetters:
+class DeadLetterPolicy:
     enabled: bool = True
     queue: str = ""
     retention_ms: int = 14 * DAY_MS
@@ -139,7 +139,7 @@ class DeadLetters:
 
 
 @dataclass(frozen=True, slots=True)
-class Archive:
+class ArchivePolicy:
     enabled: bool = True
     retention_ms: int = 7 * DAY_MS
     max_messages: int = 10_000
@@ -160,9 +160,9 @@ class QueuePolicy:
     """Policy of one queue. ``dlq.queue`` is always set: ``<queue>-dlq`` unless the policy names another."""
 
     visibility_ms: int = 30_000
-    retry: Retry = field(default_factory=Retry)
-    dlq: DeadLetters = field(default_factory=DeadLetters)
-    archive: Archive = field(default_factory=Archive)
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    dlq: DeadLetterPolicy = field(default_factory=DeadLetterPolicy)
+    archive: ArchivePolicy = field(default_factory=ArchivePolicy)
     dedup_ms: int = 300_000
     ttl_ms: int = 0
     on_expire: str = "drop"
@@ -221,7 +221,7 @@ def read_policy(given: object, queue: str) -> QueuePolicy:
         dispatch=read_dispatch(top.take("dispatch", None), queue),
         chain=read_chain(top.take("processor", None), queue),
         unique=None if top.is_null("unique") else top.flag("unique", False),
-        concurrency=None if top.is_null("concurrency") else top.whole("concurrency", 0, least=0, most=MOST_AT_WORK),
+        concurrency=None if top.is_null("concurrency") else top.whole("concurrency", 0, least=0, most=MAX_CONCURRENCY),
         draft_ms=_ms_or_null(top, "draftSec"),
         claim_ms=_ms_or_null(top, "claimSec"),
         active_ms=_ms_or_null(top, "activeSec"),
@@ -241,9 +241,9 @@ def _check_recorded(policy: QueuePolicy) -> None:
             )
 
 
-def _read_retry(part: Fields) -> Retry:
-    retry = Retry(
-        limit=None if part.says_null("limit") else part.whole("limit", 5, least=0, most=1_000_000),
+def _read_retry(part: Fields) -> RetryPolicy:
+    retry = RetryPolicy(
+        limit=None if part.is_explicit_null("limit") else part.whole("limit", 5, least=0, most=1_000_000),
         backoff=part.choice("backoff", "exponential", BACKOFFS),
         initial_ms=_ms(part, "initialDelaySec", 1),
         max_ms=_ms(part, "maxDelaySec", 60),
@@ -256,12 +256,12 @@ def _read_retry(part: Fields) -> Retry:
     return retry
 
 
-def _read_dlq(part: Fields, queue: str) -> DeadLetters:
-    given = part.take("queue", queue[: DLQ_LONGEST - len(DLQ_SUFFIX)] + DLQ_SUFFIX)
+def _read_dlq(part: Fields, queue: str) -> DeadLetterPolicy:
+    given = part.take("queue", queue[: MAX_DLQ_NAME_CHARS - len(DLQ_SUFFIX)] + DLQ_SUFFIX)
     name = _named(part.name("queue"), validation.check_queue, given)
     if name == queue:
         raise BadPolicy("must not be the queue itself", field=part.name("queue"))
-    dlq = DeadLetters(
+    dlq = DeadLetterPolicy(
         enabled=part.flag("enabled", True),
         queue=name,
         retention_ms=round(part.number("retentionDays", 14, least=0, most=3660) * DAY_MS),
@@ -271,8 +271,8 @@ def _read_dlq(part: Fields, queue: str) -> DeadLetters:
     return dlq
 
 
-def _read_archive(part: Fields) -> Archive:
-    archive = Archive(
+def _read_archive(part: Fields) -> ArchivePolicy:
+    archive = ArchivePolicy(
         enabled=part.flag("enabled", True),
         retention_ms=round(part.number("retentionDays", 7, least=0, most=3660) * DAY_MS),
         max_messages=part.whole("maxMessages", 10_000, least=0, most=10**12),
@@ -307,8 +307,8 @@ def _read_quota(part: Fields) -> Quota:
 
 
 def _read_schedules(given: object) -> tuple[Schedule, ...]:
-    if not isinstance(given, list | tuple) or len(given) > MOST_SCHEDULES:
-        raise BadPolicy(f"must be an array of at most {MOST_SCHEDULES}, not {kind(given)}", field="schedules")
+    if not isinstance(given, list | tuple) or len(given) > MAX_SCHEDULES:
+        raise BadPolicy(f"must be an array of at most {MAX_SCHEDULES}, not {kind(given)}", field="schedules")
     found: dict[str, Schedule] = {}
     for number, one in enumerate(given):
         part = Fields(one, f"schedules[{number}]", BadPolicy)
@@ -322,8 +322,8 @@ def _read_schedules(given: object) -> tuple[Schedule, ...]:
 
 def _read_schedule(part: Fields) -> Schedule:
     name = _named(part.name("name"), validation.check_id, part.take("name", None))
-    if len(name) > LONGEST_SCHEDULE_NAME:
-        raise BadPolicy(f"has at most {LONGEST_SCHEDULE_NAME} characters", field=part.name("name"))
+    if len(name) > MAX_SCHEDULE_NAME_CHARS:
+        raise BadPolicy(f"has at most {MAX_SCHEDULE_NAME_CHARS} characters", field=part.name("name"))
     cron = _named(part.name("cron"), lambda text, _: read_cron(text), part.take("cron", None))
     timezone = part.take("timezone", "UTC")
     if not isinstance(timezone, str):
@@ -419,13 +419,13 @@ def _plain(number: float) -> float:
 # -- retry backoff -----------------------------------------------------------------------------------------------------
 
 
-class Chance(NamedTuple):
+class RandomFraction(NamedTuple):
     """Random number from 0 to 1, passed in by the caller. Only jitter uses it."""
 
     fraction: float = 0.5
 
 
-def backoff_ms(retry: Retry, attempt: int, chance: Chance = Chance()) -> int:  # noqa: B008
+def backoff_ms(retry: RetryPolicy, attempt: int, chance: RandomFraction = RandomFraction()) -> int:  # noqa: B008
     """Return the delay in ms after the ``attempt``-th failure: 1, 2, 4, 8, 16 … s by default, up to ``max_ms``."""
     first, factor = retry.initial_ms, 1
     if retry.backoff == "exponential":
@@ -437,7 +437,7 @@ def backoff_ms(retry: Retry, attempt: int, chance: Chance = Chance()) -> int:  #
 
 # -- server defaults ---------------------------------------------------------------------------------------------------
 
-USUAL_BODY = QueuePolicy().max_body
+DEFAULT_MAX_BODY = QueuePolicy().max_body
 
 
 @dataclass(frozen=True, slots=True)
@@ -451,7 +451,7 @@ class Defaults:
     active_ms: int = 300_000
     concurrency: int | None = None
     """Maximum number of messages leased at the same time; None: no limit."""
-    set_body: int = USUAL_BODY
+    set_body: int = DEFAULT_MAX_BODY
     chains: Mapping[str, Chain] = field(default_factory=dict)
     """Processors by name of queue; ``*`` is for all others."""
     hooks: tuple[str, ...] = ()
@@ -483,4 +483,4 @@ class Defaults:
     def set_body_in(self, policy: QueuePolicy) -> int:
         """Return the maximum size of a draft's content, in bytes. The policy's ``maxBytes`` wins if it is not the
         default."""
-        return self.set_body if policy.max_body == USUAL_BODY else policy.max_body
+        return self.set_body if policy.max_body == DEFAULT_MAX_BODY else policy.max_body

@@ -10,7 +10,7 @@ from functools import partial
 from operator import itemgetter
 from typing import Any, NamedTuple, Protocol, cast
 
-from yirangmq.core.message import Counts, Envelope, Failure, Message, Run
+from yirangmq.core.message import Counts, Envelope, Message, MessageFailure, MessageRun
 from yirangmq.core.policy import QueuePolicy
 from yirangmq.core.states import State
 
@@ -48,10 +48,10 @@ class Change(NamedTuple):
 
     before: Message
     after: Message
-    failure: Failure | None = None
+    failure: MessageFailure | None = None
 
 
-class Stored(NamedTuple):
+class AddResult(NamedTuple):
     """Result of adding one envelope: its number in the store, and its id.
 
     ``duplicate``: nothing was stored because the id, or the deduplication key, is already known; ``id`` names the
@@ -63,8 +63,8 @@ class Stored(NamedTuple):
     refused: str = ""
 
 
-new_change = cast("Callable[[tuple[Message, Message, Failure | None]], Change]", partial(tuple.__new__, Change))
-new_stored = cast("Callable[[tuple[Any, ...]], Stored]", partial(tuple.__new__, Stored))
+new_change = cast("Callable[[tuple[Message, Message, MessageFailure | None]], Change]", partial(tuple.__new__, Change))
+new_add_result = cast("Callable[[tuple[Any, ...]], AddResult]", partial(tuple.__new__, AddResult))
 
 # Getters for map(), as in ``core.message``; unpacking a named tuple takes longer than getting one of its fields.
 before_of: Callable[[Change], Message] = itemgetter(Change._fields.index("before"))
@@ -79,12 +79,12 @@ class Page(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """One problem of a store, found by ``check``. ``mended``: ``repair`` has fixed it."""
+    """One problem of a store, found by ``check``. ``is_repaired``: ``repair`` has fixed it."""
 
     kind: str
     where: str
     text: str
-    mended: bool = False
+    is_repaired: bool = False
 
 
 # -- store -------------------------------------------------------------------------------------------------------------
@@ -97,7 +97,7 @@ class Transaction(Protocol):
 
     def add(
         self, envelopes: Sequence[Envelope], now: int, dedup_until: int, draft_until: int | None = None
-    ) -> list[Stored]:
+    ) -> list[AddResult]:
         """Store new envelopes of ONE queue as ready or delayed (see ``transitions.fresh``), in the order given. With
         ``draft_until`` store them as drafts (``transitions.draft``), which become messages when their content is set.
 
@@ -128,7 +128,7 @@ class Transaction(Protocol):
     def envelopes(self, messages: Sequence[Message]) -> list[Envelope | None]:
         """Return their envelopes; None for a message of which only the id is kept."""
 
-    def failures(self, messages: Sequence[Message]) -> list[Failure | None]:
+    def failures(self, messages: Sequence[Message]) -> list[MessageFailure | None]:
         """Return the latest failure of each message."""
 
     def swap(self, changes: Sequence[Change]) -> None: ...
@@ -169,7 +169,7 @@ class Transaction(Protocol):
 
     def has_queue(self, queue: str) -> bool: ...
 
-    def policied(self) -> list[str]:
+    def queues_with_policy(self) -> list[str]:
         """Return the queues that have a policy document, in order. If there are many queues, the files store finds a
         document that was put there by hand only after several calls."""
 
@@ -195,21 +195,21 @@ class Transaction(Protocol):
     def delete_queue(self, queue: str) -> None:
         """Delete everything of a queue, including its policy and counters."""
 
-    def in_runs(self) -> "InRuns | None":
+    def run_operations(self) -> "MessageRunOperations | None":
         """Return this transaction if it supports runs of messages; None if it does not."""
 
 
-class InRuns(Protocol):
+class MessageRunOperations(Protocol):
     """Run operations of a transaction: a run of messages is read and changed as one. Callers use ``Transaction`` for
     everything that these methods return None for."""
 
-    def head_runs(self, queue: str, limit: int, target: int) -> list[tuple[Run, list[Envelope]]] | None:
+    def head_runs(self, queue: str, limit: int, target: int) -> list[tuple[MessageRun, list[Envelope]]] | None:
         """Return the same as ``Transaction.heads`` if all of them are in runs and none expires; otherwise None."""
 
-    def held_run(self, first: int, last: int) -> Run | None:
+    def leased_run(self, first: int, last: int) -> MessageRun | None:
         """Return the messages with these numbers if all are leased and in one run; otherwise None."""
 
-    def swap_run(self, run: Run, after: Message) -> None:
+    def swap_run(self, run: MessageRun, after: Message) -> None:
         """Change all messages of a run alike: from ready to leased, or from leased to leased or done. ``after``: the
         new row of the first message."""
 

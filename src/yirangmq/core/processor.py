@@ -13,11 +13,11 @@ from yirangmq.core.errors import BadInput, BadPolicy
 from yirangmq.core.validation import Fields, kind
 
 if TYPE_CHECKING:
-    from yirangmq.core.payload_checks import Check
+    from yirangmq.core.payload_checks import PayloadCheck
 
-MOST_CHECKS = 50
-MOST_HOOKS = 10
-MOST_WORKERS = 16
+MAX_CHECKS = 50
+MAX_HOOKS = 10
+MAX_WORKERS = 16
 EVERY = "*"
 """Key in a server's settings for every queue without an entry."""
 NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
@@ -50,7 +50,7 @@ class Hook:
 @dataclass(frozen=True, slots=True)
 class Chain:
     integrity: bool = False
-    checks: "tuple[Check, ...]" = ()
+    checks: "tuple[PayloadCheck, ...]" = ()
     hooks: tuple[Hook, ...] = ()
     workers: int = 1
     """Maximum number of hooks of this queue that run at the same time."""
@@ -72,9 +72,9 @@ def read_chain(given: object, queue: str, path: str = "processor") -> Chain | No
     part = Fields(given, path, BadPolicy)
     chain = Chain(
         integrity=part.choice("integrity", NONE, (NONE, SHA256)) == SHA256,
-        checks=tuple(read_check(one, where) for one, where in _listed(part, "checks", MOST_CHECKS)),
-        hooks=tuple(_read_hook(one, where, queue) for one, where in _listed(part, "hooks", MOST_HOOKS)),
-        workers=part.whole("workers", 1, least=1, most=MOST_WORKERS),
+        checks=tuple(read_check(one, where) for one, where in _listed(part, "checks", MAX_CHECKS)),
+        hooks=tuple(_read_hook(one, where, queue) for one, where in _listed(part, "hooks", MAX_HOOKS)),
+        workers=part.whole("workers", 1, least=1, most=MAX_WORKERS),
     )
     part.done()
     return chain

@@ -8,12 +8,12 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from yirangmq.core.access import Program, Route, TokenRule, read_programs, read_routes, read_rules
+from yirangmq.core.access import ProgramRoute, ProgramRule, TokenRule, read_programs, read_routes, read_rules
 from yirangmq.core.alert_settings import AlertSettings, read_settings
 from yirangmq.core.bridges import NewBridge, read_all
 from yirangmq.core.errors import BadInput
 from yirangmq.core.processor import Chain, read_chains
-from yirangmq.core.topic_filter import MOST_MASKED
+from yirangmq.core.topic_filter import MAX_MASKED_TOPICS
 from yirangmq.core.validation import check_consumer, check_queue, kind
 
 MIB = 1024 * 1024
@@ -49,9 +49,9 @@ def a_path(*words: str, default: str = "") -> Reader:
         text = str(value).lower() if isinstance(value, bool) else a_text(value)
         if text in words or text.strip().lower() not in SWITCHES:
             return text
-        told = " or ".join(["must be a path", *map(repr, words)])
+        expected = " or ".join(["must be a path", *map(repr, words)])
         otherwise = f"leave it out for {default}, or " if default else ""
-        raise ValueError(f"{told}, not {text!r}; {otherwise}say './{text}' if that is its name")
+        raise ValueError(f"{expected}, not {text!r}; {otherwise}say './{text}' if that is its name")
 
     return read
 
@@ -125,8 +125,14 @@ def plain_name(value: object) -> str:
 def topic_names(value: object) -> tuple[str, ...]:
     """Read 1 to 32 topic names: an array, or a text with commas between them."""
     given = [part.strip() for part in value.split(",")] if isinstance(value, str) else value
-    if not isinstance(given, list) or not 0 < len(given) <= MOST_MASKED or len(set(map(str, given))) != len(given):
-        raise ValueError(f"must be from 1 to {MOST_MASKED} topics, each once, with commas between them, not {value!r}")
+    if (
+        not isinstance(given, list)
+        or not 0 < len(given) <= MAX_MASKED_TOPICS
+        or len(set(map(str, given))) != len(given)
+    ):
+        raise ValueError(
+            f"must be from 1 to {MAX_MASKED_TOPICS} topics, each once, with commas between them, not {value!r}"
+        )
     try:
         return tuple(check_queue(name, "") for name in given)
     except BadInput as error:
@@ -230,7 +236,7 @@ def token_rules(value: object) -> tuple[TokenRule, ...]:
         raise ValueError(str(error)) from None
 
 
-def program_rules(value: object) -> tuple[Program, ...]:
+def program_rules(value: object) -> tuple[ProgramRule, ...]:
     if isinstance(value, str):
         value = json.loads(value) if value.strip() else []
     try:
@@ -239,7 +245,7 @@ def program_rules(value: object) -> tuple[Program, ...]:
         raise ValueError(str(error)) from None
 
 
-def route_rules(value: object) -> tuple[Route, ...]:
+def route_rules(value: object) -> tuple[ProgramRoute, ...]:
     if isinstance(value, str):
         value = json.loads(value) if value.strip() else []
     try:

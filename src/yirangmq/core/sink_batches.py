@@ -12,33 +12,33 @@ from typing import NamedTuple
 from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, WrongState
 
-KEPT = 1000
+KEPT_BATCHES = 1000
 """Batches per query that the ledger keeps. A query commits only its latest batch again."""
-LARGEST_BATCH = 10**15
+MAX_BATCH_NUMBER = 10**15
 STAGE_AGE_MS = 3_600_000
 """Age in ms at which a stage that was not committed is deleted."""
-MARK = "yr-batch"
+BATCH_HEADER = "yr-batch"
 """Header of a topic record that a batch published; its value is ``query/batch``."""
 
 
-class Step(StrEnum):
+class BatchState(StrEnum):
     PENDING = "pending"
     """The batch is stored in the queues, not yet in the topics."""
     DONE = "done"
 
 
-class Entry(NamedTuple):
+class BatchEntry(NamedTuple):
     """Ledger entry of a batch. ``behind``: the topics' last sequence when the batch became pending."""
 
     query: str
     batch: int
-    step: Step
+    step: BatchState
     queue_rows: int
     dead_rows: int
     topic_rows: int
     behind: int
     at: int
-    stages: tuple["Stage", ...] = ()
+    stages: tuple["BatchStage", ...] = ()
     """Stages with the rows of a pending batch."""
     bad_queue: str = ""
     """Queue that gets invalid rows as dead letters; "": an invalid row refuses the batch."""
@@ -46,7 +46,7 @@ class Entry(NamedTuple):
     """Number of times that it was committed again after it was stored."""
 
 
-class Stage(NamedTuple):
+class BatchStage(NamedTuple):
     """Stage: one task's part of a batch. ``pieces``: the requests in which it was sent; ``rows``: its rows;
     ``checksum``: of all its rows."""
 
@@ -61,7 +61,7 @@ def check_query(name: object) -> str:
 
 
 def check_batch(number: object) -> int:
-    return validation.check_count(number, "batch", least=0, most=LARGEST_BATCH)
+    return validation.check_count(number, "batch", least=0, most=MAX_BATCH_NUMBER)
 
 
 def check_stage(name: object) -> str:
@@ -80,19 +80,20 @@ def prefix_of(query: str = "") -> str:
 
 def check_new(batch: int, known: Sequence[int]) -> None:
     """Check a batch that is not in the ledger: it is new, unless it is older than the batches that the ledger keeps."""
-    if known and batch < max(known) - KEPT:
+    if known and batch < max(known) - KEPT_BATCHES:
         raise WrongState(
-            f"batch {batch} is older than the ledger remembers: the latest is {max(known)}, and {KEPT} are kept",
+            f"batch {batch} is older than the ledger remembers: the latest is {max(known)}, "
+            f"and {KEPT_BATCHES} are kept",
             field="batch",
         )
 
 
-def too_old(known: Sequence[int]) -> list[int]:
+def expired_batches(known: Sequence[int]) -> list[int]:
     """Return the batches that the ledger may delete."""
-    return [batch for batch in known if batch < max(known) - KEPT] if known else []
+    return [batch for batch in known if batch < max(known) - KEPT_BATCHES] if known else []
 
 
-def check_rows(stage: Stage, rows: int, checksum: int) -> None:
+def check_rows(stage: BatchStage, rows: int, checksum: int) -> None:
     """Check that the stored rows of a stage are exactly those that its task sent."""
     if rows != stage.rows:
         raise BadInput(f"stage {stage.id!r} has {rows} rows, its task sent {stage.rows}", field="stages")

@@ -100,13 +100,13 @@ TRANSITIONS: dict[tuple[State | None, Verb], State] = {
     (State.PARKED, Verb.DROP): State.DROPPED,
 }
 
-WAITING: frozenset[State] = frozenset({State.DELAYED, State.HELD, State.READY, State.CLAIMED, State.LEASED})
+UNFINISHED: frozenset[State] = frozenset({State.DELAYED, State.HELD, State.READY, State.CLAIMED, State.LEASED})
 """Unfinished states: while a message of a group is in one of them, later messages of the group wait."""
 
-KEPT: tuple[State, ...] = tuple(state for state in State if state is not State.DROPPED)
+STORED_STATES: tuple[State, ...] = tuple(state for state in State if state is not State.DROPPED)
 """States of a stored message; of a dropped message only the tombstone is stored."""
 
 
-def after(state: State | None, verb: Verb) -> State | None:
+def next_state(state: State | None, verb: Verb) -> State | None:
     """Return the next state, or None if the verb does not apply."""
     return TRANSITIONS.get((state, verb))

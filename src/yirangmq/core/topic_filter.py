@@ -11,10 +11,10 @@ from functools import cached_property
 from yirangmq.core import validation
 from yirangmq.core.errors import BadInput
 
-MOST_TOPICS = 1000
-MOST_PATTERNS = 100
-MOST_MASKED = 32
-MOST_MASK = 2**32 - 1
+MAX_TOPICS = 1000
+MAX_PATTERNS = 100
+MAX_MASKED_TOPICS = 32
+MAX_MASK = 2**32 - 1
 PATTERN = re.compile(r"[a-zA-Z0-9._*?+-]{1,200}")
 WILD = re.compile(r"[*?+]")
 
@@ -55,21 +55,21 @@ def masked(mask: int, topics: Sequence[str]) -> frozenset[str]:
 def make_filter(wanted: Sequence[object] = (), mask: object = 0, topics: Sequence[str] = ()) -> Filter:
     """Build the filter of a subscription. ``topics``: the topics that have a bit in masks. ``BadInput`` names the
     field."""
-    if isinstance(mask, bool) or not isinstance(mask, int) or not 0 <= mask <= MOST_MASK:
-        raise BadInput(f"must be a whole number from 0 to {MOST_MASK}, not {mask!r}", field="mask")
+    if isinstance(mask, bool) or not isinstance(mask, int) or not 0 <= mask <= MAX_MASK:
+        raise BadInput(f"must be a whole number from 0 to {MAX_MASK}, not {mask!r}", field="mask")
     validation.check_many(wanted, "topics")
-    if len(wanted) > MOST_TOPICS:
-        raise BadInput(f"at most {MOST_TOPICS} names and patterns, not {len(wanted)}", field="topics")
+    if len(wanted) > MAX_TOPICS:
+        raise BadInput(f"at most {MAX_TOPICS} names and patterns, not {len(wanted)}", field="topics")
     if not wanted and not mask:
         return ALL
-    plain, patterns = _sorted_out(wanted)
+    plain, patterns = _split_patterns(wanted)
     text = ",".join([str(one) for one in wanted] + ([f"mask={mask}"] if mask else []))
     if "*" in patterns:
         return Filter(None, (), text)
     return Filter(plain | masked(mask, topics), patterns, text)
 
 
-def _sorted_out(wanted: Sequence[object]) -> tuple[frozenset[str], tuple[str, ...]]:
+def _split_patterns(wanted: Sequence[object]) -> tuple[frozenset[str], tuple[str, ...]]:
     plain: set[str] = set()
     patterns: set[str] = set()
     for one in wanted:
@@ -81,8 +81,8 @@ def _sorted_out(wanted: Sequence[object]) -> tuple[frozenset[str], tuple[str, ..
             patterns.add(one)
         else:
             raise BadInput(f"{one[:60]!r} is no pattern; use '*', '?', '+' among the letters of a name", field="topics")
-    if len(patterns) > MOST_PATTERNS:
-        raise BadInput(f"at most {MOST_PATTERNS} patterns, not {len(patterns)}", field="topics")
+    if len(patterns) > MAX_PATTERNS:
+        raise BadInput(f"at most {MAX_PATTERNS} patterns, not {len(patterns)}", field="topics")
     return frozenset(plain), tuple(sorted(patterns))
 
 

@@ -3,8 +3,8 @@
 One log holds all topics of a publisher. ``sequence`` counts through the whole log, ``topic_sequence`` through one
 topic, both from 1 and without gaps. Records that were confirmed and lost are gaps of the log.
 
-Every change of state of a publisher or subscriber is a row of ``PUBLISHER`` or ``CLIENT``; docs/topics.md shows both
-tables."""
+Every change of state of a publisher or subscriber is a row of ``PUBLISHER_TRANSITIONS`` or ``SUBSCRIBER_TRANSITIONS``;
+docs/topics.md shows both tables."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
@@ -14,8 +14,8 @@ from typing import NamedTuple, Protocol
 from yirangmq.core import validation
 
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
-MOST_SEQUENCE = 2**64 - 1
-Wanted = Callable[[str], bool]
+MAX_SEQUENCE = 2**64 - 1
+TopicPredicate = Callable[[str], bool]
 """Predicate on the name of a topic: True if its records are wanted. It is called once per name, not per record."""
 
 
@@ -43,7 +43,7 @@ class Record(NamedTuple):
     payload: bytes
 
 
-class Appended(NamedTuple):
+class AppendResult(NamedTuple):
     """Result of ``append``: the records are on disk with the sequences ``first`` to ``last``. ``data`` has their
     frames, as stored and as sent; frame n starts at ``offsets[n]``."""
 
@@ -72,7 +72,7 @@ class TopicState(NamedTuple):
     size: int
 
 
-class Piece(NamedTuple):
+class FileRange(NamedTuple):
     """Range of whole frames in one file, for ``os.sendfile(socket, file, offset, length)``.
 
     ``file`` is a descriptor for reading. It is valid until the iterator is advanced or closed. The caller must not
@@ -85,7 +85,7 @@ class Piece(NamedTuple):
     last: int
 
 
-class Frames(NamedTuple):
+class RecordFrames(NamedTuple):
     """Concatenated stored frames of wanted topics, with the first and last sequence and the number of records.
 
     Without records, ``last`` is the sequence up to which the log was scanned: progress during a long scan without a
@@ -97,7 +97,7 @@ class Frames(NamedTuple):
     records: int
 
 
-class Place(NamedTuple):
+class LogSplitPoint(NamedTuple):
     """Split point: a record that the index finds without a scan. ``sequence``: the record; ``size``: bytes of all kept
     records before it."""
 
@@ -112,7 +112,7 @@ class Retention(NamedTuple):
     size: int | None = None
 
 
-class Trimmed(NamedTuple):
+class TrimResult(NamedTuple):
     """Result of a trim: the segments and bytes deleted; the log now starts at ``first``."""
 
     segments: int
@@ -149,26 +149,26 @@ class LogReader(Protocol):
     def sequence_at(self, at_ns: int) -> int:
         """Return the first sequence at or after that time; ``last + 1`` if there is none."""
 
-    def records(self, start: int, stop: int | None = None, wanted: Wanted | None = None) -> Iterator[Record]:
+    def records(self, start: int, stop: int | None = None, wanted: TopicPredicate | None = None) -> Iterator[Record]:
         """Yield the records from ``start`` up to, but excluding, ``stop`` (default: all that is confirmed now). Gaps
         are skipped. Raises ``Retired`` if ``start`` is no longer kept, and ``StoreDamaged`` at a damaged frame."""
 
-    def count(self, start: int, stop: int | None = None, wanted: Wanted | None = None) -> int:
+    def count(self, start: int, stop: int | None = None, wanted: TopicPredicate | None = None) -> int:
         """Return the number of records that ``records`` would yield. With ``wanted`` up to two segments are read."""
 
     def frames(
-        self, start: int, stop: int | None = None, wanted: Wanted | None = None, size: int = 1 << 18
-    ) -> Iterator[Frames]:
+        self, start: int, stop: int | None = None, wanted: TopicPredicate | None = None, size: int = 1 << 18
+    ) -> Iterator[RecordFrames]:
         """Yield the same records as stored frames, about ``size`` bytes at a time. Like ``pieces`` they are not
         verified."""
 
     def pieces(
-        self, start: int, stop: int | None = None, wanted: Wanted | None = None, size: int | None = None
-    ) -> Iterator[Piece]:
+        self, start: int, stop: int | None = None, wanted: TopicPredicate | None = None, size: int | None = None
+    ) -> Iterator[FileRange]:
         """Yield the same records as ranges of files. Without ``wanted`` only the index is read, and a range is a whole
         segment or, if ``size`` is given, about that many bytes."""
 
-    def places(self, start: int, stop: int | None = None, most: int = 10_000) -> Sequence[Place]:
+    def places(self, start: int, stop: int | None = None, most: int = 10_000) -> Sequence[LogSplitPoint]:
         """Return points at which the span can be split into parts of known size: at most ``most``, evenly spaced in
         bytes."""
 
@@ -191,7 +191,7 @@ class Log(Protocol):
     def is_usable(self) -> bool:
         """False after an error: the log accepts no records until it is opened again."""
 
-    def append(self, records: Sequence[NewRecord]) -> Appended:
+    def append(self, records: Sequence[NewRecord]) -> AppendResult:
         """Store all of them or none; they are on disk when this returns. Calls from several threads share one sync."""
 
     def gaps(self) -> Sequence[Gap]: ...
@@ -200,11 +200,11 @@ class Log(Protocol):
 
     def reader(self) -> LogReader: ...
 
-    def retain(self, rule: Retention, floor: int | None = None) -> Trimmed:
+    def retain(self, rule: Retention, floor: int | None = None) -> TrimResult:
         """Delete segments beyond the retention rule, but no record from ``floor`` on. ``floor``: the next sequence of
         the slowest durable subscriber; None: there is none."""
 
-    def trim(self, before: int, *, dry_run: bool = False) -> Trimmed:
+    def trim(self, before: int, *, dry_run: bool = False) -> TrimResult:
         """Delete the whole segments before this sequence. ``dry_run``: only return the result."""
 
     def close(self) -> None: ...
@@ -267,7 +267,7 @@ class PublisherVerb(StrEnum):
     FAIL = "fail"
 
 
-PUBLISHER: dict[tuple[PublisherState | None, PublisherVerb], PublisherState] = {
+PUBLISHER_TRANSITIONS: dict[tuple[PublisherState | None, PublisherVerb], PublisherState] = {
     (None, PublisherVerb.START): PublisherState.STARTING,
     (PublisherState.STARTING, PublisherVerb.LISTEN): PublisherState.LISTENING,
     (PublisherState.LISTENING, PublisherVerb.SERVE): PublisherState.ONLINE,
@@ -285,7 +285,7 @@ PUBLISHER_MEANING: dict[PublisherState, str] = {
 }
 
 
-class ClientState(StrEnum):
+class SubscriberState(StrEnum):
     """States of a subscriber, in the order of the public numbers 0 to 5."""
 
     __hash__ = str.__hash__  # an Enum hashes in Python code; these are looked up for every batch
@@ -298,7 +298,7 @@ class ClientState(StrEnum):
     OFFLINE = "offline"
 
 
-class ClientVerb(StrEnum):
+class SubscriberVerb(StrEnum):
     __hash__ = str.__hash__
 
     ACCEPT = "accept"
@@ -311,33 +311,34 @@ class ClientVerb(StrEnum):
     LEAVE = "leave"
 
 
-CLIENT: dict[tuple[ClientState | None, ClientVerb], ClientState] = {
-    (None, ClientVerb.ACCEPT): ClientState.CONNECTED,
-    (ClientState.CONNECTED, ClientVerb.SUBSCRIBE): ClientState.ONLINE,
-    (ClientState.ONLINE, ClientVerb.LAG): ClientState.RECOVERY_NEEDED,
-    (ClientState.ONLINE, ClientVerb.RECOVER): ClientState.RECOVERING,
-    (ClientState.RECOVERY_NEEDED, ClientVerb.RECOVER): ClientState.RECOVERING,
-    (ClientState.RECOVERING, ClientVerb.COMPLETE): ClientState.CATCHING_UP,
-    (ClientState.RECOVERING, ClientVerb.ARRIVE): ClientState.ONLINE,
-    (ClientState.CATCHING_UP, ClientVerb.ARRIVE): ClientState.ONLINE,
-    (ClientState.ONLINE, ClientVerb.UNSUBSCRIBE): ClientState.CONNECTED,
-    (ClientState.RECOVERY_NEEDED, ClientVerb.UNSUBSCRIBE): ClientState.CONNECTED,
-    (ClientState.RECOVERING, ClientVerb.UNSUBSCRIBE): ClientState.CONNECTED,
-    (ClientState.CATCHING_UP, ClientVerb.UNSUBSCRIBE): ClientState.CONNECTED,
-    (ClientState.CONNECTED, ClientVerb.LEAVE): ClientState.OFFLINE,
-    (ClientState.ONLINE, ClientVerb.LEAVE): ClientState.OFFLINE,
-    (ClientState.RECOVERY_NEEDED, ClientVerb.LEAVE): ClientState.OFFLINE,
-    (ClientState.RECOVERING, ClientVerb.LEAVE): ClientState.OFFLINE,
-    (ClientState.CATCHING_UP, ClientVerb.LEAVE): ClientState.OFFLINE,
+SUBSCRIBER_TRANSITIONS: dict[tuple[SubscriberState | None, SubscriberVerb], SubscriberState] = {
+    (None, SubscriberVerb.ACCEPT): SubscriberState.CONNECTED,
+    (SubscriberState.CONNECTED, SubscriberVerb.SUBSCRIBE): SubscriberState.ONLINE,
+    (SubscriberState.ONLINE, SubscriberVerb.LAG): SubscriberState.RECOVERY_NEEDED,
+    (SubscriberState.ONLINE, SubscriberVerb.RECOVER): SubscriberState.RECOVERING,
+    (SubscriberState.RECOVERY_NEEDED, SubscriberVerb.RECOVER): SubscriberState.RECOVERING,
+    (SubscriberState.RECOVERING, SubscriberVerb.COMPLETE): SubscriberState.CATCHING_UP,
+    (SubscriberState.RECOVERING, SubscriberVerb.ARRIVE): SubscriberState.ONLINE,
+    (SubscriberState.CATCHING_UP, SubscriberVerb.ARRIVE): SubscriberState.ONLINE,
+    (SubscriberState.ONLINE, SubscriberVerb.UNSUBSCRIBE): SubscriberState.CONNECTED,
+    (SubscriberState.RECOVERY_NEEDED, SubscriberVerb.UNSUBSCRIBE): SubscriberState.CONNECTED,
+    (SubscriberState.RECOVERING, SubscriberVerb.UNSUBSCRIBE): SubscriberState.CONNECTED,
+    (SubscriberState.CATCHING_UP, SubscriberVerb.UNSUBSCRIBE): SubscriberState.CONNECTED,
+    (SubscriberState.CONNECTED, SubscriberVerb.LEAVE): SubscriberState.OFFLINE,
+    (SubscriberState.ONLINE, SubscriberVerb.LEAVE): SubscriberState.OFFLINE,
+    (SubscriberState.RECOVERY_NEEDED, SubscriberVerb.LEAVE): SubscriberState.OFFLINE,
+    (SubscriberState.RECOVERING, SubscriberVerb.LEAVE): SubscriberState.OFFLINE,
+    (SubscriberState.CATCHING_UP, SubscriberVerb.LEAVE): SubscriberState.OFFLINE,
 }
 
-CLIENT_MEANING: dict[ClientState, str] = {
-    ClientState.CONNECTED: "it follows nothing yet",
-    ClientState.RECOVERY_NEEDED: "it is behind; what is on its way must be read before the rest is sent from the log",
-    ClientState.RECOVERING: "a recovery worker sends it what it missed",
-    ClientState.CATCHING_UP: "what it missed is sent; what came meanwhile follows, still from the log",
-    ClientState.ONLINE: "it is sent every record as soon as that is on disk",
-    ClientState.OFFLINE: "it is not connected; of a durable one the cursor is kept",
+SUBSCRIBER_MEANING: dict[SubscriberState, str] = {
+    SubscriberState.CONNECTED: "it follows nothing yet",
+    SubscriberState.RECOVERY_NEEDED: "it is behind; what is on its way must be read before the rest is "
+    "sent from the log",
+    SubscriberState.RECOVERING: "a recovery worker sends it what it missed",
+    SubscriberState.CATCHING_UP: "what it missed is sent; what came meanwhile follows, still from the log",
+    SubscriberState.ONLINE: "it is sent every record as soon as that is on disk",
+    SubscriberState.OFFLINE: "it is not connected; of a durable one the cursor is kept",
 }
 
 
@@ -352,9 +353,9 @@ class Start(StrEnum):
 
 def publisher_after(state: PublisherState | None, verb: PublisherVerb) -> PublisherState | None:
     """Return the next state, or None if the verb does not apply."""
-    return PUBLISHER.get((state, verb))
+    return PUBLISHER_TRANSITIONS.get((state, verb))
 
 
-def client_after(state: ClientState | None, verb: ClientVerb) -> ClientState | None:
+def subscriber_after(state: SubscriberState | None, verb: SubscriberVerb) -> SubscriberState | None:
     """Return the next state, or None if the verb does not apply."""
-    return CLIENT.get((state, verb))
+    return SUBSCRIBER_TRANSITIONS.get((state, verb))

@@ -11,8 +11,8 @@ dropped does not exist (``NotFound``)."""
 from typing import NamedTuple
 
 from yirangmq.core.errors import LeaseExpired, LeaseMismatch, NotFound, WrongState
-from yirangmq.core.message import MAX_MESSAGE, Envelope, Failure, Message, Reason, new_message
-from yirangmq.core.policy import Chance, QueuePolicy, backoff_ms
+from yirangmq.core.message import MAX_FAILURE_TEXT, Envelope, Message, MessageFailure, Reason, new_message
+from yirangmq.core.policy import QueuePolicy, RandomFraction, backoff_ms
 from yirangmq.core.states import TRANSITIONS, State, Verb
 
 # -- transitions by lease ----------------------------------------------------------------------------------------------
@@ -21,11 +21,11 @@ FINAL_REASONS = frozenset({Reason.VALIDATION_ERROR, Reason.REJECTED, Reason.CORR
 """Reasons after which a retry cannot succeed."""
 
 
-class Outcome(NamedTuple):
+class TransitionResult(NamedTuple):
     """Result of a transition: the message after it, and the failure to store, if there is one."""
 
     message: Message
-    failure: Failure | None = None
+    failure: MessageFailure | None = None
 
 
 class Cause(NamedTuple):
@@ -39,7 +39,7 @@ class Cause(NamedTuple):
 def fresh(envelope: Envelope, seq: int, now: int) -> Message:
     """Return the initial row of a published message: ready, or delayed until ``available_at``."""
     waits = envelope.available_at > now
-    state = _follow(None, Verb.POSTPONE if waits else Verb.PUBLISH)
+    state = _next_state(None, Verb.POSTPONE if waits else Verb.PUBLISH)
     due = _earliest(envelope.available_at if waits else 0, envelope.expires_at)
     return Message(
         seq,
@@ -65,54 +65,54 @@ def fresh(envelope: Envelope, seq: int, now: int) -> Message:
 
 def draft(envelope: Envelope, seq: int, until: int, now: int) -> Message:
     """Return the initial row of a draft. Its content must be set before ``until``."""
-    card = fresh(envelope._replace(available_at=now), seq, now)
-    return card._replace(state=_follow(None, Verb.DRAFT), due_at=until)
+    row = fresh(envelope._replace(available_at=now), seq, now)
+    return row._replace(state=_next_state(None, Verb.DRAFT), due_at=until)
 
 
 def set_content(message: Message, policy: QueuePolicy, now: int, place: int) -> Message:
     """Set the content of a draft: it becomes ready, at the end of its rank. Its time to live starts here."""
     expires = message.expires_at or (now + policy.ttl_ms if policy.ttl_ms else 0)
-    state = _follow(message.state, Verb.SET)
+    state = _next_state(message.state, Verb.SET)
     seq, queue, id, _, rank, _, attempt, leases, _, _, _, *rest = message
     return new_message((seq, queue, id, state, rank, place, attempt, leases, expires, expires, now, *rest))
 
 
-def refuse(message: Message, policy: QueuePolicy, now: int, text: str) -> Outcome:
+def refuse(message: Message, policy: QueuePolicy, now: int, text: str) -> TransitionResult:
     """Refuse a message that fails validation: it becomes a dead letter without having been ready."""
-    failure = Failure(Reason.VALIDATION_ERROR, text[:MAX_MESSAGE], now, 0, "")
-    return Outcome(_bury(message, policy, now, Reason.VALIDATION_ERROR), failure)
+    failure = MessageFailure(Reason.VALIDATION_ERROR, text[:MAX_FAILURE_TEXT], now, 0, "")
+    return TransitionResult(_dead_letter(message, policy, now, Reason.VALIDATION_ERROR), failure)
 
 
-def set_aside(message: Message, policy: QueuePolicy, now: int, text: str) -> Outcome:
+def quarantine(message: Message, policy: QueuePolicy, now: int, text: str) -> TransitionResult:
     """Quarantine a message with a stored payload that differs from the published one. It is kept for inspection, even
     if dead letters are off."""
-    failure = Failure(Reason.CORRUPT, text[:MAX_MESSAGE], now, message.attempt, "")
+    failure = MessageFailure(Reason.CORRUPT, text[:MAX_FAILURE_TEXT], now, message.attempt, "")
     if policy.dlq.enabled:
-        return Outcome(_bury(message, policy, now, Reason.CORRUPT), failure)
-    return Outcome(park(message._replace(reason=Reason.CORRUPT), now), failure)
+        return TransitionResult(_dead_letter(message, policy, now, Reason.CORRUPT), failure)
+    return TransitionResult(park(message._replace(reason=Reason.CORRUPT), now), failure)
 
 
 def lease(message: Message, now: int, until: int, consumer: str) -> Message:
     """Lease the message: one more attempt, and a new fence."""
-    return _handed_out(message, Verb.LEASE, now, until, consumer)
+    return _to_holder(message, Verb.LEASE, now, until, consumer)
 
 
-def _handed_out(message: Message, verb: Verb, now: int, until: int, consumer: str) -> Message:
-    state = _follow(message.state, verb)
+def _to_holder(message: Message, verb: Verb, now: int, until: int, consumer: str) -> Message:
+    state = _next_state(message.state, verb)
     seq, queue, id, _, rank, place, attempt, leases, _, expires_at, _, _, reason, repeats, *rest = message
     attempt, leases = attempt + 1, leases + 1
-    card = (seq, queue, id, state, rank, place, attempt, leases, until, expires_at, now, consumer, reason, repeats)
-    return new_message((*card, *rest))
+    row = (seq, queue, id, state, rank, place, attempt, leases, until, expires_at, now, consumer, reason, repeats)
+    return new_message((*row, *rest))
 
 
 def claim(message: Message, now: int, until: int, consumer: str) -> Message:
     """First half of a lease: the consumer gets the id, which counts as the attempt. ``start`` delivers the content."""
-    return _handed_out(message, Verb.CLAIM, now, until, consumer)
+    return _to_holder(message, Verb.CLAIM, now, until, consumer)
 
 
 def start(message: Message, now: int, until: int) -> Message:
     """Second half of a lease: the consumer fetches the content."""
-    state = _follow(message.state, Verb.START)
+    state = _next_state(message.state, Verb.START)
     seq, queue, id, _, rank, place, attempt, leases, _, expires_at, _, *rest = message
     return new_message((seq, queue, id, state, rank, place, attempt, leases, until, expires_at, now, *rest))
 
@@ -120,13 +120,13 @@ def start(message: Message, now: int, until: int) -> Message:
 def unclaim(message: Message, now: int) -> Message:
     """Undo a claim because its consumer has disconnected: the message keeps its place, and the attempt does not
     count."""
-    state = _follow(message.state, Verb.RELEASE)
+    state = _next_state(message.state, Verb.RELEASE)
     return message._replace(
         state=state, attempt=message.attempt - 1, due_at=message.expires_at, changed_at=now, consumer=""
     )
 
 
-def held(message: Message | None, leases: int, consumer: str | None, now: int, lease: str) -> Message:
+def check_lease(message: Message | None, leases: int, consumer: str | None, now: int, lease: str) -> Message:
     """Return the message of a lease in force. A stale, foreign or expired lease is an error, never a silent
     success."""
     if message is None:
@@ -159,43 +159,47 @@ def ack(message: Message, policy: QueuePolicy, now: int) -> Message:
     """Acknowledge: the message is done. It is kept as history for the archive's retention, or as a tombstone."""
     keep = policy.archive.enabled
     due = now + (max(policy.archive.retention_ms, policy.tombstone_ms) if keep else policy.tombstone_ms)
-    state = _follow(message.state, Verb.ACK)
+    state = _next_state(message.state, Verb.ACK)
     seq, queue, id, _, rank, place, attempt, leases, _, expires_at, _, consumer, reason, repeats, _, *rest = message
-    card = (seq, queue, id, state, rank, place, attempt, leases, due, expires_at, now, consumer, reason, repeats, keep)
-    return new_message((*card, *rest))
+    row = (seq, queue, id, state, rank, place, attempt, leases, due, expires_at, now, consumer, reason, repeats, keep)
+    return new_message((*row, *rest))
 
 
 def extend(message: Message, now: int, until: int) -> Message:
-    return message._replace(state=_follow(message.state, Verb.EXTEND), due_at=until, changed_at=now)
+    return message._replace(state=_next_state(message.state, Verb.EXTEND), due_at=until, changed_at=now)
 
 
-def nack(message: Message, policy: QueuePolicy, now: int, cause: Cause, place: int, chance: Chance) -> Outcome:
+def nack(
+    message: Message, policy: QueuePolicy, now: int, cause: Cause, place: int, chance: RandomFraction
+) -> TransitionResult:
     """Fail an attempt: the message waits for a retry, or becomes a dead letter if a retry cannot succeed."""
     repeats = message.repeats + 1 if cause.reason == message.reason else 1
-    failure = Failure(cause.reason, cause.text[:MAX_MESSAGE], now, message.attempt, message.consumer)
+    failure = MessageFailure(cause.reason, cause.text[:MAX_FAILURE_TEXT], now, message.attempt, message.consumer)
     message = message._replace(reason=cause.reason, repeats=repeats)
     poison = policy.retry.poison_after and repeats >= policy.retry.poison_after
     if cause.reason in FINAL_REASONS or poison or _is_last(message, policy):
-        return Outcome(_bury(message, policy, now, Reason.POISON if poison else cause.reason), failure)
+        return TransitionResult(_dead_letter(message, policy, now, Reason.POISON if poison else cause.reason), failure)
     if _is_expired(message, now):
-        return Outcome(_out_of_time(message, policy, now), failure)
+        return TransitionResult(_expire_ttl(message, policy, now), failure)
     delay = backoff_ms(policy.retry, message.attempt, chance) if cause.delay_ms is None else cause.delay_ms
     if delay == 0:
-        return Outcome(_release(message, policy, now, place), failure)
+        return TransitionResult(_release(message, policy, now, place), failure)
     due = _earliest(now + delay, message.expires_at)
-    return Outcome(message._replace(state=_follow(message.state, Verb.RETRY), due_at=due, changed_at=now), failure)
+    return TransitionResult(
+        message._replace(state=_next_state(message.state, Verb.RETRY), due_at=due, changed_at=now), failure
+    )
 
 
-def fail(message: Message, policy: QueuePolicy, now: int, text: str) -> Outcome:
+def fail(message: Message, policy: QueuePolicy, now: int, text: str) -> TransitionResult:
     """Fail the message finally: it becomes a dead letter, without a retry until an operator redrives it."""
-    failure = Failure(Reason.HANDLER_ERROR, text[:MAX_MESSAGE], now, message.attempt, message.consumer)
-    return Outcome(_bury(message, policy, now, Reason.HANDLER_ERROR), failure)
+    failure = MessageFailure(Reason.HANDLER_ERROR, text[:MAX_FAILURE_TEXT], now, message.attempt, message.consumer)
+    return TransitionResult(_dead_letter(message, policy, now, Reason.HANDLER_ERROR), failure)
 
 
-def abandon(message: Message, policy: QueuePolicy, now: int, text: str) -> Outcome:
+def abandon(message: Message, policy: QueuePolicy, now: int, text: str) -> TransitionResult:
     """Give a message for one consumer to the dead letters, because that consumer no longer exists."""
-    failure = Failure(Reason.REJECTED, text[:MAX_MESSAGE], now, message.attempt, "")
-    return Outcome(_bury(message, policy, now, Reason.REJECTED), failure)
+    failure = MessageFailure(Reason.REJECTED, text[:MAX_FAILURE_TEXT], now, message.attempt, "")
+    return TransitionResult(_dead_letter(message, policy, now, Reason.REJECTED), failure)
 
 
 def release(message: Message, policy: QueuePolicy, now: int, place: int) -> Message:
@@ -204,28 +208,28 @@ def release(message: Message, policy: QueuePolicy, now: int, place: int) -> Mess
     return _release(message._replace(attempt=message.attempt - 1, consumer=""), policy, now, place)
 
 
-def expire(message: Message, policy: QueuePolicy, now: int, place: int) -> Outcome | None:
+def expire(message: Message, policy: QueuePolicy, now: int, place: int) -> TransitionResult | None:
     """Apply the end of ``due_at``. Return None if the message must be deleted completely."""
     match message.state:
         case State.LEASED | State.CLAIMED:
-            return _lapse(message, policy, now, place)
+            return _expire_lease(message, policy, now, place)
         case State.DELAYED if _is_expired(message, now):
-            return _out_of_time_outcome(message, policy, now)
+            return _expire_ttl_result(message, policy, now)
         case State.DELAYED:
-            return Outcome(_ripen(message, policy, now, place))
+            return TransitionResult(_end_delay(message, policy, now, place))
         case State.READY | State.HELD:
-            return _out_of_time_outcome(message, policy, now)
+            return _expire_ttl_result(message, policy, now)
         case State.DRAFT:
-            return Outcome(drop(message._replace(reason=Reason.EXPIRED), policy, now))
+            return TransitionResult(drop(message._replace(reason=Reason.EXPIRED), policy, now))
         case State.DEAD:
-            return Outcome(drop(message, policy, now))
+            return TransitionResult(drop(message, policy, now))
         case _:
             return None
 
 
 def redrive(message: Message, now: int, place: int) -> Message:
     """Redrive: the message is ready again, with attempts from 0 and the same priority."""
-    state = _follow(message.state, Verb.REDRIVE)
+    state = _next_state(message.state, Verb.REDRIVE)
     return message._replace(
         state=state, place=place, attempt=0, due_at=0, expires_at=0, changed_at=now, consumer="", reason="", repeats=0
     )
@@ -233,80 +237,82 @@ def redrive(message: Message, now: int, place: int) -> Message:
 
 def hold(message: Message) -> Message:
     """Hold the message behind another one of its group; meanwhile only its time to live applies."""
-    return message._replace(state=_follow(message.state, Verb.HOLD), due_at=message.expires_at)
+    return message._replace(state=_next_state(message.state, Verb.HOLD), due_at=message.expires_at)
 
 
 def free(message: Message, available_at: int, now: int) -> Message:
     """Free the next message of a group: it is ready, or delayed if its delay is not over."""
     if available_at > now and not message.attempt:
         due = _earliest(available_at, message.expires_at)
-        return message._replace(state=_follow(message.state, Verb.POSTPONE), due_at=due, changed_at=now)
-    return message._replace(state=_follow(message.state, Verb.FREE), due_at=message.expires_at, changed_at=now)
+        return message._replace(state=_next_state(message.state, Verb.POSTPONE), due_at=due, changed_at=now)
+    return message._replace(state=_next_state(message.state, Verb.FREE), due_at=message.expires_at, changed_at=now)
 
 
 def park(message: Message, now: int) -> Message:
-    return message._replace(state=_follow(message.state, Verb.PARK), due_at=0, changed_at=now)
+    return message._replace(state=_next_state(message.state, Verb.PARK), due_at=0, changed_at=now)
 
 
 def drop(message: Message, policy: QueuePolicy, now: int) -> Message:
     """Drop the message, not by its holder. Its id is kept for the tombstone window."""
-    return _give_up(message._replace(consumer=""), policy, now)
+    return _drop(message._replace(consumer=""), policy, now)
 
 
-def _give_up(message: Message, policy: QueuePolicy, now: int) -> Message:
-    state = _follow(message.state, Verb.DROP)
+def _drop(message: Message, policy: QueuePolicy, now: int) -> Message:
+    state = _next_state(message.state, Verb.DROP)
     return message._replace(state=state, due_at=now + policy.tombstone_ms, changed_at=now, body=False)
 
 
-def _lapse(message: Message, policy: QueuePolicy, now: int, place: int) -> Outcome:
+def _expire_lease(message: Message, policy: QueuePolicy, now: int, place: int) -> TransitionResult:
     """Expire a lease or a claim: the message is ready again, or a dead letter if that was the last attempt."""
     repeats = message.repeats + 1 if message.reason == Reason.TIMEOUT else 1
     what = "the lease" if message.state is State.LEASED else "the claim"
     text = f"{what} of attempt {message.attempt} lapsed"
-    failure = Failure(Reason.TIMEOUT, text, now, message.attempt, message.consumer)
+    failure = MessageFailure(Reason.TIMEOUT, text, now, message.attempt, message.consumer)
     message = message._replace(reason=Reason.TIMEOUT, repeats=repeats, consumer="")
     poison = policy.retry.poison_after and repeats >= policy.retry.poison_after
     if poison or _is_last(message, policy):
-        return Outcome(_bury(message, policy, now, Reason.POISON if poison else Reason.TIMEOUT), failure)
+        return TransitionResult(
+            _dead_letter(message, policy, now, Reason.POISON if poison else Reason.TIMEOUT), failure
+        )
     if _is_expired(message, now):
-        return Outcome(_out_of_time(message, policy, now), failure)
-    return Outcome(_release(message, policy, now, place), failure)
+        return TransitionResult(_expire_ttl(message, policy, now), failure)
+    return TransitionResult(_release(message, policy, now, place), failure)
 
 
 def _release(message: Message, policy: QueuePolicy, now: int, place: int) -> Message:
-    state = _follow(message.state, Verb.RELEASE)
+    state = _next_state(message.state, Verb.RELEASE)
     where = message.place if policy.keeps_places or message.group else place
     return message._replace(state=state, place=where, due_at=message.expires_at, changed_at=now)
 
 
-def _ripen(message: Message, policy: QueuePolicy, now: int, place: int) -> Message:
+def _end_delay(message: Message, policy: QueuePolicy, now: int, place: int) -> Message:
     """End a delay. A retried message goes to the end of its rank, unless the queue keeps places; so does a message
     after its first delay."""
-    state = _follow(message.state, Verb.RIPEN)
+    state = _next_state(message.state, Verb.RIPEN)
     front = (policy.keeps_places and message.attempt > 0) or message.group
     where = message.place if front else place
     return message._replace(state=state, place=where, due_at=message.expires_at, changed_at=now)
 
 
-def _bury(message: Message, policy: QueuePolicy, now: int, reason: Reason) -> Message:
+def _dead_letter(message: Message, policy: QueuePolicy, now: int, reason: Reason) -> Message:
     message = message._replace(reason=reason)
     if policy.dlq.enabled:
         due = now + policy.dlq.retention_ms
-        return message._replace(state=_follow(message.state, Verb.BURY), due_at=due, changed_at=now)
+        return message._replace(state=_next_state(message.state, Verb.BURY), due_at=due, changed_at=now)
     if policy.dlq.when_disabled == "park":
         return park(message, now)
-    return _give_up(message, policy, now)
+    return _drop(message, policy, now)
 
 
-def _out_of_time(message: Message, policy: QueuePolicy, now: int) -> Message:
+def _expire_ttl(message: Message, policy: QueuePolicy, now: int) -> Message:
     if policy.on_expire == "dead":
-        return _bury(message, policy, now, Reason.EXPIRED)
-    return _give_up(message, policy, now)
+        return _dead_letter(message, policy, now, Reason.EXPIRED)
+    return _drop(message, policy, now)
 
 
-def _out_of_time_outcome(message: Message, policy: QueuePolicy, now: int) -> Outcome:
-    failure = Failure(Reason.EXPIRED, "its time to live ran out", now, message.attempt, "")
-    return Outcome(_out_of_time(message, policy, now), failure)
+def _expire_ttl_result(message: Message, policy: QueuePolicy, now: int) -> TransitionResult:
+    failure = MessageFailure(Reason.EXPIRED, "its time to live ran out", now, message.attempt, "")
+    return TransitionResult(_expire_ttl(message, policy, now), failure)
 
 
 def _is_last(message: Message, policy: QueuePolicy) -> bool:
@@ -321,7 +327,7 @@ def _earliest(*moments: int) -> int:
     return min((moment for moment in moments if moment), default=0)
 
 
-def _follow(state: State | None, verb: Verb) -> State:
+def _next_state(state: State | None, verb: Verb) -> State:
     found = TRANSITIONS.get((state, verb))
     if found is None:
         raise WrongState(f"{verb} does not apply to a message that is {state or 'new'}")
@@ -330,18 +336,18 @@ def _follow(state: State | None, verb: Verb) -> State:
 
 # -- by message id, for the HTTP queue's API ---------------------------------------------------------------------------
 
-ORDERER = "http:mq"
+MQ_CONSUMER = "http:mq"
 """Consumer name of messages that are claimed by id: the HTTP queue's API has no consumer names."""
-FAILED = "the consumer said that it failed"
-IN_LINE = (State.READY, State.DELAYED, State.HELD)
-OVER = (State.DONE, State.DROPPED)
-UNHEARD = "no such message"
+FAILED_TEXT = "the consumer said that it failed"
+NOT_YET_LEASED = (State.READY, State.DELAYED, State.HELD)
+FINISHED = (State.DONE, State.DROPPED)
+NO_SUCH_MESSAGE = "no such message"
 
 
 def settable(message: Message | None) -> Message:
     """Return the message if its content may be set: a draft, or a message that was not leased yet."""
     found = existing(message)
-    if found.state is not State.DRAFT and found.state not in IN_LINE:
+    if found.state is not State.DRAFT and found.state not in NOT_YET_LEASED:
         raise WrongState(f"message {found.id} is {found.state}: its content is final")
     return found
 
@@ -359,13 +365,13 @@ def complete(message: Message | None, policy: QueuePolicy, now: int) -> Message 
     return ack(_active(message), policy, now)
 
 
-def fail_order(message: Message | None, policy: QueuePolicy, now: int) -> Outcome | None:
+def fail_by_id(message: Message | None, policy: QueuePolicy, now: int) -> TransitionResult | None:
     if message is not None and message.state in (State.DEAD, State.PARKED):
         return None
-    return fail(_active(message), policy, now, FAILED)
+    return fail(_active(message), policy, now, FAILED_TEXT)
 
 
-def renew(message: Message | None, failure: Failure | None, now: int, place: int) -> Message | None:
+def renew(message: Message | None, failure: MessageFailure | None, now: int, place: int) -> Message | None:
     """Renew a failed message. ``failure``: its latest one. A message with a failure but no reason was renewed
     before."""
     found = existing(message)
@@ -376,7 +382,7 @@ def renew(message: Message | None, failure: Failure | None, now: int, place: int
     raise WrongState(f"message {found.id} is {found.state}, not failed")
 
 
-def abandon_order(message: Message | None, policy: QueuePolicy, now: int) -> Message | None:
+def drop_by_id(message: Message | None, policy: QueuePolicy, now: int) -> Message | None:
     """Drop a message by id. A message dropped by hand has no reason; one dropped by time or a rule has one, and was not
     abandoned before."""
     if message is not None and message.state is State.DROPPED and not message.reason:
@@ -385,8 +391,8 @@ def abandon_order(message: Message | None, policy: QueuePolicy, now: int) -> Mes
 
 
 def existing(message: Message | None) -> Message:
-    if message is None or message.state in OVER:
-        raise NotFound(UNHEARD)
+    if message is None or message.state in FINISHED:
+        raise NotFound(NO_SUCH_MESSAGE)
     return message
 
 
@@ -397,10 +403,10 @@ def _active(message: Message | None) -> Message:
     return found
 
 
-def retimed(message: Message, span_ms: int) -> Message | None:
+def with_duration(message: Message, span_ms: int) -> Message | None:
     """Return the message with ``due_at`` for a new duration of its state. None if nothing changes, or if it is neither
     a draft nor claimed by id."""
-    if message.state is not State.DRAFT and message.consumer != ORDERER:
+    if message.state is not State.DRAFT and message.consumer != MQ_CONSUMER:
         return None
     until = message.changed_at + span_ms
     return None if until == message.due_at else message._replace(due_at=until)

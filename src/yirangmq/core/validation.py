@@ -107,9 +107,9 @@ def check_many(values: object, field: str) -> None:
         raise BadInput(f"must be a list, not one {type(values).__name__}", field=field)
 
 
-def check_told(told: object) -> None:
-    if told is not None and not callable(told):
-        raise BadInput(f"{told!r} cannot be called", field="told")
+def check_callback(callback: object) -> None:
+    if callback is not None and not callable(callback):
+        raise BadInput(f"{callback!r} cannot be called", field="told")
 
 
 # -- nearest known name ------------------------------------------------------------------------------------------------
@@ -134,13 +134,13 @@ class Fields:
         if not isinstance(given, Mapping):
             raise error(f"must be a JSON object, not {kind(given)}", field=path or "document")
         self._left: dict[object, object] = dict(given)
-        self._asked: list[str] = []
+        self._known: list[str] = []
 
     def name(self, key: str) -> str:
         return f"{self._path}.{key}" if self._path else key
 
     def take(self, key: str, default: object) -> object:
-        self._asked.append(key)
+        self._known.append(key)
         return self._left.pop(key, default)
 
     def is_null(self, key: str) -> bool:
@@ -150,7 +150,7 @@ class Fields:
         self.take(key, None)
         return True
 
-    def says_null(self, key: str) -> bool:
+    def is_explicit_null(self, key: str) -> bool:
         """Return True if the member is present and null."""
         return key in self._left and self.is_null(key)
 
@@ -183,8 +183,8 @@ class Fields:
 
     def done(self) -> None:
         for key in self._left:
-            near = nearest(str(key), self._asked)
-            hint = f"; did you mean {near!r}?" if near else f"; known: {', '.join(self._asked)}"
+            near = nearest(str(key), self._known)
+            hint = f"; did you mean {near!r}?" if near else f"; known: {', '.join(self._known)}"
             raise self._error(f"not a known field{hint}", field=self.name(str(key)))
 
 

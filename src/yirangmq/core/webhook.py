@@ -16,11 +16,13 @@ from yirangmq.core.validation import Fields, kind
 
 # -- webhook of a policy -----------------------------------------------------------------------------------------------
 
-LONGEST_URL = 2_000
-MOST_HEADERS = 50
+MAX_URL_CHARS = 2_000
+MAX_HEADERS = 50
 TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
 VALUE = re.compile(r"[\x20-\x7e]{0,2000}")
-OURS = frozenset({"host", "connection", "content-length", "content-type", "transfer-encoding", "expect", "upgrade"})
+RESERVED_HEADERS = frozenset(
+    {"host", "connection", "content-length", "content-type", "transfer-encoding", "expect", "upgrade"}
+)
 """Headers that a policy may not set; the same applies to those that start with ``X-MQ-``."""
 
 
@@ -52,8 +54,8 @@ def read_webhook(given: object) -> Webhook | None:
 
 
 def _read_url(given: object, field: str) -> str:
-    if not isinstance(given, str) or not 0 < len(given) <= LONGEST_URL or not VALUE.fullmatch(given) or " " in given:
-        raise BadPolicy(f"must be an address of at most {LONGEST_URL} plain characters", field=field)
+    if not isinstance(given, str) or not 0 < len(given) <= MAX_URL_CHARS or not VALUE.fullmatch(given) or " " in given:
+        raise BadPolicy(f"must be an address of at most {MAX_URL_CHARS} plain characters", field=field)
     try:
         parts = urlsplit(given)
         is_whole = bool(parts.hostname) and parts.port != 0
@@ -77,14 +79,14 @@ def _read_secret(given: object, field: str) -> str:
 
 
 def _read_headers(given: object, field: str) -> Mapping[str, str]:
-    if not isinstance(given, Mapping) or len(given) > MOST_HEADERS:
-        raise BadPolicy(f"must be an object of at most {MOST_HEADERS} headers, not {kind(given)}", field=field)
+    if not isinstance(given, Mapping) or len(given) > MAX_HEADERS:
+        raise BadPolicy(f"must be an object of at most {MAX_HEADERS} headers, not {kind(given)}", field=field)
     headers: dict[str, str] = {}
     for name, value in given.items():
         where = f"{field}.{str(name)[:60]}"
         if not isinstance(name, str) or not TOKEN.fullmatch(name):
             raise BadPolicy("is not the name of a header", field=where)
-        if name.lower() in OURS or name.lower().startswith("x-mq-"):
+        if name.lower() in RESERVED_HEADERS or name.lower().startswith("x-mq-"):
             raise BadPolicy("is said by the server", field=where)
         if not isinstance(value, str) or not VALUE.fullmatch(value):
             raise BadPolicy("must be a text of at most 2000 plain characters", field=where)
@@ -112,8 +114,8 @@ Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
 ANY = "any"
-"""Value of the setting that allows every address except those of ``SPECIAL``."""
-SPECIAL: tuple[Network, ...] = tuple(
+"""Value of the setting that allows every address except those of ``DENIED_NETWORKS``."""
+DENIED_NETWORKS: tuple[Network, ...] = tuple(
     ip_network(text)
     for text in (
         "0.0.0.0/8",  # "this host": the kernel connects to loopback
@@ -126,7 +128,7 @@ SPECIAL: tuple[Network, ...] = tuple(
     )
 )
 """Networks that are refused unless the setting names a network inside one of them."""
-CARRIERS = (
+IPV4_EMBEDDING_NETWORKS = (
     IPv6Network("64:ff9b::/96"),  # NAT64
     IPv6Network("64:ff9b:1::/48"),  # NAT64 for local use
     IPv6Network("::ffff:0:0:0/96"),  # translated (SIIT)
@@ -139,19 +141,20 @@ OWN_IPV6 = IPv6Network("::/127")
 
 @dataclass(frozen=True, slots=True)
 class OutgoingNetworks:
-    """Networks that webhooks and alert sinks may call. ``allowed`` None: every address except those of ``SPECIAL``."""
+    """Networks that webhooks and alert sinks may call. ``allowed`` None: every address except those of
+    ``DENIED_NETWORKS``."""
 
     allowed: tuple[Network, ...] | None = None
 
     def refusal(self, text: str) -> str:
         """Return the reason for which an address may not be called; "" if it may."""
         try:
-            address = _plain(ip_address(text.partition("%")[0]))
+            address = _embedded_ipv4(ip_address(text.partition("%")[0]))
         except ValueError:
             return f"{text!r} is no IP address"
         named = self.allowed or ()
-        if any(address in one for one in SPECIAL):
-            inside = [one for one in named if any(_is_inside(one, special) for special in SPECIAL)]
+        if any(address in one for one in DENIED_NETWORKS):
+            inside = [one for one in named if any(_is_inside(one, special) for special in DENIED_NETWORKS)]
             if any(address in one for one in inside):
                 return ""
             return (
@@ -179,12 +182,12 @@ def read_networks(value: object) -> OutgoingNetworks:
     return OutgoingNetworks(tuple(found))
 
 
-def _plain(address: Address) -> Address:
-    """Return the IPv4 address that an IPv6 address reaches (mapped, 6to4, Teredo, or of ``CARRIERS``); else the address
-    unchanged."""
+def _embedded_ipv4(address: Address) -> Address:
+    """Return the IPv4 address that an IPv6 address reaches (mapped, 6to4, Teredo, or of ``IPV4_EMBEDDING_NETWORKS``);
+    else the address unchanged."""
     if isinstance(address, IPv4Address) or address in OWN_IPV6:
         return address
-    if any(address in one for one in CARRIERS):
+    if any(address in one for one in IPV4_EMBEDDING_NETWORKS):
         return IPv4Address(int(address) & 0xFFFFFFFF)
     teredo = address.teredo
     return address.ipv4_mapped or address.sixtofour or (teredo[1] if teredo else address)

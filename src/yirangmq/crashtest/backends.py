@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import apsw
 
 from yirangmq.core.ports import Store
-from yirangmq.crashtest.disk_model import Journal, SyncAll, SyncFile, SyncFolder, Tree, Truncate, Write, read_tree
+from yirangmq.crashtest.disk_model import IoJournal, SyncAll, SyncFile, SyncFolder, Tree, Truncate, Write, read_tree
 from yirangmq.fsio.disk import Disk
 from yirangmq.stores.files.store import FilesStore
 from yirangmq.stores.sqlite.server_store import ServedSqliteStore
@@ -28,7 +28,7 @@ from yirangmq.stores.sqlite.store import SqliteStore
 class RecordingDisk(Disk):
     """Disk that executes each call, then records it. Calls outside the journal's folder are not recorded."""
 
-    def __init__(self, journal: Journal, *, use_syncfs: bool) -> None:
+    def __init__(self, journal: IoJournal, *, use_syncfs: bool) -> None:
         super().__init__()
         self._journal = journal
         self._use_syncfs = use_syncfs
@@ -138,7 +138,7 @@ JOURNALS = apsw.SQLITE_OPEN_MAIN_JOURNAL | apsw.SQLITE_OPEN_WAL
 class RecordingVfs(apsw.VFS):
     """SQLite VFS that records the I/O. Open connections with its name, then read ``journal``."""
 
-    def __init__(self, name: str, journal: Journal) -> None:
+    def __init__(self, name: str, journal: IoJournal) -> None:
         super().__init__(name, BASE)
         self.journal = journal
 
@@ -163,12 +163,12 @@ class RecordingVfs(apsw.VFS):
 class RecordingFile(apsw.VFSFile):
     def __init__(self, name: str | apsw.URIFilename | None, flags: list[int]) -> None:
         super().__init__(BASE, name, flags)
-        self._journal: Journal | None = None
+        self._journal: IoJournal | None = None
         self._node = -1
         self._path = Path()
         self._sync_folder = False
 
-    def record(self, journal: Journal, path: Path, node: int | None, *, sync_folder: bool) -> None:
+    def record(self, journal: IoJournal, path: Path, node: int | None, *, sync_folder: bool) -> None:
         if node is None:
             raise ValueError(f"{path} was made behind the recorder's back")
         self._journal, self._path, self._node, self._sync_folder = journal, path, node, sync_folder
@@ -193,7 +193,7 @@ class RecordingFile(apsw.VFSFile):
             sync_folder_of(self._journal, self._path)
 
 
-def sync_folder_of(journal: Journal, path: Path) -> None:
+def sync_folder_of(journal: IoJournal, path: Path) -> None:
     node = journal.node(path.parent)
     if node is not None:
         journal.add(SyncFolder(node))
@@ -217,22 +217,22 @@ class Backend(Protocol):
     def is_atomic(self) -> bool:
         """True if an interrupted call is on disk completely or not at all. Otherwise this holds per message."""
 
-    def recorded(self, top: Path, journal: Journal) -> AbstractContextManager[OpenStore]:
+    def recorded(self, top: Path, journal: IoJournal) -> AbstractContextManager[OpenStore]:
         """Yield a function that opens the store in ``top``, any number of times, with all its I/O recorded."""
 
-    def plain(self, top: Path) -> Store:
+    def open_plain(self, top: Path) -> Store:
         """Open the store as users do, without a recorder."""
 
     def is_recorded(self, path: str) -> bool:
         """Return False if the store never syncs this file and rebuilds it after a power cut."""
 
-    def debris(self, day: Path) -> Tree:
-        """Return stale files that are never synced. ``day`` is the folder of the recorded store."""
+    def stale_files(self, recorded_folder: Path) -> Tree:
+        """Return stale files that are never synced. ``recorded_folder`` is the folder of the recorded store."""
 
     def half_written(self, top: Path) -> list[str]:
         """Return the files of half-written messages that are still in the temporary folder."""
 
-    def set_aside(self, top: Path) -> int:
+    def quarantined(self, top: Path) -> int:
         """Return the number of files that the store has quarantined."""
 
 
@@ -244,7 +244,7 @@ class SqliteBackend:
     _numbers = count()
 
     @contextmanager
-    def recorded(self, top: Path, journal: Journal) -> Iterator[OpenStore]:
+    def recorded(self, top: Path, journal: IoJournal) -> Iterator[OpenStore]:
         name = f"yirangmq-torture-{next(self._numbers)}"
         vfs = RecordingVfs(name, journal)
         try:
@@ -252,19 +252,19 @@ class SqliteBackend:
         finally:
             vfs.unregister()
 
-    def plain(self, top: Path) -> Store:
+    def open_plain(self, top: Path) -> Store:
         return self._open(top, None)
 
     def is_recorded(self, path: str) -> bool:
         return path != SHARED
 
-    def debris(self, day: Path) -> Tree:
+    def stale_files(self, recorded_folder: Path) -> Tree:
         return {SHARED: bytes(range(256)) * 128}
 
     def half_written(self, top: Path) -> list[str]:
         return []  # an unfinished transaction is not part of the database
 
-    def set_aside(self, top: Path) -> int:
+    def quarantined(self, top: Path) -> int:
         return 0
 
     def _open(self, top: Path, vfs: str | None) -> Store:
@@ -280,7 +280,7 @@ class ServedBackend(SqliteBackend):
     name = "served"
 
     @contextmanager
-    def recorded(self, top: Path, journal: Journal) -> Iterator[OpenStore]:
+    def recorded(self, top: Path, journal: IoJournal) -> Iterator[OpenStore]:
         name = f"yirangmq-torture-{next(self._numbers)}"
         vfs, disk = RecordingVfs(name, journal), RecordingDisk(journal, use_syncfs=False)
         store: ServedSqliteStore | None = None
@@ -304,26 +304,26 @@ class FilesBackend:
     is_atomic = False
 
     @contextmanager
-    def recorded(self, top: Path, journal: Journal) -> Iterator[OpenStore]:
+    def recorded(self, top: Path, journal: IoJournal) -> Iterator[OpenStore]:
         numbers = count()
         yield lambda: FilesStore(top / STORE, disk=self._disk(journal, use_syncfs=next(numbers) % 2 == 0))
 
-    def _disk(self, journal: Journal, *, use_syncfs: bool) -> Disk:
+    def _disk(self, journal: IoJournal, *, use_syncfs: bool) -> Disk:
         return RecordingDisk(journal, use_syncfs=use_syncfs)
 
-    def plain(self, top: Path) -> Store:
+    def open_plain(self, top: Path) -> Store:
         return FilesStore(top / STORE)
 
     def is_recorded(self, path: str) -> bool:
         return not path.startswith((f"{STORE}/.index", f"{STORE}/.lock"))
 
-    def debris(self, day: Path) -> Tree:
-        return {path: content for path, content in read_tree(day).items() if not self.is_recorded(path)}
+    def stale_files(self, recorded_folder: Path) -> Tree:
+        return {path: content for path, content in read_tree(recorded_folder).items() if not self.is_recorded(path)}
 
     def half_written(self, top: Path) -> list[str]:
         return sorted(str(path.relative_to(top)) for path in (top / STORE).glob("*/meta/temp/*"))
 
-    def set_aside(self, top: Path) -> int:
+    def quarantined(self, top: Path) -> int:
         return sum(1 for path in (top / STORE).glob("*/quarantine/*.tmp"))
 
 
@@ -332,7 +332,7 @@ class LogBackend:
 
     name = "log"
 
-    def disk(self, journal: Journal) -> Disk:
+    def disk(self, journal: IoJournal) -> Disk:
         return RecordingDisk(journal, use_syncfs=False)
 
 

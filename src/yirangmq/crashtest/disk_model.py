@@ -1,9 +1,9 @@
 """Disk model of a power cut: file trees, the recorded I/O, and the possible disks after a cut.
 
-``Tree`` is a disk's content as a value. ``Journal`` lists the I/O of a store in order, and tracks which name refers to
-which file.
+``Tree`` is a disk's content as a value. ``IoJournal`` lists the I/O of a store in order, and tracks which name refers
+to which file.
 
-``Shadow`` is the disk after some of these events, by the worst reading of the POSIX rules for fsync:
+``DiskModel`` is the disk after some of these events, by the worst reading of the POSIX rules for fsync:
 
 - Syncing a file makes its content durable, not its name. Syncing a folder makes the names in it durable.
 - Until then a file may have any part of the data written since its last sync. A name may refer to any file that it
@@ -25,22 +25,22 @@ Tree = Mapping[str, bytes | None]
 """Map from the path below one folder to a file's bytes, parents first. None is a folder."""
 
 
-def lay_out(tree: Tree, folder: Path) -> None:
+def write_tree(tree: Tree, folder: Path) -> None:
     """Create the files and folders of a tree in an empty folder."""
     for path, content in tree.items():
-        place = f"{folder}/{path}"
+        location = f"{folder}/{path}"
         if content is None:
-            os.mkdir(place)  # noqa: PTH102 — thousands of trees are written, and paths as text take half the time
+            os.mkdir(location)  # noqa: PTH102 — thousands of trees are written, and paths as text take half the time
         else:
-            with open(place, "xb", buffering=0) as file:  # noqa: PTH123
+            with open(location, "xb", buffering=0) as file:  # noqa: PTH123
                 file.write(content)
 
 
 def read_tree(folder: Path) -> dict[str, bytes | None]:
-    """Read a folder as a tree: the inverse of ``lay_out``."""
+    """Read a folder as a tree: the inverse of ``write_tree``."""
     found: dict[str, bytes | None] = {}
-    for place in sorted(folder.rglob("*")):
-        found[place.relative_to(folder).as_posix()] = None if place.is_dir() else place.read_bytes()
+    for location in sorted(folder.rglob("*")):
+        found[location.relative_to(folder).as_posix()] = None if location.is_dir() else location.read_bytes()
     return found
 
 
@@ -103,29 +103,29 @@ class Unbind(NamedTuple):
     name: Name
 
 
-class Move(NamedTuple):
+class RenameEvent(NamedTuple):
     """A rename: ``new`` refers to the node that ``old`` referred to."""
 
     old: Name
     new: Name
 
 
-class Called(NamedTuple):
+class CallStarted(NamedTuple):
     """The workload started its call of this number."""
 
     call: int
 
 
-class Returned(NamedTuple):
+class CallReturned(NamedTuple):
     """The call returned: its changes are confirmed."""
 
     call: int
 
 
-Event = Write | Truncate | SyncFile | SyncFolder | SyncAll | Bind | Unbind | Move | Called | Returned
+Event = Write | Truncate | SyncFile | SyncFolder | SyncAll | Bind | Unbind | RenameEvent | CallStarted | CallReturned
 
 
-class Journal:
+class IoJournal:
     """Recorded I/O events, and the names as a running system sees them."""
 
     def __init__(self, top: Path, start: Tree | None = None) -> None:
@@ -180,7 +180,7 @@ class Journal:
         if before == after or self.names.get(after) == self.names[before]:
             return
         self.names[after] = self.names.pop(before)
-        self.add(Move(before, after))
+        self.add(RenameEvent(before, after))
 
 
 def number(tree: Tree) -> tuple[dict[Name, int], dict[int, bytes | None]]:
@@ -189,9 +189,9 @@ def number(tree: Tree) -> tuple[dict[Name, int], dict[int, bytes | None]]:
     names: dict[Name, int] = {}
     contents: dict[int, bytes | None] = {TOP: None}
     for count, (path, content) in enumerate(tree.items(), 1):
-        place = PurePath(path)
+        location = PurePath(path)
         nodes[path] = count
-        names[Name(nodes[str(place.parent)], place.name)] = count
+        names[Name(nodes[str(location.parent)], location.name)] = count
         contents[count] = content
     return names, contents
 
@@ -201,7 +201,7 @@ def number(tree: Tree) -> tuple[dict[Name, int], dict[int, bytes | None]]:
 DataChange = Write | Truncate
 
 
-class Version(NamedTuple):
+class NameVersion(NamedTuple):
     """The node that a name referred to at one time.
 
     ``needs`` is a dependency: if this version is on disk, the other name is at least at the given version."""
@@ -210,7 +210,7 @@ class Version(NamedTuple):
     needs: tuple[Name, int] | None = None
 
 
-class Shadow:
+class DiskModel:
     """Possible disks after some events: durable contents and names, and the unsynced changes after them.
 
     Feed it the events in order. A name has versions; ``least`` is the index of the durable one."""
@@ -218,12 +218,12 @@ class Shadow:
     def __init__(self, start: Tree) -> None:
         names, self.contents = number(start)
         self.changes: dict[int, list[DataChange]] = {}
-        self.versions: dict[Name, list[Version]] = {name: [Version(node)] for name, node in names.items()}
+        self.versions: dict[Name, list[NameVersion]] = {name: [NameVersion(node)] for name, node in names.items()}
         self.least: dict[Name, int] = dict.fromkeys(names, 0)
         self.folders: defaultdict[int, set[Name]] = defaultdict(set)
         for name in names:
             self.folders[name.folder].add(name)
-        self.open_names: set[Name] = set()
+        self.unsynced_names: set[Name] = set()
 
     def feed(self, event: Event) -> None:
         match event:
@@ -236,28 +236,28 @@ class Shadow:
             case SyncAll():
                 for node in list(self.changes):
                     self._sync_file(node)
-                for name in list(self.open_names):
-                    self._settle(name, len(self.versions[name]) - 1)
+                for name in list(self.unsynced_names):
+                    self._mark_durable(name, len(self.versions[name]) - 1)
             case Bind(name, node, is_folder):
                 self.contents.setdefault(node, None if is_folder else b"")
-                self._add(name, Version(node))
+                self._add(name, NameVersion(node))
             case Unbind(name):
-                self._add(name, Version(None))
-            case Move(old, new):
+                self._add(name, NameVersion(None))
+            case RenameEvent(old, new):
                 self._move(old, new)
             case _:
                 pass  # events of the workload do not change the disk
 
-    def is_open(self) -> bool:
-        return bool(self.changes or self.open_names)
+    def has_unsynced(self) -> bool:
+        return bool(self.changes or self.unsynced_names)
 
-    def _add(self, name: Name, version: Version) -> int:
+    def _add(self, name: Name, version: NameVersion) -> int:
         if name not in self.versions:
-            self.versions[name] = [Version(None)]
+            self.versions[name] = [NameVersion(None)]
             self.least[name] = 0
             self.folders[name.folder].add(name)
         self.versions[name].append(version)
-        self.open_names.add(name)
+        self.unsynced_names.add(name)
         return len(self.versions[name]) - 1
 
     def _move(self, old: Name, new: Name) -> None:
@@ -266,8 +266,8 @@ class Shadow:
             raise ValueError(f"{old} stands for nothing and was renamed")
         leaving = len(self.versions[old])
         # A folder has one parent only, so its move is all or nothing.
-        arriving = self._add(new, Version(node, (old, leaving) if self.contents[node] is None else None))
-        self._add(old, Version(None, (new, arriving)))
+        arriving = self._add(new, NameVersion(node, (old, leaving) if self.contents[node] is None else None))
+        self._add(old, NameVersion(None, (new, arriving)))
 
     def _sync_file(self, node: int) -> None:
         changes = self.changes.pop(node, None)
@@ -275,20 +275,20 @@ class Shadow:
             self.contents[node] = apply_all(self.contents[node] or b"", changes)
 
     def _sync_folder(self, node: int) -> None:
-        for name in [name for name in self.open_names if name.folder == node]:
-            self._settle(name, len(self.versions[name]) - 1)
+        for name in [name for name in self.unsynced_names if name.folder == node]:
+            self._mark_durable(name, len(self.versions[name]) - 1)
 
-    def _settle(self, name: Name, least: int) -> None:
+    def _mark_durable(self, name: Name, least: int) -> None:
         """Mark versions of a name up to ``least`` as durable, and the versions of other names that they need."""
         known = self.least[name]
         if least <= known:
             return
         self.least[name] = least
         if least == len(self.versions[name]) - 1:
-            self.open_names.discard(name)
+            self.unsynced_names.discard(name)
         for version in self.versions[name][known + 1 : least + 1]:
             if version.needs is not None:
-                self._settle(*version.needs)
+                self._mark_durable(*version.needs)
 
     # -- possibilities --------------------------------------------------------------------------------------------
 

@@ -1,10 +1,10 @@
 """Power-cut outcomes: how much of unsynced data is left, and which of the possible disks to try.
 
-Each ``Keep`` computes one content from the durable content of a file and the changes after it: lost, kept, zeros, torn
-at a byte, or scattered by sector.
+Each ``UnsyncedOutcome`` computes one content from the durable content of a file and the changes after it: lost, kept,
+zeros, torn at a byte, or scattered by sector.
 
-``wrecks`` yields up to ``budget`` different disks of a ``Shadow``: all of them if they are few, otherwise the extremes,
-cases with exactly one name early or late, and a seeded sample. The same seed gives the same disks."""
+``possible_disks`` yields up to ``budget`` different disks of a ``DiskModel``: all of them if they are few, otherwise
+the extremes, cases with exactly one name early or late, and a seeded sample. The same seed gives the same disks."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ from typing import NamedTuple, Protocol
 
 from yirangmq.crashtest.disk_model import (
     DataChange,
+    DiskModel,
     Name,
-    Shadow,
     Tree,
     Truncate,
     Write,
@@ -32,43 +32,43 @@ SECTORS = (512, 4096)
 """Sector sizes in bytes of both kinds of disks. A sector is written atomically; a write may be torn between sectors."""
 
 
-class Keep(Protocol):
-    def left(self, safe: bytes, changes: list[DataChange]) -> bytes: ...
+class UnsyncedOutcome(Protocol):
+    def content_after(self, safe: bytes, changes: list[DataChange]) -> bytes: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class AllLost:
     """No unsynced change reached the disk."""
 
-    def left(self, safe: bytes, changes: list[DataChange]) -> bytes:
+    def content_after(self, safe: bytes, changes: list[DataChange]) -> bytes:
         return safe
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class AllKept:
     """All changes reached the disk, although they were not synced."""
 
-    def left(self, safe: bytes, changes: list[DataChange]) -> bytes:
+    def content_after(self, safe: bytes, changes: list[DataChange]) -> bytes:
         return apply_all(safe, changes)
 
 
 @dataclass(frozen=True, slots=True)
-class Hollow:
+class ZeroFilled:
     """The file has the new size, and the new part is zeros: the size was written, the data was not."""
 
-    def left(self, safe: bytes, changes: list[DataChange]) -> bytes:
+    def content_after(self, safe: bytes, changes: list[DataChange]) -> bytes:
         size = len(apply_all(safe, changes))
         return safe + bytes(max(0, size - len(safe)))
 
 
 @dataclass(frozen=True, slots=True)
-class Torn:
+class TornWrite:
     """The first ``whole`` changes reached the disk, and ``part`` bytes of the next."""
 
     whole: int
     part: int
 
-    def left(self, safe: bytes, changes: list[DataChange]) -> bytes:
+    def content_after(self, safe: bytes, changes: list[DataChange]) -> bytes:
         image = bytearray(apply_all(safe, changes[: self.whole]))
         if self.whole < len(changes):
             change = changes[self.whole]
@@ -78,7 +78,7 @@ class Torn:
 
 
 @dataclass(frozen=True, slots=True)
-class Scattered:
+class ScatteredSectors:
     """Each sector of each write is kept or lost independently.
 
     With ``junk`` a lost range beyond the old end of the file has random bytes, not zeros."""
@@ -87,36 +87,36 @@ class Scattered:
     sector: int
     junk: bool
 
-    def left(self, safe: bytes, changes: list[DataChange]) -> bytes:
-        chance = Random(self.seed)
+    def content_after(self, safe: bytes, changes: list[DataChange]) -> bytes:
+        rng = Random(self.seed)
         image = bytearray(safe)
         for change in changes:
             if isinstance(change, Truncate):
-                if chance.random() < 0.5:
+                if rng.random() < 0.5:
                     apply_one(image, change)
                 continue
             for start, end in _sectors(change, self.sector):
-                if chance.random() < 0.5:
+                if rng.random() < 0.5:
                     if self.junk and start > len(image):
-                        image.extend(chance.randbytes(start - len(image)))
+                        image.extend(rng.randbytes(start - len(image)))
                     put(image, start, change.data[start - change.offset : end - change.offset])
         return bytes(image)
 
 
-def any_keep(chance: Random, changes: list[DataChange]) -> Keep:
+def draw_outcome(rng: Random, changes: list[DataChange]) -> UnsyncedOutcome:
     """Draw an outcome with parameters that fit these changes."""
-    kind = chance.randrange(8)
+    kind = rng.randrange(8)
     if kind == 0:
-        return Lost()
+        return AllLost()
     if kind == 1:
-        return Kept()
+        return AllKept()
     if kind == 2:
-        return Hollow()
+        return ZeroFilled()
     if kind <= 4:
-        whole = chance.randrange(len(changes))
+        whole = rng.randrange(len(changes))
         change = changes[whole]
-        return Torn(whole, chance.randint(0, len(change.data)) if isinstance(change, Write) else 0)
-    return Scattered(chance.getrandbits(32), chance.choice(SECTORS), chance.random() < 0.3)
+        return TornWrite(whole, rng.randint(0, len(change.data)) if isinstance(change, Write) else 0)
+    return ScatteredSectors(rng.getrandbits(32), rng.choice(SECTORS), rng.random() < 0.3)
 
 
 def _sectors(write: Write, size: int) -> list[tuple[int, int]]:
@@ -128,11 +128,11 @@ def _sectors(write: Write, size: int) -> list[tuple[int, int]]:
 
 # -- choice of disks ---------------------------------------------------------------------------------------------------
 
-TRIES = 4
+MAX_TRIES_PER_DISK = 4
 """Maximum number of choices per requested disk. Different choices often give the same disk."""
 
 
-class Wreck(NamedTuple):
+class PossibleDisk(NamedTuple):
     """A disk that a power cut could leave. ``story`` lists the late names and the contents of unsynced files."""
 
     tree: Tree
@@ -140,39 +140,44 @@ class Wreck(NamedTuple):
     story: str
 
 
-def wrecks(shadow: Shadow, budget: int, chance: Random) -> Iterator[Wreck]:
+def possible_disks(model: DiskModel, budget: int, rng: Random) -> Iterator[PossibleDisk]:
     """Yield up to ``budget`` different disks. The same random state gives the same disks."""
     seen: set[bytes] = set()
-    for picks, keeps in islice(_candidates(shadow, budget, chance), TRIES * budget):
-        wreck = _build(shadow, picks, keeps)
-        if wreck.digest in seen:
+    for picks, outcomes in islice(_candidates(model, budget, rng), MAX_TRIES_PER_DISK * budget):
+        disk = _build(model, picks, outcomes)
+        if disk.digest in seen:
             continue
-        seen.add(wreck.digest)
-        yield wreck
+        seen.add(disk.digest)
+        yield disk
         if len(seen) == budget:
             return
 
 
-def _build(shadow: Shadow, picks: dict[Name, int], keeps: dict[int, Keep]) -> Wreck:
-    picks = shadow.closed(picks)
-    contents = {node: keep.left(shadow.contents[node] or b"", shadow.changes[node]) for node, keep in keeps.items()}
-    tree = shadow.rebuild(picks, contents)
-    late = [name.text for name, pick in sorted(picks.items()) if pick < len(shadow.versions[name]) - 1]
-    held = [f"#{node} {keep}" for node, keep in sorted(keeps.items())]
+def _build(model: DiskModel, picks: dict[Name, int], outcomes: dict[int, UnsyncedOutcome]) -> PossibleDisk:
+    picks = model.closed(picks)
+    contents = {
+        node: outcome.content_after(model.contents[node] or b"", model.changes[node])
+        for node, outcome in outcomes.items()
+    }
+    tree = model.rebuild(picks, contents)
+    late = [name.text for name, pick in sorted(picks.items()) if pick < len(model.versions[name]) - 1]
+    held = [f"#{node} {outcome}" for node, outcome in sorted(outcomes.items())]
     story = f"late names: {', '.join(late) or 'none'}; unsynced contents: {', '.join(held) or 'none'}"
-    return Wreck(tree, digest(tree), story)
+    return PossibleDisk(tree, digest(tree), story)
 
 
-def _candidates(shadow: Shadow, budget: int, chance: Random) -> Iterator[tuple[dict[Name, int], dict[int, Keep]]]:
-    names, nodes = sorted(shadow.open_names), sorted(shadow.changes)
-    ranges = {name: range(shadow.least[name], len(shadow.versions[name])) for name in names}
+def _candidates(
+    model: DiskModel, budget: int, rng: Random
+) -> Iterator[tuple[dict[Name, int], dict[int, UnsyncedOutcome]]]:
+    names, nodes = sorted(model.unsynced_names), sorted(model.changes)
+    ranges = {name: range(model.least[name], len(model.versions[name])) for name in names}
     oldest = {name: span[0] for name, span in ranges.items()}
     newest = {name: span[-1] for name, span in ranges.items()}
-    lost: dict[int, Keep] = dict.fromkeys(nodes, Lost())
-    kept: dict[int, Keep] = dict.fromkeys(nodes, Kept())
+    lost: dict[int, UnsyncedOutcome] = dict.fromkeys(nodes, AllLost())
+    kept: dict[int, UnsyncedOutcome] = dict.fromkeys(nodes, AllKept())
     yield oldest, lost
     yield newest, kept
-    if not shadow.is_open():
+    if not model.has_unsynced():
         return
     yield newest, lost
     yield oldest, kept
@@ -181,23 +186,21 @@ def _candidates(shadow: Shadow, budget: int, chance: Random) -> Iterator[tuple[d
             for choice in product(*([lost[node], kept[node]] for node in nodes)):
                 yield dict(zip(names, picks, strict=True)), dict(zip(nodes, choice, strict=True))
     singles = [*_all_but_one(oldest, newest, kept), *_all_but_one(newest, oldest, kept)]
-    chance.shuffle(singles)
+    rng.shuffle(singles)
     yield from singles[: budget // 2]
     while True:
-        yield _any_picks(ranges, chance), {node: any_keep(chance, shadow.changes[node]) for node in nodes}
+        yield _any_picks(ranges, rng), {node: draw_outcome(rng, model.changes[node]) for node in nodes}
 
 
 def _all_but_one(
-    most: dict[Name, int], other: dict[Name, int], keeps: dict[int, Keep]
-) -> Iterator[tuple[dict[Name, int], dict[int, Keep]]]:
+    most: dict[Name, int], other: dict[Name, int], outcomes: dict[int, UnsyncedOutcome]
+) -> Iterator[tuple[dict[Name, int], dict[int, UnsyncedOutcome]]]:
     """Yield the classic cases: exactly one name late, or exactly one early."""
     for name in most:
-        yield {**most, name: other[name]}, keeps
+        yield {**most, name: other[name]}, outcomes
 
 
-def _any_picks(ranges: dict[Name, range], chance: Random) -> dict[Name, int]:
+def _any_picks(ranges: dict[Name, range], rng: Random) -> dict[Name, int]:
     """Draw a version of each name. The bias varies, so that disks with nearly all and nearly no changes occur."""
-    lean = chance.choice((0.1, 0.5, 0.9))
-    return {
-        name: span[-1] if chance.random() < lean else chance.choice(span[:-1] or span) for name, span in ranges.items()
-    }
+    lean = rng.choice((0.1, 0.5, 0.9))
+    return {name: span[-1] if rng.random() < lean else rng.choice(span[:-1] or span) for name, span in ranges.items()}

@@ -1,8 +1,8 @@
 """Verification after a power cut: opens a store or a log and compares it with the confirmed content.
 
-``Expected`` and ``ExpectedLog`` hold the content before the interrupted call and the content after it. Every message or
-record must match one of the two, counters must be right, and ``check`` must find nothing. Then the store or log must
-work: new messages and records succeed, and every unfinished message is delivered once and complete."""
+``ExpectedStore`` and ``ExpectedLog`` hold the content before the interrupted call and the content after it. Every
+message or record must match one of the two, counters must be right, and ``check`` must find nothing. Then the store or
+log must work: new messages and records succeed, and every unfinished message is delivered once and complete."""
 
 from pathlib import Path
 from random import Random
@@ -12,21 +12,21 @@ from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import NotFound
 from yirangmq.core.message import Message
 from yirangmq.core.ports import Store
-from yirangmq.core.states import WAITING, State
+from yirangmq.core.states import UNFINISHED, State
 from yirangmq.core.topics import NewRecord
 from yirangmq.crashtest.backends import STORE
-from yirangmq.crashtest.log_workload import TOPICS, LogSnapshot, OpenLog, open_all, take_log
+from yirangmq.crashtest.log_workload import TOPICS, LogSnapshot, OpenLog, open_all, take_log_snapshot
 from yirangmq.crashtest.workload import (
     CONSUMERS,
     QUEUES,
-    Card,
+    FixedClock,
     Key,
     NumberedIds,
     Snapshot,
-    StillClock,
-    miscounts,
-    mistotals,
-    take,
+    SnapshotEntry,
+    take_snapshot,
+    wrong_counts,
+    wrong_totals,
 )
 from yirangmq.stores.log.check import check
 from yirangmq.stores.log.readonly import SegmentView
@@ -35,12 +35,12 @@ from yirangmq.stores.log.readonly import SegmentView
 
 LATER_MS = 600_000
 """Time in ms after which every delay and every lease of the workload has ended."""
-MOST = 10_000
+MAX_LEASED = 10_000
 PROBE = "probe"
 PROBE_POLICY = {"retry": {"limit": 3}}
 
 
-class Expected(NamedTuple):
+class ExpectedStore(NamedTuple):
     """Content of the store before the interrupted call, and after it had the call completed."""
 
     before: Snapshot
@@ -49,31 +49,31 @@ class Expected(NamedTuple):
     is_atomic: bool
 
 
-def judge(store: Store, expected: Expected) -> list[str]:
+def verify(store: Store, expected: ExpectedStore) -> list[str]:
     """Verify a store after a power cut and return the problems. The store is used up: messages are leased and acked."""
     try:
-        found = take(store)
+        found = take_snapshot(store)
         complaints = [
             *differences(found, expected),
-            *miscounts(found),
-            *mistotals(found, expected.before, expected.after),
+            *wrong_counts(found),
+            *wrong_totals(found, expected.before, expected.after),
             *(f"check: {finding.kind} {finding.where}: {finding.text}" for finding in store.check(repair=False)),
         ]
         if not complaints:
-            complaints = _trial(store, found, expected.now_ms)
+            complaints = _exercise_store(store, found, expected.now_ms)
         return complaints
     except Exception as error:  # of any type: a store must not fail because of the files it finds
         return [f"{type(error).__name__}: {error}"]
 
 
-def differences(found: Snapshot, expected: Expected) -> list[str]:
+def differences(found: Snapshot, expected: ExpectedStore) -> list[str]:
     before, after = expected.before, expected.after
     complaints = [f"{'/'.join(key)} is in two states" for key in found.twice]
-    for key in found.cards.keys() | before.cards.keys() | after.cards.keys():
-        card, old, new = found.cards.get(key), before.cards.get(key), after.cards.get(key)
-        is_right = card in (old, new) or _is_going(card, old, new)
-        if not is_right and (expected.is_atomic or not _is_in_turn(card, old, new)):
-            complaints.append(f"{'/'.join(key)} is {_show(card)}, not {_show(old)}" + _or(new, old))
+    for key in found.entries.keys() | before.entries.keys() | after.entries.keys():
+        entry, old, new = found.entries.get(key), before.entries.get(key), after.entries.get(key)
+        is_right = entry in (old, new) or _is_being_removed(entry, old, new)
+        if not is_right and (expected.is_atomic or not _differs_in_group_order(entry, old, new)):
+            complaints.append(f"{'/'.join(key)} is {_show(entry)}, not {_show(old)}" + _or(new, old))
     for queue in found.policies.keys() | before.policies.keys():
         policies = (before.policies.get(queue), after.policies.get(queue))
         if found.policies.get(queue) not in policies:
@@ -83,68 +83,68 @@ def differences(found: Snapshot, expected: Expected) -> list[str]:
     return sorted(complaints)
 
 
-def _is_going(card: Card | None, old: Card | None, new: Card | None) -> bool:
+def _is_being_removed(entry: SnapshotEntry | None, old: SnapshotEntry | None, new: SnapshotEntry | None) -> bool:
     """Return True if an expired message is half removed: its other files may be removed before its state."""
-    return card is not None and old is not None and new is None and card.message == old.message
+    return entry is not None and old is not None and new is None and entry.message == old.message
 
 
-def _is_in_turn(card: Card | None, old: Card | None, new: Card | None) -> bool:
+def _differs_in_group_order(entry: SnapshotEntry | None, old: SnapshotEntry | None, new: SnapshotEntry | None) -> bool:
     """Return True if a grouped message differs only in its position within the group.
 
     If only half of a call on two messages of a group is on disk, the store recomputes the first one: a later message
     becomes held, and an unconfirmed lease is released. ``check`` verifies the order of the group itself."""
-    if card is None or not card.message.group or card.state not in (State.HELD, State.READY, State.DELAYED):
+    if entry is None or not entry.message.group or entry.state not in (State.HELD, State.READY, State.DELAYED):
         return False
-    either = [other for other in (old, new) if other is not None and other.state in WAITING]
-    return any(_lasting(card.message) == _lasting(other.message) for other in either) and card.envelope in [
-        other.envelope for other in either
-    ]
+    either = [other for other in (old, new) if other is not None and other.state in UNFINISHED]
+    return any(
+        _without_group_position(entry.message) == _without_group_position(other.message) for other in either
+    ) and entry.envelope in [other.envelope for other in either]
 
 
-def _lasting(message: Message) -> Message:
+def _without_group_position(message: Message) -> Message:
     """Return the message without the fields that depend on its position in the group."""
     return message._replace(
         state=State.READY, due_at=0, changed_at=0, consumer="", attempt=0, leases=0, reason="", repeats=0
     )
 
 
-def _or(new: Card | None, old: Card | None) -> str:
+def _or(new: SnapshotEntry | None, old: SnapshotEntry | None) -> str:
     return "" if new == old else f" or {_show(new)}"
 
 
-def _show(card: Card | None) -> str:
-    if card is None:
+def _show(entry: SnapshotEntry | None) -> str:
+    if entry is None:
         return "absent"
-    message = card.message
-    size = len(card.envelope.payload) if card.envelope else 0
+    message = entry.message
+    size = len(entry.envelope.payload) if entry.envelope else 0
     return f"{message.state} ({size} bytes, attempt {message.attempt}, lease {message.leases}, due {message.due_at})"
 
 
-def _trial(store: Store, found: Snapshot, now_ms: int) -> list[str]:
+def _exercise_store(store: Store, found: Snapshot, now_ms: int) -> list[str]:
     """Use the store: publish new messages, then lease and ack all.
 
     Every unfinished old message must be delivered intact, and no other."""
-    queues = Queues(store, StillClock(now_ms), NumberedIds(PROBE), PROBE)
+    queues = Queues(store, FixedClock(now_ms), NumberedIds(PROBE), PROBE)
     fresh: set[Key] = set()
     for queue in (*QUEUES, PROBE):
         queues.set_policy(queue, PROBE_POLICY)
         fresh.add((queue, queues.publish(queue, b"is anybody there").id))
-    later = Queues(store, StillClock(now_ms + LATER_MS), NumberedIds(PROBE), PROBE)
+    later = Queues(store, FixedClock(now_ms + LATER_MS), NumberedIds(PROBE), PROBE)
     later.sweep()
     delivered: dict[Key, bytes] = {}
     for queue in (*QUEUES, PROBE):
         delivered |= _drained(later, queue)
-    after = take(store)
+    after = take_snapshot(store)
     complaints = [f"{'/'.join(key)} is new and was not delivered" for key in fresh - delivered.keys()]
-    complaints += [f"{'/'.join(key)} was never sent" for key in delivered.keys() - fresh - found.cards.keys()]
-    complaints += [f"{'/'.join(key)} was not acked" for key in delivered if after.cards[key].state is not State.DONE]
-    return [*complaints, *_undelivered(found, delivered, after), *miscounts(after)]
+    complaints += [f"{'/'.join(key)} was never sent" for key in delivered.keys() - fresh - found.entries.keys()]
+    complaints += [f"{'/'.join(key)} was not acked" for key in delivered if after.entries[key].state is not State.DONE]
+    return [*complaints, *_undelivered(found, delivered, after), *wrong_counts(after)]
 
 
 def _drained(queues: Queues, queue: str) -> dict[Key, bytes]:
     """Lease and ack all messages of a queue with every consumer, those of a group one after the other."""
     delivered: dict[Key, bytes] = {}
-    while taken := [one for consumer in CONSUMERS for one in queues.lease(queue, MOST, consumer=consumer)]:
+    while taken := [one for consumer in CONSUMERS for one in queues.lease(queue, MAX_LEASED, consumer=consumer)]:
         delivered |= {(queue, delivery.id): delivery.payload for delivery in taken}
         queues.ack([delivery.lease_id for delivery in taken])
     return delivered
@@ -152,13 +152,13 @@ def _drained(queues: Queues, queue: str) -> dict[Key, bytes]:
 
 def _undelivered(found: Snapshot, delivered: dict[Key, bytes], after: Snapshot) -> list[str]:
     complaints = []
-    for key, card in found.cards.items():
-        waiting = card.state in WAITING
+    for key, entry in found.entries.items():
+        waiting = entry.state in UNFINISHED
         if key in delivered and not waiting:
-            complaints.append(f"{'/'.join(key)} is {card.state} and was delivered again")
-        elif waiting and key not in delivered and after.cards[key].state is not State.DEAD:
-            complaints.append(f"{'/'.join(key)} is {card.state} and was never delivered")
-        elif key in delivered and (card.envelope is None or delivered[key] != card.envelope.payload):
+            complaints.append(f"{'/'.join(key)} is {entry.state} and was delivered again")
+        elif waiting and key not in delivered and after.entries[key].state is not State.DEAD:
+            complaints.append(f"{'/'.join(key)} is {entry.state} and was never delivered")
+        elif key in delivered and (entry.envelope is None or delivered[key] != entry.envelope.payload):
             complaints.append(f"{'/'.join(key)} was delivered with another content")
     return complaints
 
@@ -174,21 +174,21 @@ class ExpectedLog(NamedTuple):
     now_ms: int
 
 
-def judge_log(top: Path, expected: ExpectedLog) -> list[str]:
+def verify_log(top: Path, expected: ExpectedLog) -> list[str]:
     """Verify a log after a power cut and return the problems.
 
     The log is read by an external reader, then opened, appended to and opened again."""
-    complaints = [f"from outside: {text}" for text in _seen_from_outside(top, expected)]
+    complaints = [f"from outside: {text}" for text in _external_differences(top, expected)]
     opened = open_all(top, None, expected.now_ms, Random(0))
     try:
-        found = take_log(opened)
+        found = take_log_snapshot(opened)
         complaints += [*log_differences(found, expected), *_state_complaints(opened, found)]
         complaints += [f"the records {gap.first} to {gap.last} are said to be lost" for gap in opened.log.gaps()]
         if not complaints:
-            _work(opened)
+            _append_records(opened)
     finally:
         opened.close()
-    return complaints or _after_work(top, expected, found)
+    return complaints or _verify_after_append(top, expected, found)
 
 
 def log_differences(found: LogSnapshot, expected: ExpectedLog) -> list[str]:
@@ -211,7 +211,7 @@ def log_differences(found: LogSnapshot, expected: ExpectedLog) -> list[str]:
     return complaints
 
 
-def _seen_from_outside(top: Path, expected: ExpectedLog) -> list[str]:
+def _external_differences(top: Path, expected: ExpectedLog) -> list[str]:
     try:
         view = SegmentView(top / STORE)
     except NotFound:
@@ -234,15 +234,15 @@ def _state_complaints(opened: OpenLog, found: LogSnapshot) -> list[str]:
     return complaints
 
 
-def _work(opened: OpenLog) -> None:
+def _append_records(opened: OpenLog) -> None:
     opened.log.append([NewRecord(topic, b"is anybody there") for topic in TOPICS])
 
 
-def _after_work(top: Path, expected: ExpectedLog, found: LogSnapshot) -> list[str]:
+def _verify_after_append(top: Path, expected: ExpectedLog, found: LogSnapshot) -> list[str]:
     """Check after an append: the old records are unchanged, the new ones follow, and no truncated record reappeared."""
     opened = open_all(top, None, expected.now_ms, Random(0))
     try:
-        again = take_log(opened)
+        again = take_log_snapshot(opened)
         complaints = _state_complaints(opened, again)
     finally:
         opened.close()

@@ -1,10 +1,10 @@
 """Workload of the power-cut run on a store, snapshots of a store, and the ledger of confirmed calls.
 
-``tell`` runs every verb on three queues through two handles of one store, and reopens it in between. The same seed
-gives the same calls. The journal records each call; the recorder below the store adds its I/O.
+``record_workload`` runs every verb on three queues through two handles of one store, and reopens it in between. The
+same seed gives the same calls. The journal records each call; the recorder below the store adds its I/O.
 
-``Snapshot`` is the content of a store as one comparable value. ``Ledger`` keeps ids and payloads as the calls confirmed
-them, independently of the store under test."""
+``Snapshot`` is the content of a store as one comparable value. ``ConfirmedMessages`` keeps ids and payloads as the
+calls confirmed them, independently of the store under test."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -15,30 +15,30 @@ from typing import Any, NamedTuple
 from yirangmq.broker import selection
 from yirangmq.broker.queues import Queues
 from yirangmq.core import transitions
-from yirangmq.core.message import Counts, Envelope, Failure, Message
+from yirangmq.core.message import Counts, Envelope, Message, MessageFailure
 from yirangmq.core.ports import Change, Store, Transaction
-from yirangmq.core.states import WAITING, State
+from yirangmq.core.states import UNFINISHED, State
 from yirangmq.crashtest.backends import Backend, OpenStore
-from yirangmq.crashtest.disk_model import Called, Journal, Returned
-from yirangmq.format.delivery import Delivery
+from yirangmq.crashtest.disk_model import CallReturned, CallStarted, IoJournal
+from yirangmq.format.delivery import MessageDelivery
 from yirangmq.format.envelope import NewMessage
 
 # -- snapshots ---------------------------------------------------------------------------------------------------------
 
 PAGE = 500
-LIVING = WAITING | {State.DRAFT, State.DEAD, State.PARKED}
+LIVE_STATES = UNFINISHED | {State.DRAFT, State.DEAD, State.PARKED}
 """States in which a message must not be lost."""
 
 Key = tuple[str, str]
 """Queue and id."""
 
 
-class Card(NamedTuple):
+class SnapshotEntry(NamedTuple):
     """A stored message: its state, its envelope and its latest failure."""
 
     message: Message
     envelope: Envelope | None
-    failure: Failure | None
+    failure: MessageFailure | None
 
     @property
     def state(self) -> State:
@@ -46,44 +46,44 @@ class Card(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    cards: dict[Key, Card]
+    entries: dict[Key, SnapshotEntry]
     counts: dict[str, Counts]
     policies: dict[str, str | None]
     twice: tuple[Key, ...] = ()
     """Messages found in more than one state."""
 
-    def living(self) -> set[Key]:
-        return {key for key, card in self.cards.items() if card.state in LIVING}
+    def live_keys(self) -> set[Key]:
+        return {key for key, entry in self.entries.items() if entry.state in LIVE_STATES}
 
 
 TOTALS = ("published", "acked", "failed", "dropped", "redriven")
 
-NOTHING = Snapshot({}, {}, {})
+EMPTY_SNAPSHOT = Snapshot({}, {}, {})
 
 
-def take(store: Store) -> Snapshot:
+def take_snapshot(store: Store) -> Snapshot:
     with store.transaction(write=False) as transaction:
-        cards: dict[Key, Card] = {}
+        entries: dict[Key, SnapshotEntry] = {}
         twice: list[Key] = []
         queues = transaction.queues()
         for queue in queues:
-            for card in _cards(transaction, queue):
-                key = (queue, card.message.id)
-                if key in cards:
+            for entry in _entries(transaction, queue):
+                key = (queue, entry.message.id)
+                if key in entries:
                     twice.append(key)
-                cards[key] = card
+                entries[key] = entry
         counts = {queue: transaction.counts(queue) for queue in queues}
         policies = {queue: transaction.policy_text(queue) for queue in queues}
-        return Snapshot(cards, counts, policies, tuple(twice))
+        return Snapshot(entries, counts, policies, tuple(twice))
 
 
-def _cards(transaction: Transaction, queue: str) -> Iterator[Card]:
+def _entries(transaction: Transaction, queue: str) -> Iterator[SnapshotEntry]:
     for state in State:
         cursor = ""
         while True:
             page = transaction.scan(queue, state, PAGE, cursor)
             sent, failures = transaction.envelopes(page.messages), transaction.failures(page.messages)
-            yield from (Card(*parts) for parts in zip(page.messages, sent, failures, strict=True))
+            yield from (SnapshotEntry(*parts) for parts in zip(page.messages, sent, failures, strict=True))
             cursor = page.cursor
             if not cursor:
                 break
@@ -94,15 +94,19 @@ def recount(snapshot: Snapshot, queue: str) -> dict[str, int]:
 
     Done messages without content are not counted."""
     found = dict.fromkeys([*(state.value for state in State if state is not State.DROPPED), "bytes"], 0)
-    for (owner, _), card in snapshot.cards.items():
-        if owner == queue and card.state in WAITING:
-            found["bytes"] += card.message.size
-        if owner == queue and card.state is not State.DROPPED and (card.state is not State.DONE or card.message.body):
-            found[card.state.value] += 1
+    for (owner, _), entry in snapshot.entries.items():
+        if owner == queue and entry.state in UNFINISHED:
+            found["bytes"] += entry.message.size
+        if (
+            owner == queue
+            and entry.state is not State.DROPPED
+            and (entry.state is not State.DONE or entry.message.body)
+        ):
+            found[entry.state.value] += 1
     return found
 
 
-def miscounts(snapshot: Snapshot) -> list[str]:
+def wrong_counts(snapshot: Snapshot) -> list[str]:
     wrong = []
     for queue, counts in snapshot.counts.items():
         for state, found in recount(snapshot, queue).items():
@@ -112,7 +116,7 @@ def miscounts(snapshot: Snapshot) -> list[str]:
     return wrong
 
 
-def mistotals(found: Snapshot, before: Snapshot, after: Snapshot) -> list[str]:
+def wrong_totals(found: Snapshot, before: Snapshot, after: Snapshot) -> list[str]:
     """Return the totals that do not match the messages found.
 
     A total must be the one before the interrupted call plus one per message of that call that changed. If half of the
@@ -122,17 +126,17 @@ def mistotals(found: Snapshot, before: Snapshot, after: Snapshot) -> list[str]:
     for queue, counts in found.counts.items():
         old = before.counts.get(queue, Counts())
         new = after.counts.get(queue, old)  # a queue is deleted atomically
-        cards, had, would_have = (
-            {key: card for key, card in one.cards.items() if key[0] == queue} for one in (found, before, after)
+        entries, had, would_have = (
+            {key: entry for key, entry in one.entries.items() if key[0] == queue} for one in (found, before, after)
         )
-        steps = [_steps(had.get(key), card) for key, card in cards.items() if card != had.get(key)]
+        steps = [_steps(had.get(key), entry) for key, entry in entries.items() if entry != had.get(key)]
         is_plain = had.keys() <= would_have.keys()
         for total in TOTALS:
             kept, least, most = getattr(counts, total), getattr(old, total), getattr(new, total)
             counted = least + sum(step[total] for step in steps)
-            if cards == had:
+            if entries == had:
                 is_right = kept == least
-            elif cards == would_have:
+            elif entries == would_have:
                 is_right = kept == most
             else:
                 is_right = kept == counted or ((total == "failed" or not is_plain) and least <= kept <= most)
@@ -142,7 +146,7 @@ def mistotals(found: Snapshot, before: Snapshot, after: Snapshot) -> list[str]:
     return wrong
 
 
-def _steps(old: Card | None, new: Card) -> dict[str, int]:
+def _steps(old: SnapshotEntry | None, new: SnapshotEntry) -> dict[str, int]:
     """Return the additions to the totals when a call changes a message from ``old`` to ``new``."""
     was = old.state if old is not None else None
     is_failed = new.failure is not None and (old is None or new.failure != old.failure)
@@ -158,38 +162,38 @@ def _steps(old: Card | None, new: Card) -> dict[str, int]:
 # -- confirmed calls ---------------------------------------------------------------------------------------------------
 
 
-class Ledger:
+class ConfirmedMessages:
     """Confirmed messages that must still exist, and finished ones that must not be delivered again."""
 
     def __init__(self) -> None:
-        self.owed: dict[Key, bytes] = {}
+        self.unfinished: dict[Key, bytes] = {}
         self.finished: set[Key] = set()
 
     def published(self, key: Key, payload: bytes) -> None:
-        self.owed[key] = payload
+        self.unfinished[key] = payload
         self.finished.discard(key)
 
     def done(self, key: Key) -> None:
-        self.owed.pop(key, None)
+        self.unfinished.pop(key, None)
         self.finished.add(key)
 
     def forget_queue(self, queue: str) -> None:
-        self.owed = {key: payload for key, payload in self.owed.items() if key[0] != queue}
+        self.unfinished = {key: payload for key, payload in self.unfinished.items() if key[0] != queue}
         self.finished = {key for key in self.finished if key[0] != queue}
 
     def complaints(self, snapshot: Snapshot) -> list[str]:
         """Compare a store without any power cut with its confirmations. Return the differences."""
         found = [f"{queue}/{id} is in two states" for queue, id in snapshot.twice]
-        for key, payload in self.owed.items():
-            card = snapshot.cards.get(key)
-            if card is None or card.state not in LIVING:
-                found.append(f"{'/'.join(key)} was confirmed and is {card.state if card else 'gone'}")
-            elif card.envelope is None or card.envelope.payload != payload:
+        for key, payload in self.unfinished.items():
+            entry = snapshot.entries.get(key)
+            if entry is None or entry.state not in LIVE_STATES:
+                found.append(f"{'/'.join(key)} was confirmed and is {entry.state if entry else 'gone'}")
+            elif entry.envelope is None or entry.envelope.payload != payload:
                 found.append(f"{'/'.join(key)} has not the content that was sent")
         for key in self.finished:
-            card = snapshot.cards.get(key)
-            if card is not None and card.state not in (State.DONE, State.DROPPED):
-                found.append(f"{'/'.join(key)} was finished and is {card.state}")
+            entry = snapshot.entries.get(key)
+            if entry is not None and entry.state not in (State.DONE, State.DROPPED):
+                found.append(f"{'/'.join(key)} was finished and is {entry.state}")
         return found
 
 
@@ -203,15 +207,15 @@ MAIL_POLICY = {"retry": {"limit": 1}, "archive": {"enabled": False}, "tombstoneS
 CONSUMERS = ("torturer", "other")
 """Names of the consumers. Some messages have one of them as target."""
 GROUPS = ("ann", "bob")
-OPENINGS = 2
-LONGEST_LEASE = 40
+HANDLES = 2
+MAX_LEASE_SECONDS = 40
 DRAFT_MS = 300_000
 """Maximum age of a draft in ms; longer than most workloads run in store time."""
-MORNING = ("publish many", "publish to groups", "publish", "lease", "ack")
+FIRST_CALLS = ("publish many", "publish to groups", "publish", "lease", "ack")
 """First calls of each workload, so that the later ones have messages to work on."""
 
 
-class Call(NamedTuple):
+class WorkloadCall(NamedTuple):
     """A call of the workload: its name, its time, and the content after it (``Snapshot`` or ``LogSnapshot``)."""
 
     text: str
@@ -219,14 +223,14 @@ class Call(NamedTuple):
     after: Any
 
 
-class Story(NamedTuple):
-    journal: Journal
-    calls: list[Call]
+class RecordedWorkload(NamedTuple):
+    journal: IoJournal
+    calls: list[WorkloadCall]
     complaints: list[str]
     """Problems found without any power cut. If there are some, the run cuts nothing."""
 
 
-class StillClock:
+class FixedClock:
     """``core.ports.Clock`` that moves only when ``now`` is set."""
 
     def __init__(self, now_ms: int = START_MS) -> None:
@@ -255,36 +259,36 @@ class NumberedIds:
         return 0.5
 
 
-def tell(backend: Backend, top: Path, seed: int, steps: int) -> Story:
+def record_workload(backend: Backend, top: Path, seed: int, steps: int) -> RecordedWorkload:
     """Run the workload in ``top``, an empty folder, and record its I/O."""
-    journal = Journal(top)
+    journal = IoJournal(top)
     with backend.recorded(top, journal) as open_store:
-        day = _Day(open_store, journal, Random(f"workload {seed}"))
+        workload = _StoreWorkload(open_store, journal, Random(f"workload {seed}"))
         try:
-            day.run(steps)
+            workload.run(steps)
         finally:
-            day.close()
-    return Story(journal, day.calls, day.complaints)
+            workload.close()
+    return RecordedWorkload(journal, workload.calls, workload.complaints)
 
 
-class _Day:
-    def __init__(self, open_store: OpenStore, journal: Journal, chance: Random) -> None:
+class _StoreWorkload:
+    def __init__(self, open_store: OpenStore, journal: IoJournal, rng: Random) -> None:
         self._open_store = open_store
         self._journal = journal
-        self._chance = chance
-        self._clock = StillClock()
+        self._rng = rng
+        self._clock = FixedClock()
         self._ids = NumberedIds("m")
         self._stores: list[Store] = []
         self._queues: list[Queues] = []
-        self._held: list[Delivery] = []
-        self._ledger = Ledger()
-        self.calls: list[Call] = []
+        self._deliveries: list[MessageDelivery] = []
+        self._confirmed = ConfirmedMessages()
+        self.calls: list[WorkloadCall] = []
         self.complaints: list[str] = []
 
     def run(self, steps: int) -> None:
         self._call("open", self._open)
-        self._call("set a policy", lambda: self._any().set_policy("mail", MAIL_POLICY))
-        verbs: dict[str, tuple[int, Callable[[], object]]] = {
+        self._call("set a policy", lambda: self._any_handle().set_policy("mail", MAIL_POLICY))
+        operations: dict[str, tuple[int, Callable[[], object]]] = {
             "publish": (5, self._publish),
             "publish many": (4, self._publish_many),
             "publish with a key": (1, self._publish_keyed),
@@ -302,22 +306,22 @@ class _Day:
             "delete a queue": (1, lambda: self._delete("scratch")),
             "open again": (1, self._open),
         }
-        drawn_verbs = self._chance.choices(list(verbs), [weight for weight, _ in verbs.values()], k=steps)
-        for drawn in [*MORNING, *drawn_verbs][:steps]:
-            self._clock.now += self._chance.choice((0, 1, 300, 300, 2_000, 2_000, 2_000, 35_000))
-            text = "lease" if drawn in ("ack", "nack", "extend") and not self._held else drawn
-            self._call(text, verbs[text][1])
+        drawn_verbs = self._rng.choices(list(operations), [weight for weight, _ in operations.values()], k=steps)
+        for drawn in [*FIRST_CALLS, *drawn_verbs][:steps]:
+            self._clock.now += self._rng.choice((0, 1, 300, 300, 2_000, 2_000, 2_000, 35_000))
+            text = "lease" if drawn in ("ack", "nack", "extend") and not self._deliveries else drawn
+            self._call(text, operations[text][1])
             if self.complaints:
                 return
 
     def _call(self, text: str, work: Callable[[], object]) -> None:
         number = len(self.calls)
-        self._journal.add(Called(number))
+        self._journal.add(CallStarted(number))
         work()
-        self._journal.add(Returned(number))
-        after = take(self._chance.choice(self._stores)) if self._stores else NOTHING
-        self.calls.append(Call(text, self._clock.now, after))
-        self.complaints = [f"after call {number} ({text}): {what}" for what in self._ledger.complaints(after)]
+        self._journal.add(CallReturned(number))
+        after = take_snapshot(self._rng.choice(self._stores)) if self._stores else EMPTY_SNAPSHOT
+        self.calls.append(WorkloadCall(text, self._clock.now, after))
+        self.complaints = [f"after call {number} ({text}): {what}" for what in self._confirmed.complaints(after)]
 
     def close(self) -> None:
         with ExitStack() as stack:
@@ -327,85 +331,85 @@ class _Day:
 
     def _open(self) -> None:
         self.close()
-        for _ in range(OPENINGS):
+        for _ in range(HANDLES):
             store = self._open_store()
             self._stores.append(store)
             self._queues.append(Queues(store, self._clock, self._ids, CONSUMERS[0]))
 
-    def _any(self) -> Queues:
-        return self._chance.choice(self._queues)
+    def _any_handle(self) -> Queues:
+        return self._rng.choice(self._queues)
 
     # -- verbs ----------------------------------------------------------------------------------------------------
 
     def _payload(self) -> bytes:
-        size = self._chance.choice((1, 40, 300, 2_000, 2_000, 20_000))
-        return self._chance.randbytes(size)
+        size = self._rng.choice((1, 40, 300, 2_000, 2_000, 20_000))
+        return self._rng.randbytes(size)
 
     def _publish(self) -> None:
-        queue, payload = self._chance.choice(QUEUES), self._payload()
-        delay, priority = self._chance.choice((0, 0, 0, 5)), self._chance.choice((None, None, 0, 3))
-        target = self._chance.choice((None, None, *CONSUMERS))
+        queue, payload = self._rng.choice(QUEUES), self._payload()
+        delay, priority = self._rng.choice((0, 0, 0, 5)), self._rng.choice((None, None, 0, 3))
+        target = self._rng.choice((None, None, *CONSUMERS))
         message = NewMessage(payload=payload, delay=delay, priority=priority, target=target)
-        self._ledger.published((queue, self._any().publish(queue, message).id), payload)
+        self._confirmed.published((queue, self._any_handle().publish(queue, message).id), payload)
 
     def _publish_many(self) -> None:
-        queue = self._chance.choice(QUEUES)
-        payloads = [b'{"text":"%s"}' % self._payload().hex().encode() for _ in range(self._chance.choice((2, 4, 9)))]
-        for receipt, payload in zip(self._any().publish_text(queue, payloads), payloads, strict=True):
-            self._ledger.published((queue, receipt.id), payload)
+        queue = self._rng.choice(QUEUES)
+        payloads = [b'{"text":"%s"}' % self._payload().hex().encode() for _ in range(self._rng.choice((2, 4, 9)))]
+        for receipt, payload in zip(self._any_handle().publish_text(queue, payloads), payloads, strict=True):
+            self._confirmed.published((queue, receipt.id), payload)
 
     def _publish_keyed(self) -> None:
-        queue, key, payload = self._chance.choice(QUEUES), self._chance.choice("abc"), self._payload()
-        receipt = self._any().publish(queue, NewMessage(payload=payload, deduplication_key=key))
+        queue, key, payload = self._rng.choice(QUEUES), self._rng.choice("abc"), self._payload()
+        receipt = self._any_handle().publish(queue, NewMessage(payload=payload, deduplication_key=key))
         if not receipt.duplicate:
-            self._ledger.published((queue, receipt.id), payload)
+            self._confirmed.published((queue, receipt.id), payload)
 
     def _publish_grouped(self) -> None:
-        queue = self._chance.choice(QUEUES)
-        payloads = [self._payload() for _ in range(self._chance.choice((1, 2, 5)))]
+        queue = self._rng.choice(QUEUES)
+        payloads = [self._payload() for _ in range(self._rng.choice((1, 2, 5)))]
         messages = [
-            NewMessage(payload=payload, group=self._chance.choice(GROUPS), delay=self._chance.choice((0, 0, 5)))
+            NewMessage(payload=payload, group=self._rng.choice(GROUPS), delay=self._rng.choice((0, 0, 5)))
             for payload in payloads
         ]
-        for receipt, payload in zip(self._any().publish_many(queue, messages), payloads, strict=True):
-            self._ledger.published((queue, receipt.id), payload)
+        for receipt, payload in zip(self._any_handle().publish_many(queue, messages), payloads, strict=True):
+            self._confirmed.published((queue, receipt.id), payload)
 
     def _lease(self) -> None:
-        span = self._chance.choice((None, 5, LONGEST_LEASE))
-        busy = sorted({queue for queue, _ in self._ledger.owed}) or QUEUES
-        queue, limit, who = self._chance.choice(busy), self._chance.randint(1, 5), self._chance.choice(CONSUMERS)
-        self._held += self._any().lease(queue, limit, lease_seconds=span, consumer=who)
+        span = self._rng.choice((None, 5, MAX_LEASE_SECONDS))
+        busy = sorted({queue for queue, _ in self._confirmed.unfinished}) or QUEUES
+        queue, limit, consumer_name = self._rng.choice(busy), self._rng.randint(1, 5), self._rng.choice(CONSUMERS)
+        self._deliveries += self._any_handle().lease(queue, limit, lease_seconds=span, consumer=consumer_name)
 
-    def _some_held(self) -> list[Delivery]:
-        self._chance.shuffle(self._held)
-        count = self._chance.randint(1, 4)
-        taken, self._held = self._held[:count], self._held[count:]
+    def _take_deliveries(self) -> list[MessageDelivery]:
+        self._rng.shuffle(self._deliveries)
+        count = self._rng.randint(1, 4)
+        taken, self._deliveries = self._deliveries[:count], self._deliveries[count:]
         return taken
 
     def _ack(self) -> None:
-        taken = self._some_held()
-        errors = self._any().ack_many([delivery.lease_id for delivery in taken])
+        taken = self._take_deliveries()
+        errors = self._any_handle().ack_many([delivery.lease_id for delivery in taken])
         for delivery, error in zip(taken, errors, strict=True):
             if error is None:
-                self._ledger.done((delivery.queue, delivery.id))
+                self._confirmed.done((delivery.queue, delivery.id))
 
     def _nack(self) -> None:
-        taken, delay = self._some_held(), self._chance.choice((None, None, 0))
-        reason = self._chance.choice(("HANDLER_ERROR", "HANDLER_ERROR", "REJECTED"))
-        self._any().nack_many([delivery.lease_id for delivery in taken], reason, "it did not work", delay=delay)
+        taken, delay = self._take_deliveries(), self._rng.choice((None, None, 0))
+        reason = self._rng.choice(("HANDLER_ERROR", "HANDLER_ERROR", "REJECTED"))
+        self._any_handle().nack_many([delivery.lease_id for delivery in taken], reason, "it did not work", delay=delay)
 
     def _extend(self) -> None:
-        self._any().extend_many([delivery.lease_id for delivery in self._held], LONGEST_LEASE)
+        self._any_handle().extend_many([delivery.lease_id for delivery in self._deliveries], MAX_LEASE_SECONDS)
 
     def _drop(self) -> None:
-        owed = sorted(self._ledger.owed)
-        if owed:
-            queue, id = self._chance.choice(owed)
-            if self._any().drop(queue, [id]) == [None]:
-                self._ledger.done((queue, id))
+        unfinished = sorted(self._confirmed.unfinished)
+        if unfinished:
+            queue, id = self._rng.choice(unfinished)
+            if self._any_handle().drop(queue, [id]) == [None]:
+                self._confirmed.done((queue, id))
 
     def _redrive(self) -> None:
-        with self._chance.choice(self._stores).transaction() as transaction:
+        with self._rng.choice(self._stores).transaction() as transaction:
             for queue in QUEUES:
                 dead = transaction.scan(queue, State.DEAD, 10).messages
                 place = transaction.places(len(dead))
@@ -415,15 +419,15 @@ class _Day:
 
     def _draft(self) -> None:
         """Create a draft: a message without content."""
-        queue, now, [id] = self._chance.choice(QUEUES), self._clock.now, self._ids.new(1)
+        queue, now, [id] = self._rng.choice(QUEUES), self._clock.now, self._ids.new(1)
         begun = Envelope(queue, id, 3, now, now, 0, None, "", b"", is_json=False)
-        with self._chance.choice(self._stores).transaction() as transaction:
+        with self._rng.choice(self._stores).transaction() as transaction:
             transaction.add([begun], now, now, now + DRAFT_MS)
 
     def _set(self) -> None:
         """Set the content of a draft, or replace that of a ready message."""
         payload = self._payload()
-        with self._chance.choice(self._stores).transaction() as transaction:
+        with self._rng.choice(self._stores).transaction() as transaction:
             found = [
                 message
                 for state in (State.DRAFT, State.READY)
@@ -432,7 +436,7 @@ class _Day:
             ]
             if not found:
                 return
-            message = found[0] if found[0].state is State.DRAFT else self._chance.choice(found)
+            message = found[0] if found[0].state is State.DRAFT else self._rng.choice(found)
             [old] = transaction.envelopes([message])
             if old is None:
                 raise ValueError(f"message {message.id} has no content")
@@ -442,16 +446,16 @@ class _Day:
                 filled, policy = message._replace(size=new.size), transaction.policy(message.queue)
                 ready = transitions.set_content(filled, policy, self._clock.now, transaction.places(1))
                 transaction.swap([Change(filled, ready)])
-        self._ledger.published((message.queue, message.id), payload)
+        self._confirmed.published((message.queue, message.id), payload)
 
     def _sweep(self) -> None:
-        self._clock.now += self._chance.choice((0, 0, 61_000))
-        self._any().sweep()
+        self._clock.now += self._rng.choice((0, 0, 61_000))
+        self._any_handle().sweep()
 
     def _set_policy(self) -> None:
-        self._any().set_policy("orders", {"retry": {"limit": self._chance.randint(1, 5)}})
+        self._any_handle().set_policy("orders", {"retry": {"limit": self._rng.randint(1, 5)}})
 
     def _delete(self, queue: str) -> None:
-        self._any().delete_queue(queue)
-        self._held = [delivery for delivery in self._held if delivery.queue != queue]
-        self._ledger.forget_queue(queue)
+        self._any_handle().delete_queue(queue)
+        self._deliveries = [delivery for delivery in self._deliveries if delivery.queue != queue]
+        self._confirmed.forget_queue(queue)

@@ -14,32 +14,34 @@ from collections.abc import Callable
 from typing import cast
 
 from yirangmq.core.errors import QueueError
-from yirangmq.core.failover import Beat
+from yirangmq.core.failover import PeerHeartbeat
 from yirangmq.observe.port_in_use import cannot_listen
-from yirangmq.wire.heartbeat import MOST_BYTES, read, write
+from yirangmq.wire.heartbeat import MAX_BYTES, read, write
 
 SIZE_BYTES = 2
-MOST_TESTS = 16
+MAX_PROBES = 16
 """Maximum number of open probe connections. A pair of nodes needs one."""
 
-Hear = Callable[[Beat], None]
+BeatListener = Callable[[PeerHeartbeat], None]
 
 
-class Link(asyncio.DatagramProtocol):
-    """Heartbeat link of one node. ``hear`` is called with each verified heartbeat; ``answer`` builds the reply to a
+class HeartbeatLink(asyncio.DatagramProtocol):
+    """Heartbeat link of one node. ``on_beat`` is called with each verified heartbeat; ``answer`` builds the reply to a
     probe. Runs in the loop's thread."""
 
-    def __init__(self, peer: tuple[str, int], key: bytes, hear: Hear, answer: Callable[[], Beat]) -> None:
+    def __init__(
+        self, peer: tuple[str, int], key: bytes, on_beat: BeatListener, answer: Callable[[], PeerHeartbeat]
+    ) -> None:
         self._peer = peer
         self._key = key
-        self._hear = hear
+        self._on_beat = on_beat
         self._answer = answer
         self._transport: asyncio.DatagramTransport | None = None
         self._server: asyncio.Server | None = None
-        self._tests = 0
+        self._open_probes = 0
         self.refused: dict[str, int] = {}
         """Number of heartbeats that failed verification, by error code."""
-        self.sent = self.heard = 0
+        self.sent = self.received = 0
 
     async def open(self, host: str, port: int) -> None:
         kind = socket.SOCK_DGRAM
@@ -47,7 +49,7 @@ class Link(asyncio.DatagramProtocol):
             bound = await _bound(host, port)
             await asyncio.get_running_loop().create_datagram_endpoint(lambda: self, sock=bound)
             kind = socket.SOCK_STREAM
-            self._server = await asyncio.start_server(self._asked, host, port)
+            self._server = await asyncio.start_server(self._serve_probe, host, port)
         except OSError as error:
             self.close()
             raise cannot_listen("pair_listen", (host, port), error, kind) from None
@@ -66,31 +68,31 @@ class Link(asyncio.DatagramProtocol):
         self._transport = cast("asyncio.DatagramTransport", transport)
 
     def datagram_received(self, data: bytes, addr: tuple[object, ...]) -> None:
-        self._take(data)
+        self._receive(data)
 
     def error_received(self, error: Exception) -> None:
         """Ignore the error: the peer does not listen now, and the next heartbeat is sent anyway."""
 
-    def send(self, beat: Beat) -> None:
+    def send(self, beat: PeerHeartbeat) -> None:
         if self._transport is None:
             return
         with contextlib.suppress(OSError):
             self._transport.sendto(write(beat, self._key), self._peer)
             self.sent += 1
 
-    def _take(self, data: bytes) -> bool:
+    def _receive(self, data: bytes) -> bool:
         try:
             beat = read(data, self._key)
         except QueueError as error:
             self.refused[error.code] = self.refused.get(error.code, 0) + 1
             return False
-        self.heard += 1
-        self._hear(beat)
+        self.received += 1
+        self._on_beat(beat)
         return True
 
     # -- TCP probe ------------------------------------------------------------------------------------------------
 
-    async def test(self, beat: Beat, seconds: float) -> bool:
+    async def probe_peer(self, beat: PeerHeartbeat, seconds: float) -> bool:
         """Probe the peer: send a heartbeat over TCP. Return True if a valid one came back; it is processed like any
         other."""
         writer = None
@@ -98,25 +100,25 @@ class Link(asyncio.DatagramProtocol):
             async with asyncio.timeout(seconds):
                 reader, writer = await asyncio.open_connection(*self._peer)
                 writer.write(_framed(write(beat, self._key)))
-                return self._take(await _framed_from(reader))
+                return self._receive(await _framed_from(reader))
         except (OSError, EOFError, TimeoutError, ValueError):
             return False
         finally:
             if writer is not None:
                 writer.close()
 
-    async def _asked(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._tests += 1
+    async def _serve_probe(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open_probes += 1
         try:
-            if self._tests <= MOST_TESTS:
+            if self._open_probes <= MAX_PROBES:
                 async with asyncio.timeout(5):
-                    if self._take(await _framed_from(reader)):
+                    if self._receive(await _framed_from(reader)):
                         writer.write(_framed(write(self._answer(), self._key)))
                         await writer.drain()
         except (OSError, EOFError, TimeoutError, ValueError):
             pass
         finally:
-            self._tests -= 1
+            self._open_probes -= 1
             writer.close()
 
 
@@ -140,6 +142,6 @@ def _framed(data: bytes) -> bytes:
 
 async def _framed_from(reader: asyncio.StreamReader) -> bytes:
     size = int.from_bytes(await reader.readexactly(SIZE_BYTES), "big")
-    if size > MOST_BYTES:
+    if size > MAX_BYTES:
         raise ValueError(f"{size} bytes")
     return await reader.readexactly(size)

@@ -22,13 +22,25 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 from uuid import uuid4
 
-from yirangmq.core.alert_rules import Turn
+from yirangmq.core.alert_rules import RoleChange
 from yirangmq.core.errors import BadInput, NotActive, Unavailable, WrongState
-from yirangmq.core.failover import Beat, Decision, Load, Pace, Probe, Role, Status, Step, Verdict, Watching, Wish
-from yirangmq.core.failover_node import Conduct, Heard, Partner
-from yirangmq.failover.link import Link
-from yirangmq.failover.state_file import Memory
-from yirangmq.failover.witness import opened
+from yirangmq.core.failover import (
+    Decision,
+    EvidenceStep,
+    FailoverTiming,
+    FailoverVerdict,
+    NodeLoad,
+    PeerHeartbeat,
+    Probe,
+    Role,
+    Status,
+    WitnessRequest,
+    WitnessView,
+)
+from yirangmq.core.failover_node import FailoverDriver, FailoverNode, HeartbeatResult
+from yirangmq.failover.link import HeartbeatLink
+from yirangmq.failover.state_file import FailoverStateFolder
+from yirangmq.failover.witness import open_witness
 from yirangmq.observe.logs import log, values
 from yirangmq.observe.metrics import resident_bytes
 
@@ -36,26 +48,26 @@ from yirangmq.observe.metrics import resident_bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class PairSettings:
     """Settings of a node of a pair."""
 
     node: str
     listen: tuple[str, int]
     peer: tuple[str, int]
     key: bytes
-    pace: Pace
+    pace: FailoverTiming
     witness: str = ""
     """URL of the witness: ``file:/PATH`` or ``etcd://…``; empty: no witness."""
     drain_seconds: float = 10.0
 
 
-class Work(Protocol):
+class ServerControl(Protocol):
     """Port to the server, as far as failover controls it."""
 
-    def begin(self) -> None:
+    def start_work(self) -> None:
         """Start work: this node is active."""
 
-    def end(self, refusal: NotActive) -> None:
+    def stop_work(self, refusal: NotActive) -> None:
         """Stop work, and send ``refusal`` to connected clients."""
 
     async def drain(self, seconds: float) -> dict[str, int]:
@@ -67,7 +79,7 @@ class Work(Protocol):
     def addresses(self) -> str:
         """Return the addresses for clients, separated by ", "."""
 
-    def overlapped(self, since_ms: int, term: int) -> None:
+    def report_overlap(self, since_ms: int, term: int) -> None:
         """Report the messages that this node accepted since this moment, because both nodes were active."""
 
 
@@ -82,68 +94,68 @@ def wall_clock() -> int:
 
 # -- planned switch ----------------------------------------------------------------------------------------------------
 
-LOOK_SECONDS = 0.02
+SWITCH_POLL_SECONDS = 0.02
 
 
-async def switch(node: "Node", to: str, seconds: float) -> dict[str, Any]:
+async def switch(node: "PairNode", to: str, seconds: float) -> dict[str, Any]:
     """Make node ``to`` active: this node hands over, or takes over. Idempotent.
 
     Raise ``BadInput`` for a node that is not in the pair, ``WrongState`` if the peer cannot take over, ``Unavailable``
     after ``seconds``."""
-    own, peer = node.partner.own, node.partner.peer
+    own, peer = node.failover_node.own, node.failover_node.peer
     if to not in (own.node, peer.node if peer is not None else ""):
         raise BadInput(f"{to!r} is not one of this pair", field="to")
     was = Role.STANDBY if to == own.node else Role.ACTIVE
     loop = asyncio.get_running_loop()
     begun = loop.time()
     if not _is_switched(node, was):
-        _order(node, was)
+        _request_switch(node, was)
     while not _is_switched(node, was):
         if loop.time() > begun + seconds:
-            node.partner.order(False)
-            raise Unavailable(f"not done within {seconds:g} s: {_why(node)}", field="switch")
-        await asyncio.sleep(LOOK_SECONDS)
+            node.failover_node.order(False)
+            raise Unavailable(f"not done within {seconds:g} s: {_describe_evidence(node)}", field="switch")
+        await asyncio.sleep(SWITCH_POLL_SECONDS)
     left = node.left if was is Role.ACTIVE else {}
     return {**node.describe(), "seconds": round(loop.time() - begun, 3), "left": left}
 
 
-def _order(node: "Node", was: Role) -> None:
+def _request_switch(node: "PairNode", was: Role) -> None:
     if was is Role.ACTIVE:
         _check_peer(node)
-        term = max(node.partner.own.term, node.partner.own.granted) + 1
-        steps = (Step("order", "by an operator"),)
-        node.conduct.hand_over(Decision(Verdict.HAND_OVER, term, steps), node.now())
+        term = max(node.failover_node.own.term, node.failover_node.own.granted) + 1
+        steps = (EvidenceStep("order", "by an operator"),)
+        node.driver.hand_over(Decision(FailoverVerdict.HAND_OVER, term, steps), node.now())
     else:
-        node.partner.order(True)
-        node.conduct.look(node.now())
-        node.say()
+        node.failover_node.order(True)
+        node.driver.evaluate(node.now())
+        node.send_heartbeat()
 
 
-def _check_peer(node: "Node") -> None:
-    peer, silence = node.partner.peer, node.partner.silence(node.now())
-    if peer is None or silence > node.partner.pace.timeout or peer.status is not Status.RUNNING:
+def _check_peer(node: "PairNode") -> None:
+    peer, silence = node.failover_node.peer, node.failover_node.silence(node.now())
+    if peer is None or silence > node.failover_node.pace.timeout or peer.status is not Status.RUNNING:
         found = "was never heard" if peer is None else f"is {peer.status}, last heard {silence / 1000:.1f} s ago"
         raise WrongState(f"the peer {found}: there is nobody to hand over to", field="switch")
 
 
-def _is_switched(node: "Node", was: Role) -> bool:
+def _is_switched(node: "PairNode", was: Role) -> bool:
     if was is Role.STANDBY:
-        return node.partner.own.role is Role.ACTIVE
-    peer = node.partner.peer
-    return node.partner.own.role is Role.STANDBY and peer is not None and peer.role is Role.ACTIVE
+        return node.failover_node.own.role is Role.ACTIVE
+    peer = node.failover_node.peer
+    return node.failover_node.own.role is Role.STANDBY and peer is not None and peer.role is Role.ACTIVE
 
 
-def _why(node: "Node") -> str:
-    latest = node.conduct.latest
+def _describe_evidence(node: "PairNode") -> str:
+    latest = node.driver.latest
     return "; ".join(f"{step.step}: {step.found}" for step in latest.steps) if latest is not None else "unknown"
 
 
 # -- status report -----------------------------------------------------------------------------------------------------
 
 
-def described(conduct: Conduct, link: Link, load: Load, now: int) -> dict[str, Any]:
-    partner, decision = conduct.partner, conduct.latest
-    own = partner.own
+def status_report(driver: FailoverDriver, link: HeartbeatLink, load: NodeLoad, now: int) -> dict[str, Any]:
+    failover_node, decision = driver.failover_node, driver.latest
+    own = failover_node.own
     return {
         "node": own.node,
         "role": own.role,
@@ -151,51 +163,51 @@ def described(conduct: Conduct, link: Link, load: Load, now: int) -> dict[str, A
         "term": own.term,
         "runningSec": (now - own.started_at) / 1000,
         "activeSec": (now - own.active_since) / 1000 if own.role is Role.ACTIVE else 0,
-        "switches": partner.switches,
-        "witness": conduct.witness,
-        "linkDelayMs": partner.delay,
-        "longestGapSec": partner.longest_gap / 1000,
-        "intervalSec": partner.pace.interval / 1000,
-        "timeoutSec": partner.pace.timeout / 1000,
-        "heartbeats": {"sent": link.sent, "heard": link.heard, "refused": link.refused},
+        "switches": failover_node.switches,
+        "witness": driver.witness,
+        "linkDelayMs": failover_node.delay,
+        "longestGapSec": failover_node.longest_gap / 1000,
+        "intervalSec": failover_node.pace.interval / 1000,
+        "timeoutSec": failover_node.pace.timeout / 1000,
+        "heartbeats": {"sent": link.sent, "heard": link.received, "refused": link.refused},
         "load": _load(load),
         "evidence": [list(step) for step in decision.steps] if decision is not None else [],
-        "peer": _peer(partner, now),
+        "peer": _peer(failover_node, now),
     }
 
 
-def _peer(partner: Partner, now: int) -> dict[str, Any] | None:
-    beat = partner.latest
-    if beat is None:
+def _peer(failover_node: FailoverNode, now: int) -> dict[str, Any] | None:
+    heartbeat = failover_node.latest
+    if heartbeat is None:
         return None
-    silence = partner.silence(now)
+    silence = failover_node.silence(now)
     return {
-        "node": beat.node,
-        "role": beat.role,
-        "status": beat.status,
-        "term": beat.term,
+        "node": heartbeat.node,
+        "role": heartbeat.role,
+        "status": heartbeat.status,
+        "term": heartbeat.term,
         "heardSec": silence / 1000,
-        "silent": silence > partner.pace.timeout,
-        "runningSec": beat.running / 1000,
-        "clockAheadSec": partner.skew / 1000,
-        "addresses": beat.address.split(", ") if beat.address else [],
-        "load": _load(beat.load),
+        "silent": silence > failover_node.pace.timeout,
+        "runningSec": heartbeat.running / 1000,
+        "clockAheadSec": failover_node.skew / 1000,
+        "addresses": heartbeat.address.split(", ") if heartbeat.address else [],
+        "load": _load(heartbeat.load),
     }
 
 
-def _load(load: Load) -> dict[str, Any]:
+def _load(load: NodeLoad) -> dict[str, Any]:
     return {"cpu": round(load.cpu, 3), "memory": load.memory, "depth": load.depth}
 
 
 # -- the node ----------------------------------------------------------------------------------------------------------
 
-LOOKS = 5
+TICKS_PER_INTERVAL = 5
 """Timer ticks per heartbeat interval."""
-GIVE_BACK_SECONDS = 2.0
+RELEASE_SECONDS = 2.0
 TEST_INTERVALS = 0.4
 """Timeout of a TCP probe as a fraction of the heartbeat interval: 2 s of 5 s."""
-MOST_TURNS = 20
-MEANT = ("order", "consent")
+MAX_SWITCHES = 20
+PLANNED_STEPS = ("order", "consent")
 """Evidence steps that mark a switch as planned: an operator's order, or the peer's consent."""
 HISTORY_LOG_EVENTS = {
     "took-over": "node_took_over",
@@ -206,23 +218,29 @@ HISTORY_LOG_EVENTS = {
 """Log event by entry of the history."""
 
 
-class Node:
-    """Node of a failover pair. Implements ``core.failover_node.Outside`` and ``core.active_guard.Duty``.
+class PairNode:
+    """Node of a failover pair. Implements ``core.failover_node.FailoverEffects`` and ``core.active_guard.ActiveGuard``.
 
     Used from the loop's thread only; ``_thread`` runs the witness exchange."""
 
-    def __init__(self, settings: Settings, memory: Memory, work: Work, now: Callable[[], int] = boot_clock) -> None:
+    def __init__(
+        self,
+        settings: PairSettings,
+        memory: FailoverStateFolder,
+        work: ServerControl,
+        now: Callable[[], int] = boot_clock,
+    ) -> None:
         self.settings = settings
         self.memory = memory
         self._work = work
         self.now = now
         term = memory.term()
-        self.partner = Partner(settings.node, settings.pace, term, uuid4().hex[:16], now())
-        self.conduct = Conduct(self.partner, self, term)
-        self.link = Link(settings.peer, settings.key, self._hear, lambda: self._beat())
+        self.failover_node = FailoverNode(settings.node, settings.pace, term, uuid4().hex[:16], now())
+        self.driver = FailoverDriver(self.failover_node, self, term)
+        self.link = HeartbeatLink(settings.peer, settings.key, self._on_beat, lambda: self._beat())
         self._loop = asyncio.get_running_loop()
-        watching = Watching(settings.node, settings.pace.timeout)
-        self._witness = opened(settings.witness, watching, settings.pace, now) if settings.witness else None
+        watching = WitnessView(settings.node, settings.pace.timeout)
+        self._witness = open_witness(settings.witness, watching, settings.pace, now) if settings.witness else None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="witness") if self._witness is not None else None
         self._exchanging = False
         self._beats_at = 0.0
@@ -230,29 +248,29 @@ class Node:
         self._draining = False
         self._was_late = self._was_kept = False
         self._cpu = (time.monotonic(), time.process_time())
-        self._load = Load()
+        self._load = NodeLoad()
         self._tasks: set[asyncio.Task[None]] = set()
         self.left: dict[str, int] = {}
         """Messages that the last drain left on this node, by queue."""
-        self.turns: deque[tuple[int, Turn]] = deque(maxlen=MOST_TURNS)
+        self.role_changes: deque[tuple[int, RoleChange]] = deque(maxlen=MAX_SWITCHES)
         """The latest switches of this node, each with its instant in ms."""
 
     # -- core.active_guard.Duty ----------------------------------------------------------------------------------------
 
     @property
     def is_on(self) -> bool:
-        return self.partner.may_work(self.now())
+        return self.failover_node.may_work(self.now())
 
     @property
-    def takes_in(self) -> bool:
+    def accepts_new(self) -> bool:
         return not self._draining and self.is_on
 
     def refusal(self) -> NotActive:
-        own, latest = self.partner.own, self.partner.latest
+        own, latest = self.failover_node.own, self.failover_node.latest
         here = f"this node, {own.node}, is standby in term {own.term}"
         if self._draining:
             return NotActive(f"this node, {own.node}, is handing over; try again")
-        is_silent = self.partner.silence(self.now()) > self.partner.pace.timeout
+        is_silent = self.failover_node.silence(self.now()) > self.failover_node.pace.timeout
         if latest is None or latest.role is not Role.ACTIVE or is_silent:
             return NotActive(f"{here}; no active node is known")
         where = f" at {latest.address}" if latest.address else ""
@@ -267,27 +285,27 @@ class Node:
 
     def run(self) -> None:
         """Mark the node as running: its listeners are open."""
-        self.partner.run()
-        self.say()
+        self.failover_node.run()
+        self.send_heartbeat()
 
     def stop(self, status: Status) -> None:
         """Stop the node in an orderly way and send the status to the peer."""
         if self._closed:
             return
-        self.partner.stop(status)
-        self.say()
+        self.failover_node.stop(status)
+        self.send_heartbeat()
         if status is Status.STOPPED:
             self._remember("stopped", self._about(()))
-            self._give_back()
-            self.say()
+            self._release_witness()
+            self.send_heartbeat()
 
-    def _give_back(self) -> None:
-        """Release the witness, so that the peer need not wait for its timeout. Wait at most ``GIVE_BACK_SECONDS`` for
+    def _release_witness(self) -> None:
+        """Release the witness, so that the peer need not wait for its timeout. Wait at most ``RELEASE_SECONDS`` for
         an unreachable witness."""
         if self._witness is not None and self._thread is not None:
-            work = self._thread.submit(self._witness.exchange, Wish.GIVE_BACK, self.partner.own.term)
+            work = self._thread.submit(self._witness.exchange, WitnessRequest.RELEASE, self.failover_node.own.term)
             with suppress(TimeoutError):
-                work.result(GIVE_BACK_SECONDS)
+                work.result(RELEASE_SECONDS)
 
     def close(self) -> None:
         self._closed = True
@@ -300,58 +318,58 @@ class Node:
         if self._closed:
             return
         interval = self.settings.pace.interval / 1000
-        self._loop.call_later(interval / LOOKS, self._tick)
+        self._loop.call_later(interval / TICKS_PER_INTERVAL, self._tick)
         if self._loop.time() >= self._beats_at:
             self._measure()
-            self.say()
-        self._ask_witness()
-        self.conduct.look(self.now())
+            self.send_heartbeat()
+        self._poll_witness()
+        self.driver.evaluate(self.now())
         self._warn()
 
-    def _ask_witness(self) -> None:
+    def _poll_witness(self) -> None:
         if self._witness is None or self._thread is None or self._exchanging:
             return
         self._exchanging = True
-        work = self._loop.run_in_executor(
-            self._thread, self._witness.exchange, self.conduct.wish, self.conduct.wish_term
-        )
-        self._keep_task(self._loop.create_task(self._witnessed(work)))
+        work = self._loop.run_in_executor(self._thread, self._witness.exchange, self.driver.wish, self.driver.wish_term)
+        self._keep_task(self._loop.create_task(self._await_witness(work)))
 
-    async def _witnessed(self, work: "asyncio.Future[Any]") -> None:
+    async def _await_witness(self, work: "asyncio.Future[Any]") -> None:
         try:
             found, begun_at, term = await work
         finally:
             self._exchanging = False
-        asked = self.conduct.asks_witness
-        self.conduct.witnessed(found, begun_at, term)
+        asked = self.driver.needs_witness
+        self.driver.on_witness_result(found, begun_at, term)
         if asked and not self._closed:
-            self.conduct.look(self.now())
+            self.driver.evaluate(self.now())
 
     # -- heartbeats ---------------------------------------------------------------------------------------------------
 
-    def _beat(self) -> Beat:
-        return self.partner.beat(self.now(), wall_clock(), self._work.addresses(), self._load)
+    def _beat(self) -> PeerHeartbeat:
+        return self.failover_node.heartbeat(self.now(), wall_clock(), self._work.addresses(), self._load)
 
-    def say(self) -> None:
+    def send_heartbeat(self) -> None:
         self._beats_at = self._loop.time() + self.settings.pace.interval / 1000
         self.link.send(self._beat())
 
-    def _hear(self, beat: Beat) -> None:
-        found = self.conduct.hear(beat, self.now(), wall_clock())
-        if found is Heard.OURSELVES:
-            log.error("peer_name_conflict", extra=values(node=beat.node))
+    def _on_beat(self, heartbeat: PeerHeartbeat) -> None:
+        found = self.driver.on_heartbeat(heartbeat, self.now(), wall_clock())
+        if found is HeartbeatResult.OURSELVES:
+            log.error("peer_name_conflict", extra=values(node=heartbeat.node))
 
     def _measure(self) -> None:
         (then, used), self._cpu = self._cpu, (time.monotonic(), time.process_time())
         passed = max(self._cpu[0] - then, 0.001)
-        self._load = Load(cpu=(self._cpu[1] - used) / passed, memory=resident_bytes() or 0, depth=self._work.depth())
+        self._load = NodeLoad(
+            cpu=(self._cpu[1] - used) / passed, memory=resident_bytes() or 0, depth=self._work.depth()
+        )
 
     def _warn(self) -> None:
         """Log once that heartbeats are late, and once that they are back."""
-        is_late = self.partner.is_late(self.now())
+        is_late = self.failover_node.is_late(self.now())
         if is_late != self._was_late:
             self._was_late = is_late
-            silence = self.partner.silence(self.now()) / 1000
+            silence = self.failover_node.silence(self.now()) / 1000
             if is_late:
                 log.warning("peer_heartbeat_delayed", extra=values(silentSec=round(silence, 3)))
                 self._remember("late", self._about(()))
@@ -365,42 +383,42 @@ class Node:
         self.memory.save(term)
 
     def probe(self) -> None:
-        self._keep_task(self._loop.create_task(self._probed()))
+        self._keep_task(self._loop.create_task(self._run_probe()))
 
-    async def _probed(self) -> None:
+    async def _run_probe(self) -> None:
         seconds = self.settings.pace.interval * TEST_INTERVALS / 1000
-        reached = await self.link.test(self._beat(), seconds)
+        reached = await self.link.probe_peer(self._beat(), seconds)
         if self._closed:
             return
-        self.conduct.probed(Probe.REACHED if reached else Probe.SILENT, self.now())
+        self.driver.on_probe_result(Probe.REACHED if reached else Probe.SILENT, self.now())
         if reached and not self._was_kept:
-            found = Step("3 connection", "answered: the link of the heartbeats is broken, not the node")
-            before = self.conduct.latest.steps if self.conduct.latest is not None else ()
+            found = EvidenceStep("3 connection", "answered: the link of the heartbeats is broken, not the node")
+            before = self.driver.latest.steps if self.driver.latest is not None else ()
             self._note("kept", (*before, found))
         self._was_kept = reached
-        self.conduct.look(self.now())
+        self.driver.evaluate(self.now())
 
-    def changed(self, decision: Decision, was: Role) -> None:
-        own, now = self.partner.own, self.now()
+    def on_role_change(self, decision: Decision, was: Role) -> None:
+        own, now = self.failover_node.own, self.now()
         event = "took-over" if own.role is Role.ACTIVE else "stood-down"
-        if decision.verdict is Verdict.HAND_OVER:
+        if decision.verdict is FailoverVerdict.HAND_OVER:
             event = "handed-over"
-        peer = self.partner.peer
+        peer = self.failover_node.peer
         self._note(event, decision.steps)
-        is_meant = any(step.step in MEANT for step in decision.steps)
-        self.turns.append((now, Turn(event, own.term, is_meant)))
-        if self.partner.is_restless:
-            log.error("switch_limit_exceeded", extra=values(switches=self.partner.switches))
-            self._remember("alarm", self._about(()) | {"switches": self.partner.switches})
+        is_meant = any(step.step in PLANNED_STEPS for step in decision.steps)
+        self.role_changes.append((now, RoleChange(event, own.term, is_meant)))
+        if self.failover_node.is_flapping:
+            log.error("switch_limit_exceeded", extra=values(switches=self.failover_node.switches))
+            self._remember("alarm", self._about(()) | {"switches": self.failover_node.switches})
         if own.role is Role.ACTIVE and was is Role.STANDBY:
-            self._work.begin()
+            self._work.start_work()
         elif own.role is Role.STANDBY and was is Role.ACTIVE:
             self._draining = False
-            self._work.end(self.refusal())
-            if peer is not None and peer.role is Role.ACTIVE and decision.verdict is Verdict.STAND_DOWN:
+            self._work.stop_work(self.refusal())
+            if peer is not None and peer.role is Role.ACTIVE and decision.verdict is FailoverVerdict.STAND_DOWN:
                 # The heartbeat was in transit for a while: better a message too many in the report than one too few.
                 on_the_way = self.settings.pace.interval
-                self._work.overlapped(wall_clock() - peer.active - (now - peer.at) - on_the_way, peer.term)
+                self._work.report_overlap(wall_clock() - peer.active - (now - peer.at) - on_the_way, peer.term)
 
     def hand_over(self, decision: Decision) -> None:
         self._keep_task(self._loop.create_task(self._hand_over(decision)))
@@ -411,7 +429,7 @@ class Node:
             self.left = await self._work.drain(self.settings.drain_seconds)
         finally:
             self._draining = False
-        self.conduct.handed_over(decision, self.now())
+        self.driver.on_handed_over(decision, self.now())
 
     def _keep_task(self, task: "asyncio.Task[None]") -> None:
         self._tasks.add(task)
@@ -423,7 +441,7 @@ class Node:
 
     # -- history and status --------------------------------------------------------------------------------------------
 
-    def _note(self, event: str, steps: tuple[Step, ...]) -> None:
+    def _note(self, event: str, steps: tuple[EvidenceStep, ...]) -> None:
         about = self._about(steps)
         self._remember(event, about)
         log.warning(HISTORY_LOG_EVENTS[event], extra=values(**about))
@@ -431,14 +449,14 @@ class Node:
     def _remember(self, event: str, about: dict[str, Any]) -> None:
         """Append to the history. A write error is logged with the entry and does not stop the node."""
         try:
-            self.memory.note(event, about)
+            self.memory.append_history(event, about)
         except OSError as error:
             log.error("history_write_failed", extra=values(entry={"event": event, **about}, error=str(error)))
 
-    def _about(self, steps: tuple[Step, ...]) -> dict[str, Any]:
-        own = self.partner.own
+    def _about(self, steps: tuple[EvidenceStep, ...]) -> dict[str, Any]:
+        own = self.failover_node.own
         return {"node": own.node, "role": own.role, "term": own.term, "evidence": [list(step) for step in steps]}
 
     def describe(self) -> dict[str, Any]:
         """Return the status report: both nodes, as known to this one."""
-        return described(self.conduct, self.link, self._load, self.now()) | {"works": self.is_on}
+        return status_report(self.driver, self.link, self._load, self.now()) | {"works": self.is_on}

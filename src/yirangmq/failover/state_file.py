@@ -21,10 +21,10 @@ from yirangmq.fsio.permissions import make_folders, open_file
 
 TERM = "term.json"
 HISTORY = "history.jsonl"
-LONGEST_LINE = 64 * 1024
+MAX_LINE_BYTES = 64 * 1024
 
 
-class Memory:
+class FailoverStateFolder:
     """State folder of a failover node: term file and decision history."""
 
     def __init__(self, folder: Path) -> None:
@@ -58,7 +58,7 @@ class Memory:
 
     # -- the history ----------------------------------------------------------------------------------------------
 
-    def note(self, event: str, about: Mapping[str, Any]) -> dict[str, Any]:
+    def append_history(self, event: str, about: Mapping[str, Any]) -> dict[str, Any]:
         """Append an entry to the history and return it. It is on disk when this returns."""
         line = {"at": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%f}"[:-3] + "Z", "event": event, **about}
         with os.fdopen(open_file(self.folder / HISTORY, os.O_RDWR | os.O_APPEND), "a+b") as file:
@@ -81,7 +81,7 @@ def read_history(folder: Path, limit: int) -> list[dict[str, Any]]:
     last: deque[dict[str, Any]] = deque(maxlen=limit)
     try:
         with (folder / HISTORY).open("rb") as file:
-            while line := file.readline(LONGEST_LINE):
+            while line := file.readline(MAX_LINE_BYTES):
                 try:
                     last.append(loads(line))
                 except BadInput:

@@ -4,7 +4,7 @@ A witness is a third party that at most one node holds. The shared file is on st
 keeps one record (holder, term, number of the renewal), which is read and rewritten under a file lock and synced. The
 rules for renewal, acquisition and release are in ``core.failover``.
 
-An exchange that fails, or that does not get the lock within a second, returns ``Witness.AWAY``. Every witness
+An exchange that fails, or that does not get the lock within a second, returns ``Witness.UNREACHABLE``. Every witness
 blocks, so the node uses it from one thread that is not the loop's. The etcd client is loaded only if the settings
 name it."""
 
@@ -14,26 +14,26 @@ from pathlib import Path
 from typing import Protocol
 
 from yirangmq.core.errors import BadInput
-from yirangmq.core.failover import Pace, Record, Watching, Wish, Witness
+from yirangmq.core.failover import FailoverTiming, Witness, WitnessRecord, WitnessRequest, WitnessView
 from yirangmq.format.json_codec import dumps, loads
 from yirangmq.fsio.lock import lock_within
 from yirangmq.fsio.permissions import open_file
 
 # -- witness in a shared file ------------------------------------------------------------------------------------------
 
-MOST_BYTES = 4096
+MAX_RECORD_BYTES = 4096
 LOCK_SECONDS = 1.0
 
 
-class SharedFile:
+class FileWitness:
     """Witness in a shared file. ``now`` is the node's monotonic clock, in ms."""
 
-    def __init__(self, path: Path, watching: Watching, now: Callable[[], int]) -> None:
+    def __init__(self, path: Path, watching: WitnessView, now: Callable[[], int]) -> None:
         self._path = path
         self._watching = watching
         self._now = now
 
-    def exchange(self, wish: Wish, term: int) -> tuple[Witness, int, int]:
+    def exchange(self, wish: WitnessRequest, term: int) -> tuple[Witness, int, int]:
         """Read the witness, and renew, acquire or release it as requested.
 
         Return its state, the instant before the exchange in ms, and the highest term of another node."""
@@ -41,18 +41,18 @@ class SharedFile:
         try:
             found = self._exchange(wish, term)
         except (OSError, BadInput, KeyError, TypeError, ValueError):
-            return Witness.AWAY, begun_at, 0
+            return Witness.UNREACHABLE, begun_at, 0
         return found, begun_at, self._watching.term
 
     def close(self) -> None:
         """No effect: the file is open only during an exchange."""
 
-    def _exchange(self, wish: Wish, term: int) -> Witness:
+    def _exchange(self, wish: WitnessRequest, term: int) -> Witness:
         handle = open_file(self._path, os.O_RDWR)
         try:
             if not lock_within(handle, LOCK_SECONDS):
-                return Witness.AWAY
-            text = os.pread(handle, MOST_BYTES, 0)
+                return Witness.UNREACHABLE
+            text = os.pread(handle, MAX_RECORD_BYTES, 0)
             found, after = self._watching.exchange(_read(text), wish, term, self._now())
             if after is not None:
                 data = dumps({"holder": after.holder, "term": after.term, "renewal": after.renewal}) + b"\n"
@@ -63,11 +63,11 @@ class SharedFile:
             os.close(handle)
 
 
-def _read(text: bytes) -> Record | None:
+def _read(text: bytes) -> WitnessRecord | None:
     if not text.strip():
         return None
     document = loads(text)
-    return Record(str(document["holder"]), int(document["term"]), int(document["renewal"]))
+    return WitnessRecord(str(document["holder"]), int(document["term"]), int(document["renewal"]))
 
 
 # -- interface, and selection by URL -----------------------------------------------------------------------------------
@@ -75,10 +75,10 @@ def _read(text: bytes) -> Record | None:
 FILE = "file:"
 
 
-class ThirdParty(Protocol):
+class WitnessBackend(Protocol):
     """Witness of a pair. It may block, so it is used from one thread that is not the loop's."""
 
-    def exchange(self, wish: Wish, term: int) -> tuple[Witness, int, int]:
+    def exchange(self, wish: WitnessRequest, term: int) -> tuple[Witness, int, int]:
         """Read the witness, and renew, acquire or release it as requested.
 
         Return its state, the instant before the exchange in ms, and the highest term of another node."""
@@ -86,9 +86,9 @@ class ThirdParty(Protocol):
     def close(self) -> None: ...
 
 
-def opened(url: str, watching: Watching, pace: Pace, now: Callable[[], int]) -> ThirdParty:
+def open_witness(url: str, watching: WitnessView, pace: FailoverTiming, now: Callable[[], int]) -> WitnessBackend:
     if url.startswith(FILE):
-        return SharedFile(Path(url.removeprefix(FILE)), watching, now)
-    from yirangmq.failover.witness_etcd import EtcdKey
+        return FileWitness(Path(url.removeprefix(FILE)), watching, now)
+    from yirangmq.failover.witness_etcd import EtcdWitness
 
-    return EtcdKey(url, watching, pace, now)
+    return EtcdWitness(url, watching, pace, now)

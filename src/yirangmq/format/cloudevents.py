@@ -18,27 +18,27 @@ from yirangmq.core import validation
 from yirangmq.core.errors import BadInput
 from yirangmq.core.message import Envelope
 from yirangmq.core.validation import kind
-from yirangmq.format.envelope import OUTSIDE, header_of
+from yirangmq.format.envelope import NOT_IN_HEADER, header_of
 from yirangmq.format.envelope import read as read_envelope
 from yirangmq.format.json_codec import dumps, loads, members
 
 VERSION = "1.0"
-OURS = "urn:yirangmq:queue:"
+SOURCE_PREFIX = "urn:yirangmq:queue:"
 """Prefix of the source of an event that was published as a plain message. Its id is the message id."""
 NO_TYPE = "yirangmq.message"
 """Event type of a message without a type. CloudEvents requires one."""
 NAME = re.compile(r"[a-z0-9]{1,20}")
-OWN = ("specversion", "id", "source", "type", "time", "subject", "datacontenttype", "dataschema")
-CORE = frozenset({*OWN, "data"})
+EVENT_ATTRIBUTES = ("specversion", "id", "source", "type", "time", "subject", "datacontenttype", "dataschema")
+CORE = frozenset({*EVENT_ATTRIBUTES, "data"})
 MEMBERS = {"mqversion": "version", "mqtraceid": "traceId", "mqdeduplicationkey": "deduplicationKey"}
 """Extension attributes and the envelope members they map to. Other members are JSON text in ``mqattributes`` and
 ``mqmembers``."""
-KEPT: dict[str, type] = {
+STORED_TYPES: dict[str, type] = {
     **dict.fromkeys(("specversion", "id", "source", "subject", "dataschema"), str),
     "noData": bool,
 }
 """Members of ``cloudEvent`` and their types."""
-TOLD = frozenset({"mqleaseid", "mqattempt"})
+DELIVERY_ATTRIBUTES = frozenset({"mqleaseid", "mqattempt"})
 """Extension attributes of a lease. They are ignored when an event is published again: it is the same event."""
 JSON_TYPE = "application/json"
 MAX_TEXT = 1024
@@ -122,10 +122,10 @@ def _envelope(
 ) -> Envelope:
     given = {name: value for name, value in attributes.items() if value is not None}
     id, source = _check_attributes(given)
-    if is_json and source.startswith(OURS) and given.get("datacontenttype") == JSON_TYPE:
+    if is_json and source.startswith(SOURCE_PREFIX) and given.get("datacontenttype") == JSON_TYPE:
         del given["datacontenttype"]  # added when this message was shown as an event
     header = _header(given, payload is None)
-    own = id if source.startswith(OURS) else message_id(source, id)
+    own = id if source.startswith(SOURCE_PREFIX) else message_id(source, id)
     head = dumps({"messageId": own, **header})[:-1]
     coded = payload or b""
     document = b'%s,"payload":%s}' % (head, coded) if is_json else _coded(head, coded)
@@ -143,7 +143,7 @@ def _check_attributes(given: dict[str, Any]) -> tuple[str, str]:
         if name not in given:
             raise BadInput("is needed", field=name)
     for name, value in given.items():
-        if name in OWN and (not isinstance(value, str) or not value):
+        if name in EVENT_ATTRIBUTES and (not isinstance(value, str) or not value):
             raise BadInput(f"must be a text, not {kind(value) if value != '' else 'empty'}", field=name)
         if not NAME.fullmatch(name) or name == "data":
             raise BadInput("attributes have names of 1 to 20 small letters and digits", field=name[:60])
@@ -165,29 +165,29 @@ def message_id(source: str, id: str) -> str:
 def _header(given: dict[str, Any], is_empty: bool) -> dict[str, Any]:
     """Return the header members of the envelope."""
     header: dict[str, Any] = _object(given.pop("mqmembers", None), "mqmembers")
-    if not header.keys().isdisjoint(OUTSIDE):
-        raise BadInput(f"has a member that is none of a header: one of {', '.join(OUTSIDE)}", field="mqmembers")
+    if not header.keys().isdisjoint(NOT_IN_HEADER):
+        raise BadInput(f"has a member that is none of a header: one of {', '.join(NOT_IN_HEADER)}", field="mqmembers")
     attributes = _object(given.pop("mqattributes", None), "mqattributes")
     event: dict[str, Any] = {}
     for name, value in given.items():
         if name in MEMBERS:
             header[MEMBERS[name]] = value
-        elif name not in OWN and name not in TOLD:
+        elif name not in EVENT_ATTRIBUTES and name not in DELIVERY_ATTRIBUTES:
             attributes[name] = value
-        elif name in KEPT:
+        elif name in STORED_TYPES:
             event[name] = value
-    _take_own(header, given)
+    _take_envelope_members(header, given)
     if attributes:
         header["attributes"] = attributes
     if is_empty:
         event["noData"] = True
-    if not given["source"].startswith(OURS) or len(event) > 3:
+    if not given["source"].startswith(SOURCE_PREFIX) or len(event) > 3:
         header["cloudEvent"] = event
     return header
 
 
-def _take_own(header: dict[str, Any], given: dict[str, Any]) -> None:
-    if not (given["source"].startswith(OURS) and given["type"] == NO_TYPE):
+def _take_envelope_members(header: dict[str, Any], given: dict[str, Any]) -> None:
+    if not (given["source"].startswith(SOURCE_PREFIX) and given["type"] == NO_TYPE):
         header["type"] = given["type"]
     if "time" in given:
         header["timestamp"] = given["time"]
@@ -214,7 +214,7 @@ def attributes_of(envelope: Envelope) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "specversion": VERSION,
         "id": header.pop("messageId"),
-        "source": OURS + header.pop("queue"),
+        "source": SOURCE_PREFIX + header.pop("queue"),
     }
     shown["type"] = header.get("type") or NO_TYPE
     shown["time"] = header.pop("timestamp")
@@ -238,7 +238,7 @@ def _event_of(header: dict[str, Any]) -> dict[str, Any] | None:
     event = header.get("cloudEvent")
     if not isinstance(event, dict) or not event.keys() >= {"id", "source"}:
         return None
-    is_ours = all(name in KEPT and isinstance(value, KEPT[name]) for name, value in event.items())
+    is_ours = all(name in STORED_TYPES and isinstance(value, STORED_TYPES[name]) for name, value in event.items())
     return event if is_ours else None
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol, cast, overload
 
-from yirangmq.core.message import RANK_LAST, Envelope, Failure, Message, Run, lease_id
+from yirangmq.core.message import RANK_LAST, Envelope, Message, MessageFailure, MessageRun, lease_id
 from yirangmq.core.policy import QueuePolicy, show_policy
 from yirangmq.format.envelope import as_json, header_of, iso, payload_value
 from yirangmq.format.json_codec import dumps, loads
@@ -15,7 +15,7 @@ from yirangmq.format.json_codec import dumps, loads
 # -- dead-letter record ------------------------------------------------------------------------------------------------
 
 
-def failure_document(failure: Failure) -> dict[str, Any]:
+def failure_document(failure: MessageFailure) -> dict[str, Any]:
     """Return the document of a failure: reason, time, attempt and consumer. All protocols show the same."""
     return {
         "reasonCode": failure.reason_code,
@@ -26,7 +26,7 @@ def failure_document(failure: Failure) -> dict[str, Any]:
     }
 
 
-def dead_letter_record(message: Message, envelope: Envelope, failure: Failure, policy: QueuePolicy) -> bytes:
+def dead_letter_record(message: Message, envelope: Envelope, failure: MessageFailure, policy: QueuePolicy) -> bytes:
     """Return the dead-letter record. ``originalMessage`` is the envelope with the payload's own text."""
     why = failure_document(failure) | ({"reasonCode": message.reason} if message.reason else {})
     routing = {"sourceQueue": message.queue, "dlqQueue": policy.dlq.queue}
@@ -36,7 +36,7 @@ def dead_letter_record(message: Message, envelope: Envelope, failure: Failure, p
 # -- deliveries --------------------------------------------------------------------------------------------------------
 
 
-class Delivery(NamedTuple):
+class MessageDelivery(NamedTuple):
     """A leased message. ``lease_id`` is the argument of ack, nack and extend."""
 
     message: Message
@@ -97,36 +97,38 @@ class Delivery(NamedTuple):
         return b'{"message":%s,"lease":%s,"policy":%s}' % (as_json(self.envelope), dumps(lease), dumps(self.policy))
 
 
-class Leased(Protocol):
+class HasLeaseId(Protocol):
     """Any leased message, in this process or from a server."""
 
     @property
     def lease_id(self) -> str: ...
 
 
-def lease_ids(deliveries: Leased | Sequence[Leased]) -> list[str]:
+def lease_ids(deliveries: HasLeaseId | Sequence[HasLeaseId]) -> list[str]:
     """Return the lease ids of one delivery or of several.
 
     A delivery is itself a tuple, so the attribute distinguishes one delivery from a sequence."""
     one: str | None = getattr(deliveries, "lease_id", None)
-    return [one] if one is not None else [delivery.lease_id for delivery in cast("Sequence[Leased]", deliveries)]
+    return [one] if one is not None else [delivery.lease_id for delivery in cast("Sequence[HasLeaseId]", deliveries)]
 
 
-new_delivery = cast("Callable[[tuple[Message, Envelope, QueuePolicy]], Delivery]", partial(tuple.__new__, Delivery))
+new_message_delivery = cast(
+    "Callable[[tuple[Message, Envelope, QueuePolicy]], MessageDelivery]", partial(tuple.__new__, MessageDelivery)
+)
 
 
-class RunDeliveries(Sequence[Delivery]):
+class RunDeliveries(Sequence[MessageDelivery]):
     """Deliveries leased as runs (at least one), all of one queue.
 
-    A caller that only forwards bytes needs no ``Delivery`` per message. They are built on the first access."""
+    A caller that only forwards bytes needs no ``MessageDelivery`` per message. They are built on the first access."""
 
-    __slots__ = ("_leases", "_made", "rules", "runs")
+    __slots__ = ("_deliveries", "_leases", "rules", "runs")
 
-    def __init__(self, runs: Sequence[tuple[Run, Sequence[Envelope]]], rules: QueuePolicy) -> None:
+    def __init__(self, runs: Sequence[tuple[MessageRun, Sequence[Envelope]]], rules: QueuePolicy) -> None:
         self.runs = runs
         self.rules = rules
         self._leases: list[str] | None = None
-        self._made: list[Delivery] | None = None
+        self._deliveries: list[MessageDelivery] | None = None
 
     @property
     def leases(self) -> list[str]:
@@ -135,32 +137,32 @@ class RunDeliveries(Sequence[Delivery]):
             self._leases = [lease for run, _ in self.runs for lease in run.leases()]
         return self._leases
 
-    def _all(self) -> list[Delivery]:
-        if self._made is None:
-            self._made = [
-                new_delivery((card, envelope, self.rules))
+    def _all(self) -> list[MessageDelivery]:
+        if self._deliveries is None:
+            self._deliveries = [
+                new_message_delivery((row, envelope, self.rules))
                 for run, sent in self.runs
-                for card, envelope in zip(run.cards(sent), sent, strict=True)
+                for row, envelope in zip(run.rows(sent), sent, strict=True)
             ]
-        return self._made
+        return self._deliveries
 
     def __len__(self) -> int:
         return sum([run.length for run, _ in self.runs])
 
-    def __iter__(self) -> Iterator[Delivery]:
+    def __iter__(self) -> Iterator[MessageDelivery]:
         return iter(self._all())
 
     @overload
-    def __getitem__(self, place: int) -> Delivery: ...
+    def __getitem__(self, place: int) -> MessageDelivery: ...
 
     @overload
-    def __getitem__(self, place: slice) -> list[Delivery]: ...
+    def __getitem__(self, place: slice) -> list[MessageDelivery]: ...
 
-    def __getitem__(self, place: int | slice) -> Delivery | list[Delivery]:
+    def __getitem__(self, place: int | slice) -> MessageDelivery | list[MessageDelivery]:
         return self._all()[place]
 
 
-def rules_of(deliveries: Sequence[Delivery]) -> QueuePolicy:
+def rules_of(deliveries: Sequence[MessageDelivery]) -> QueuePolicy:
     """Return the policy of deliveries that were leased together from one queue."""
     return deliveries.rules if isinstance(deliveries, RunDeliveries) else deliveries[0].rules
 
@@ -168,15 +170,15 @@ def rules_of(deliveries: Sequence[Delivery]) -> QueuePolicy:
 # -- views without a lease ---------------------------------------------------------------------------------------------
 
 
-class Look(NamedTuple):
+class MessageView(NamedTuple):
     """View of a message without a lease: its state, its envelope if still stored, its latest failure if any."""
 
     message: Message
     envelope: Envelope | None
-    failure: Failure | None
+    failure: MessageFailure | None
     rules: QueuePolicy
 
-    def card(self) -> dict[str, Any]:
+    def row(self) -> dict[str, Any]:
         """Return the state of the message as a document, for listings."""
         message = self.message
         return {

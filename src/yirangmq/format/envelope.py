@@ -22,7 +22,7 @@ from yirangmq.core.validation import kind
 from yirangmq.format.json_codec import dumps, loads, members
 
 Answer = TypeVar("Answer")
-MARKS = frozenset(
+ENVELOPE_MEMBERS = frozenset(
     {
         "messageId",
         "timestamp",
@@ -128,7 +128,7 @@ def read_members(
     ttl: float | None = None,
 ) -> Envelope:
     """Like ``read``, for a document already split by ``members_of``. ``parts`` is modified."""
-    if parts is None or not ("payload" in parts or "payloadBase64" in parts) or not MARKS & parts.keys():
+    if parts is None or not ("payload" in parts or "payloadBase64" in parts) or not ENVELOPE_MEMBERS & parts.keys():
         return _checked(queue, fallback_id, {}, text.strip(), True, now, delay, ttl)
     payload, is_json = _take_payload(parts)
     given = {key: _named(key, loads, raw) for key, raw in parts.items()}
@@ -186,7 +186,7 @@ def _checked(
 
 # -- headers -----------------------------------------------------------------------------------------------------------
 
-OUTSIDE = ("messageId", "queue", "payload", "payloadBase64")
+NOT_IN_HEADER = ("messageId", "queue", "payload", "payloadBase64")
 """Members of an envelope that are not part of its header."""
 
 
@@ -199,13 +199,13 @@ def check_header_text(text: str) -> dict[str, Any]:
     header = loads(text.encode())
     if not isinstance(header, dict):
         raise BadInput(f"must be an object, not {kind(header)}", field="header")
-    for name in OUTSIDE:
+    for name in NOT_IN_HEADER:
         if name in header:
             raise BadInput(f"has the member {name}, which stands beside the header", field="header")
     return header
 
 
-class Facts(NamedTuple):
+class HeaderMembers(NamedTuple):
     """Header members that the broker uses: rank, deduplication key, and the hashes of group and target."""
 
     rank: int = RANK_LAST
@@ -214,7 +214,7 @@ class Facts(NamedTuple):
     target: int = 0
 
 
-def check_header(header: dict[str, Any]) -> Facts:
+def check_header(header: dict[str, Any]) -> HeaderMembers:
     """Check the types of the known members and return the ones that the broker uses."""
     for name in ("type", "traceId", "deduplicationKey", "contentType", "groupId"):
         value = header.get(name)
@@ -231,7 +231,7 @@ def check_header(header: dict[str, Any]) -> Facts:
     if target is not None:
         validation.check_consumer(target, "targetConsumerId")
     rank = _rank(header.get("attributes"))
-    return Facts(
+    return HeaderMembers(
         rank,
         header.get("deduplicationKey"),
         validation.line_of(header.get("groupId") or ""),
@@ -270,7 +270,7 @@ def iso(milliseconds: int) -> str:
     return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")
 
 
-def stamped(envelope: Envelope, ahead: int) -> Envelope:
+def with_timestamp(envelope: Envelope, ahead: int) -> Envelope:
     """Add the wall-clock time to the header if the producer gave no timestamp.
 
     ``published_at`` is store time; the wall clock is ``ahead`` ms ahead of it."""
@@ -316,7 +316,7 @@ def check_type(media_type: str) -> str:
 
 def with_content(envelope: Envelope, media_type: str, payload: bytes) -> Envelope:
     """Replace the content of an envelope and keep its other members. The media type "" means none."""
-    is_json = says_json(media_type) and is_plain_json(payload)
+    is_json = is_json_media_type(media_type) and is_plain_json(payload)
     said = "" if is_json and media_type == JSON_TYPE else media_type
     header = _with_type(envelope.header, said) if len(envelope.header) <= SHORT else _retyped(envelope.header, said)
     queue, id, rank, published_at, available_at, expires_at, key, _, _, _, group, target = envelope
@@ -342,7 +342,7 @@ def type_of(envelope: Envelope) -> str:
 
 
 @lru_cache(maxsize=256)
-def says_json(media_type: str) -> bool:
+def is_json_media_type(media_type: str) -> bool:
     kind = media_type.partition(";")[0].strip().lower()
     return kind == JSON_TYPE or kind.endswith("+json")
 
@@ -390,7 +390,7 @@ def digest_of(envelope: Envelope) -> str:
     return str(loads(header.encode()).get(DIGEST, ""))
 
 
-def damage(envelope: Envelope) -> str:
+def digest_problem(envelope: Envelope) -> str:
     """Verify a stored payload against its digest. Return the problem; "" if it matches or no digest was stored."""
     try:
         kept = digest_of(envelope)

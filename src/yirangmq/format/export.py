@@ -13,27 +13,27 @@ from typing import Any
 
 from yirangmq.core import validation
 from yirangmq.core.errors import BadInput
-from yirangmq.core.message import RANK_LAST, Envelope, Failure, Message, check_reason
+from yirangmq.core.message import RANK_LAST, Envelope, Message, MessageFailure, check_reason
 from yirangmq.core.states import State
 from yirangmq.core.validation import Fields
 from yirangmq.format.delivery import failure_document
-from yirangmq.format.envelope import Facts, check_header, iso
+from yirangmq.format.envelope import HeaderMembers, check_header, iso
 from yirangmq.format.json_codec import dumps, loads, members
 
 FORMAT = 1
 STATES = tuple(state.value for state in State if state is not State.DROPPED)
-LARGEST = 2**63 - 1
+MAX_INTEGER = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
+class ExportOpening:
     """Opening line of an export."""
 
     exported_at: int
 
 
 @dataclass(frozen=True, slots=True)
-class QueueLine:
+class ExportQueue:
     """Opening line of a queue. ``policy`` is the document as it was set; None if the queue uses the defaults."""
 
     queue: str
@@ -42,37 +42,37 @@ class QueueLine:
 
 
 @dataclass(frozen=True, slots=True)
-class MessageLine:
+class ExportMessage:
     """Line of a message: its envelope, state and latest failure, without the numbers of the old store."""
 
     message: Message
     envelope: Envelope
-    failure: Failure | None
+    failure: MessageFailure | None
 
 
 @dataclass(frozen=True, slots=True)
-class Closing:
+class ExportClosing:
     """Closing line. An export without it is truncated."""
 
     messages: int
 
 
-Line = Opening | QueueLine | MessageLine | Closing
+ExportLine = ExportOpening | ExportQueue | ExportMessage | ExportClosing
 
 
 # -- writing --------------------------------------------------------------------------------------------------------
 
 
-def write(line: Line) -> bytes:
+def write(line: ExportLine) -> bytes:
     """Format one line, with its line feed."""
     match line:
-        case Opening(exported_at):
+        case ExportOpening(exported_at):
             return _line({"kind": "export", "format": FORMAT, "exportedAt": iso(exported_at)})
-        case QueueLine(queue, policy, count):
+        case ExportQueue(queue, policy, count):
             return _line({"kind": "queue", "queue": queue, "policy": policy, "messages": count})
-        case Closing(count):
+        case ExportClosing(count):
             return _line({"kind": "end", "messages": count})
-        case MessageLine(message, envelope, failure):
+        case ExportMessage(message, envelope, failure):
             return _write_message(message, envelope, failure)
 
 
@@ -80,8 +80,8 @@ def _line(document: dict[str, Any]) -> bytes:
     return dumps(document) + b"\n"
 
 
-def _write_message(message: Message, envelope: Envelope, failure: Failure | None) -> bytes:
-    card = {
+def _write_message(message: Message, envelope: Envelope, failure: MessageFailure | None) -> bytes:
+    row = {
         "kind": "message",
         "queue": message.queue,
         "messageId": message.id,
@@ -103,7 +103,7 @@ def _write_message(message: Message, envelope: Envelope, failure: Failure | None
         },
     }
     header = envelope.header or "null"
-    return b'%s,"header":%s,%s}\n' % (dumps(card)[:-1], header.encode(), _payload(envelope))
+    return b'%s,"header":%s,%s}\n' % (dumps(row)[:-1], header.encode(), _payload(envelope))
 
 
 def _payload(envelope: Envelope) -> bytes:
@@ -126,7 +126,7 @@ def _or_null(moment: int) -> str | None:
 # -- reading --------------------------------------------------------------------------------------------------------
 
 
-def read(text: bytes) -> Line:
+def read(text: bytes) -> ExportLine:
     """Parse one line. Raise ``BadInput`` that names the field if it is malformed."""
     parts = members(text)
     if parts is None:
@@ -138,35 +138,35 @@ def read(text: bytes) -> Line:
     return reader(parts)
 
 
-def _read_opening(parts: dict[str, bytes]) -> Line:
+def _read_opening(parts: dict[str, bytes]) -> ExportLine:
     fields = _fields(parts)
-    version = fields.whole("format", 0, least=1, most=LARGEST)
+    version = fields.whole("format", 0, least=1, most=MAX_INTEGER)
     if version > FORMAT:
         raise BadInput(f"{version} is newer than this version knows ({FORMAT}); upgrade yirangmq", field="format")
-    opening = Opening(_instant(fields, "exportedAt"))
+    opening = ExportOpening(_instant(fields, "exportedAt"))
     fields.done()
     return opening
 
 
-def _read_queue(parts: dict[str, bytes]) -> Line:
+def _read_queue(parts: dict[str, bytes]) -> ExportLine:
     fields = _fields(parts)
     queue = validation.check_queue(fields.take("queue", None))
     policy = fields.take("policy", None)
     if policy is not None and not isinstance(policy, dict):
         raise BadInput("must be an object or null", field="policy")
-    line = QueueLine(queue, policy, fields.whole("messages", 0, least=0, most=LARGEST))
+    line = ExportQueue(queue, policy, fields.whole("messages", 0, least=0, most=MAX_INTEGER))
     fields.done()
     return line
 
 
-def _read_closing(parts: dict[str, bytes]) -> Line:
+def _read_closing(parts: dict[str, bytes]) -> ExportLine:
     fields = _fields(parts)
-    closing = Closing(fields.whole("messages", -1, least=0, most=LARGEST))
+    closing = ExportClosing(fields.whole("messages", -1, least=0, most=MAX_INTEGER))
     fields.done()
     return closing
 
 
-def _read_message(parts: dict[str, bytes]) -> Line:
+def _read_message(parts: dict[str, bytes]) -> ExportLine:
     payload, is_json = _take_payload(parts)
     header, facts = _take_header(parts)
     fields = _fields(parts)
@@ -191,12 +191,12 @@ def _read_message(parts: dict[str, bytes]) -> Line:
     )
     sent.done()
     failure = _read_failure(fields)
-    message = _read_card(fields, envelope)
+    message = _read_state(fields, envelope)
     fields.done()
-    return MessageLine(message, envelope, failure)
+    return ExportMessage(message, envelope, failure)
 
 
-READERS: dict[str, Callable[[dict[str, bytes]], Line]] = {
+READERS: dict[str, Callable[[dict[str, bytes]], ExportLine]] = {
     "export": _read_opening,
     "queue": _read_queue,
     "message": _read_message,
@@ -204,7 +204,7 @@ READERS: dict[str, Callable[[dict[str, bytes]], Line]] = {
 }
 
 
-def _read_card(fields: Fields, envelope: Envelope) -> Message:
+def _read_state(fields: Fields, envelope: Envelope) -> Message:
     """Parse the state of a message. ``seq`` and ``place`` are 0: the importing store assigns them."""
     state = State(fields.choice("state", "", STATES))
     return Message(
@@ -214,14 +214,14 @@ def _read_card(fields: Fields, envelope: Envelope) -> Message:
         state,
         envelope.rank,
         0,
-        fields.whole("attempt", 0, least=0, most=LARGEST),
-        fields.whole("leases", 0, least=0, most=LARGEST),
+        fields.whole("attempt", 0, least=0, most=MAX_INTEGER),
+        fields.whole("leases", 0, least=0, most=MAX_INTEGER),
         _instant(fields, "dueAt", needed=False),
         _instant(fields, "expiresAt", needed=False),
         _instant(fields, "changedAt"),
         _consumer(fields),
         _reason(fields),
-        fields.whole("repeats", 0, least=0, most=LARGEST),
+        fields.whole("repeats", 0, least=0, most=MAX_INTEGER),
         True,
         envelope.group,
         envelope.target,
@@ -229,7 +229,7 @@ def _read_card(fields: Fields, envelope: Envelope) -> Message:
     )
 
 
-def _read_failure(fields: Fields) -> Failure | None:
+def _read_failure(fields: Fields) -> MessageFailure | None:
     given = fields.take("failure", None)
     if given is None:
         return None
@@ -237,11 +237,11 @@ def _read_failure(fields: Fields) -> Failure | None:
     text = part.take("reasonMessage", "")
     if not isinstance(text, str):
         raise BadInput("must be a string", field=part.name("reasonMessage"))
-    failure = Failure(
+    failure = MessageFailure(
         _reason(part),
         text,
         _instant(part, "failedAt"),
-        part.whole("attempt", 0, least=0, most=LARGEST),
+        part.whole("attempt", 0, least=0, most=MAX_INTEGER),
         _consumer(part),
     )
     part.done()
@@ -275,12 +275,12 @@ def _reason(fields: Fields) -> str:
     return "" if given is None else check_reason(given, fields.name("reasonCode")).value
 
 
-def _take_header(parts: dict[str, bytes]) -> tuple[str, Facts]:
+def _take_header(parts: dict[str, bytes]) -> tuple[str, HeaderMembers]:
     """Return the exact text of the header and the members of it that the broker uses."""
     text = parts.pop("header", b"null")
     header = loads(text)
     if header is None:
-        return "", Facts()
+        return "", HeaderMembers()
     if not isinstance(header, dict):
         raise BadInput("must be an object or null", field="header")
     return text.decode(), check_header(header)

@@ -14,7 +14,7 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 
 from yirangmq.core.errors import BadInput
-from yirangmq.core.journal import Kind, Outcome
+from yirangmq.core.journal import JournalRecordKind, MessageOutcome
 from yirangmq.core.message import Envelope
 from yirangmq.core.states import State
 from yirangmq.format.json_codec import dumps, loads
@@ -23,7 +23,7 @@ HEAD = re.compile(rb'\{"record":"([a-z_]+)","at":"([^"]*)","seq":(\d+),"queue":"
 STATE = re.compile(rb',"state":"([a-z]+)"')
 
 
-class Head(NamedTuple):
+class JournalLineHead(NamedTuple):
     """Leading members of a line. ``state`` is set only for outcomes and deleted queues."""
 
     kind: str
@@ -41,7 +41,11 @@ def instant(ms: int) -> str:
 
 
 def accepted(
-    at: int, messages: Sequence[tuple[int, Envelope]], kind: Kind = Kind.ACCEPTED, *, completed: bool = False
+    at: int,
+    messages: Sequence[tuple[int, Envelope]],
+    kind: JournalRecordKind = JournalRecordKind.ACCEPTED,
+    *,
+    completed: bool = False,
 ) -> Iterator[bytes]:
     """Yield a line per pair of number and envelope. ``completed`` marks a line written later than the event itself."""
     moment, mark = instant(at), ',"completed":true' if completed else ""
@@ -73,15 +77,19 @@ def _payload(payload: bytes) -> bytes:
         return b',"payloadBase64":"' + base64.b64encode(payload) + b'"}\n'
 
 
-def outcome(at: int, told: Outcome, *, completed: bool = False) -> bytes:
-    card = told.card
-    line = f'{{"record":"{Kind.OUTCOME}","at":"{instant(at)}","seq":{card.seq},"queue":"{card.queue}",'
-    line += f'"messageId":"{card.id}","state":"{told.state}"'
+def outcome(at: int, message_outcome: MessageOutcome, *, completed: bool = False) -> bytes:
+    row = message_outcome.row
+    line = f'{{"record":"{JournalRecordKind.OUTCOME}","at":"{instant(at)}","seq":{row.seq},"queue":"{row.queue}",'
+    line += f'"messageId":"{row.id}","state":"{message_outcome.state}"'
     line += ',"completed":true' if completed else ""
-    line += f',"delivery":"{told.delivery}"' if told.delivery else ""
-    line += f',"attempt":{told.attempt}'
-    line += f',"leasedAt":"{instant(told.leased_at)}"' if told.leased_at else ""
-    more: dict[str, str] = {"consumerId": told.consumer, "reasonCode": str(told.reason), "reasonMessage": told.text}
+    line += f',"delivery":"{message_outcome.delivery}"' if message_outcome.delivery else ""
+    line += f',"attempt":{message_outcome.attempt}'
+    line += f',"leasedAt":"{instant(message_outcome.leased_at)}"' if message_outcome.leased_at else ""
+    more: dict[str, str] = {
+        "consumerId": message_outcome.consumer,
+        "reasonCode": str(message_outcome.reason),
+        "reasonMessage": message_outcome.text,
+    }
     text = "".join(f',"{name}":{dumps(value).decode()}' for name, value in more.items() if value)
     return f"{line}{text}}}\n".encode()
 
@@ -89,7 +97,7 @@ def outcome(at: int, told: Outcome, *, completed: bool = False) -> bytes:
 def queue_deleted(at: int, queue: str, place: int) -> bytes:
     """Return the line of a deleted queue. All its messages with numbers up to ``place`` were deleted with it."""
     return (
-        f'{{"record":"{Kind.QUEUE_DELETED}","at":"{instant(at)}","seq":{place},"queue":"{queue}","messageId":"",'
+        f'{{"record":"{JournalRecordKind.QUEUE_DELETED}","at":"{instant(at)}","seq":{place},"queue":"{queue}","messageId":"",'
         f'"state":"{State.DROPPED}"}}\n'
     ).encode()
 
@@ -97,14 +105,16 @@ def queue_deleted(at: int, queue: str, place: int) -> bytes:
 # -- reading --------------------------------------------------------------------------------------------------------
 
 
-def head_of(line: bytes) -> Head:
+def head_of(line: bytes) -> JournalLineHead:
     """Parse the leading members without decoding the rest of the line. Raise ``BadInput`` if it is not a record."""
     found = HEAD.match(line)
     if found is None:
         raise BadInput(f"is no record of files by date: {line[:80]!r}")
     kind, at, seq, queue, id = found.groups()
     state = STATE.match(line, found.end())
-    return Head(kind.decode(), at.decode(), int(seq), queue.decode(), id.decode(), state[1].decode() if state else "")
+    return JournalLineHead(
+        kind.decode(), at.decode(), int(seq), queue.decode(), id.decode(), state[1].decode() if state else ""
+    )
 
 
 def read(line: bytes) -> dict[str, Any]:

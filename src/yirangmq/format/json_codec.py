@@ -33,13 +33,13 @@ def _plain_loads(data: bytes) -> Any:
     try:
         text = data.decode()
         value = _reader.decode(text)
-        _refuse_halves(text, value)
+        _refuse_lone_surrogates(text, value)
         return value
     except (ValueError, RecursionError) as error:
         raise BadInput(f"malformed JSON: {error}") from None
 
 
-def _refuse_halves(text: str, value: Any) -> None:
+def _refuse_lone_surrogates(text: str, value: Any) -> None:
     """Raise ``UnicodeEncodeError`` if an escape is a lone surrogate. It is not a character and cannot be encoded."""
     if "\\u" in text:
         json.dumps(value, ensure_ascii=False).encode()
@@ -69,7 +69,7 @@ def _plain_members(data: bytes) -> dict[str, bytes] | None:
                 raise ValueError(f"expected a member name and a colon at character {at}")
             begin = _skip(text, at + 1)
             value, end = _decoder.raw_decode(text, begin)
-            _refuse_halves(text, [key, value])
+            _refuse_lone_surrogates(text, [key, value])
             found[key] = text[begin:end].encode()
             at = _skip(text, end)
             if text[at : at + 1] == ",":

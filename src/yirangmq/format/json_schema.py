@@ -20,20 +20,20 @@ from yirangmq.format.json_codec import dumps
 
 # -- limits ------------------------------------------------------------------------------------------------------------
 
-MOST_BYTES = 256 * 1024
+MAX_BYTES = 256 * 1024
 """Maximum bytes of a schema as JSON text. Compiling that much takes about 50 ms."""
-MOST_DEPTH = 100
+MAX_DEPTH = 100
 """Maximum nesting of objects and arrays. The compiler itself stops at 255."""
-MOST_PATTERNS = 200
+MAX_PATTERNS = 200
 """Maximum number of ``pattern`` keywords and names in ``patternProperties``. Compiling one costs up to 0.2 ms and
 100 KB."""
-MOST_APPLIED = 10_000
+MAX_APPLIED = 10_000
 """Maximum number of subschemas that apply to one value, references included. Twenty definitions that each refer twice
 to the next one are a million."""
-MOST_REFERENCES = 2000
+MAX_REFERENCES = 2000
 """Maximum number of references in one schema. A chain of 2,000 takes 0.15 s to compile, and the time grows with the
 square of its length."""
-MOST_EXPANDED = 20_000
+MAX_EXPANDED = 20_000
 """Maximum number of subschemas that the compiler builds from embedded resources (those with an ``$id``).
 
 It builds a resource again for every path of references that reaches it. Eight resources that refer to each other have
@@ -60,7 +60,7 @@ IN_PLACE = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSc
 """In-place applicators: keywords with subschemas that apply to the value itself and not to a part of it."""
 
 
-class Place(NamedTuple):
+class Subschema(NamedTuple):
     """A subschema with its JSON pointer, its base URI and its depth."""
 
     schema: Mapping[str, Any]
@@ -73,32 +73,32 @@ def check_limits(schema: Any, size: int, field: str, error: type[BadInput]) -> N
     """Check the limits of a schema. ``size`` is the bytes of the schema as JSON text.
 
     Raise ``BadInput`` with the pointer of a reference that leaves the document, and ``error`` for any other limit."""
-    if size > MOST_BYTES:
-        raise error(f"has {size} bytes; a schema may have {MOST_BYTES}", field=field)
+    if size > MAX_BYTES:
+        raise error(f"has {size} bytes; a schema may have {MAX_BYTES}", field=field)
     places = []
     patterns = 0
-    for place in _places(schema, field, error):
+    for place in _subschemas(schema, field, error):
         places.append(place)
         patterns += "pattern" in place.schema
         named = place.schema.get("patternProperties")
         patterns += len(named) if isinstance(named, Mapping) else 0
-        if patterns > MOST_PATTERNS:
-            raise error(f"has more than {MOST_PATTERNS} patterns", field=field)
+        if patterns > MAX_PATTERNS:
+            raise error(f"has more than {MAX_PATTERNS} patterns", field=field)
     references = _References(places)
     _check_references(references, field, error)
     _check_expanded(references, field, error)
     _check_applied(references, field, error)
 
 
-def _places(schema: Any, field: str, error: type[BadInput]) -> Iterator[Place]:
+def _subschemas(schema: Any, field: str, error: type[BadInput]) -> Iterator[Subschema]:
     """Yield every object that has keywords as members."""
     is_old = isinstance(schema, Mapping) and urldefrag(str(schema.get("$schema")))[0].endswith("/draft-04/schema")
     identifier = "id" if is_old else "$id"
     waiting: list[tuple[Any, str, str, int, bool]] = [(schema, "#", "", 1, False)]
     while waiting:
         value, pointer, base, depth, are_names = waiting.pop()
-        if depth > MOST_DEPTH:
-            raise error(f"is nested deeper than {MOST_DEPTH} levels at {pointer[:200]}", field=field)
+        if depth > MAX_DEPTH:
+            raise error(f"is nested deeper than {MAX_DEPTH} levels at {pointer[:200]}", field=field)
         if isinstance(value, list | tuple):
             waiting += [(one, f"{pointer}/{n}", base, depth + 1, False) for n, one in enumerate(value)]
             continue
@@ -107,7 +107,7 @@ def _places(schema: Any, field: str, error: type[BadInput]) -> Iterator[Place]:
         if not are_names:
             own = value.get(identifier)
             base = _joined(base, own) if isinstance(own, str) else base
-            yield Place(value, pointer, base, depth)
+            yield Subschema(value, pointer, base, depth)
         for name, part in value.items():
             inner = f"{pointer}/{_escaped(str(name))}"
             if are_names:
@@ -119,7 +119,7 @@ def _places(schema: Any, field: str, error: type[BadInput]) -> Iterator[Place]:
 class _References:
     """Index that resolves the references of a document to the JSON pointers of its subschemas."""
 
-    def __init__(self, places: list[Place]) -> None:
+    def __init__(self, places: list[Subschema]) -> None:
         self.places = {place.pointer: place for place in places}
         self._resources = {"": "#"}
         self._anchors: dict[tuple[str, str], str] = {}
@@ -131,15 +131,15 @@ class _References:
                 if isinstance(name, str) and name:
                     self._anchors.setdefault((resource, name), place.pointer)
 
-    def is_inside(self, place: Place, target: str) -> bool:
+    def is_inside(self, place: Subschema, target: str) -> bool:
         return urldefrag(_joined(place.base, target))[0] in self._resources
 
-    def find(self, place: Place, target: str) -> str | None:
+    def find(self, place: Subschema, target: str) -> str | None:
         """Return the pointer of the referenced subschema; None if it does not exist, or is true or false."""
         found = self._pointer(place, target)
         return found if found in self.places else None
 
-    def is_boolean(self, place: Place, target: str) -> bool:
+    def is_boolean(self, place: Subschema, target: str) -> bool:
         found = self._pointer(place, target) or ""
         value: Any = self.places["#"].schema
         for part in found.split("/")[1:]:
@@ -151,7 +151,7 @@ class _References:
                 return False
         return isinstance(value, bool)
 
-    def _pointer(self, place: Place, target: str) -> str | None:
+    def _pointer(self, place: Subschema, target: str) -> str | None:
         resource, fragment = urldefrag(_joined(place.base, target))
         root = self._resources.get(resource)
         if root is None or not fragment:
@@ -169,8 +169,8 @@ def _check_references(references: _References, field: str, error: type[BadInput]
             if not isinstance(target, str):
                 continue
             count += 1
-            if count > MOST_REFERENCES:
-                raise error(f"has more than {MOST_REFERENCES} references", field=field)
+            if count > MAX_REFERENCES:
+                raise error(f"has more than {MAX_REFERENCES} references", field=field)
             if not references.is_inside(place, target):
                 raise BadInput(
                     f"the reference at {place.pointer[:200]}/{keyword} leaves the document; only references inside "
@@ -192,7 +192,7 @@ def _check_references(references: _References, field: str, error: type[BadInput]
 
 
 def _check_expanded(references: _References, field: str, error: type[BadInput]) -> None:
-    """Walk every simple path of references from each resource, and fail at ``MOST_EXPANDED`` subschemas."""
+    """Walk every simple path of references from each resource, and fail at ``MAX_EXPANDED`` subschemas."""
     sizes: dict[str, int] = {}
     edges: dict[str, set[str]] = {}
     for place in references.places.values():
@@ -208,9 +208,9 @@ def _check_expanded(references: _References, field: str, error: type[BadInput]) 
     while waiting:
         path = waiting.pop()
         expanded += sizes.get(path[-1], 0)
-        if expanded > MOST_EXPANDED:
+        if expanded > MAX_EXPANDED:
             raise error(
-                f"has resources with an $id that refer to each other by too many ways (more than {MOST_EXPANDED} "
+                f"has resources with an $id that refer to each other by too many ways (more than {MAX_EXPANDED} "
                 "subschemas when compiled); refer by JSON pointers under one $id",
                 field=field,
             )
@@ -221,9 +221,9 @@ def _check_applied(references: _References, field: str, error: type[BadInput]) -
     known: dict[str, int] = {}
     for start in references.places:
         _applied(start, references, known)
-        if known[start] > MOST_APPLIED:
+        if known[start] > MAX_APPLIED:
             raise error(
-                f"applies more than {MOST_APPLIED} subschemas to one value at {start[:200]}; "
+                f"applies more than {MAX_APPLIED} subschemas to one value at {start[:200]}; "
                 "let definitions refer to each other less often",
                 field=field,
             )
@@ -240,14 +240,14 @@ def _applied(start: str, references: _References, known: dict[str, int]) -> None
             continue
         parts = list(_targets(references.places[pointer], references))
         if is_left:
-            known[pointer] = min(MOST_APPLIED + 1, 1 + sum(known.get(part, 0) for part in parts))
+            known[pointer] = min(MAX_APPLIED + 1, 1 + sum(known.get(part, 0) for part in parts))
             continue
         known[pointer] = 0
         waiting.append((pointer, True))
         waiting += [(part, False) for part in parts if part not in known]
 
 
-def _targets(place: Place, references: _References) -> Iterator[str]:
+def _targets(place: Subschema, references: _References) -> Iterator[str]:
     """Yield the pointers of subschemas that apply to the same value as this one."""
     for keyword in IN_PLACE:
         part = place.schema.get(keyword)
@@ -282,9 +282,9 @@ def _escaped(name: str) -> str:
 COMPILE_SECONDS = 5.0
 """Time limit of one compilation. Within the limits it takes about 50 ms. A thread cannot be killed: after the time
 limit the caller gets an error while the compilation runs to its end."""
-MOST_COMPILING = 4
+MAX_COMPILING = 4
 """Maximum number of concurrent compilations, including those past the time limit. More are rejected."""
-MOST_CACHED = 100
+MAX_CACHED = 100
 REGEX_BYTES = 100 * 1024
 """Maximum bytes of one compiled pattern."""
 REGEX_CACHE_BYTES = 256 * 1024
@@ -319,12 +319,12 @@ class _Cache:
     def put(self, key: bytes, validator: Any) -> None:
         with self._guard:
             self._known[key] = validator
-            if len(self._known) > MOST_CACHED:
+            if len(self._known) > MAX_CACHED:
                 self._known.popitem(last=False)
 
 
 _cache = _Cache()
-_compiling = threading.BoundedSemaphore(MOST_COMPILING)
+_compiling = threading.BoundedSemaphore(MAX_COMPILING)
 
 
 def compiled(schema: Any, field: str, error: type[BadInput]) -> Any:
@@ -351,7 +351,7 @@ def _within_time(schema: Any, field: str, error: type[BadInput]) -> Any:
     except ImportError:
         raise MissingExtra("schemas need the extra: pip install 'yirangmq[schema]'") from None
     if not _compiling.acquire(blocking=False):
-        raise QuotaExceeded(f"{MOST_COMPILING} schemas are being compiled; try again later", field=field)
+        raise QuotaExceeded(f"{MAX_COMPILING} schemas are being compiled; try again later", field=field)
     outcome: list[Any] = []
     is_done = threading.Event()
 
@@ -394,7 +394,7 @@ def _first_line(problem: Exception) -> str:
     return text if len(text) <= 300 else f"{text[:297]}..."
 
 
-def first_complaint(validator: Any, value: Any) -> str:
+def first_problem(validator: Any, value: Any) -> str:
     """Return the first validation error with the path of the value; "" if the value is valid."""
     for error in validator.iter_errors(value):
         path = ".".join(["payload", *(str(step) for step in error.instance_path)])

@@ -58,7 +58,7 @@ class Rows(NamedTuple):
         return sum(len(found) for found in self.dead.values())
 
 
-class Sorter:
+class SinkRowConverter:
     """Converter of records to rows, part by part. The same records give the same rows every time.
 
     ``mark`` is a header added to each record of a topic. ``check`` raises if a record is invalid. With ``bad_queue``
@@ -80,7 +80,7 @@ class Sorter:
         """Headers of the previous record of a topic. ``_marked`` has the same headers with the mark."""
         self._marked: dict[str, str] = {}
 
-    def sort(self, records: Iterable[Record]) -> Rows:
+    def convert(self, records: Iterable[Record]) -> Rows:
         rows = Rows({}, {}, [])
         for record in records:
             number, self._number = self._number, self._number + 1
@@ -91,7 +91,7 @@ class Sorter:
                 field = error.field or "value"
                 if not self._bad_queue:
                     raise type(error)(words, field=f"rows[{number}].{field}") from None
-                self._bury(record, f"{BAD}{field}: {words}", rows)
+                self._add_dead_letter(record, f"{BAD}{field}: {words}", rows)
         return rows
 
     def passed(self, count: int) -> None:
@@ -101,7 +101,7 @@ class Sorter:
     def _take(self, record: Record, rows: Rows) -> None:
         known = self._places.get(record.topic)
         if known is None:
-            known = _place(record.topic)
+            known = _split_target(record.topic)
         kind, place = known
         if kind == "topic":
             rows.records.append(self._record(place, record))
@@ -123,7 +123,7 @@ class Sorter:
             self._check(new)
         return new
 
-    def _bury(self, record: Record, why: str, rows: Rows) -> None:
+    def _add_dead_letter(self, record: Record, why: str, rows: Rows) -> None:
         """Add the payload as a dead letter with a new id. The other members are dropped: any of them may be invalid."""
         place = record.topic.partition(":")[2]
         try:
@@ -134,9 +134,9 @@ class Sorter:
         rows.dead.setdefault(queue, []).append((envelope, why[:MAX_REASON]))
 
     def _envelope(self, queue: str, record: Record) -> Envelope:
-        told = record.headers.get(IS_JSON, "")
-        if record.key is None and told != "yes" and len(record.headers) == (1 if told else 0):
-            is_json = told == "maybe" and is_plain_json(record.payload)
+        json_flag = record.headers.get(IS_JSON, "")
+        if record.key is None and json_flag != "yes" and len(record.headers) == (1 if json_flag else 0):
+            is_json = json_flag == "maybe" and is_plain_json(record.payload)
             return plain(queue, self._id(), record.payload, self._now, is_json=is_json)
         return _envelope(queue, record, self._id(), self._now)
 
@@ -146,7 +146,7 @@ class Sorter:
         return self._spare.pop()
 
 
-def _place(target: str) -> tuple[str, str]:
+def _split_target(target: str) -> tuple[str, str]:
     """Split a target into its kind (queue, topic or dlq) and the name."""
     kind, _, place = target.partition(":")
     if kind not in ("queue", "topic", "dlq"):
@@ -157,12 +157,12 @@ def _place(target: str) -> tuple[str, str]:
 def are_for_topics(targets: Iterable[bytes]) -> bool:
     """Return True if all targets are topics with valid names."""
     try:
-        return all(_place(target.decode())[0] == "topic" for target in targets)
+        return all(_split_target(target.decode())[0] == "topic" for target in targets)
     except (BadInput, UnicodeDecodeError):
         return False
 
 
-def set_aside(rows: Rows, queue: str, largest: int) -> None:
+def dead_letter_oversized(rows: Rows, queue: str, largest: int) -> None:
     """Move messages that are too large for their queue to its dead letters, without truncating them."""
     why = f"{BAD}value: {{}} bytes, queue {queue!r} takes {largest}"
     large = [envelope for envelope in rows.queues[queue] if len(envelope.payload) > largest]
@@ -171,7 +171,7 @@ def set_aside(rows: Rows, queue: str, largest: int) -> None:
         rows.dead.setdefault(queue, []).extend((one, why.format(len(one.payload))) for one in large)
 
 
-def set_unfit_aside(rows: Rows, queue: str, complaints: Sequence[str]) -> None:
+def dead_letter_rejected(rows: Rows, queue: str, complaints: Sequence[str]) -> None:
     """Move messages that the queue's processor rejects to its dead letters.
 
     ``complaints`` has the validation error of each row, "" if it is valid."""

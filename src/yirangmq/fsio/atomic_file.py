@@ -15,10 +15,10 @@ from pathlib import Path
 from yirangmq.core.errors import StoreError, StoreFull, StoreReadOnly
 from yirangmq.fsio import permissions
 from yirangmq.fsio.disk import write_at
-from yirangmq.fsio.permissions import Access, open_file
+from yirangmq.fsio.permissions import FileModes, open_file
 
 
-def replace_file(path: Path, data: bytes, access: Access | None = None) -> None:
+def replace_file(path: Path, data: bytes, access: FileModes | None = None) -> None:
     """Replace a file atomically: write a temporary file, sync it, rename it, sync the folder.
 
     After a crash the file has the old content or the new one. ``access`` defaults to that of the folder."""

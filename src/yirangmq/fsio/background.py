@@ -108,68 +108,70 @@ def _nothing() -> None:
 # -- the interpreter's switch interval ---------------------------------------------------------------------------------
 
 SWITCH_SECONDS = 0.0005
-"""Switch interval in seconds while ``Turns`` is in use: a running thread releases the GIL to a waiting one after it.
-Python's default is ten times as long."""
+"""Switch interval in seconds while ``SwitchInterval`` is in use: a running thread releases the GIL to a waiting one
+after it. Python's default is ten times as long."""
 
 
-class Turns:
+class SwitchInterval:
     """Switch interval of this process, shortened while at least one caller has requested it. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._asked = 0
+        self._users = 0
         self._usual = 0.0
 
-    def ask(self) -> None:
+    def shorten(self) -> None:
         with self._lock:
-            if not self._asked:
+            if not self._users:
                 self._usual = sys.getswitchinterval()
                 sys.setswitchinterval(SWITCH_SECONDS)
-            self._asked += 1
+            self._users += 1
 
-    def rest(self) -> None:
+    def restore(self) -> None:
         with self._lock:
-            self._asked -= 1
-            if not self._asked:
+            self._users -= 1
+            if not self._users:
                 sys.setswitchinterval(self._usual)
 
 
-_turns = Turns()
+_switch_interval = SwitchInterval()
 
 
 # -- the executor of an event loop -------------------------------------------------------------------------------------
 
 
-class Aside:
+class LoopExecutor:
     """Executor of an event loop. Used from the loop's thread; ``call`` schedules a function there from any thread.
 
-    ``gives_way`` shortens the switch interval while work runs. Use it for work that is mostly Python: after I/O, the
-    loop and the work then wait less for the GIL."""
+    ``shorten_switch`` shortens the switch interval while work runs. Use it for work that is mostly Python: after I/O,
+    the loop and the work then wait less for the GIL."""
 
-    def __init__(self, call: Call, hire: Callable[[], Executor] | None = None, *, gives_way: bool = False) -> None:
+    def __init__(
+        self, call: Call, make_pool: Callable[[], Executor] | None = None, *, shorten_switch: bool = False
+    ) -> None:
         self._call = call
-        self._gives_way = gives_way
+        self._shorten_switch = shorten_switch
         self._under_way = 0
-        self._executor = BackgroundExecutor(hire or partial(ThreadPoolExecutor, 1, "topics"))
+        self._executor = BackgroundExecutor(make_pool or partial(ThreadPoolExecutor, 1, "topics"))
 
     def run(self, work: Callable[[], Value], done: Done) -> None:
         """Run work and call ``done(value, error)`` on the loop's thread, in the order of submission."""
-        if self._gives_way:
+        if self._shorten_switch:
             self._under_way += 1
-            _turns.ask()
-            done = partial(self._home, done)
+            _switch_interval.shorten()
+            done = partial(self._finish, done)
         self._executor.run(work, self._call, done)
 
-    def _home(self, done: Done, value: Any, error: QueueError | None) -> None:
-        self._rest(min(1, self._under_way))
+    def _finish(self, done: Done, value: Any, error: QueueError | None) -> None:
+        self._restore(min(1, self._under_way))
         done(value, error)
 
-    def _rest(self, count: int) -> None:
+    def _restore(self, count: int) -> None:
         self._under_way -= count
         for _ in range(count):
-            _turns.rest()
+            _switch_interval.restore()
 
     def stop(self) -> None:
         """Wait for running work and cancel queued work."""
         self._executor.stop()
-        self._rest(self._under_way)
+        self._restore(self._under_way)

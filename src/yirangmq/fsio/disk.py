@@ -22,7 +22,7 @@ from contextlib import suppress
 from mmap import mmap
 from pathlib import Path
 
-from yirangmq.fsio.permissions import OWNER, Access, make_folder, open_file
+from yirangmq.fsio.permissions import OWNER, FileModes, make_folder, open_file
 
 # -- direct I/O --------------------------------------------------------------------------------------------------------
 
@@ -46,7 +46,7 @@ def write_at(fd: int, data: bytes, offset: int) -> None:
         begin = -offset % BLOCK
         end = len(view) - (offset + len(view)) % BLOCK
         _write_plainly(fd, view[:begin], offset)
-        done = begin + _write_past_cache(fd, view[begin:end], offset + begin)
+        done = begin + _write_direct(fd, view[begin:end], offset + begin)
     _write_plainly(fd, view[done:], offset + done)
 
 
@@ -57,7 +57,7 @@ def _write_plainly(fd: int, view: memoryview, offset: int) -> None:
         done += os.pwrite(fd, view[done:], offset + done)
 
 
-def _write_past_cache(fd: int, view: memoryview, offset: int) -> int:
+def _write_direct(fd: int, view: memoryview, offset: int) -> int:
     """Write whole blocks with direct I/O. Return the number of bytes written.
 
     The caller writes the rest through the page cache, and that write reports the reason of a failure."""
@@ -66,7 +66,7 @@ def _write_past_cache(fd: int, view: memoryview, offset: int) -> int:
     if chunk is None:
         return done
     try:
-        is_possible = _go_past_cache(fd, True)
+        is_possible = _set_direct(fd, True)
         while is_possible and done < len(view):
             size = min(CHUNK, len(view) - done)
             chunk[:size] = view[done : done + size]
@@ -78,7 +78,7 @@ def _write_past_cache(fd: int, view: memoryview, offset: int) -> int:
         if error.errno != errno.EINVAL:
             raise
     finally:
-        _go_past_cache(fd, False)
+        _set_direct(fd, False)
         _spare.append(chunk)
     return done
 
@@ -92,7 +92,7 @@ def _take_chunk() -> mmap | None:
     return None
 
 
-class Place:
+class FileReadBuffer:
     """Reusable read buffer for files, one at a time."""
 
     def __init__(self) -> None:
@@ -105,7 +105,7 @@ class Place:
             size = os.fstat(fd).st_size
             if len(self._memory) < size:
                 self._memory = memoryview(_memory(size))
-            done = self._read_past_cache(fd, size) if size >= LARGE else 0
+            done = self._read_direct(fd, size) if size >= LARGE else 0
             while done < size:
                 got = os.preadv(fd, [self._memory[done:size]], done)
                 if not got:
@@ -115,16 +115,16 @@ class Place:
             os.close(fd)
         return self._memory[:done]
 
-    def _read_past_cache(self, fd: int, size: int) -> int:
+    def _read_direct(self, fd: int, size: int) -> int:
         """Read with direct I/O. Return the number of bytes read; 0 if direct I/O is not possible."""
         try:
-            return min(size, os.preadv(fd, [self._memory], 0)) if _go_past_cache(fd, True) else 0
+            return min(size, os.preadv(fd, [self._memory], 0)) if _set_direct(fd, True) else 0
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
             return 0
         finally:
-            _go_past_cache(fd, False)
+            _set_direct(fd, False)
 
 
 def _memory(size: int) -> mmap:
@@ -135,7 +135,7 @@ def _memory(size: int) -> mmap:
     return mmap(-1, -(-size // BLOCK) * BLOCK)
 
 
-def _go_past_cache(fd: int, is_wanted: bool) -> bool:
+def _set_direct(fd: int, is_wanted: bool) -> bool:
     """Set or clear ``O_DIRECT`` on a descriptor. Return True if it is set afterwards."""
     flags = fcntl.fcntl(fd, fcntl.F_GETFL) & ~PAST_CACHE
     try:
@@ -147,14 +147,14 @@ def _go_past_cache(fd: int, is_wanted: bool) -> bool:
 
 # -- calls that change a disk ------------------------------------------------------------------------------------------
 
-HONEST_SYNCFS = (5, 8)
+MIN_SYNCFS_VERSION = (5, 8)
 """Lowest Linux version in which ``syncfs`` reports write errors. In older ones only ``fsync`` does."""
 
 
 class Disk:
     """All calls that change a disk. Paths are absolute strings; an open file is its descriptor."""
 
-    access: Access = OWNER
+    access: FileModes = OWNER
     """Modes of new files and folders. A store sets it when it knows its folder."""
 
     def __init__(self) -> None:
@@ -259,7 +259,7 @@ def find_syncfs() -> Callable[[int], None] | None:
     numbers = system.release.split("-")[0].split(".")[:2]
     if system.sysname != "Linux" or not all(number.isdecimal() for number in numbers):
         return None
-    if tuple(int(number) for number in numbers) < HONEST_SYNCFS:
+    if tuple(int(number) for number in numbers) < MIN_SYNCFS_VERSION:
         return None
     try:
         call = ctypes.CDLL(None, use_errno=True).syncfs
@@ -321,7 +321,7 @@ def read_bytes(path: str) -> bytes | None:
         return None
 
 
-def ends_whole(path: str) -> bool:
+def ends_with_newline(path: str) -> bool:
     """Return True if a file of lines is empty or ends with a line feed. A power cut may leave a torn tail."""
     try:
         with open(path, "rb") as file:

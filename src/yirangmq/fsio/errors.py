@@ -25,7 +25,7 @@ REFUSED = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
 
 @contextmanager
-def translated(root: Path) -> Iterator[None]:
+def os_errors_translated(root: Path) -> Iterator[None]:
     """Translate an ``OSError`` to a ``StoreError``. Other exceptions pass."""
     try:
         yield

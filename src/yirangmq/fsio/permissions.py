@@ -5,8 +5,8 @@ only tighten the mode; for files shared with a group that is undone.
 
 A folder with the set-group-ID bit and access for its group, but no write access for others (2770), is shared. New files
 in it get mode 0660 and new folders 2770. In any other folder they get 0600 and 0700, unless the server's setting
-``file_access`` is ``group``. Existing files and folders are never changed; ``loose`` reports the ones that other users
-can reach."""
+``file_access`` is ``group``. Existing files and folders are never changed; ``describe_wide_mode`` reports the ones that
+other users can reach."""
 
 import contextlib
 import os
@@ -14,27 +14,27 @@ import stat
 from typing import NamedTuple
 
 
-class Access(NamedTuple):
+class FileModes(NamedTuple):
     """Modes of new files and folders."""
 
     file: int
     folder: int
 
 
-OWNER = Access(0o600, 0o700)
-GROUP = Access(0o660, 0o2770)
+OWNER = FileModes(0o600, 0o700)
+GROUP = FileModes(0o660, 0o2770)
 BY_NAME = {"owner": OWNER, "group": GROUP}
 SHARED, OTHERS_WRITE = 0o2070, 0o002
 default = OWNER
 """Access in folders that are not shared. Set once, at the start of a server (``file_access``)."""
 
 
-def set_default(access: Access) -> None:
+def set_default(access: FileModes) -> None:
     global default
     default = access
 
 
-def access_in(folder: str | os.PathLike[str]) -> Access:
+def access_in(folder: str | os.PathLike[str]) -> FileModes:
     """Return the access for new files in a folder. If it does not exist, the nearest existing parent decides."""
     if default is GROUP:
         return GROUP
@@ -50,7 +50,7 @@ def access_in(folder: str | os.PathLike[str]) -> Access:
             path = above
 
 
-def open_file(path: str | os.PathLike[str], flags: int, access: Access | None = None) -> int:
+def open_file(path: str | os.PathLike[str], flags: int, access: FileModes | None = None) -> int:
     """Open a file like ``os.open`` and create it if necessary. ``access`` defaults to that of the folder."""
     if access is None:
         access = access_in(os.path.dirname(os.path.abspath(path)))
@@ -67,7 +67,7 @@ def _widen(fd: int, mode: int) -> None:
         os.fchmod(fd, mode)
 
 
-def make_folder(path: str | os.PathLike[str], access: Access | None = None) -> None:
+def make_folder(path: str | os.PathLike[str], access: FileModes | None = None) -> None:
     """Create a folder like ``os.mkdir``. Its parents must exist."""
     if access is None:
         access = access_in(os.path.dirname(os.path.abspath(path)))
@@ -76,7 +76,7 @@ def make_folder(path: str | os.PathLike[str], access: Access | None = None) -> N
         os.chmod(path, access.folder)
 
 
-def make_folders(path: str | os.PathLike[str], access: Access | None = None) -> None:
+def make_folders(path: str | os.PathLike[str], access: FileModes | None = None) -> None:
     """Create a folder and its missing parents. Existing folders are not changed."""
     whole = os.path.abspath(path)
     if not os.path.isdir(whole):
@@ -87,7 +87,7 @@ def make_folders(path: str | os.PathLike[str], access: Access | None = None) -> 
             make_folder(whole, access)
 
 
-def loose(path: str | os.PathLike[str]) -> str:
+def describe_wide_mode(path: str | os.PathLike[str]) -> str:
     """Describe which other users can access a file or folder, and the remedy; "" if its mode is tight enough."""
     try:
         found = os.stat(path)

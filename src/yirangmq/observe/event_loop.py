@@ -19,7 +19,7 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any, Protocol
 
-from yirangmq.core.adaptive_spin import Vigil
+from yirangmq.core.adaptive_spin import AdaptiveSpin
 from yirangmq.core.health import HealthReason, health_reason
 from yirangmq.observe.logs import log, values
 from yirangmq.observe.metrics import Histogram
@@ -35,9 +35,9 @@ LOG_SECONDS = 1.0
 FRAMES = 12
 """Number of innermost stack frames in the log."""
 BOUNDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-UNWELL_SECONDS = 5.0
+DEGRADED_SECONDS = 5.0
 """A loop blocked for at least this time makes health degraded ..."""
-UNWELL_FOR = 60.0
+DEGRADED_FOR_SECONDS = 60.0
 """... for this many seconds after it resumed."""
 
 
@@ -57,14 +57,14 @@ class LoopWatchdog:
         self._is_always_on = is_always_on
         self._loop_thread = threading.get_ident()
         self._thread: threading.Thread | None = None
-        self._awake = threading.Event()
-        self._over = threading.Event()
+        self._wake = threading.Event()
+        self._stopped = threading.Event()
         self._is_on = False
         self._is_active = False
         self._idle_beats = 0
         self._due = 0.0
         """Monotonic time at which the next beat is due."""
-        self._seen: tuple[float, float] = (0.0, 0.0)
+        self._overdue_beat: tuple[float, float] = (0.0, 0.0)
         """Due time of the latest overdue beat, and the seconds it was overdue. Written by the watchdog thread."""
         self._logged_at = float("-inf")
         self._latest: tuple[float, float] | None = None
@@ -74,11 +74,11 @@ class LoopWatchdog:
 
     # -- on the loop's thread -------------------------------------------------------------------------------------
 
-    def active(self) -> None:
+    def note_activity(self) -> None:
         """Note activity of the server and start the beats. Called before each commit."""
         self._is_active = True
         if not self._is_on:
-            self._begin()
+            self._start_beats()
 
     def observe_delay(self, seconds: float) -> None:
         """Add the delay of another timer of the loop, which also runs while the watchdog is idle."""
@@ -86,20 +86,20 @@ class LoopWatchdog:
         if seconds > WARN_SECONDS and not self._is_on:
             self._warn_stalled(seconds, None)
 
-    def _begin(self) -> None:
-        if self._over.is_set():
+    def _start_beats(self) -> None:
+        if self._stopped.is_set():
             return
         self._is_on, self._idle_beats = True, 0
-        self._plan()
+        self._schedule_beat()
         if self._thread is None:
             self._thread = threading.Thread(target=self._watch, name="yirangmq-watchdog", daemon=True)
             try:
                 self._thread.start()
             except RuntimeError as error:  # the beats still measure delays
                 log.warning("watchdog_not_started", extra=values(error=str(error)))
-        self._awake.set()
+        self._wake.set()
 
-    def _plan(self) -> None:
+    def _schedule_beat(self) -> None:
         self._due = time.monotonic() + BEAT_SECONDS
         self._loop.call_later(BEAT_SECONDS, self._beat)
 
@@ -114,14 +114,14 @@ class LoopWatchdog:
             self._warn_stalled(delay, None)
         self._idle_beats = 0 if self._is_active else self._idle_beats + 1
         self._is_active = False
-        if self._over.is_set() or (self._idle_beats >= LINGER_BEATS and not self._is_always_on):
+        if self._stopped.is_set() or (self._idle_beats >= LINGER_BEATS and not self._is_always_on):
             self._is_on = False
         else:
-            self._plan()
+            self._schedule_beat()
 
     def _blocked(self) -> float:
         """Return the seconds for which the thread saw the current beat overdue; 0 if it did not."""
-        due, seconds = self._seen
+        due, seconds = self._overdue_beat
         return seconds if due == self._due else 0.0
 
     def reasons(self) -> list[HealthReason]:
@@ -129,13 +129,13 @@ class LoopWatchdog:
         if self._latest is None:
             return []
         seconds, ago = self._latest[0], time.monotonic() - self._latest[1]
-        if seconds < UNWELL_SECONDS or ago > UNWELL_FOR:
+        if seconds < DEGRADED_SECONDS or ago > DEGRADED_FOR_SECONDS:
             return []
         return [health_reason("loop_stalled", f"{ago:.0f} s ago the event loop was blocked for {seconds:.1f} s")]
 
     def stop(self) -> None:
-        self._over.set()
-        self._awake.set()
+        self._stopped.set()
+        self._wake.set()
         if self._thread is not None and self._thread.is_alive():
             self._thread.join()
 
@@ -143,22 +143,22 @@ class LoopWatchdog:
 
     def _watch(self) -> None:
         on_time_since = time.monotonic()
-        while not self._over.is_set():
+        while not self._stopped.is_set():
             if not self._is_on:
-                self._awake.clear()
+                self._wake.clear()
                 if not self._is_on:  # the loop may have set it in between
-                    self._awake.wait()
+                    self._wake.wait()
                 on_time_since = time.monotonic()
                 continue
             slept_at = time.monotonic()
-            self._over.wait(BEAT_SECONDS)
+            self._stopped.wait(BEAT_SECONDS)
             now, due = time.monotonic(), self._due
             if now - slept_at > 2 * BEAT_SECONDS:
                 on_time_since = now
             overdue = now - max(due, on_time_since)
             if overdue > WARN_SECONDS and self._is_on:
-                is_new = self._seen[0] != due
-                self._seen = due, overdue
+                is_new = self._overdue_beat[0] != due
+                self._overdue_beat = due, overdue
                 self.longest = max(self.longest, overdue)
                 if is_new:
                     self._warn_stalled(overdue, self._stack())
@@ -179,49 +179,49 @@ class LoopWatchdog:
 
 # -- busy polling ------------------------------------------------------------------------------------------------------
 
-LONGEST = 0.00015
+MAX_POLL_SECONDS = 0.00015
 """Maximum seconds of polling after a reply. It covers clients that send the next request immediately."""
 
 
-class Lookout:
+class BusyPoll:
     """Busy poll of the event loop after replies. Used from the loop's thread only."""
 
     def __init__(
         self,
-        soon: Callable[[Callable[[], None]], Any],
-        give_way: Callable[[], None],
+        call_soon: Callable[[Callable[[], None]], Any],
+        yield_processor: Callable[[], None],
         seconds: Callable[[], float] = perf_counter,
     ) -> None:
-        self._soon = soon
-        self._give_way = give_way
+        self._call_soon = call_soon
+        self._yield_processor = yield_processor
         self._seconds = seconds
-        self._vigil = Vigil(LONGEST)
+        self._spin = AdaptiveSpin(MAX_POLL_SECONDS)
         self._since = 0.0
         """Time of the latest replies; 0 if a request has arrived since."""
         self._until = 0.0
-        self._is_out = False
+        self._is_polling = False
 
-    def asked(self) -> None:
+    def on_request(self) -> None:
         """Note that requests have arrived."""
         if self._since:
-            self._vigil.took(self._seconds() - self._since)
+            self._spin.add_wait(self._seconds() - self._since)
             self._since = 0.0
 
-    def answered(self) -> None:
+    def on_reply(self) -> None:
         """Note that replies were sent, and start polling if the adaptive spin allows it."""
         self._since = self._seconds()
-        awake = self._vigil.seconds
-        self._until = self._since + awake
-        if awake and not self._is_out:
-            self._is_out = True
-            self._soon(self._look)
+        spin_seconds = self._spin.seconds
+        self._until = self._since + spin_seconds
+        if spin_seconds and not self._is_polling:
+            self._is_polling = True
+            self._call_soon(self._poll)
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         """Yield the processor and reschedule. The loop polls its sockets between two calls."""
         if self._since and (now := self._seconds()) < self._until:
-            self._give_way()
-            if self._seconds() - now > self._vigil.slow:
-                self._vigil.was_late()
-            self._soon(self._look)
+            self._yield_processor()
+            if self._seconds() - now > self._spin.preemption_seconds:
+                self._spin.note_preemption()
+            self._call_soon(self._poll)
         else:
-            self._is_out = False
+            self._is_polling = False

@@ -12,22 +12,22 @@ from typing import Any
 
 from yirangmq.core.events import (
     ClientRefused,
-    Committed,
     DeliveriesEnded,
-    Died,
-    Dropped,
     Event,
-    FeedMoved,
-    Lapsed,
-    Leased,
-    OfQueue,
-    Parked,
-    Published,
-    Redriven,
-    Refused,
-    Settled,
-    Steered,
-    Traced,
+    GroupCommitted,
+    LeasesExpired,
+    LeasesSettled,
+    MessagesDied,
+    MessagesDropped,
+    MessagesLeased,
+    MessagesParked,
+    MessagesPublished,
+    MessagesRedriven,
+    MessagesRefused,
+    QueueChanged,
+    QueueEvent,
+    TopicStateChanged,
+    TraceStep,
 )
 from yirangmq.core.ports import Clock
 from yirangmq.format.envelope import iso
@@ -44,48 +44,48 @@ NAMES = (
     *STEPS.values(), "moved", "client refused",
 )  # fmt: skip
 """All event names."""
-UNTOLD = (Committed, Traced, DeliveriesEnded)
-NOTEWORTHY: dict[type, int] = {
-    Died: logging.INFO,
-    Lapsed: logging.INFO,
-    Redriven: logging.INFO,
-    Parked: logging.INFO,
-    Steered: logging.INFO,
-    Dropped: logging.DEBUG,
-    Refused: logging.DEBUG,
+UNPUBLISHED_EVENTS = (GroupCommitted, TraceStep, DeliveriesEnded)
+LOG_LEVELS: dict[type, int] = {
+    MessagesDied: logging.INFO,
+    LeasesExpired: logging.INFO,
+    MessagesRedriven: logging.INFO,
+    MessagesParked: logging.INFO,
+    QueueChanged: logging.INFO,
+    MessagesDropped: logging.DEBUG,
+    MessagesRefused: logging.DEBUG,
 }
 """Log level by event type. The normal work of producers and consumers is counted but not logged."""
 
 
-def describe(event: OfQueue, at_ms: int) -> dict[str, Any]:
+def describe(event: QueueEvent, at_ms: int) -> dict[str, Any]:
     """Return an event as ``{"at", "event", "queue", "count", …}``. Durations are in seconds, as in all protocols."""
     name, more = _DETAILS[type(event)](event)
     about: dict[str, Any] = {"at": iso(at_ms), "event": name, "queue": event.queue}
-    if not isinstance(event, Steered | FeedMoved):
+    if not isinstance(event, QueueChanged | TopicStateChanged):
         about["count"] = event.count
     return about | more
 
 
 _DETAILS: dict[type, Callable[[Any], tuple[str, dict[str, Any]]]] = {
-    Published: lambda event: ("published", {"bytes": event.bytes}),
-    Leased: lambda event: ("leased", {"meanWaitSec": _mean(event.waited_ms)}),
-    Settled: lambda event: (
+    MessagesPublished: lambda event: ("published", {"bytes": event.bytes}),
+    MessagesLeased: lambda event: ("leased", {"meanWaitSec": _mean(event.waited_ms)}),
+    LeasesSettled: lambda event: (
         VERBS[event.verb],
         ({"reason": event.reason} if event.reason else {})
         | ({"meanProcessingSec": _mean(event.worked_ms)} if event.worked_ms else {}),
     ),
-    Lapsed: lambda event: ("lapsed", {}),
-    Died: lambda event: ("died", {"reason": event.reason}),
-    Dropped: lambda event: ("dropped", {"why": event.why}),
-    Redriven: lambda event: ("redriven", {}),
-    Parked: lambda event: ("parked", {}),
-    Refused: lambda event: ("refused", {"code": event.code}),
-    Steered: lambda event: (STEPS[event.what], {}),
+    LeasesExpired: lambda event: ("lapsed", {}),
+    MessagesDied: lambda event: ("died", {"reason": event.reason}),
+    MessagesDropped: lambda event: ("dropped", {"why": event.why}),
+    MessagesRedriven: lambda event: ("redriven", {}),
+    MessagesParked: lambda event: ("parked", {}),
+    MessagesRefused: lambda event: ("refused", {"code": event.code}),
+    QueueChanged: lambda event: (STEPS[event.what], {}),
     ClientRefused: lambda event: (
         "client refused",
         {"door": event.door, "address": event.address, "program": event.who or None, "reason": event.why},
     ),
-    FeedMoved: lambda event: (
+    TopicStateChanged: lambda event: (
         "moved",
         {"who": event.who, "before": event.before, "after": event.after} | ({"why": event.why} if event.why else {}),
     ),
@@ -99,71 +99,71 @@ def _mean(spans_ms: Sequence[int]) -> float:
 def log_events(events: Sequence[Event]) -> None:
     """Log the events that have a log level."""
     for event in events:
-        level = NOTEWORTHY.get(type(event))
+        level = LOG_LEVELS.get(type(event))
         if level is not None and log.isEnabledFor(level):
             _log_event(event)
 
 
 def _log_event(event: Event) -> None:
     match event:
-        case Died():
+        case MessagesDied():
             about = values(queue=event.queue, count=event.count, reason=event.reason)
             log.info("messages_dead_lettered", extra=about)
-        case Lapsed():
+        case LeasesExpired():
             log.info("leases_expired", extra=values(queue=event.queue, count=event.count))
-        case Redriven():
+        case MessagesRedriven():
             log.info("messages_redriven", extra=values(queue=event.queue, count=event.count))
-        case Parked():
+        case MessagesParked():
             log.info("messages_parked", extra=values(queue=event.queue, count=event.count))
-        case Steered():
+        case QueueChanged():
             log.info(STEERED[event.what], extra=values(queue=event.queue))
-        case Dropped():
+        case MessagesDropped():
             log.debug("messages_dropped", extra=values(queue=event.queue, count=event.count, why=event.why))
-        case Refused():
+        case MessagesRefused():
             log.debug("publish_rejected", extra=values(queue=event.queue, count=event.count, code=event.code))
 
 
 # -- the buffer --------------------------------------------------------------------------------------------------------
 
-KEPT = 2_000
+MAX_EVENTS = 2_000
 """Maximum number of buffered events. A follower further behind gets the number of missed events."""
-FOLLOWED_MS = 60_000
+FOLLOWER_TIMEOUT_MS = 60_000
 """A client that polled within this time, in ms, counts as a follower."""
-Part = dict[str, Any]
+EventDocument = dict[str, Any]
 
 
-class Feed:
-    """Buffer of recent events. Pass the events of each commit to ``hear``. Used from one thread at a time."""
+class EventStream:
+    """Buffer of recent events. Pass the events of each commit to ``on_events``. Used from one thread at a time."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._asked_at: int | None = None
+        self._polled_at: int | None = None
         """Time of the last poll, in ms; None if no client follows."""
         self._last = 0
-        self._kept: deque[tuple[int, Part]] = deque(maxlen=KEPT)
+        self._events: deque[tuple[int, EventDocument]] = deque(maxlen=MAX_EVENTS)
         self._waiting: list[Callable[[], None]] = []
 
-    def hear(self, events: Sequence[Event]) -> None:
-        told = [event for event in events if not isinstance(event, UNTOLD)]
-        if self._asked_at is None:
-            self._last += len(told)
+    def on_events(self, events: Sequence[Event]) -> None:
+        published = [event for event in events if not isinstance(event, UNPUBLISHED_EVENTS)]
+        if self._polled_at is None:
+            self._last += len(published)
             return
         now = self._clock.now_ms()
-        if now - self._asked_at > FOLLOWED_MS and not self._waiting:
-            self._last += len(told)
-            self._asked_at = None
-            self._kept.clear()
+        if now - self._polled_at > FOLLOWER_TIMEOUT_MS and not self._waiting:
+            self._last += len(published)
+            self._polled_at = None
+            self._events.clear()
             return
         ahead = self._clock.ahead_ms()
-        for event in told:
+        for event in published:
             self._last += 1
-            self._kept.append((self._last, describe(event, now + ahead)))
-        if told:
+            self._events.append((self._last, describe(event, now + ahead)))
+        if published:
             waiting, self._waiting = self._waiting, []
             for wake in waiting:
                 wake()
 
-    def after(self, seen: int | None, queue: str | None) -> Part:
+    def after(self, seen: int | None, queue: str | None) -> EventDocument:
         """Return the events after number ``seen`` (None: from now on) of all queues or of one.
 
         The result's ``last`` is the argument of the next call."""
@@ -173,15 +173,15 @@ class Feed:
         events = [part for _, part in steps if queue in (None, part["queue"])]
         return {"last": self._last, "missed": missed, "events": events}
 
-    def steps(self, seen: int) -> tuple[int, list[tuple[int, Part]]]:
+    def steps(self, seen: int) -> tuple[int, list[tuple[int, EventDocument]]]:
         """Return the number of dropped events after ``seen``, and the later events with their numbers."""
-        self._asked_at = self._clock.now_ms()
-        first = self._kept[0][0] if self._kept else self._last + 1
-        return max(0, first - seen - 1), list(islice(self._kept, max(0, seen + 1 - first), None))
+        self._polled_at = self._clock.now_ms()
+        first = self._events[0][0] if self._events else self._last + 1
+        return max(0, first - seen - 1), list(islice(self._events, max(0, seen + 1 - first), None))
 
-    def begin(self) -> int:
+    def follow(self) -> int:
         """Register a follower from now on. Return the number of the latest event."""
-        self._asked_at = self._clock.now_ms()
+        self._polled_at = self._clock.now_ms()
         return self._last
 
     @property
@@ -196,9 +196,9 @@ class Feed:
 
     def wait(self, wake: Callable[[], None]) -> None:
         """Call ``wake`` once, at the next event."""
-        self._asked_at = self._clock.now_ms()
+        self._polled_at = self._clock.now_ms()
         self._waiting.append(wake)
 
-    def leave(self, wake: Callable[[], None]) -> None:
+    def cancel_wait(self, wake: Callable[[], None]) -> None:
         if wake in self._waiting:
             self._waiting.remove(wake)

@@ -37,7 +37,7 @@ class JsonLines(logging.Formatter):
             return dumps({name: str(value) for name, value in document.items()}).decode()
 
 
-class Text(logging.Formatter):
+class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         named = "".join(f"  {name}={value}" for name, value in getattr(record, "values", {}).items())
         trace = f"\n{self.formatException(record.exc_info)}" if record.exc_info else ""
@@ -49,7 +49,7 @@ def _at(record: logging.LogRecord) -> str:
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03}Z"
 
 
-def begin_syslog(place: str) -> logging.Handler:
+def start_syslog(place: str) -> logging.Handler:
     """Also send the log of this process to syslog."""
     from yirangmq.observe.syslog import SysLog
 
@@ -58,10 +58,10 @@ def begin_syslog(place: str) -> logging.Handler:
     return handler
 
 
-def begin(level: str, form: str, stream: TextIO) -> logging.Handler:
+def start_log(level: str, form: str, stream: TextIO) -> logging.Handler:
     """Send the log of this process to ``stream``."""
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(JsonLines() if form == "json" else Text())
+    handler.setFormatter(JsonLines() if form == "json" else TextFormatter())
     root = logging.getLogger()
     root.addHandler(handler)
     root.setLevel(level.upper())

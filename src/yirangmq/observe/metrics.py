@@ -15,7 +15,18 @@ from pathlib import Path
 from struct import Struct
 from typing import Any
 
-from yirangmq.core.events import Committed, Died, Dropped, Event, Lapsed, Leased, Published, Refused, Settled, Steered
+from yirangmq.core.events import (
+    Event,
+    GroupCommitted,
+    LeasesExpired,
+    LeasesSettled,
+    MessagesDied,
+    MessagesDropped,
+    MessagesLeased,
+    MessagesPublished,
+    MessagesRefused,
+    QueueChanged,
+)
 from yirangmq.core.ports import Clock
 from yirangmq.format.envelope import iso
 
@@ -56,7 +67,7 @@ class Histogram:
         self.total += total
         return total
 
-    def at_most(self, share: float) -> float | None:
+    def quantile(self, share: float) -> float | None:
         """Return the lowest bound that at least ``share`` of the values do not exceed.
 
         Return None if there are no values or the quantile is above the last bound."""
@@ -72,7 +83,7 @@ class Histogram:
         return list(accumulate(self._counts))
 
 
-class Minute:
+class MinuteWindow:
     """Sums by name over the last minute, in buckets of one second."""
 
     __slots__ = ("_seconds",)
@@ -110,14 +121,14 @@ def window_seconds(now_ms: int, since_ms: int) -> float:
 
 SPANS_MS = (1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000, 60_000, 300_000, 3_600_000)
 """Bounds in ms, from a call on the same machine to an hour of work."""
-MOST_QUEUES = 1000
+MAX_QUEUES = 1000
 """Default maximum of queues with separate metrics."""
 SIZES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000)
 SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 """Bounds in seconds, from a disk with a protected write cache to a failing one."""
 
 
-class QueueNumbers:
+class QueueMetrics:
     """Counters and histograms of one queue since the start."""
 
     def __init__(self) -> None:
@@ -131,7 +142,7 @@ class QueueNumbers:
         self.refused: Counter[str] = Counter()
         self.waited = Histogram(SPANS_MS)
         self.worked = Histogram(SPANS_MS)
-        self.minute = Minute()
+        self.minute = MinuteWindow()
 
     @property
     def is_used(self) -> bool:
@@ -141,41 +152,41 @@ class QueueNumbers:
 
 
 class Metrics:
-    """Metrics of queues and commits. Pass the events of each commit to ``hear``. Used from one thread at a time.
+    """Metrics of queues and commits. Pass the events of each commit to ``on_events``. Used from one thread at a time.
 
     At most ``most`` queues have separate numbers: the first ones with an event. All others are counted together in
     ``other``. A queue takes about 3 KB."""
 
-    def __init__(self, clock: Clock, most: int = MOST_QUEUES) -> None:
+    def __init__(self, clock: Clock, most: int = MAX_QUEUES) -> None:
         self._clock = clock
         self.most = most
-        self.other = QueueNumbers()
+        self.other = QueueMetrics()
         self._since = clock.now_ms()
-        self.queues: dict[str, QueueNumbers] = {}
+        self.queues: dict[str, QueueMetrics] = {}
         self.commit_requests = Histogram(SIZES)
         self.commit_messages = Histogram(SIZES)
         self.work_seconds = Histogram(SECONDS)
         self.sync_seconds = Histogram(SECONDS)
 
-    def hear(self, events: Sequence[Event]) -> None:
+    def on_events(self, events: Sequence[Event]) -> None:
         now = self._clock.now_ms()
         for event in events:
-            if isinstance(event, Committed):
+            if isinstance(event, GroupCommitted):
                 self._committed(event)
-            elif isinstance(event, Steered) and event.what == "delete":
+            elif isinstance(event, QueueChanged) and event.what == "delete":
                 self.queues.pop(event.queue, None)
             else:
                 act = _ACTS.get(type(event))
                 if act is not None:
                     act(self.queues.get(event.queue) or self._new(event.queue), event, now)
 
-    def _new(self, queue: str) -> QueueNumbers:
+    def _new(self, queue: str) -> QueueMetrics:
         if len(self.queues) >= self.most:
             return self.other
-        numbers = self.queues[queue] = QueueNumbers()
+        numbers = self.queues[queue] = QueueMetrics()
         return numbers
 
-    def _committed(self, event: Committed) -> None:
+    def _committed(self, event: GroupCommitted) -> None:
         if event.messages:  # a commit without changes is not synced
             self.commit_requests.observe(event.requests)
             self.commit_messages.observe(event.messages)
@@ -225,17 +236,17 @@ def _rates(sums: dict[str, int], seconds: float) -> dict[str, Any]:
 # -- each kind of event -----------------------------------------------------------------------------------------------
 
 
-def _published(numbers: QueueNumbers, event: Published, now: int) -> None:
+def _published(numbers: QueueMetrics, event: MessagesPublished, now: int) -> None:
     numbers.published_bytes += event.bytes
     numbers.minute.add(now, published=event.count)
 
 
-def _leased(numbers: QueueNumbers, event: Leased, now: int) -> None:
+def _leased(numbers: QueueMetrics, event: MessagesLeased, now: int) -> None:
     numbers.leased += event.count
     numbers.minute.add(now, leased=event.count, waited_ms=numbers.waited.observe_all(event.waited_ms))
 
 
-def _settled(numbers: QueueNumbers, event: Settled, now: int) -> None:
+def _settled(numbers: QueueMetrics, event: LeasesSettled, now: int) -> None:
     numbers.settled[event.verb] += event.count
     if event.verb == "ack":
         numbers.minute.add(now, acked=event.count, worked_ms=numbers.worked.observe_all(event.worked_ms))
@@ -244,32 +255,32 @@ def _settled(numbers: QueueNumbers, event: Settled, now: int) -> None:
         numbers.minute.add(now, failed=event.count)
 
 
-def _lapsed(numbers: QueueNumbers, event: Lapsed, now: int) -> None:
+def _lapsed(numbers: QueueMetrics, event: LeasesExpired, now: int) -> None:
     numbers.lapsed += event.count
     numbers.minute.add(now, failed=event.count)
 
 
-def _died(numbers: QueueNumbers, event: Died, now: int) -> None:
+def _died(numbers: QueueMetrics, event: MessagesDied, now: int) -> None:
     numbers.died[event.reason] += event.count
     numbers.minute.add(now, died=event.count)
 
 
-def _dropped(numbers: QueueNumbers, event: Dropped, now: int) -> None:
+def _dropped(numbers: QueueMetrics, event: MessagesDropped, now: int) -> None:
     numbers.dropped[event.why] += event.count
 
 
-def _refused(numbers: QueueNumbers, event: Refused, now: int) -> None:
+def _refused(numbers: QueueMetrics, event: MessagesRefused, now: int) -> None:
     numbers.refused[event.code] += event.count
 
 
-_ACTS: dict[type, Callable[[QueueNumbers, Any, int], None]] = {
-    Published: _published,
-    Leased: _leased,
-    Settled: _settled,
-    Lapsed: _lapsed,
-    Died: _died,
-    Dropped: _dropped,
-    Refused: _refused,
+_ACTS: dict[type, Callable[[QueueMetrics, Any, int], None]] = {
+    MessagesPublished: _published,
+    MessagesLeased: _leased,
+    LeasesSettled: _settled,
+    LeasesExpired: _lapsed,
+    MessagesDied: _died,
+    MessagesDropped: _dropped,
+    MessagesRefused: _refused,
 }
 
 
@@ -288,9 +299,9 @@ def resident_bytes() -> int | None:
 
 # -- trends ------------------------------------------------------------------------------------------------------------
 
-KEPT = 120
-"""Number of samples kept: ten minutes at one every ``EVERY_MS``."""
-EVERY_MS = 5_000
+MAX_SAMPLES = 120
+"""Number of samples kept: ten minutes at one every ``SAMPLE_MS``."""
+SAMPLE_MS = 5_000
 PER_QUEUE_MS = 20
 """Minimum sample interval per queue, in ms. With many queues samples are taken less often, so that they take about a
 thousandth of the server's time (measured: 24 µs per queue)."""
@@ -307,35 +318,35 @@ class Trends:
     """Ring buffer of samples of the queues' numbers, for charts. Used from one thread at a time."""
 
     def __init__(self) -> None:
-        self._taken: deque[tuple[int, dict[str, bytes], bytes]] = deque(maxlen=KEPT)
+        self._samples: deque[tuple[int, dict[str, bytes], bytes]] = deque(maxlen=MAX_SAMPLES)
         """Per sample: time in ms, packed numbers by queue, packed sum of all queues."""
 
     def is_due(self, now: int) -> bool:
-        if not self._taken:
+        if not self._samples:
             return True
-        at, queues, _ = self._taken[-1]
-        return not 0 <= now - at < max(EVERY_MS, PER_QUEUE_MS * len(queues))
+        at, queues, _ = self._samples[-1]
+        return not 0 <= now - at < max(SAMPLE_MS, PER_QUEUE_MS * len(queues))
 
     def add(self, rows: Sequence[Mapping[str, Any]], now: int, everything: Mapping[str, Any] | None = None) -> None:
         """Add a sample. Samples later than ``now`` are dropped: the clock was set back.
 
         ``everything`` has the sums of all queues. It is required if ``rows`` does not have all of them."""
-        while self._taken and self._taken[-1][0] >= now:
-            self._taken.pop()
+        while self._samples and self._samples[-1][0] >= now:
+            self._samples.pop()
         whole = _sum(rows) if everything is None else {**everything, "headAgeSec": _oldest(rows)}
-        self._taken.append((now, {row["queue"]: _packed(row) for row in rows}, _packed(whole)))
+        self._samples.append((now, {row["queue"]: _packed(row) for row in rows}, _packed(whole)))
 
     def document(self, queue: str | None = None) -> dict[str, Any]:
         """Return ``{"at": […], "all": {metric: […]}, "queues": {queue: {metric: […]}}}``, oldest sample first.
 
         A value is null if the queue did not exist, or if it had no backlog to measure the age of."""
-        latest = self._taken[-1][1] if self._taken else {}
+        latest = self._samples[-1][1] if self._samples else {}
         names = [name for name in latest if queue in (None, name)]
         return {
-            "at": [iso(at) for at, _, _ in self._taken],
-            "all": self._columns([whole for _, _, whole in self._taken]),
+            "at": [iso(at) for at, _, _ in self._samples],
+            "all": self._columns([whole for _, _, whole in self._samples]),
             "queues": {
-                name: self._columns([queues.get(name) for _, queues, _ in self._taken]) for name in sorted(names)
+                name: self._columns([queues.get(name) for _, queues, _ in self._samples]) for name in sorted(names)
             },
         }
 

@@ -20,8 +20,8 @@ LOCAL, STATE, INODE = 1, 3, 9
 """Column numbers in these files: local address, state, inode."""
 CREDENTIALS = struct.Struct("3i")
 """Layout of ``SO_PEERCRED``: process, user and group id."""
-SOMEBODY = "another program"
-NEEDED = frozenset({"pair_listen", "cluster_listen"})
+UNKNOWN_PROCESS = "another program"
+REQUIRED_SETTINGS = frozenset({"pair_listen", "cluster_listen"})
 """Settings that cannot be set to ``off``."""
 LOWEST_FREE_PORT = 1024
 FIRST_WORDS = 4
@@ -34,32 +34,32 @@ def cannot_listen(
     host, port = address
     place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     if error.errno == errno.EADDRINUSE:
-        return in_use(setting, place, who_has(port, kind), "HOST:PORT")
+        return in_use(setting, place, process_on_port(port, kind), "HOST:PORT")
     hint = ""
     if error.errno == errno.EADDRNOTAVAIL:
         hint = "; this machine has no such address"
     elif error.errno in (errno.EACCES, errno.EPERM) and port < LOWEST_FREE_PORT:
         hint = f"; a port below {LOWEST_FREE_PORT} needs rights that this process does not have"
-    return CannotListen(f"{place}: {error.strerror or error}{hint}; {_ways(setting, 'HOST:PORT')}", field=setting)
+    return CannotListen(f"{place}: {error.strerror or error}{hint}; {_remedies(setting, 'HOST:PORT')}", field=setting)
 
 
 def in_use(setting: str, place: str, who: str, form: str) -> CannotListen:
-    return CannotListen(f"{place} is in use by {who}; stop it, or {_ways(setting, form)}", field=setting)
+    return CannotListen(f"{place} is in use by {who}; stop it, or {_remedies(setting, form)}", field=setting)
 
 
-def _ways(setting: str, form: str) -> str:
+def _remedies(setting: str, form: str) -> str:
     flag = f"--{setting.replace('_', '-')}"
-    return f"choose another with {flag} {form}" + ("" if setting in NEEDED else f", or {flag} off")
+    return f"choose another with {flag} {form}" + ("" if setting in REQUIRED_SETTINGS else f", or {flag} off")
 
 
-def who_has(port: int, kind: socket.SocketKind = socket.SOCK_STREAM) -> str:
+def process_on_port(port: int, kind: socket.SocketKind = socket.SOCK_STREAM) -> str:
     """Describe the process that listens at a port of this machine, if this process has the rights to find it."""
     marks = {f"socket:[{inode}]" for inode in _inodes(port, *TABLES[kind])}
     for process in PROC.glob("[0-9]*") if marks else ():
         with contextlib.suppress(OSError):
             if any(str(file.readlink()) in marks for file in (process / "fd").iterdir()):
-                return named(int(process.name))
-    return f"{SOMEBODY} (`ss -lntup`, as root, says which)"
+                return describe_process(int(process.name))
+    return f"{UNKNOWN_PROCESS} (`ss -lntup`, as root, says which)"
 
 
 def _inodes(port: int, table: str, state: str) -> list[str]:
@@ -73,24 +73,24 @@ def _inodes(port: int, table: str, state: str) -> list[str]:
     return found
 
 
-def who_listens(path: Path) -> str | None:
+def process_on_socket(path: Path) -> str | None:
     """Describe the process that listens at a unix socket; None if the socket file is stale."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
         try:
             probe.connect(str(path))
         except BlockingIOError:  # a process listens, and its backlog is full
-            return SOMEBODY
+            return UNKNOWN_PROCESS
         except OSError:
             return None
         try:
             given = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
         except (OSError, AttributeError):
-            return SOMEBODY
-    return named(CREDENTIALS.unpack(given)[0])
+            return UNKNOWN_PROCESS
+    return describe_process(CREDENTIALS.unpack(given)[0])
 
 
-def named(pid: int) -> str:
+def describe_process(pid: int) -> str:
     """Describe a process by id and program name. The rest of its command line is not shown: it may contain secrets."""
     process = PROC / str(pid)
     try:
@@ -98,5 +98,5 @@ def named(pid: int) -> str:
         is_ours = "yirangmq" in {Path(word).name for word in words[:FIRST_WORDS]}
         name = "yirangmq" if is_ours else (process / "comm").read_text().strip()
     except OSError:
-        return f"process {pid}" if pid > 0 else SOMEBODY
+        return f"process {pid}" if pid > 0 else UNKNOWN_PROCESS
     return f"process {pid} ({name})"

@@ -7,7 +7,7 @@ two parts."""
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from yirangmq.observe.metrics import Histogram, Metrics, QueueNumbers
+from yirangmq.observe.metrics import Histogram, Metrics, QueueMetrics
 
 OTHER = "_other"
 """Label of the sum of all queues without separate series."""
@@ -17,7 +17,7 @@ QUEUES_PER_PART = 100
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Labels = Mapping[str, str]
 Samples = Iterable[tuple[Labels, float]]
-Reading = Samples | Histogram
+MetricValue = Samples | Histogram
 """Value of one metric as reported by a part of the server."""
 
 METRICS: dict[str, tuple[str, str]] = {
@@ -113,7 +113,7 @@ METRICS: dict[str, tuple[str, str]] = {
 def page(
     metrics: Metrics,
     rows: Sequence[Mapping[str, Any]] | None,
-    server: Mapping[str, Reading],
+    server: Mapping[str, MetricValue],
     everything: Mapping[str, Any] | None = None,
 ) -> str:
     """Return the text of all metrics."""
@@ -123,7 +123,7 @@ def page(
 def parts(
     metrics: Metrics,
     rows: Sequence[Mapping[str, Any]] | None,
-    server: Mapping[str, Reading],
+    server: Mapping[str, MetricValue],
     everything: Mapping[str, Any] | None = None,
 ) -> Iterator[list[str]]:
     """Yield the lines of all metrics, some thousand at a time.
@@ -170,8 +170,8 @@ def _samples(
     kind: str,
     metrics: Metrics,
     rows: list[tuple[dict[str, str], Mapping[str, Any]]],
-    known: list[tuple[dict[str, str], QueueNumbers]],
-    server: Mapping[str, Reading],
+    known: list[tuple[dict[str, str], QueueMetrics]],
+    server: Mapping[str, MetricValue],
 ) -> Iterable[str]:
     short = name.removeprefix("yirangmq_")
     if name in server:
@@ -200,11 +200,11 @@ _COMMIT: dict[str, Callable[[Metrics], Histogram]] = {
     "commit_work_seconds": lambda metrics: metrics.work_seconds,
     "commit_sync_seconds": lambda metrics: metrics.sync_seconds,
 }
-_SPANS: dict[str, Callable[[QueueNumbers], Histogram]] = {
+_SPANS: dict[str, Callable[[QueueMetrics], Histogram]] = {
     "wait_seconds": lambda one: one.waited,
     "processing_seconds": lambda one: one.worked,
 }
-_COUNTERS: dict[str, Callable[[dict[str, str], QueueNumbers], Samples]] = {
+_COUNTERS: dict[str, Callable[[dict[str, str], QueueMetrics], Samples]] = {
     "published_bytes_total": lambda labels, one: [(labels, one.published_bytes)],
     "leased_total": lambda labels, one: [(labels, one.leased)],
     "nacked_total": lambda labels, one: _by(labels, "reason", one.nacked),

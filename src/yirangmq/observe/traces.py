@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from yirangmq.core.errors import BadInput
-from yirangmq.core.events import Event, Traced
+from yirangmq.core.events import Event, TraceStep
 from yirangmq.format.json_codec import loads
 from yirangmq.format.trace_context import parent_of, provider
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 NANO = 1_000_000
 
 
-class Traces:
-    """Span exporter. Pass the events of each commit to ``hear``."""
+class TraceExporter:
+    """Span exporter. Pass the events of each commit to ``on_events``."""
 
     def __init__(self, provider: "TracerProvider") -> None:
         from opentelemetry import trace
@@ -27,12 +27,12 @@ class Traces:
         self._kinds = {"publish": trace.SpanKind.PRODUCER, "process": trace.SpanKind.CONSUMER}
         self._error = trace.Status(trace.StatusCode.ERROR)
 
-    def hear(self, events: Sequence[Event]) -> None:
+    def on_events(self, events: Sequence[Event]) -> None:
         for event in events:
-            if isinstance(event, Traced):
-                self._tell(event)
+            if isinstance(event, TraceStep):
+                self._export(event)
 
-    def _tell(self, event: Traced) -> None:
+    def _export(self, event: TraceStep) -> None:
         header = _read(event.header)
         attributes: dict[str, str | int] = {
             "messaging.system": "yirangmq",
@@ -57,9 +57,9 @@ class Traces:
         span.end(event.ended_at * NANO)
 
 
-def load() -> Traces | None:
+def load() -> TraceExporter | None:
     found = provider()
-    return None if found is None else Traces(found)
+    return None if found is None else TraceExporter(found)
 
 
 def _read(header: str) -> dict[str, Any]:

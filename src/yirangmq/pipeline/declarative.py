@@ -22,7 +22,7 @@ from typing import Any
 from yirangmq.core.errors import BadInput, NotFound, StoreBusy
 from yirangmq.fsio.lock import try_lock
 from yirangmq.pipeline import spark_errors
-from yirangmq.pipeline.declarative_events import Flow, Flows, Unresolved, short, unresolved_of
+from yirangmq.pipeline.declarative_events import Flow, FlowStates, UnresolvedFlow, short_name, unresolved_of
 from yirangmq.pipeline.session import ON_THIS_MACHINE, SETTINGS, is_here, is_local, send_modules_of
 from yirangmq.pipeline.spark_errors import SparkLog
 
@@ -39,27 +39,28 @@ KINDS = {
 LINE = re.compile(r"\(line ([0-9]+), pos [0-9]+\)")
 
 
-class InSql(Exception):
-    """Error in an SQL definition file; ``place`` is its file and line."""
+class SqlDefinitionError(Exception):
+    """Error in an SQL definition file; ``location`` is its file and line."""
 
-    def __init__(self, place: str, words: str) -> None:
-        super().__init__(words)
-        self.place = place
+    def __init__(self, location: str, reason: str) -> None:
+        super().__init__(reason)
+        self.location = location
 
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """Element of a pipeline: a table, a view, a sink, or a flow into one of them; ``place`` is where it is defined."""
+    """Element of a pipeline: a table, a view, a sink, or a flow into one of them; ``location`` is where it is
+    defined."""
 
     kind: str
     name: str
-    place: str
+    location: str
 
 
-def noting(base: Any, elements: list[Element], folder: Path) -> Any:
+def recording_registry(base: Any, elements: list[Element], folder: Path) -> Any:
     """Return a subclass of Spark's registry that also records each registered element and its place."""
 
-    def place(thing: Any) -> str:
+    def location(thing: Any) -> str:
         at = thing.source_code_location
         path = Path(at.filename)
         shown = path.relative_to(folder) if path.is_relative_to(folder) else path
@@ -67,11 +68,11 @@ def noting(base: Any, elements: list[Element], folder: Path) -> Any:
 
     class Noting(base):  # type: ignore[misc]
         def register_output(self, output: Any) -> None:
-            elements.append(Element(KINDS.get(type(output).__name__, "output"), output.name, place(output)))
+            elements.append(Element(KINDS.get(type(output).__name__, "output"), output.name, location(output)))
             super().register_output(output)
 
         def register_flow(self, flow: Any) -> None:
-            elements.append(Element("flow", f"{short(flow.name)} → {short(flow.target)}", place(flow)))
+            elements.append(Element("flow", f"{short_name(flow.name)} → {short_name(flow.target)}", location(flow)))
             send_modules_of(folder)  # Spark calls its function now, so its modules must be marked first
             super().register_flow(flow)
 
@@ -81,22 +82,22 @@ def noting(base: Any, elements: list[Element], folder: Path) -> Any:
                 super().register_sql(sql_text, file_path)
             except Exception as error:
                 at = LINE.search(str(error))
-                raise InSql(
-                    f"{file_path}:{at[1]}" if at else str(file_path), spark_errors.words_of(str(error))
+                raise SqlDefinitionError(
+                    f"{file_path}:{at[1]}" if at else str(file_path), spark_errors.one_line(str(error))
                 ) from None
 
     return Noting
 
 
-def place_of(flow: str, elements: list[Element], folder: Path) -> str | None:
+def location_of(flow: str, elements: list[Element], folder: Path) -> str | None:
     """Return the place of a flow, by its name. A flow in SQL is found by searching the SQL files for its name."""
     for one in elements:
         if one.kind == "flow" and one.name.partition(" → ")[0] == flow:
-            return one.place
+            return one.location
     word = re.compile(rf"\b(?:VIEW|TABLE|FLOW)\s+(?:IF\s+NOT\s+EXISTS\s+)?[`\w.]*{re.escape(flow)}\b", re.IGNORECASE)
     for one in elements:
-        if one.kind == "sql" and (found := word.search(text := (folder / one.place).read_text())):
-            return f"{one.place}:{text.count(chr(10), 0, found.start()) + 1}"
+        if one.kind == "sql" and (found := word.search(text := (folder / one.location).read_text())):
+            return f"{one.location}:{text.count(chr(10), 0, found.start()) + 1}"
     return None
 
 
@@ -105,22 +106,22 @@ def place_of(flow: str, elements: list[Element], folder: Path) -> str | None:
 SPECS = ("spark-pipeline.yml", "spark-pipeline.yaml")
 STATE = ".yirangmq"
 """Folder beside the definitions: the tables, their catalog and Spark's log."""
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RunOptions:
     """Options of a project run.
 
-    ``refresh`` names the only tables to update. ``afresh`` names the tables to recompute from the beginning, ``*`` for
-    all."""
+    ``refresh`` names the only tables to update. ``full_refresh`` names the tables to recompute from the beginning,
+    ``*`` for all."""
 
     spec: Path
     master: str
     settings: Mapping[str, str]
     is_dry: bool = False
     refresh: Sequence[str] = ()
-    afresh: Sequence[str] = ()
+    full_refresh: Sequence[str] = ()
     ui: bool = False
 
     @property
@@ -139,14 +140,14 @@ def find_spec(given: str) -> Path:
     return found[0]
 
 
-def settings_of(plan: Plan, events: Path) -> dict[str, str]:
+def settings_of(options: RunOptions, events: Path) -> dict[str, str]:
     """Return the Spark settings of a run.
 
     Tables must persist until the next run, so their catalog is on disk, in the project's folder."""
-    state = plan.folder / STATE
-    told = {
+    state = options.folder / STATE
+    spark_settings = {
         **SETTINGS,
-        **(ON_THIS_MACHINE if is_here(plan.master) else {}),
+        **(ON_THIS_MACHINE if is_here(options.master) else {}),
         "spark.sql.connect.serverStacktrace.enabled": "false",
         "spark.sql.catalogImplementation": "hive",
         "spark.sql.warehouse.dir": (state / "tables").as_uri(),
@@ -157,50 +158,54 @@ def settings_of(plan: Plan, events: Path) -> dict[str, str]:
         "spark.eventLog.dir": events.as_uri(),
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": "0",
-        **plan.settings,
+        **options.settings,
     }
-    java = told.get("spark.driver.extraJavaOptions", "")
-    told["spark.driver.extraJavaOptions"] = f"{java} -Dderby.system.home={state}".strip()
-    if plan.ui:
-        told["spark.ui.enabled"] = "true"
-    return told
+    java = spark_settings.get("spark.driver.extraJavaOptions", "")
+    spark_settings["spark.driver.extraJavaOptions"] = f"{java} -Dderby.system.home={state}".strip()
+    if options.ui:
+        spark_settings["spark.ui.enabled"] = "true"
+    return spark_settings
 
 
-class Runner:
-    """Runner of a project. ``run`` may be called once, with the project locked (``alone``).
+class ProjectRunner:
+    """Runner of a project. ``run`` may be called once, with the project locked (``project_lock``).
 
-    ``tell`` is called with each changed flow, and ``page`` with the address of Spark's web page if that is enabled.
+    ``on_flow`` is called with each changed flow, and ``page`` with the address of Spark's web page if that is enabled.
     ``elements`` is complete after the definitions are read."""
 
     def __init__(
-        self, plan: Plan, tell: Callable[[Flow], None], log: SparkLog, page: Callable[[str], None] | None = None
+        self,
+        options: RunOptions,
+        on_flow: Callable[[Flow], None],
+        log: SparkLog,
+        page: Callable[[str], None] | None = None,
     ) -> None:
-        self._plan = plan
-        self._tell = tell
+        self._options = options
+        self._on_flow = on_flow
         self._log = log
-        self._page = page
+        self._on_page = page
         self._lock = threading.Lock()
-        self._look: Callable[[], None] | None = None
-        self._unresolved: list[Unresolved] = []
+        self._on_poll: Callable[[], None] | None = None
+        self._unresolved: list[UnresolvedFlow] = []
         self.elements: list[Element] = []
-        self.flows: Flows | None = None
+        self.flows: FlowStates | None = None
 
-    def run(self, look: Callable[[], None] | None = None) -> None:
+    def run(self, on_poll: Callable[[], None] | None = None) -> None:
         """Run the project. An error names the file; no data has moved if the error is in a definition.
 
-        ``look`` is called about once per second during the run, on another thread."""
-        self._look = look
+        ``on_poll`` is called about once per second during the run, on another thread."""
+        self._on_poll = on_poll
         from pyspark.pipelines import cli
 
-        with spark_errors.plain("spec"):
-            spec = cli.load_pipeline_spec(self._plan.spec)
+        with spark_errors.translated_errors("spec"):
+            spec = cli.load_pipeline_spec(self._options.spec)
         with tempfile.TemporaryDirectory(prefix="yirangmq-") as folder:
             self._run(spec, Path(folder))
 
     def _run(self, spec: Any, events: Path) -> None:
         with self._session(events) as spark:
-            self.flows = Flows(events)
-            with _at_place(self._plan.folder):
+            self.flows = FlowStates(events)
+            with _with_location(self._options.folder):
                 graph = self._define(spark, spec)
             self._start(spark, graph, spec)
 
@@ -208,20 +213,20 @@ class Runner:
     def _session(self, events: Path) -> Iterator[Any]:
         from yirangmq.pipeline.session import prepare, register
 
-        prepare(self._plan.master)
-        settings = settings_of(self._plan, events)
-        with warnings.catch_warnings(), self._log.taking():
+        prepare(self._options.master)
+        settings = settings_of(self._options, events)
+        with warnings.catch_warnings(), self._log.capture():
             warnings.simplefilter("ignore")  # Spark and pandas emit warnings about each other during import
-            settings["spark.app.name"] = f"pipeline {self._plan.folder.name}"
-            spark, page = _connected(self._plan.master, settings)
-            if not is_local(self._plan.master):
+            settings["spark.app.name"] = f"pipeline {self._options.folder.name}"
+            spark, page = _connected(self._options.master, settings)
+            if not is_local(self._options.master):
                 register(spark, ship=True)
-        if page and self._page is not None:
-            self._page(page)
+        if page and self._on_page is not None:
+            self._on_page(page)
         try:
             yield spark
         finally:
-            with self._log.taking():
+            with self._log.capture():
                 spark.stop()
 
     def _define(self, spark: Any, spec: Any) -> str:
@@ -232,39 +237,41 @@ class Runner:
         graph = create_dataflow_graph(
             spark, default_catalog=spec.catalog, default_database=spec.database, sql_conf=spec.configuration
         )
-        registry = noting(SparkConnectGraphElementRegistry, self.elements, self._plan.folder)(spark, graph)
-        with _quiet(), _importing(self._plan.folder):
-            cli.register_definitions(self._plan.spec, registry, spec, spark, graph)
+        registry = recording_registry(SparkConnectGraphElementRegistry, self.elements, self._options.folder)(
+            spark, graph
+        )
+        with _discard_stdout(), _importing(self._options.folder):
+            cli.register_definitions(self._options.spec, registry, spec, spark, graph)
         return graph
 
     def _start(self, spark: Any, graph: str, spec: Any) -> None:
         from pyspark.pipelines.spark_connect_pipeline import start_run
 
-        plan = self._plan
-        _only_events(spark.client)
+        options = self._options
+        _drop_metrics(spark.client)
         events = start_run(
             spark,
             graph,
-            full_refresh=[] if "*" in plan.afresh else [*plan.afresh],
-            full_refresh_all="*" in plan.afresh,
-            refresh=[*plan.refresh],
-            dry=plan.is_dry,
-            storage=_storage(spec.storage, plan.folder),
+            full_refresh=[] if "*" in options.full_refresh else [*options.full_refresh],
+            full_refresh_all="*" in options.full_refresh,
+            refresh=[*options.refresh],
+            dry=options.is_dry,
+            storage=_storage(spec.storage, options.folder),
         )
         is_over = threading.Event()
         watcher = threading.Thread(target=self._watch, args=(is_over,), daemon=True)
         watcher.start()
         try:
-            with spark_errors.plain("definitions"), self._pointing():
+            with spark_errors.translated_errors("definitions"), self._locating_errors():
                 for event in events:
                     if "pipeline_event_result" in event:
-                        self._hear(event["pipeline_event_result"].event.message)
+                        self._on_event(event["pipeline_event_result"].event.message)
         finally:
             is_over.set()
             watcher.join()
 
     @contextmanager
-    def _pointing(self) -> Iterator[None]:
+    def _locating_errors(self) -> Iterator[None]:
         """Raise the first unresolved flow with its place.
 
         Spark's final error says only that there are unresolved flows; it reports each of them in an event before."""
@@ -274,26 +281,26 @@ class Runner:
             if not self._unresolved:
                 raise
             found = self._unresolved[0]
-            place = place_of(found.flow, self.elements, self._plan.folder)
-            raise BadInput(f"{found.flow}: {found.words}", field=place or "definitions") from None
+            location = location_of(found.flow, self.elements, self._options.folder)
+            raise BadInput(f"{found.flow}: {found.reason}", field=location or "definitions") from None
 
     def _watch(self, is_over: threading.Event) -> None:
         """Poll the event log for progress. Spark's events report only the begin and the end of a flow."""
-        while not is_over.wait(LOOK_SECONDS):
+        while not is_over.wait(POLL_SECONDS):
             self._read()
-            if self._look is not None:
-                self._look()
+            if self._on_poll is not None:
+                self._on_poll()
 
-    def _hear(self, text: str) -> None:
+    def _on_event(self, text: str) -> None:
         assert self.flows is not None
         unresolved = unresolved_of(text)
         if unresolved is not None:
             self._unresolved.append(unresolved)
         self._read()
         with self._lock:
-            heard = self.flows.hear(text)
-        if heard is not None:
-            self._tell(heard)
+            updated = self.flows.on_event(text)
+        if updated is not None:
+            self._on_flow(updated)
 
     def _read(self) -> None:
         assert self.flows is not None
@@ -301,7 +308,7 @@ class Runner:
             changed = self.flows.read()
         for flow in changed:
             if not flow.is_over:
-                self._tell(flow)
+                self._on_flow(flow)
 
 
 def _connected(master: str, settings: dict[str, Any]) -> tuple[Any, str | None]:
@@ -320,7 +327,7 @@ def _connected(master: str, settings: dict[str, Any]) -> tuple[Any, str | None]:
     return client, session._sc.uiWebUrl
 
 
-def _only_events(client: Any) -> None:
+def _drop_metrics(client: Any) -> None:
     """Remove metrics from the server's stream of responses.
 
     If tasks run Python, Spark's server also sends their metrics. Spark's client treats these as an error at the end of
@@ -341,7 +348,7 @@ def _storage(text: str, folder: Path) -> str:
 
 
 @contextmanager
-def alone(folder: Path) -> Iterator[None]:
+def project_lock(folder: Path) -> Iterator[None]:
     """Lock the project: its catalog admits a single process. ``StoreBusy`` for the second."""
     state = folder / STATE
     state.mkdir(exist_ok=True)
@@ -352,20 +359,20 @@ def alone(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _at_place(folder: Path) -> Iterator[None]:
+def _with_location(folder: Path) -> Iterator[None]:
     """Raise an error in a definition with its file and line."""
     try:
         yield
-    except InSql as error:
-        raise BadInput(str(error), field=error.place) from None
+    except SqlDefinitionError as error:
+        raise BadInput(str(error), field=error.location) from None
     except Exception as error:
-        place = _place_of(error, folder)
+        location = _location_of(error, folder)
         made = spark_errors.as_queue_error(error)
-        words = str(made) if made is not None else f"{type(error).__name__}: {error}"
-        raise BadInput(words, field=place or "definitions") from None
+        reason = str(made) if made is not None else f"{type(error).__name__}: {error}"
+        raise BadInput(reason, field=location or "definitions") from None
 
 
-def _place_of(error: BaseException, folder: Path) -> str | None:
+def _location_of(error: BaseException, folder: Path) -> str | None:
     """Return the innermost line of the project in the traceback."""
     found = None
     if isinstance(error, SyntaxError) and error.filename:
@@ -380,7 +387,7 @@ def _place_of(error: BaseException, folder: Path) -> str | None:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _discard_stdout() -> Iterator[None]:
     """Discard standard output: Spark prints its input, and the command prints its own lines."""
     kept, sys.stdout = sys.stdout, Path(os.devnull).open("w")  # noqa: SIM115
     try:

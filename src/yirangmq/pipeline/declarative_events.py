@@ -22,7 +22,7 @@ QUALITY = "quality"
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class BatchProgress:
     """Progress of one micro-batch.
 
     ``position``: every record up to this sequence is processed. ``lag``: number of records after it in the log. Both
@@ -54,12 +54,12 @@ class Seen:
         )
 
 
-def seen_of(progress: Mapping[str, Any]) -> Seen:
+def parse_batch_progress(progress: Mapping[str, Any]) -> BatchProgress:
     sources = progress.get("sources") or [{}]
     end, latest = _sequence(sources[0].get("endOffset")), _sequence(sources[0].get("latestOffset"))
     rows = int(progress.get("numInputRows") or sum(int(one.get("numInputRows") or 0) for one in sources))
     spent = int((progress.get("durationMs") or {}).get("triggerExecution") or progress.get("batchDuration") or 0)
-    return Seen(
+    return BatchProgress(
         batch=int(progress.get("batchId", -1)),
         at=str(progress.get("timestamp", "")),
         rows=rows,
@@ -85,13 +85,13 @@ def _sequence(offset: object) -> int | None:
 
 # -- flows -------------------------------------------------------------------------------------------------------------
 
-SAID = re.compile(r"^Flow '?([^ ']+)'? (?:is|has) ([A-Z]+)\b\.?(.*)", re.DOTALL)
+FLOW_EVENT = re.compile(r"^Flow '?([^ ']+)'? (?:is|has) ([A-Z]+)\b\.?(.*)", re.DOTALL)
 """Pattern of a state event, such as ``Flow spark_catalog.default.orders is RUNNING.``"""
 UNRESOLVED = re.compile(r"^Failed to resolve flow: '?([^ '\n]+?)'?\.?\s*\n(?:Error: )?(.+)", re.DOTALL)
 """Pattern of the event of an unresolved flow. Flows that only read from such a flow have other event texts."""
 HOME = "spark_catalog.default."
 PROGRESS = "QueryProgressEvent"
-OVER = ("COMPLETED", "FAILED", "SKIPPED", "STOPPED", "EXCLUDED", "IDLE")
+FINAL_STATES = ("COMPLETED", "FAILED", "SKIPPED", "STOPPED", "EXCLUDED", "IDLE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,21 +103,21 @@ class Flow:
     rows: int | None = None
     batches: int = 0
     ms: int = 0
-    last: Seen | None = None
+    last: BatchProgress | None = None
     error: str | None = None
 
     @property
     def is_over(self) -> bool:
-        return self.state in OVER
+        return self.state in FINAL_STATES
 
     def line(self) -> str:
-        words = f"{self.name}  {self.state.lower()}"
+        reason = f"{self.name}  {self.state.lower()}"
         if self.rows is not None:
             speed = f"  {self.rows * 1000 / self.ms:,.0f}/s" if self.ms else ""
-            words += f"  {self.rows:,} rows in {self.batches} batches{speed}"
+            reason += f"  {self.rows:,} rows in {self.batches} batches{speed}"
         if self.last is not None and self.last.position is not None:
-            words += f"  at {self.last.position:,}  lag {self.last.lag:,}"
-        return words + (f"  {self.error}" if self.error else "")
+            reason += f"  at {self.last.position:,}  lag {self.last.lag:,}"
+        return reason + (f"  {self.error}" if self.error else "")
 
     def document(self) -> dict[str, Any]:
         last = self.last
@@ -134,65 +134,65 @@ class Flow:
 
 
 @dataclass(frozen=True, slots=True)
-class Unresolved:
+class UnresolvedFlow:
     """A flow that Spark cannot resolve, and the reason."""
 
     flow: str
-    words: str
+    reason: str
 
 
-def unresolved_of(text: str) -> Unresolved | None:
+def unresolved_of(text: str) -> UnresolvedFlow | None:
     found = UNRESOLVED.match(text)
-    return Unresolved(short(found[1]), spark_errors.words_of(found[2])) if found else None
+    return UnresolvedFlow(short_name(found[1]), spark_errors.one_line(found[2])) if found else None
 
 
-class Flows:
+class FlowStates:
     """States of all flows of a run.
 
-    ``hear`` processes the text of an event, ``read`` processes what Spark has appended to its event log. Both return
-    the flows that changed."""
+    ``on_event`` processes the text of an event, ``read`` processes what Spark has appended to its event log. Both
+    return the flows that changed."""
 
     def __init__(self, events: Path) -> None:
         self._events = events
-        self._at: dict[Path, int] = {}
+        self._offsets: dict[Path, int] = {}
         self.all: dict[str, Flow] = {}
 
-    def hear(self, text: str) -> Flow | None:
-        found = SAID.match(text)
+    def on_event(self, text: str) -> Flow | None:
+        found = FLOW_EVENT.match(text)
         if not found:
             return None
-        name = short(found[1])
+        name = short_name(found[1])
         before = self.all.get(name, Flow(name))
-        error = spark_errors.words_of(found[3]) if found[2] == "FAILED" else None
+        error = spark_errors.one_line(found[3]) if found[2] == "FAILED" else None
         self.all[name] = replace(before, state=found[2], error=error)
         return self.all[name]
 
     def read(self) -> list[Flow]:
         changed = {}
         for path in sorted(self._events.glob("*")):
-            for progress in self._fresh(path):
-                flow = self._with(progress)
+            for progress in self._new_progress(path):
+                flow = self._apply(progress)
                 changed[flow.name] = flow
         return list(changed.values())
 
-    def _fresh(self, path: Path) -> list[dict[str, Any]]:
+    def _new_progress(self, path: Path) -> list[dict[str, Any]]:
         with path.open("rb") as file:
-            file.seek(self._at.get(path, 0))
+            file.seek(self._offsets.get(path, 0))
             data = file.read()
         whole = data[: data.rfind(b"\n") + 1]
-        self._at[path] = self._at.get(path, 0) + len(whole)
+        self._offsets[path] = self._offsets.get(path, 0) + len(whole)
         return [json.loads(line)["progress"] for line in whole.splitlines() if PROGRESS.encode() in line[:120]]
 
-    def _with(self, progress: dict[str, Any]) -> Flow:
-        seen = seen_of(progress)
-        name = short(str(progress.get("name")))
+    def _apply(self, progress: dict[str, Any]) -> Flow:
+        batch_progress = parse_batch_progress(progress)
+        name = short_name(str(progress.get("name")))
         before = self.all.get(name, Flow(name))
         self.all[name] = replace(
             before,
-            rows=(before.rows or 0) + seen.rows,
-            batches=before.batches + (seen.rows > 0),
-            ms=before.ms + seen.batch_ms,
-            last=seen,
+            rows=(before.rows or 0) + batch_progress.rows,
+            batches=before.batches + (batch_progress.rows > 0),
+            ms=before.ms + batch_progress.batch_ms,
+            last=batch_progress,
         )
         return self.all[name]
 
@@ -201,6 +201,6 @@ class Flows:
         return sum(flow.rows or 0 for flow in self.all.values())
 
 
-def short(name: str) -> str:
+def short_name(name: str) -> str:
     """Remove the default catalog and database from a name."""
     return name.replace("`", "").removeprefix(HOME)

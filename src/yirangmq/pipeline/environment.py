@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 # -- Java --------------------------------------------------------------------------------------------------------------
 
-LEAST, MOST = 17, 25
+MIN_JAVA_VERSION, MAX_JAVA_VERSION = 17, 25
 """Oldest and newest Java version that Spark 4 runs on."""
 SHIM = """#!/bin/sh
 # Runs the Java at {java} without the one module it lacks; Spark works without that module.
@@ -61,13 +61,13 @@ def find_java(environment: Mapping[str, str] = os.environ) -> Java:
         found = _java_at(Path(home), "JAVA_HOME")
         if found is not None:
             return found
-        tried.append(f"JAVA_HOME={home} holds no Java {LEAST} to {MOST}")
+        tried.append(f"JAVA_HOME={home} holds no Java {MIN_JAVA_VERSION} to {MAX_JAVA_VERSION}")
     program = shutil.which("java", path=environment.get("PATH"))
     if program:
         found = _java_at(Path(program).resolve().parents[1], "on the PATH")
         if found is not None:
             return found
-        tried.append(f"{program} is not Java {LEAST} to {MOST}")
+        tried.append(f"{program} is not Java {MIN_JAVA_VERSION} to {MAX_JAVA_VERSION}")
     found = _packaged(environment)
     if found is not None:
         return found
@@ -80,7 +80,7 @@ def find_java(environment: Mapping[str, str] = os.environ) -> Java:
 
 def _java_at(home: Path, origin: str) -> Java | None:
     version = _version(home / "bin" / "java")
-    return Java(home, version, origin) if LEAST <= version <= MOST else None
+    return Java(home, version, origin) if MIN_JAVA_VERSION <= version <= MAX_JAVA_VERSION else None
 
 
 def _version(program: Path) -> int:
@@ -89,8 +89,8 @@ def _version(program: Path) -> int:
         run = subprocess.run([str(program), "-version"], capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return 0
-    said = re.search(r'version "(?:1\.)?([0-9]+)', run.stderr + run.stdout)
-    return int(said[1]) if said else 0
+    match = re.search(r'version "(?:1\.)?([0-9]+)', run.stderr + run.stdout)
+    return int(match[1]) if match else 0
 
 
 def _packaged(environment: Mapping[str, str]) -> Java | None:
@@ -100,7 +100,7 @@ def _packaged(environment: Mapping[str, str]) -> Java | None:
     except ImportError:
         return None
     version = _version(home / "bin" / "java")
-    if not LEAST <= version <= MOST:
+    if not MIN_JAVA_VERSION <= version <= MAX_JAVA_VERSION:
         return None
     cache = Path(environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME", "/tmp")) / ".cache")
     shim = cache / "yirangmq" / f"java-{version}"
@@ -122,54 +122,54 @@ BELOW = {"pyspark": (4, 4), "pandas": (3,)}
 EXTRA = {"jsonschema-rs": "for steps.validate: pip install 'yirangmq[schema]'"}
 
 
-class Check(NamedTuple):
+class EnvironmentCheck(NamedTuple):
     what: str
     is_well: bool
     found: str
     is_needed: bool = True
 
 
-def look(broker: str | None = None) -> list[Check]:
+def run_checks(broker: str | None = None) -> list[EnvironmentCheck]:
     found = [_java(), *(_package(name) for name in PACKAGES), *(_extra(name) for name in EXTRA), _source()]
     return [*found, _broker(broker)] if broker else found
 
 
-def _java() -> Check:
+def _java() -> EnvironmentCheck:
     try:
         java = find_java()
     except QueueError as error:
-        return Check("java", False, str(error))
-    return Check("java", True, f"{java.version} ({java.origin}: {java.home})")
+        return EnvironmentCheck("java", False, str(error))
+    return EnvironmentCheck("java", True, f"{java.version} ({java.origin}: {java.home})")
 
 
-def _package(name: str) -> Check:
+def _package(name: str) -> EnvironmentCheck:
     try:
         there = version(name)
     except PackageNotFoundError:
-        return Check(name, False, "missing: pip install 'yirangmq[spark]'")
+        return EnvironmentCheck(name, False, "missing: pip install 'yirangmq[spark]'")
     numbers = tuple(int(part) for part in there.split(".")[:3] if part.isdecimal())
     least, below = PACKAGES[name], BELOW.get(name)
     if numbers < least or (below is not None and numbers >= below):
         wanted = f">={'.'.join(map(str, least))}" + (f",<{'.'.join(map(str, below))}" if below else "")
-        return Check(name, False, f"{there}, and {wanted} is wanted")
-    return Check(name, True, there)
+        return EnvironmentCheck(name, False, f"{there}, and {wanted} is wanted")
+    return EnvironmentCheck(name, True, there)
 
 
-def _extra(name: str) -> Check:
+def _extra(name: str) -> EnvironmentCheck:
     try:
-        return Check(name, True, version(name), False)
+        return EnvironmentCheck(name, True, version(name), False)
     except PackageNotFoundError:
-        return Check(name, False, f"missing, {EXTRA[name]}", False)
+        return EnvironmentCheck(name, False, f"missing, {EXTRA[name]}", False)
 
 
-def _source() -> Check:
+def _source() -> EnvironmentCheck:
     is_there = find_spec("pyspark_yirangmq") is not None
-    return Check(
+    return EnvironmentCheck(
         'format("yirangmq")', is_there, "found by Spark" if is_there else "pyspark_yirangmq is not on the path"
     )
 
 
-def _broker(address: str) -> Check:
+def _broker(address: str) -> EnvironmentCheck:
     from yirangmq.pipeline.source.http_client import HttpBroker
 
     broker = None
@@ -177,14 +177,14 @@ def _broker(address: str) -> Check:
         broker = HttpBroker(address, None, 4)
         broker.request("GET", "/v1/health")
     except Exception as error:
-        return Check("broker", False, str(error))
+        return EnvironmentCheck("broker", False, str(error))
     finally:
         if broker is not None:
             broker.close()
-    return Check("broker", True, address)
+    return EnvironmentCheck("broker", True, address)
 
 
-def try_out(spark: "SparkSession") -> list[Check]:
+def check_round_trip(spark: "SparkSession") -> list[EnvironmentCheck]:
     """Send ten rows through Java and back, and through the Python of the tasks."""
     from pyspark.sql import functions as F
 
@@ -193,9 +193,9 @@ def try_out(spark: "SparkSession") -> list[Check]:
     of_tasks = {row[0] for row in rows.select(python("id")).distinct().collect()}
     here = sys.version.split()[0]
     return [
-        Check("session", rows.count() == 10, f"Spark {spark.version} on {spark.sparkContext.master}"),
-        Check("python of tasks", of_tasks == {here}, f"{', '.join(sorted(of_tasks))}; here {here}"),
-        Check(
+        EnvironmentCheck("session", rows.count() == 10, f"Spark {spark.version} on {spark.sparkContext.master}"),
+        EnvironmentCheck("python of tasks", of_tasks == {here}, f"{', '.join(sorted(of_tasks))}; here {here}"),
+        EnvironmentCheck(
             "push-down", spark.conf.get("spark.sql.python.filterPushdown.enabled") == "true", "filters go to the source"
         ),
     ]
@@ -210,7 +210,7 @@ exec {python} "$@"
 """
 
 
-def quick_python(cache: Path) -> str:
+def python_launcher(cache: Path) -> str:
     """Write the script and return its path. Return the running Python if the script cannot be stored."""
     text = SCRIPT.format(python=shlex.quote(sys.executable))
     path = cache / f"python-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
@@ -229,7 +229,7 @@ def quick_python(cache: Path) -> str:
 # -- class-data archive ------------------------------------------------------------------------------------------------
 
 PATTERN = "spark-*.jsa"
-PATIENCE = 300
+TIMEOUT_SECONDS = 300
 PROGRAM = """
 import sys
 from pyspark import SparkContext
@@ -245,7 +245,7 @@ sys.exit(gateway.proc.wait())
 """
 
 
-class Made(NamedTuple):
+class ClassDataArchive(NamedTuple):
     path: Path
     size: int
 
@@ -262,7 +262,7 @@ def archive_path() -> Path | None:
         return None
 
 
-def make() -> Made:
+def make_archive() -> ClassDataArchive:
     path = archive_path()
     if path is None:
         find_java()
@@ -271,16 +271,20 @@ def make() -> Made:
     fresh = path.with_suffix(f".{os.getpid()}")
     try:
         done = subprocess.run(
-            [sys.executable, "-c", PROGRAM, str(fresh)], capture_output=True, text=True, timeout=PATIENCE, check=False
+            [sys.executable, "-c", PROGRAM, str(fresh)],
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_SECONDS,
+            check=False,
         )
         if done.returncode or not fresh.exists():
             raise QueueError(f"Java made no archive of its classes: {done.stderr.strip()[-400:]}")
         fresh.replace(path)
     except subprocess.TimeoutExpired:
-        raise StoreError(f"it took more than {PATIENCE} s") from None
+        raise StoreError(f"it took more than {TIMEOUT_SECONDS} s") from None
     finally:
         fresh.unlink(missing_ok=True)
-    return Made(path, path.stat().st_size)
+    return ClassDataArchive(path, path.stat().st_size)
 
 
 def remove() -> int:

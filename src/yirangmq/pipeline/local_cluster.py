@@ -18,7 +18,7 @@ from types import TracebackType
 from yirangmq.core.errors import MissingExtra, Unavailable
 from yirangmq.pipeline.environment import find_java
 
-PATIENCE = 300.0
+TIMEOUT_SECONDS = 300.0
 SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -60,14 +60,14 @@ class LocalCluster:
         self._folder.mkdir(parents=True, exist_ok=True)
         try:
             self._start("master", "master.Master", "--port", str(self._port), "--webui-port", "0")
-            self._until(lambda: "I have been elected leader" in self._log("master"), "the master")
+            self._wait_until(lambda: "I have been elected leader" in self._log("master"), "the master")
             for number in range(self._wanted):
                 name = f"worker-{number}"
                 self._start(
                     name, "worker.Worker", self.master, "--cores", str(self._cores), "--memory", self._memory,
                     "--work-dir", str(self._folder / name), "--webui-port", "0",
                 )  # fmt: skip
-            self._until(lambda: self._log("master").count("Registering worker") >= self._wanted, "the workers")
+            self._wait_until(lambda: self._log("master").count("Registering worker") >= self._wanted, "the workers")
         except BaseException:
             self.close()
             raise
@@ -106,18 +106,20 @@ class LocalCluster:
     def _start(self, name: str, kind: str, *words: str) -> None:
         home = spark_home()
         command = [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}", "--host", "127.0.0.1", *words]
-        told = {**_environment(home), **self._environment}
+        process_environment = {**_environment(home), **self._environment}
         with (self._folder / f"{name}.log").open("wb") as log:
-            self._daemons.append(subprocess.Popen(command, stdout=log, stderr=log, env=told, start_new_session=True))
+            self._daemons.append(
+                subprocess.Popen(command, stdout=log, stderr=log, env=process_environment, start_new_session=True)
+            )
 
     def _log(self, name: str) -> str:
         return (self._folder / f"{name}.log").read_text(errors="replace")
 
-    def _until(self, is_so: Callable[[], bool], what: str) -> None:
-        end = time.monotonic() + PATIENCE
+    def _wait_until(self, is_so: Callable[[], bool], what: str) -> None:
+        end = time.monotonic() + TIMEOUT_SECONDS
         while not is_so():
-            fallen = any(daemon.poll() is not None for daemon in self._daemons)
-            if fallen or time.monotonic() > end:
+            exited = any(daemon.poll() is not None for daemon in self._daemons)
+            if exited or time.monotonic() > end:
                 raise Unavailable(f"{what} of the Spark cluster did not start; see the logs in {self._folder}")
             time.sleep(0.05)
 

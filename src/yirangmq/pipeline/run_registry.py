@@ -28,7 +28,7 @@ ALL = "*"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class JobSource:
     """Source of a job. ``name`` may be a list split by commas, or a pattern; for an archive or files by date it is a
     folder."""
 
@@ -40,7 +40,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class DataAccess:
     """Access to the data: a server's HTTP address, or for topics the server's data folder on this machine."""
 
     broker: str | None = None
@@ -56,48 +56,48 @@ class Reach:
         return {"broker": self.broker, **({"token": self.token} if self.token else {})}
 
 
-def read_place(text: str, field: str = "from", kinds: tuple[str, ...] = KINDS) -> Place:
+def parse_source(text: str, field: str = "from", kinds: tuple[str, ...] = KINDS) -> JobSource:
     kind, _, name = text.partition(":")
     if kind not in kinds or not name:
         raise BadInput(f"{text!r} is not one of {', '.join(f'{kind}:NAME' for kind in kinds)}", field=field)
-    return Place(kind, name)
+    return JobSource(kind, name)
 
 
-def source_options(place: Place, reach: Reach) -> dict[str, str]:
+def source_options(job_source: JobSource, access: DataAccess) -> dict[str, str]:
     """Return the options of ``format("yirangmq")`` for a place."""
-    if place.kind == "topic":
-        is_pattern = any(sign in place.name for sign in "*?[")
-        which = {"subscribePattern" if is_pattern else "subscribe": place.name}
-        return {**reach.options(topics=True), **which}
-    which = {} if place.name == ALL else {"queue": place.name}
-    return {**reach.options(topics=False), "source": SOURCES[place.kind], **which}
+    if job_source.kind == "topic":
+        is_pattern = any(sign in job_source.name for sign in "*?[")
+        which = {"subscribePattern" if is_pattern else "subscribe": job_source.name}
+        return {**access.options(topics=True), **which}
+    which = {} if job_source.name == ALL else {"queue": job_source.name}
+    return {**access.options(topics=False), "source": SOURCES[job_source.kind], **which}
 
 
-def read(spark: "SparkSession", place: Place, reach: Reach, **more: str) -> "DataFrame":
+def read(spark: "SparkSession", job_source: JobSource, access: DataAccess, **more: str) -> "DataFrame":
     """Read a place as a batch. ``more``: further options of the data source."""
-    if place.kind == "archive":
+    if job_source.kind == "archive":
         from yirangmq.pipeline.jobs.archive import read_archive
 
-        return read_archive(spark, Path(place.name).absolute())
-    if place.kind == "files":
+        return read_archive(spark, Path(job_source.name).absolute())
+    if job_source.kind == "files":
         from yirangmq.pipeline.jobs.analysis import messages
 
-        return messages(read_day_files(spark, place, **more))
-    return spark.read.format("yirangmq").options(**source_options(place, reach), **more).load()
+        return messages(read_day_files(spark, job_source, **more))
+    return spark.read.format("yirangmq").options(**source_options(job_source, access), **more).load()
 
 
-def read_day_files(spark: "SparkSession", place: Place, **more: str) -> "DataFrame":
+def read_day_files(spark: "SparkSession", job_source: JobSource, **more: str) -> "DataFrame":
     """Read files by date, with a row per record."""
-    path = str(Path(place.name).absolute())
+    path = str(Path(job_source.name).absolute())
     return spark.read.format("yirangmq").options(source="files", path=path, **more).load()
 
 
-def read_states(spark: "SparkSession", place: Place, reach: Reach) -> "DataFrame":
+def read_states(spark: "SparkSession", job_source: JobSource, access: DataAccess) -> "DataFrame":
     """Read the messages of queues in all these states: ready, delayed, leased, done and dead."""
-    if place.kind != "queue":
-        return read(spark, place, reach)
-    parts = [read(spark, place, reach, state=state) for state in ("ready", "delayed", "leased")]
-    parts += [read(spark, Place(kind, place.name), reach) for kind in ("done", "dlq")]
+    if job_source.kind != "queue":
+        return read(spark, job_source, access)
+    parts = [read(spark, job_source, access, state=state) for state in ("ready", "delayed", "leased")]
+    parts += [read(spark, JobSource(kind, job_source.name), access) for kind in ("done", "dlq")]
     whole = parts[0]
     for part in parts[1:]:
         whole = whole.unionByName(part)
@@ -112,7 +112,7 @@ FOLDER = "yirang-pipelines"
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class RunStatus:
     """State of a pipeline run: running, done, stopped or failed, or ``lost`` if its process is gone."""
 
     name: str
@@ -125,12 +125,12 @@ class Status:
     rows: int = 0
 
 
-def begun(name: str, kind: str, command: str, pid: int) -> Status:
+def new_status(name: str, kind: str, command: str, pid: int) -> RunStatus:
     at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    return Status(name, kind, "starting", pid, at, command)
+    return RunStatus(name, kind, "starting", pid, at, command)
 
 
-def document(status: Status) -> dict[str, Any]:
+def document(status: RunStatus) -> dict[str, Any]:
     return asdict(status)
 
 
@@ -144,24 +144,24 @@ def folder_of(home: Path, name: str) -> Path:
     return home / name
 
 
-def save(folder: Path, status: Status) -> None:
+def save(folder: Path, status: RunStatus) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     fresh = folder / f"{STATUS}.new"
     fresh.write_text(json.dumps(asdict(status)))
     fresh.replace(folder / STATUS)
 
 
-def load(folder: Path) -> Status:
+def load(folder: Path) -> RunStatus:
     try:
-        found = Status(**json.loads((folder / STATUS).read_text()))
+        found = RunStatus(**json.loads((folder / STATUS).read_text()))
     except FileNotFoundError:
         raise NotFound(f"there is no pipeline {folder.name!r} in {folder.parent}", field="name") from None
     if found.state == "running" and not _is_alive(found.pid):
-        return Status(**{**asdict(found), "state": "lost"})
+        return RunStatus(**{**asdict(found), "state": "lost"})
     return found
 
 
-def every(home: Path) -> list[Status]:
+def list_runs(home: Path) -> list[RunStatus]:
     return [load(path.parent) for path in sorted(home.glob(f"*/{STATUS}"))]
 
 
@@ -178,7 +178,7 @@ def last_progress(folder: Path) -> dict[str, Any] | None:
     return None
 
 
-def ask_to_stop(folder: Path) -> Status:
+def request_stop(folder: Path) -> RunStatus:
     found = load(folder)
     if found.state != "running":
         raise WrongState(f"{found.name} is not running: {found.state}", field="name")
@@ -186,11 +186,11 @@ def ask_to_stop(folder: Path) -> Status:
     return found
 
 
-def is_asked_to_stop(folder: Path) -> bool:
+def is_stop_requested(folder: Path) -> bool:
     return (folder / STOP).exists()
 
 
-def forget_stop(folder: Path) -> None:
+def clear_stop(folder: Path) -> None:
     (folder / STOP).unlink(missing_ok=True)
 
 

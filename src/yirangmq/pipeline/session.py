@@ -1,8 +1,8 @@
 """Spark session with the project's settings: for small machines, quiet, in UTC, with the data source.
 
 Also the ways by which code reaches executors: the data source by value or as a zip, and the user's modules of a folder.
-A cluster's master that does not answer is reported after ``LOOK_SECONDS`` per address; Spark itself would try for a
-minute."""
+A cluster's master that does not answer is reported after ``MASTER_TIMEOUT_SECONDS`` per address; Spark itself would try
+for a minute."""
 
 import logging
 import os
@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 from zipfile import ZipFile
 
 from yirangmq.core.errors import BadInput, MissingExtra, Unavailable
-from yirangmq.pipeline.environment import cache, find_java, quick_python
+from yirangmq.pipeline.environment import cache, find_java, python_launcher
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOCAL = "local[*]"
-LOOK_SECONDS = 10.0
+MASTER_TIMEOUT_SECONDS = 10.0
 SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -60,11 +60,11 @@ def session(
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise MissingExtra(f"Spark is not installed ({error}); pip install 'yirangmq[spark]'") from None
-    told = {**SETTINGS, **(ON_THIS_MACHINE if is_here(master) else {}), **(settings or {})}
+    merged_settings = {**SETTINGS, **(ON_THIS_MACHINE if is_here(master) else {}), **(settings or {})}
     if ui:
-        told["spark.ui.enabled"] = "true"
+        merged_settings["spark.ui.enabled"] = "true"
     builder = SparkSession.builder.master(master).appName(name)
-    for key, value in told.items():
+    for key, value in merged_settings.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     register(spark, ship=not is_local(master) if ship is None else ship)
@@ -119,10 +119,10 @@ def source_archive(path: Path | str) -> Path:
 
 def prepare(master: str) -> None:
     """Set the environment of the Java process that PySpark starts, and of the Python processes that Java starts."""
-    _look_for(master)
-    _hush()
+    _check_master(master)
+    _silence_loggers()
     os.environ["JAVA_HOME"] = str(find_java().home)
-    quick = quick_python(cache())
+    quick = python_launcher(cache())
     if os.environ.get("PYSPARK_PYTHON", quick) in (quick, sys.executable):  # else the user has chosen another one
         os.environ["PYSPARK_PYTHON"] = quick if is_here(master) else sys.executable
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -130,7 +130,7 @@ def prepare(master: str) -> None:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 
 
-def _hush() -> None:
+def _silence_loggers() -> None:
     """Silence PySpark's loggers that print each error in addition to raising it.
 
     The loggers are created here as plain ones. PySpark's own set-up would change the format of any handler they get,
@@ -139,7 +139,7 @@ def _hush() -> None:
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
-def _look_for(master: str) -> None:
+def _check_master(master: str) -> None:
     """Check that the cluster's master accepts connections. Spark itself tries for a minute, and then prints a long Java
     error."""
     addresses = master.removeprefix("spark://").split(",")
@@ -149,7 +149,7 @@ def _look_for(master: str) -> None:
         host, _, port = address.rpartition(":")
         if not host or not port.isdecimal():
             raise BadInput(f"{master!r} is not spark://HOST:PORT", field="master")
-        with suppress(OSError), socket.create_connection((host.strip("[]"), int(port)), LOOK_SECONDS):
+        with suppress(OSError), socket.create_connection((host.strip("[]"), int(port)), MASTER_TIMEOUT_SECONDS):
             return
     raise Unavailable(f"there is no Spark master at {master}")
 

@@ -24,11 +24,11 @@ ENDED = "terminated with exception: "
 PYTHON = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception)): (.+)$", re.MULTILINE)
 TRACEBACK = "Traceback (most recent call last):"
 TOO_BUSY = "this machine is too busy: a Python process of Spark's did not start within ten seconds; try again"
-MOST = 600
+MAX_LENGTH = 600
 
 
 @contextmanager
-def plain(field: str | None = None) -> Iterator[None]:
+def translated_errors(field: str | None = None) -> Iterator[None]:
     """Raise Spark's errors as errors of yirangmq; ``field`` names the place of the error if it is known."""
     try:
         yield
@@ -46,14 +46,14 @@ def as_queue_error(error: Exception, field: str | None = None) -> QueueError | N
     text = str(error)
     ours = OURS.findall(text)
     if ours:
-        return _ours(ours[-1].strip()[:MOST], field)
+        return _ours(ours[-1].strip()[:MAX_LENGTH], field)
     if is_too_busy(error):
         return Unavailable(TOO_BUSY)
     module = type(error).__module__
     if not module.startswith(("pyspark", "py4j", "grpc")):
         return None
-    words = line_of(text)
-    if type(error).__name__ in ("AnalysisException", "ParseException") or is_of_the_input(text):
+    words = key_line(text)
+    if type(error).__name__ in ("AnalysisException", "ParseException") or is_input_error(text):
         return BadInput(words, field=field)
     return QueueError(f"Spark: {words}")
 
@@ -64,7 +64,7 @@ def is_too_busy(error: Exception) -> bool:
     return "Python worker failed to connect back" in str(error)
 
 
-def is_of_the_input(text: str) -> bool:
+def is_input_error(text: str) -> bool:
     """Return whether the input is at fault: Spark has a condition name for the error, and no stream was running yet."""
     return CONDITION.search(text) is not None and FAILED not in text
 
@@ -81,30 +81,30 @@ def _ours(words: str, field: str | None) -> QueueError:
     return BadInput(words, field=field)
 
 
-def words_of(text: str) -> str:
+def one_line(text: str) -> str:
     """Reduce a text of Spark's to one line."""
     ours = OURS.findall(text)
-    return ours[-1].strip()[:MOST] if ours else line_of(text)
+    return ours[-1].strip()[:MAX_LENGTH] if ours else key_line(text)
 
 
-def line_of(text: str) -> str:
+def key_line(text: str) -> str:
     """Return the most informative line.
 
     That is a line with Spark's name of the condition, else the last error line of Python's, else the first line."""
     lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
     for line in lines:
         if CONDITION.search(line) and FAILED not in line and not line.endswith(TRACEBACK):
-            return CONDITION.sub("", line, count=1)[:MOST] if line.startswith("[") else line[:MOST]
+            return CONDITION.sub("", line, count=1)[:MAX_LENGTH] if line.startswith("[") else line[:MAX_LENGTH]
     python = PYTHON.findall(text)
     if python:
-        return ": ".join(python[-1])[:MOST]
+        return ": ".join(python[-1])[:MAX_LENGTH]
     first = lines[0] if lines else "no words"
-    return first.partition(ENDED)[2][:MOST] or first[:MOST]
+    return first.partition(ENDED)[2][:MAX_LENGTH] or first[:MAX_LENGTH]
 
 
 # -- output of the Java process ----------------------------------------------------------------------------------------
 
-MARK = b"yirangmq: "
+NOTE_PREFIX = b"yirangmq: "
 """Prefix of the lines that the data source prints (``source.errors.say``)."""
 TAIL = 4000
 
@@ -112,7 +112,7 @@ TAIL = 4000
 class SparkLog:
     """Log file of Spark's Java process, and the notices in it.
 
-    Use ``taking`` while the Java process is started: the process keeps the descriptors it inherits for its whole
+    Use ``capture`` while the Java process is started: the process keeps the descriptors it inherits for its whole
     life."""
 
     def __init__(self, path: Path) -> None:
@@ -120,7 +120,7 @@ class SparkLog:
         self._read = 0
 
     @contextmanager
-    def taking(self) -> Iterator[None]:
+    def capture(self) -> Iterator[None]:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         sys.stdout.flush()
         sys.stderr.flush()
@@ -148,7 +148,9 @@ class SparkLog:
         whole = data[: data.rfind(b"\n") + 1]
         self._read += len(whole)
         return [
-            line.removeprefix(MARK).decode("utf-8", "replace") for line in whole.splitlines() if line.startswith(MARK)
+            line.removeprefix(NOTE_PREFIX).decode("utf-8", "replace")
+            for line in whole.splitlines()
+            if line.startswith(NOTE_PREFIX)
         ]
 
     def tail(self) -> str:

@@ -24,7 +24,7 @@ from pyspark.sql.types import ArrayType, StringType, StructType
 
 from yirangmq.core.errors import BadInput, MissingExtra
 from yirangmq.format.json_schema import check_limits
-from yirangmq.pipeline.source.errors import MAX_REASON, NOT_JSON, NULL, Complaints
+from yirangmq.pipeline.source.errors import MAX_REASON, NOT_JSON, NULL, SchemaValidator
 
 Made = TypeVar("Made")
 ENVELOPE = (
@@ -94,7 +94,7 @@ def validate(frame: DataFrame, schema: Mapping[str, Any], *, column: str = "valu
     _need(frame, column)
     text = json.dumps(schema)
     check_limits(schema, len(text), "schema", BadInput)
-    judge = Complaints(text)
+    judge = SchemaValidator(text)
     try:
         judge.ready()  # report a bad schema here instead of in a task
     except ImportError:
@@ -187,8 +187,8 @@ def route(frame: DataFrame, rules: Mapping[str, str], otherwise: str, *, dead: s
     bad = F.size(ERRORS) > 0
     own = F.concat(F.lit("dlq:"), F.substring_index(chosen, ":", -1))
     grave = own if dead is None else F.lit(f"dlq:{dead}")
-    told = F.when(bad, F.substring(F.array_join(ERRORS, "; "), 1, MAX_REASON))
-    return _checked(lambda: frame.withColumns({TARGET: F.when(bad, grave).otherwise(chosen), REASON: told}), "rules")
+    reason = F.when(bad, F.substring(F.array_join(ERRORS, "; "), 1, MAX_REASON))
+    return _checked(lambda: frame.withColumns({TARGET: F.when(bad, grave).otherwise(chosen), REASON: reason}), "rules")
 
 
 def sample(frame: DataFrame, share: float, *, by: str | None = None) -> DataFrame:

@@ -22,7 +22,7 @@ from yirangmq.core.errors import BadInput, StoreBusy
 from yirangmq.fsio.lock import try_lock
 from yirangmq.pipeline import run_registry, spark_errors, steps
 from yirangmq.pipeline.declarative_events import QUALITY
-from yirangmq.pipeline.run_registry import Place, Reach
+from yirangmq.pipeline.run_registry import DataAccess, JobSource
 from yirangmq.pipeline.session import LOCAL, is_local, send_modules_of
 from yirangmq.pipeline.source.checkpoints import release
 
@@ -31,18 +31,18 @@ LOCK = "yirangmq.lock"
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class StreamJob:
     """Options of a stream job. ``trigger`` is the interval, such as ``1 second``; None reads the existing records and
     ends."""
 
-    source: Place
+    source: JobSource
     target: str
-    reach: Reach
+    access: DataAccess
     checkpoint: Path
     trigger: str | None = "1 second"
     start: str = "latest"
     most: int | None = None
-    bury: bool = True
+    dead_letter_bad_rows: bool = True
     """Whether rows that cannot be written go to the dead letters with the reason. Otherwise the query stops at the
     first."""
     skip_lost: bool = False
@@ -50,7 +50,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Beginning:
+class StartPosition:
     """Start position of a stream: ``sequence`` of its checkpoint, or ``start`` without a checkpoint."""
 
     sequence: int | None
@@ -87,19 +87,19 @@ def load_steps(text: str | None, folder: Path, master: str = LOCAL) -> Steps:
     return found  # type: ignore[no-any-return]
 
 
-def build(spark: SparkSession, work: Work, through: Steps) -> DataFrame:
+def build_rows(spark: SparkSession, job: StreamJob, transform: Steps) -> DataFrame:
     """Build the rows for the sink. An error names its place, and no data has been read."""
-    steps.check_target(work.target)
-    options = {**run_registry.source_options(work.source, work.reach), "startingOffsets": work.start}
-    if work.most is not None:
-        options["maxOffsetsPerTrigger"] = str(work.most)
-    if work.skip_lost:
+    steps.check_target(job.target)
+    options = {**run_registry.source_options(job.source, job.access), "startingOffsets": job.start}
+    if job.most is not None:
+        options["maxOffsetsPerTrigger"] = str(job.most)
+    if job.skip_lost:
         options["failOnDataLoss"] = "false"
-    name = getattr(through, "__qualname__", "steps")
-    with spark_errors.plain("from"):
+    name = getattr(transform, "__qualname__", "steps")
+    with spark_errors.translated_errors("from"):
         frame = spark.readStream.format("yirangmq").options(**options).load()
     try:
-        made: Any = through(frame)  # a user's function may return anything
+        made: Any = transform(frame)  # a user's function may return anything
     except (AnalysisException, ParseException) as error:
         raise BadInput(f"{name}: {str(error).strip().splitlines()[0][:400]}", field="steps") from None
     if not isinstance(made, DataFrame) or not made.isStreaming:
@@ -108,40 +108,40 @@ def build(spark: SparkSession, work: Work, through: Steps) -> DataFrame:
     kind = dict(rows.dtypes)["value"]
     if kind not in ("string", "binary"):
         raise BadInput(f"the column value is {kind}, neither string nor binary; try to_json(…)", field="steps")
-    own = F.lit(work.target)
+    own = F.lit(job.target)
     target = F.coalesce(F.col(steps.TARGET), own) if steps.TARGET in rows.columns else own
-    return counted(rows.withColumn(steps.TARGET, target))
+    return count_rows(rows.withColumn(steps.TARGET, target))
 
 
-def counted(rows: DataFrame) -> DataFrame:
+def count_rows(rows: DataFrame) -> DataFrame:
     """Request counts of the rows of each micro-batch from Spark."""
     is_dead = F.col(steps.TARGET).startswith("dlq:")
-    told = {"rows": F.count(F.lit(1)), "dead": F.count_if(is_dead), "empty": F.count_if(F.col("value").isNull())}
-    return rows.observe(QUALITY, *(column.alias(name) for name, column in told.items()))
+    metrics = {"rows": F.count(F.lit(1)), "dead": F.count_if(is_dead), "empty": F.count_if(F.col("value").isNull())}
+    return rows.observe(QUALITY, *(column.alias(name) for name, column in metrics.items()))
 
 
-def begin(rows: DataFrame, work: Work, name: str) -> StreamingQuery:
+def start_query(rows: DataFrame, job: StreamJob, name: str) -> StreamingQuery:
     writer: DataStreamWriter = rows.writeStream.format("yirangmq").queryName(name).outputMode("append")
-    writer = writer.options(**work.reach.options(topics=False)).option("checkpointLocation", str(work.checkpoint))
-    writer = writer.option("onBadRow", "dlq" if work.bury else "fail")
-    if work.trigger is None:
+    writer = writer.options(**job.access.options(topics=False)).option("checkpointLocation", str(job.checkpoint))
+    writer = writer.option("onBadRow", "dlq" if job.dead_letter_bad_rows else "fail")
+    if job.trigger is None:
         return writer.trigger(availableNow=True).start()
     try:
-        timed = writer.trigger(processingTime=work.trigger)
+        timed = writer.trigger(processingTime=job.trigger)
     except Exception as error:
         words = str(error).strip().splitlines()[0][:200]
-        raise BadInput(f"{work.trigger!r} is no length of time such as '1 second': {words}", field="trigger") from None
+        raise BadInput(f"{job.trigger!r} is no length of time such as '1 second': {words}", field="trigger") from None
     return timed.start()
 
 
-def beginning(work: Work) -> Beginning:
+def start_position(job: StreamJob) -> StartPosition:
     """Read the start position from the checkpoint."""
-    folder = work.checkpoint / "offsets"
+    folder = job.checkpoint / "offsets"
     batches = sorted((int(path.name) for path in folder.glob("[0-9]*") if path.name.isdecimal()), reverse=True)
     for batch in batches:
-        if (work.checkpoint / "commits" / str(batch)).exists():
-            return Beginning(_sequence(folder / str(batch)), batch, work.start)
-    return Beginning(None, None, work.start)
+        if (job.checkpoint / "commits" / str(batch)).exists():
+            return StartPosition(_sequence(folder / str(batch)), batch, job.start)
+    return StartPosition(None, None, job.start)
 
 
 def _sequence(path: Path) -> int | None:
@@ -154,7 +154,7 @@ def _sequence(path: Path) -> int | None:
 
 
 @contextmanager
-def held(checkpoint: Path) -> Iterator[None]:
+def checkpoint_lock(checkpoint: Path) -> Iterator[None]:
     """Lock the checkpoint: two queries on one checkpoint would corrupt it."""
     checkpoint.mkdir(parents=True, exist_ok=True)
     with (checkpoint / LOCK).open("w") as lock:

@@ -24,13 +24,13 @@ from typing import Any, NamedTuple, cast
 
 from yirangmq.core.errors import QueueError, Retired, StoreDamaged, TooLarge
 from yirangmq.core.topic_filter import Filter, masked
-from yirangmq.core.topics import ClientState
+from yirangmq.core.topics import SubscriberState
 from yirangmq.protocols.listen import peer_process, prepare_tcp, tcp_server, unix_server
-from yirangmq.protocols.stream_sender import Sender
-from yirangmq.protocols.stream_server import Limits
-from yirangmq.topics.cursors import Ask
+from yirangmq.protocols.stream_sender import SendBuffer
+from yirangmq.protocols.stream_server import StreamLimits
+from yirangmq.topics.cursors import SubscriptionParameters
 from yirangmq.topics.live import Subscriber
-from yirangmq.topics.ports import Batch, Recovering, Subscribed, Take
+from yirangmq.topics.ports import DetachedCallback, EncodedRecords, Recovering, Subscribed
 from yirangmq.topics.publisher import Publisher
 from yirangmq.wire import records as wire_records
 
@@ -38,11 +38,11 @@ from yirangmq.wire import records as wire_records
 
 TOPI, SUBS, SUOK = 0x544F5049, 0x53554253, 0x53554F4B
 RECR, RECS, RECC = 0x52454352, 0x52454353, 0x52454343
-MOST = 2**32 - 1
+MAX_SEQUENCE = 2**32 - 1
 """Largest sequence: the layout has 32 bits."""
 TRAILER = bytes(4)
 """Padding after a payload, from the layout's alignment. Readers consume it; it is always zeros."""
-PAYLOAD_FROM = 28
+PAYLOAD_OFFSET = 28
 """Offset of the payload in a topic message, in bytes."""
 _TOPI = struct.Struct("<IIIIQI")
 _SUBS = struct.Struct("<IIII64s")
@@ -52,7 +52,7 @@ _RECC = struct.Struct("<IIQ")
 _MAGIC = struct.Struct("<I")
 
 
-class TopicMessage(NamedTuple):
+class FeedTopicMessage(NamedTuple):
     topic: int
     global_seq: int
     topic_seq: int
@@ -60,7 +60,7 @@ class TopicMessage(NamedTuple):
     payload: bytes
 
 
-class Subscription(NamedTuple):
+class FeedSubscribe(NamedTuple):
     """SUBS frame. ``last_seq`` is uninitialised memory of the sender and must never be used; so is the last byte of the
     name."""
 
@@ -70,7 +70,7 @@ class Subscription(NamedTuple):
     name: str
 
 
-class SubscriptionOk(NamedTuple):
+class FeedSubscribeOk(NamedTuple):
     """SUOK frame. ``result``: 0, or 1 if the subscription was refused."""
 
     result: int
@@ -78,38 +78,45 @@ class SubscriptionOk(NamedTuple):
     current_seq: int
 
 
-class RecoveryRequest(NamedTuple):
+class FeedRecoveryRequest(NamedTuple):
     client_id: int
     topic_mask: int
     last_seq: int
 
 
-class RecoveryResponse(NamedTuple):
+class FeedRecoveryResponse(NamedTuple):
     result: int
     start_seq: int
     end_seq: int
     total_messages: int
 
 
-class RecoveryComplete(NamedTuple):
+class FeedRecoveryComplete(NamedTuple):
     total_sent: int
     timestamp: int
 
 
-Message = TopicMessage | Subscription | SubscriptionOk | RecoveryRequest | RecoveryResponse | RecoveryComplete
+FeedMessage = (
+    FeedTopicMessage
+    | FeedSubscribe
+    | FeedSubscribeOk
+    | FeedRecoveryRequest
+    | FeedRecoveryResponse
+    | FeedRecoveryComplete
+)
 
 
-def encode(message: Message) -> bytes:
-    if isinstance(message, TopicMessage):
+def encode(message: FeedMessage) -> bytes:
+    if isinstance(message, FeedTopicMessage):
         return topic_message(*message)
-    if isinstance(message, Subscription):
+    if isinstance(message, FeedSubscribe):
         client_id, mask, last, name = message
         return _SUBS.pack(SUBS, client_id, mask, last, name.encode()[:63])
-    if isinstance(message, SubscriptionOk):
+    if isinstance(message, FeedSubscribeOk):
         return _FOUR.pack(SUOK, *message)
-    if isinstance(message, RecoveryRequest):
+    if isinstance(message, FeedRecoveryRequest):
         return _FOUR.pack(RECR, *message)
-    if isinstance(message, RecoveryResponse):
+    if isinstance(message, FeedRecoveryResponse):
         return _RECS.pack(RECS, *message)
     return _RECC.pack(RECC, *message)
 
@@ -118,29 +125,31 @@ def topic_message(topic: int, global_seq: int, topic_seq: int, timestamp: int, p
     """Encode a TOPI frame.
 
     Raise ``TooLarge`` if a sequence exceeds the layout's 32 bits: a number that wrapped around would be wrong."""
-    if global_seq > MOST or topic_seq > MOST:
-        raise TooLarge(f"sequence {global_seq} has no room in this layout, which ends at {MOST}", field="sequence")
+    if global_seq > MAX_SEQUENCE or topic_seq > MAX_SEQUENCE:
+        raise TooLarge(
+            f"sequence {global_seq} has no room in this layout, which ends at {MAX_SEQUENCE}", field="sequence"
+        )
     head = _TOPI.pack(TOPI, topic, global_seq, topic_seq, timestamp, len(payload))
     return b"".join((head, payload, TRAILER))
 
 
-class Scanner:
+class FeedDecoder:
     """Stream decoder, sans-IO: any split of the bytes in, whole messages out.
 
     Four bytes that begin no frame are skipped, as this protocol specifies."""
 
-    def __init__(self, largest: int) -> None:
-        """``largest``: maximum size of a payload, in bytes; a larger one raises ``TooLarge``."""
-        self._largest = largest
+    def __init__(self, max_payload: int) -> None:
+        """``max_payload``: maximum size of a payload, in bytes; a larger one raises ``TooLarge``."""
+        self._max_payload = max_payload
         self._buffer = bytearray()
-        self.passed = 0
+        self.skipped = 0
         """Skipped bytes, which belonged to no frame."""
 
     @property
     def held(self) -> int:
         return len(self._buffer)
 
-    def feed(self, data: bytes) -> Iterator[Message]:
+    def feed(self, data: bytes) -> Iterator[FeedMessage]:
         self._buffer += data
         at = 0
         try:
@@ -150,7 +159,7 @@ class Scanner:
                     break
                 if not size:
                     at += _MAGIC.size
-                    self.passed += _MAGIC.size
+                    self.skipped += _MAGIC.size
                     continue
                 message = _decode(self._buffer, at, size)
                 at += size
@@ -164,39 +173,39 @@ class Scanner:
         [magic] = _MAGIC.unpack_from(self._buffer, at)
         if magic != TOPI:
             return _SIZES.get(magic, 0)
-        if len(self._buffer) - at < PAYLOAD_FROM:
+        if len(self._buffer) - at < PAYLOAD_OFFSET:
             return None
         size: int = _TOPI.unpack_from(self._buffer, at)[5]
-        if size > self._largest:
-            raise TooLarge(f"a payload of {size} bytes, at most {self._largest}", field="data_size")
-        return PAYLOAD_FROM + size + len(TRAILER)
+        if size > self._max_payload:
+            raise TooLarge(f"a payload of {size} bytes, at most {self._max_payload}", field="data_size")
+        return PAYLOAD_OFFSET + size + len(TRAILER)
 
 
 _SIZES = {SUBS: _SUBS.size, SUOK: _FOUR.size, RECR: _FOUR.size, RECS: _RECS.size, RECC: _RECC.size}
 
 
-def _decode(data: bytearray, at: int, size: int) -> Message:
+def _decode(data: bytearray, at: int, size: int) -> FeedMessage:
     [magic] = _MAGIC.unpack_from(data, at)
     if magic == TOPI:
         _, topic, global_seq, topic_seq, timestamp, length = _TOPI.unpack_from(data, at)
-        begin = at + PAYLOAD_FROM
-        return TopicMessage(topic, global_seq, topic_seq, timestamp, bytes(data[begin : begin + length]))
+        start = at + PAYLOAD_OFFSET
+        return FeedTopicMessage(topic, global_seq, topic_seq, timestamp, bytes(data[start : start + length]))
     if magic == SUBS:
         _, client_id, mask, last, name = _SUBS.unpack_from(data, at)
-        return Subscription(client_id, mask, last, name[:63].split(b"\0")[0].decode("utf-8", "replace"))
+        return FeedSubscribe(client_id, mask, last, name[:63].split(b"\0")[0].decode("utf-8", "replace"))
     if magic == RECS:
-        return RecoveryResponse(*_RECS.unpack_from(data, at)[1:])
+        return FeedRecoveryResponse(*_RECS.unpack_from(data, at)[1:])
     if magic == RECC:
-        return RecoveryComplete(*_RECC.unpack_from(data, at)[1:])
+        return FeedRecoveryComplete(*_RECC.unpack_from(data, at)[1:])
     members = _FOUR.unpack_from(data, at)[1:]
-    return SubscriptionOk(*members) if magic == SUOK else RecoveryRequest(*members)
+    return FeedSubscribeOk(*members) if magic == SUOK else FeedRecoveryRequest(*members)
 
 
 # -- stored records as topic messages ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Public:
+class FeedDialect:
     """Dialect of the feed protocol for topic delivery (``topics.ports``).
 
     ``topics``: the topics that have a bit, in the order of their bits. ``mask``: the requested bits."""
@@ -211,20 +220,20 @@ class Public:
         return self.mask & ((1 << len(self.topics)) - 1)
 
     def subscribed(self, request: int, about: Subscribed) -> bytes:
-        return encode(SubscriptionOk(0, self.approved, _fitting(about.last)))
+        return encode(FeedSubscribeOk(0, self.approved, _capped(about.last)))
 
     def recovering(self, request: int, about: Recovering) -> bytes:
-        start, end = _fitting(about.start), _fitting(about.end)
-        return encode(RecoveryResponse(0, start, end, _fitting(about.total or 0)))
+        start, end = _capped(about.start), _capped(about.end)
+        return encode(FeedRecoveryResponse(0, start, end, _capped(about.total or 0)))
 
     def complete(self, request: int, sequence: int, sent: int, at_ns: int) -> bytes:
-        return encode(RecoveryComplete(_fitting(sent), at_ns))
+        return encode(FeedRecoveryComplete(_capped(sent), at_ns))
 
     def progress(self, sequence: int, sent: int, last: int, at_ns: int) -> bytes:
         return b""
 
-    def records(self, batch: Batch) -> bytes:
-        bits = {topic.encode(): 1 << place for place, topic in enumerate(self.topics)}
+    def records(self, batch: EncodedRecords) -> bytes:
+        bits = {topic.encode(): 1 << position for position, topic in enumerate(self.topics)}
         view = memoryview(batch.data)
         found: list[bytes] = []
         at = 0
@@ -233,49 +242,49 @@ class Public:
             if head is None or not wire_records.is_sound(view, at, head):  # frames have no checksum
                 raise StoreDamaged("a record does not hold what was written")
             bit = bits[wire_records.topic_at(view, at, head)]
-            begin = at + wire_records.HEAD + head.topic_size + head.key_size + head.headers_size
-            payload = view[begin : at + head.size]
+            start = at + wire_records.HEAD + head.topic_size + head.key_size + head.headers_size
+            payload = view[start : at + head.size]
             found.append(topic_message(bit, head.sequence, head.topic_sequence, head.at_ns, payload))
             at += head.size
         return b"".join(found)
 
 
-def refused(last: int) -> bytes:
+def encode_refusal(last: int) -> bytes:
     """Encode the SUOK frame for a subscriber that is refused."""
-    return encode(SubscriptionOk(1, 0, _fitting(last)))
+    return encode(FeedSubscribeOk(1, 0, _capped(last)))
 
 
-def not_kept(asked: int, first: int) -> bytes:
+def encode_retired(asked: int, first: int) -> bytes:
     """Encode the RECS frame for records that are no longer stored; start is the requested sequence, end the first
     stored one."""
-    return encode(RecoveryResponse(1, _fitting(asked), _fitting(first), 0))
+    return encode(FeedRecoveryResponse(1, _capped(asked), _capped(first), 0))
 
 
-def _fitting(number: int) -> int:
+def _capped(number: int) -> int:
     """Cap a number that is informative only, so that it fits in 32 bits."""
-    return min(number, MOST)
+    return min(number, MAX_SEQUENCE)
 
 
 # -- connections -------------------------------------------------------------------------------------------------------
 
-MOST_NONSENSE = 64 * 1024
+MAX_SKIPPED_BYTES = 64 * 1024
 """Maximum number of skipped bytes of a connection; a client that sends more speaks a different protocol."""
 
 
 @dataclass(slots=True)
-class FeedDoor:
+class FeedServer:
     """Feed protocol server: its open connections, and the set of connections with unsent bytes. Loop thread only."""
 
     topics: Publisher
-    limits: Limits
+    limits: StreamLimits
     connections: set["FeedConnection"] = field(default_factory=set)
     dirty: set["FeedConnection"] = field(default_factory=set)
-    is_planned: bool = False
+    is_flush_scheduled: bool = False
     accepted: int = 0
     closed_for: dict[str, int] = field(default_factory=dict)
 
     def flush(self) -> None:
-        dirty, self.dirty, self.is_planned = self.dirty, set(), False
+        dirty, self.dirty, self.is_flush_scheduled = self.dirty, set(), False
         for connection in dirty:
             connection.flush()
 
@@ -287,49 +296,49 @@ class FeedDoor:
 
 
 class FeedConnection(asyncio.Protocol):
-    """Connection of one subscriber; implements ``topics.ports.Line``. Loop thread only, except ``owed``."""
+    """Connection of one subscriber; implements ``topics.ports.Line``. Loop thread only, except ``deferred``."""
 
-    def __init__(self, door: FeedDoor, trusted: bool) -> None:
-        self._door = door
+    def __init__(self, server: FeedServer, trusted: bool) -> None:
+        self._server = server
         self._trusted = trusted
-        self._sender = Sender(door.limits.write_buffer, door.limits.client_memory, self._mark, self.cut)
-        self._scanner = Scanner(0)
+        self._sender = SendBuffer(server.limits.write_buffer, server.limits.client_memory, self._mark_dirty, self.cut)
+        self._decoder = FeedDecoder(0)
         self._subscriber: Subscriber | None = None
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
         self.peer = "unix"
         self.send = self._sender.send
-        self.owed = self._sender.owed
-        self.give_back = self._sender.give_back
+        self.deferred = self._sender.deferred
+        self.attach = self._sender.attach
 
     # -- asyncio --------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        if len(self._door.connections) >= self._door.limits.connections:
-            self._door.count("connections")
+        if len(self._server.connections) >= self._server.limits.connections:
+            self._server.count("connections")
             self._transport.close()
             return
-        self._sender.begin(self._transport)
+        self._sender.start(self._transport)
         self.peer = peer_process(transport) if self._trusted else prepare_tcp(transport)
-        self._door.accepted += 1
-        self._door.connections.add(self)
+        self._server.accepted += 1
+        self._server.connections.add(self)
 
     def data_received(self, data: bytes) -> None:
-        if self not in self._door.connections:
+        if self not in self._server.connections:
             return
         try:
-            for message in self._scanner.feed(data):
+            for message in self._decoder.feed(data):
                 self._handle(message)
         except TooLarge:  # subscribers send no topic messages, so the maximum payload is 0
             self.cut("frame")
-        if self._scanner.passed > MOST_NONSENSE:
+        if self._decoder.skipped > MAX_SKIPPED_BYTES:
             self.cut("nonsense")
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._door.connections.discard(self)
-        self._door.dirty.discard(self)
-        self._leave()
+        self._server.connections.discard(self)
+        self._server.dirty.discard(self)
+        self._end_subscription()
         self._transport = None
         self._sender.close()
 
@@ -341,104 +350,110 @@ class FeedConnection(asyncio.Protocol):
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
-    def _handle(self, message: Message) -> None:
-        if isinstance(message, Subscription):
+    def _handle(self, message: FeedMessage) -> None:
+        if isinstance(message, FeedSubscribe):
             self._subscribe(message)
-        elif isinstance(message, RecoveryRequest):
+        elif isinstance(message, FeedRecoveryRequest):
             self._recover(message)
 
-    def _subscribe(self, message: Subscription) -> None:
+    def _subscribe(self, message: FeedSubscribe) -> None:
         """Start a subscription at the head. ``last_seq`` is ignored: the client requests missed records with RECR."""
-        topics = self._door.topics
+        topics = self._server.topics
         if self._subscriber is not None:
             return  # already subscribed
-        dialect = Public(topics.settings.masked, message.topic_mask)
+        dialect = FeedDialect(topics.settings.masked, message.topic_mask)
         wanted = Filter(masked(dialect.approved, dialect.topics), (), f"mask={dialect.approved}")
         self.peer = f"{self.peer} {message.client_id} {message.name}".rstrip()
         try:
-            last = topics.opened().feed.log.last
-            if last >= MOST:
+            last = topics.ensure_open().feed.log.last
+            if last >= MAX_SEQUENCE:
                 raise TooLarge("sequences have no room in this layout any more", field="sequence")
             self._subscriber = topics.connect(self, dialect)
-            topics.subscribe(self._subscriber, Ask(wanted, progress_seconds=0.0), 0, self._told)
+            topics.subscribe(
+                self._subscriber, SubscriptionParameters(wanted, progress_seconds=0.0), 0, self._on_subscribed
+            )
         except QueueError as error:
             self.fail(error)
 
-    def _told(self, error: QueueError | None) -> None:
+    def _on_subscribed(self, error: QueueError | None) -> None:
         if error is not None:
             self.fail(error)
 
-    def _recover(self, message: RecoveryRequest) -> None:
+    def _recover(self, message: FeedRecoveryRequest) -> None:
         """Start a catch-up.
 
         As the protocol specifies, RECR is answered only in the state ONLINE; in other states a catch-up is already
         running. A ``last_seq`` of 0 means the first stored record."""
-        subscriber, topics = self._subscriber, self._door.topics
-        if subscriber is None or subscriber.state is not ClientState.ONLINE:
+        subscriber, topics = self._subscriber, self._server.topics
+        if subscriber is None or subscriber.state is not SubscriberState.ONLINE:
             return
-        after = message.last_seq or topics.opened().feed.log.first - 1
+        after = message.last_seq or topics.ensure_open().feed.log.first - 1
         try:
             topics.recover(subscriber, after, "", 0)
         except Retired as error:
-            self.send(not_kept(error.asked, error.first))
+            self.send(encode_retired(error.asked, error.first))
         except QueueError:
-            self.send(not_kept(after + 1, topics.opened().feed.log.last))
+            self.send(encode_retired(after + 1, topics.ensure_open().feed.log.last))
 
     # -- topics.ports.Line ---------------------------------------------------------------------------------------------
 
-    def has_room(self, size: int) -> bool:
-        return self._sender.has_room(size, self._door.topics.settings.buffer_bytes)
+    def has_capacity(self, size: int) -> bool:
+        return self._sender.has_capacity(size, self._server.topics.settings.buffer_bytes)
 
-    def lend(self, take: Take, wake: Callable[[], None]) -> None:
-        self._sender.lend(take, wake)
+    def detach(self, take: DetachedCallback, wake: Callable[[], None]) -> None:
+        self._sender.detach(take, wake)
 
     def fail(self, error: QueueError) -> None:
         """Close the connection. The protocol has no error frame; a new subscriber gets a negative SUOK first."""
-        if self._subscriber is None or self._subscriber.state is ClientState.CONNECTED:
-            self.send(refused(0))
-        self._door.count(error.code)
-        self.shut()
+        if self._subscriber is None or self._subscriber.state is SubscriberState.CONNECTED:
+            self.send(encode_refusal(0))
+        self._server.count(error.code)
+        self.close()
 
-    def shut(self) -> None:
+    def close(self) -> None:
         """Flush, then close the connection."""
         self.flush()
-        self._leave()
+        self._end_subscription()
         if self._transport is not None:
             self._transport.close()
 
     def cut(self, reason: str) -> None:
         if reason:
-            self._door.count(reason)
+            self._server.count(reason)
         self._sender.drop()
-        self._leave()
+        self._end_subscription()
         if self._transport is not None:
             self._transport.abort()
 
-    def _leave(self) -> None:
+    def _end_subscription(self) -> None:
         subscriber, self._subscriber = self._subscriber, None
         if subscriber is not None:
-            self._door.topics.leave(subscriber)
+            self._server.topics.remove(subscriber)
 
-    def _mark(self) -> None:
-        self._door.dirty.add(self)
-        if not self._door.is_planned:
-            self._door.is_planned = True
-            self._loop.call_soon(self._door.flush)
+    def _mark_dirty(self) -> None:
+        self._server.dirty.add(self)
+        if not self._server.is_flush_scheduled:
+            self._server.is_flush_scheduled = True
+            self._loop.call_soon(self._server.flush)
 
     def flush(self) -> None:
         self._sender.flush()
 
     def describe(self) -> dict[str, Any]:
         state = "" if self._subscriber is None else str(self._subscriber.state)
-        return {"peer": self.peer, "bytesHeld": self._scanner.held + self._sender.waiting, "topics": {"state": state}}
+        return {
+            "peer": self.peer,
+            "bytesHeld": self._decoder.held + self._sender.unsent_bytes,
+            "topics": {"state": state},
+        }
 
 
-async def listen_feed_unix(door: FeedDoor, path: Path, mode: int = 0o600) -> asyncio.AbstractServer:
-    return await unix_server(lambda: FeedConnection(door, True), path, mode, "feed_socket")
+async def listen_feed_unix(server: FeedServer, path: Path, mode: int = 0o600) -> asyncio.AbstractServer:
+    return await unix_server(lambda: FeedConnection(server, True), path, mode, "feed_socket")
 
 
-async def listen_feed_tcp(door: FeedDoor, host: str, port: int) -> asyncio.AbstractServer:
+async def listen_feed_tcp(server: FeedServer, host: str, port: int) -> asyncio.AbstractServer:
     def make() -> FeedConnection:
-        return FeedConnection(door, False)
+        return FeedConnection(server, False)
 
-    return await tcp_server(make, (host, port), None, door.limits.frame_seconds, "feed_tcp")
+    return await tcp_server(make, (host, port), None, server.limits.frame_seconds, "feed_tcp")

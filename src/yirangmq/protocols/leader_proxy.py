@@ -1,8 +1,8 @@
 """Leader proxy: a follower relays client connections to the leader, byte for byte.
 
 While this node leads, a connection goes to its own protocol. Otherwise the node connects to the leader and relays both
-directions with backpressure. If no leader is found within ``PATIENCE_SECONDS``, the connection goes to this node's own
-protocol, which answers that it is not active.
+directions with backpressure. If no leader is found within ``LEADER_WAIT_SECONDS``, the connection goes to this node's
+own protocol, which answers that it is not active.
 
 The leader accepts relayed connections of all protocols at one address. Their first line is JSON; it names the
 protocol, and shows the secret from the leader's key in etcd. With TLS the leader's certificate is pinned by its
@@ -17,23 +17,23 @@ import json
 import ssl
 from typing import Any, NamedTuple, Protocol, cast
 
-from yirangmq.protocols.listen import Make, prepare_tcp, shown, sockets_of, tcp_server
+from yirangmq.protocols.listen import ProtocolFactory, format_address, prepare_tcp, sockets_of, tcp_server
 
-PATIENCE_SECONDS = 10.0
+LEADER_WAIT_SECONDS = 10.0
 """How long a client waits for a leader: the duration of a leader's lease, and a little more."""
 STEP_SECONDS = 0.1
 """Poll interval while no leader is known or reachable, in seconds."""
 CONNECT_SECONDS = 2.0
 """Timeout of a connection attempt to the leader, and of a TLS handshake of a relayed connection, in seconds."""
-FIRST_SECONDS = 10.0
+FIRST_LINE_TIMEOUT_SECONDS = 10.0
 """Timeout of the first line of a relayed connection, in seconds."""
-LONGEST_LINE = 1024
+MAX_FIRST_LINE = 1024
 """Maximum length of the first line, in bytes."""
-MOST_HELD = 256 * 1024
+MAX_BUFFERED_BYTES = 256 * 1024
 """Bytes that are buffered for a client until the leader is connected; past them its reading pauses."""
 
 
-class Target(NamedTuple):
+class LeaderAddress(NamedTuple):
     """Address at which the leader accepts relayed connections, and the secret for it.
 
     ``pin``: the SHA-256 of the leader's certificate; "" without TLS."""
@@ -44,212 +44,219 @@ class Target(NamedTuple):
     pin: str = ""
 
 
-class Lead(Protocol):
+class LeadershipView(Protocol):
     """Leadership as the proxy sees it."""
 
     @property
     def is_on(self) -> bool:
         """True while this node leads."""
 
-    def target(self) -> Target | None:
+    def leader_address(self) -> LeaderAddress | None:
         """Return the address of the leader if another node leads, otherwise None."""
 
 
-class Gate:
+class LeaderProxy:
     """Leader proxy of a node, in front of all its protocols. Loop thread only.
 
     Call ``guard`` for each protocol before it listens."""
 
-    def __init__(self, lead: Lead, secret: str) -> None:
-        self.lead = lead
+    def __init__(self, leadership: LeadershipView, secret: str) -> None:
+        self.leadership = leadership
         self._secret = secret
-        self._doors: dict[str, Make] = {}
-        self.passages: set[Passage] = set()
+        self._protocols: dict[str, ProtocolFactory] = {}
+        self.connections: set[ProxiedConnection] = set()
         self._server: asyncio.AbstractServer | None = None
 
-    def guard(self, name: str, make: Make) -> Make:
-        self._doors[name] = make
-        return lambda: make() if self.lead.is_on else Passage(self, name, make)
+    def guard(self, name: str, make: ProtocolFactory) -> ProtocolFactory:
+        self._protocols[name] = make
+        return lambda: make() if self.leadership.is_on else ProxiedConnection(self, name, make)
 
     async def listen(self, address: tuple[str, int], tls: ssl.SSLContext | None) -> str:
         """Listen for connections that other nodes relay. Return the bound address as ``HOST:PORT``."""
-        self._server = await tcp_server(lambda: Intake(self), address, tls, CONNECT_SECONDS, "cluster_listen")
-        return shown(next(iter(sockets_of(self._server))).getsockname())
+        self._server = await tcp_server(
+            lambda: RelayedConnection(self), address, tls, CONNECT_SECONDS, "cluster_listen"
+        )
+        return format_address(next(iter(sockets_of(self._server))).getsockname())
 
-    def opened(self, line: bytes) -> Make | None:
+    def find_protocol(self, line: bytes) -> ProtocolFactory | None:
         """Return the protocol factory that this first line names.
 
         None if the line or the secret is invalid, or if this node does not lead."""
         try:
             given = json.loads(line)
             is_right = hmac.compare_digest(str(given["secret"]).encode(), self._secret.encode())
-            return self._doors.get(given["door"]) if is_right and self.lead.is_on else None
+            return self._protocols.get(given["door"]) if is_right and self.leadership.is_on else None
         except (ValueError, TypeError, KeyError):
             return None
 
-    def changed(self) -> None:
+    def on_change(self) -> None:
         """Close the connections that are relayed to a former leader. Called when the leader changes or is lost."""
-        target = self.lead.target()
-        for passage in [one for one in self.passages if one.target not in (None, target)]:
-            passage.end()
+        leader_address = self.leadership.leader_address()
+        for connection in [one for one in self.connections if one.leader_address not in (None, leader_address)]:
+            connection.close()
 
     def close(self) -> None:
         if self._server is not None:
             self._server.close()
             self._server = None
-        for passage in list(self.passages):
-            passage.end()
+        for connection in list(self.connections):
+            connection.close()
 
 
-class Passage(asyncio.Protocol):
+class ProxiedConnection(asyncio.Protocol):
     """Client connection that is buffered until a leader is found, then relayed to it or handed to this node's own
     protocol."""
 
-    def __init__(self, gate: Gate, name: str, make: Make) -> None:
-        self._gate = gate
+    def __init__(self, proxy: LeaderProxy, name: str, make: ProtocolFactory) -> None:
+        self._proxy = proxy
         self._name = name
         self._make = make
-        self._near: asyncio.Transport | None = None
-        self._far: asyncio.Transport | None = None
-        self._held = bytearray()
+        self._client: asyncio.Transport | None = None
+        self._leader: asyncio.Transport | None = None
+        self._buffered = bytearray()
         self._search: asyncio.Task[None] | None = None
-        self.target: Target | None = None
+        self.leader_address: LeaderAddress | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._near = cast("asyncio.Transport", transport)
-        self._gate.passages.add(self)
-        self._search = asyncio.get_running_loop().create_task(self._find())
+        self._client = cast("asyncio.Transport", transport)
+        self._proxy.connections.add(self)
+        self._search = asyncio.get_running_loop().create_task(self._find_leader())
 
     def data_received(self, data: bytes) -> None:
-        if self._far is not None:
-            self._far.write(data)
+        if self._leader is not None:
+            self._leader.write(data)
             return
-        self._held += data
-        if len(self._held) > MOST_HELD and self._near is not None:
-            self._near.pause_reading()
+        self._buffered += data
+        if len(self._buffered) > MAX_BUFFERED_BYTES and self._client is not None:
+            self._client.pause_reading()
 
     def eof_received(self) -> bool:
-        if self._far is not None and self._far.can_write_eof():
-            self._far.write_eof()
-            return self._near is not None and self._near.get_extra_info("sslcontext") is None
+        if self._leader is not None and self._leader.can_write_eof():
+            self._leader.write_eof()
+            return self._client is not None and self._client.get_extra_info("sslcontext") is None
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._near = None
-        self._gate.passages.discard(self)
+        self._client = None
+        self._proxy.connections.discard(self)
         if self._search is not None:
             self._search.cancel()
-        if self._far is not None:
-            self._far.close()
+        if self._leader is not None:
+            self._leader.close()
 
     def pause_writing(self) -> None:
-        if self._far is not None:
-            self._far.pause_reading()
+        if self._leader is not None:
+            self._leader.pause_reading()
 
     def resume_writing(self) -> None:
-        if self._far is not None:
-            _resume(self._far)
+        if self._leader is not None:
+            _resume(self._leader)
 
-    def end(self) -> None:
-        for transport in (self._near, self._far):
+    def close(self) -> None:
+        for transport in (self._client, self._leader):
             if transport is not None:
                 transport.close()
 
     # -- finding the leader --------------------------------------------------------------------------------------------
 
-    async def _find(self) -> None:
+    async def _find_leader(self) -> None:
         loop = asyncio.get_running_loop()
-        until = loop.time() + PATIENCE_SECONDS
-        while not self._gate.lead.is_on and loop.time() < until:
-            target = self._gate.lead.target()
-            if target is not None and await self._reach(target):
+        until = loop.time() + LEADER_WAIT_SECONDS
+        while not self._proxy.leadership.is_on and loop.time() < until:
+            leader_address = self._proxy.leadership.leader_address()
+            if leader_address is not None and await self._connect(leader_address):
                 return
             await asyncio.sleep(STEP_SECONDS)
-        if self._near is not None:
-            self._gate.passages.discard(self)
-            hand_over(self._near, self._make(), bytes(self._held))
+        if self._client is not None:
+            self._proxy.connections.discard(self)
+            hand_over(self._client, self._make(), bytes(self._buffered))
 
-    async def _reach(self, target: Target) -> bool:
+    async def _connect(self, leader_address: LeaderAddress) -> bool:
         """Connect to the leader and send the first line. Return False if the leader is not reachable or not the one
         that etcd names."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                far, _ = await loop.create_connection(
-                    lambda: _Far(self), target.host, target.port, ssl=_unchecked() if target.pin else None
+                leader, _ = await loop.create_connection(
+                    lambda: _LeaderConnection(self),
+                    leader_address.host,
+                    leader_address.port,
+                    ssl=_unchecked() if leader_address.pin else None,
                 )
         except (OSError, TimeoutError, ssl.SSLError):
             return False
-        if self._near is None or not _is_pinned(far, target.pin):
-            far.abort()
+        if self._client is None or not _is_pinned(leader, leader_address.pin):
+            leader.abort()
             return False
-        prepare_tcp(far)
-        self.target, self._far = target, far
-        far.write(json.dumps({"door": self._name, "secret": target.secret}).encode() + b"\n" + self._held)
-        self._held.clear()
-        _resume(self._near)
+        prepare_tcp(leader)
+        self.leader_address, self._leader = leader_address, leader
+        leader.write(
+            json.dumps({"door": self._name, "secret": leader_address.secret}).encode() + b"\n" + self._buffered
+        )
+        self._buffered.clear()
+        _resume(self._client)
         return True
 
     # -- from the leader -----------------------------------------------------------------------------------------------
 
-    def answer(self, data: bytes) -> None:
-        if self._near is not None:
-            self._near.write(data)
+    def send_to_client(self, data: bytes) -> None:
+        if self._client is not None:
+            self._client.write(data)
 
-    def far_is_full(self) -> None:
-        if self._near is not None:
-            self._near.pause_reading()
+    def pause_client(self) -> None:
+        if self._client is not None:
+            self._client.pause_reading()
 
-    def far_has_room(self) -> None:
-        if self._near is not None:
-            _resume(self._near)
+    def resume_client(self) -> None:
+        if self._client is not None:
+            _resume(self._client)
 
-    def far_ended(self) -> None:
-        if self._near is not None:
-            self._near.close()
+    def close_client(self) -> None:
+        if self._client is not None:
+            self._client.close()
 
 
-class _Far(asyncio.Protocol):
-    """The connection to the leader of a ``Passage``."""
+class _LeaderConnection(asyncio.Protocol):
+    """The connection to the leader of a ``ProxiedConnection``."""
 
-    def __init__(self, passage: Passage) -> None:
-        self._passage = passage
+    def __init__(self, connection: ProxiedConnection) -> None:
+        self._connection = connection
 
     def data_received(self, data: bytes) -> None:
-        self._passage.answer(data)
+        self._connection.send_to_client(data)
 
     def pause_writing(self) -> None:
-        self._passage.far_is_full()
+        self._connection.pause_client()
 
     def resume_writing(self) -> None:
-        self._passage.far_has_room()
+        self._connection.resume_client()
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._passage.far_ended()
+        self._connection.close_client()
 
 
-class Intake(asyncio.Protocol):
+class RelayedConnection(asyncio.Protocol):
     """Connection that another node relays to this one; after its first line it is handed to a protocol."""
 
-    def __init__(self, gate: Gate) -> None:
-        self._gate = gate
+    def __init__(self, proxy: LeaderProxy) -> None:
+        self._proxy = proxy
         self._transport: asyncio.Transport | None = None
-        self._held = bytearray()
+        self._buffered = bytearray()
         self._alarm: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        self._alarm = asyncio.get_running_loop().call_later(FIRST_SECONDS, self._transport.abort)
+        self._alarm = asyncio.get_running_loop().call_later(FIRST_LINE_TIMEOUT_SECONDS, self._transport.abort)
 
     def data_received(self, data: bytes) -> None:
         assert self._transport is not None
-        self._held += data
-        line, newline, rest = bytes(self._held).partition(b"\n")
-        if not newline and len(self._held) <= LONGEST_LINE:
+        self._buffered += data
+        line, newline, rest = bytes(self._buffered).partition(b"\n")
+        if not newline and len(self._buffered) <= MAX_FIRST_LINE:
             return
         if self._alarm is not None:
             self._alarm.cancel()
-        make = self._gate.opened(line) if newline else None
+        make = self._proxy.find_protocol(line) if newline else None
         if make is None:
             self._transport.abort()
             return
@@ -260,19 +267,19 @@ class Intake(asyncio.Protocol):
             self._alarm.cancel()
 
 
-def hand_over(transport: asyncio.Transport, protocol: asyncio.BaseProtocol, held: bytes) -> None:
+def hand_over(transport: asyncio.Transport, protocol: asyncio.BaseProtocol, buffered: bytes) -> None:
     """Transfer a connection to another protocol, together with the bytes that were already read from it."""
     transport.set_protocol(protocol)
     protocol.connection_made(transport)
     if isinstance(protocol, asyncio.BufferedProtocol):
-        while held and not transport.is_closing():
-            room: Any = protocol.get_buffer(len(held))
-            count = min(len(room), len(held))
-            room[:count] = held[:count]
+        while buffered and not transport.is_closing():
+            buffer: Any = protocol.get_buffer(len(buffered))
+            count = min(len(buffer), len(buffered))
+            buffer[:count] = buffered[:count]
             protocol.buffer_updated(count)
-            held = held[count:]
-    elif held:
-        cast("asyncio.Protocol", protocol).data_received(held)
+            buffered = buffered[count:]
+    elif buffered:
+        cast("asyncio.Protocol", protocol).data_received(buffered)
     _resume(transport)
 
 

@@ -18,10 +18,10 @@ from typing import Any, NamedTuple, NoReturn
 
 from yirangmq.core.access import subject_of
 from yirangmq.core.errors import BadInput, CannotListen
-from yirangmq.observe.port_in_use import CREDENTIALS, cannot_listen, in_use, who_listens
+from yirangmq.observe.port_in_use import CREDENTIALS, cannot_listen, in_use, process_on_socket
 from yirangmq.protocols.context import CertifiedPeer
 
-UNIX_ROOM = 1024 * 1024
+UNIX_SEND_BUFFER = 1024 * 1024
 """Send buffer of a unix socket, in bytes. (TCP tunes its buffers automatically.)"""
 TCP_OPTIONS = (
     (socket.IPPROTO_TCP, "TCP_NODELAY", 1),
@@ -32,25 +32,25 @@ TCP_OPTIONS = (
 )
 """Socket options: answers are sent without delay (no Nagle), and keep-alive detects a vanished peer within two minutes.
 Some systems lack some of them."""
-LONGEST_UNIX_PATH = 107
+MAX_UNIX_PATH = 107
 """Maximum length of a socket path, in bytes: the size of ``sun_path`` in the kernel less the final NUL."""
 BACKLOG = 512
 """Length of the kernel's queue of connections that are not accepted yet."""
 
-Make = Callable[[], asyncio.BaseProtocol]
-Guard = Callable[[str, Make], Make]
+ProtocolFactory = Callable[[], asyncio.BaseProtocol]
+ProtocolGuard = Callable[[str, ProtocolFactory], ProtocolFactory]
 """(name of a protocol, its factory) → a factory to use instead, such as that of the leader proxy."""
 
 
-class WayIn(NamedTuple):
+class ListenerOptions(NamedTuple):
     """Options of a listener: TLS, and the guard in front of the protocol."""
 
     tls: ssl.SSLContext | None
-    guard: Guard
+    guard: ProtocolGuard
 
 
-def open_to_all(name: str, make: Make) -> Make:
-    """A ``Guard`` that changes nothing."""
+def unguarded(name: str, make: ProtocolFactory) -> ProtocolFactory:
+    """A ``ProtocolGuard`` that changes nothing."""
     return make
 
 
@@ -64,11 +64,11 @@ def peer_process(transport: asyncio.BaseTransport) -> str:
     return f"unix:{pid}"
 
 
-def give_room(transport: asyncio.BaseTransport) -> None:
+def enlarge_send_buffer(transport: asyncio.BaseTransport) -> None:
     """Enlarge the send buffer of a unix socket to hold the messages that one commit delivers to a consumer, so that the
     consumer can read them during the next commit."""
     with contextlib.suppress(OSError, AttributeError):
-        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNIX_ROOM)
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNIX_SEND_BUFFER)
 
 
 def prepare_tcp(transport: asyncio.BaseTransport) -> str:
@@ -79,7 +79,7 @@ def prepare_tcp(transport: asyncio.BaseTransport) -> str:
         with contextlib.suppress(OSError, AttributeError):
             raw.setsockopt(level, getattr(socket, name), value)
     peer = transport.get_extra_info("peername")
-    address = shown(peer) if isinstance(peer, tuple) else "tcp"
+    address = format_address(peer) if isinstance(peer, tuple) else "tcp"
     certificate = transport.get_extra_info("peercert")
     return CertifiedPeer(address, subject_of(certificate)) if certificate else address
 
@@ -90,14 +90,14 @@ def local_host(transport: asyncio.BaseTransport) -> str:
     return str(name[0]) if isinstance(name, tuple) else ""
 
 
-async def unix_server(make: Make, path: Path, mode: int, field: str = "socket") -> asyncio.AbstractServer:
+async def unix_server(make: ProtocolFactory, path: Path, mode: int, field: str = "socket") -> asyncio.AbstractServer:
     """Listen on a unix socket. A stale socket file is replaced; one at which a process listens is an error."""
-    if len(os.fsencode(path)) > LONGEST_UNIX_PATH:
-        raise BadInput(f"{path} is longer than the {LONGEST_UNIX_PATH} bytes a socket path may have", field=field)
-    who = who_listens(path)
-    if who is not None:
-        raise in_use(field, str(path), who, "unix:PATH" if field == "http" else "PATH")
-    clear_socket(path, field)
+    if len(os.fsencode(path)) > MAX_UNIX_PATH:
+        raise BadInput(f"{path} is longer than the {MAX_UNIX_PATH} bytes a socket path may have", field=field)
+    listener = process_on_socket(path)
+    if listener is not None:
+        raise in_use(field, str(path), listener, "unix:PATH" if field == "http" else "PATH")
+    remove_stale_socket(path, field)
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         _bind_unix(bound, path, mode)
@@ -120,7 +120,11 @@ def _bind_unix(bound: socket.socket, path: Path, mode: int) -> None:
 
 
 async def tcp_server(
-    make: Make, address: tuple[str, int], tls: ssl.SSLContext | None, handshake_seconds: float, field: str = "tcp"
+    make: ProtocolFactory,
+    address: tuple[str, int],
+    tls: ssl.SSLContext | None,
+    handshake_seconds: float,
+    field: str = "tcp",
 ) -> asyncio.AbstractServer:
     """Listen on TCP, with TLS if ``tls`` is given.
 
@@ -142,11 +146,11 @@ async def tcp_server(
 
 
 def _tls_server(
-    sockets: list[socket.socket], make: Make, tls: ssl.SSLContext, handshake_seconds: float
+    sockets: list[socket.socket], make: ProtocolFactory, tls: ssl.SSLContext, handshake_seconds: float
 ) -> asyncio.AbstractServer:
     server = TlsServer(sockets, make, tls, handshake_seconds)
     try:
-        server.begin(BACKLOG)
+        server.start(BACKLOG)
     except OSError:  # another process listens there since the sockets were bound
         server.close()
         raise
@@ -182,7 +186,7 @@ def _bound(host: str, port: int) -> socket.socket | None:
     return made
 
 
-def clear_socket(path: Path, field: str = "socket") -> None:
+def remove_stale_socket(path: Path, field: str = "socket") -> None:
     """Remove a socket file if it exists. Any other kind of file is kept and is an error."""
     with contextlib.suppress(FileNotFoundError):
         try:
@@ -199,7 +203,7 @@ def sockets_of(server: asyncio.AbstractServer) -> Any:
     return getattr(server, "sockets", ())
 
 
-def shown(name: tuple[Any, ...]) -> str:
+def format_address(name: tuple[Any, ...]) -> str:
     """Format the address of a TCP socket as ``HOST:PORT``, an IPv6 address in brackets."""
     host, port = name[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -207,7 +211,7 @@ def shown(name: tuple[Any, ...]) -> str:
 
 # -- TLS ---------------------------------------------------------------------------------------------------------------
 
-RETRY_SECONDS = 1.0
+ACCEPT_RETRY_SECONDS = 1.0
 """Pause in seconds before accepting is retried after a failure such as EMFILE (no file descriptor left) or ENOMEM."""
 
 
@@ -216,7 +220,7 @@ class TlsServer(asyncio.AbstractServer):
 
     asyncio's servers report a connection only after its handshake, and their ``close`` leaves handshakes in progress
     open. This server accepts connections itself and keeps the socket of each handshake until it ends. ``sockets``
-    are bound already; the server listens from ``begin`` to ``close``. A handshake takes at most
+    are bound already; the server listens from ``start`` to ``close``. A handshake takes at most
     ``handshake_seconds``. Loop thread only."""
 
     def __init__(
@@ -232,10 +236,10 @@ class TlsServer(asyncio.AbstractServer):
         self._handshake_seconds = handshake_seconds
         self._loop = asyncio.get_running_loop()
         self._is_closed = False
-        self._under_way: dict[asyncio.Task[None], socket.socket] = {}
+        self._handshakes: dict[asyncio.Task[None], socket.socket] = {}
         """Handshakes in progress, each with its socket."""
 
-    def begin(self, backlog: int) -> None:
+    def start(self, backlog: int) -> None:
         """Start listening. ``backlog``: length of the kernel's queue, and maximum of connections accepted per call."""
         for listening in self.sockets:
             listening.setblocking(False)
@@ -255,14 +259,14 @@ class TlsServer(asyncio.AbstractServer):
             except OSError as error:
                 self._loop.call_exception_handler({"message": "no connection can be accepted", "exception": error})
                 self._loop.remove_reader(listening)
-                self._loop.call_later(RETRY_SECONDS, self._listen, listening, most)
+                self._loop.call_later(ACCEPT_RETRY_SECONDS, self._listen, listening, most)
                 return
             raw.setblocking(False)
-            task = self._loop.create_task(self._shake_hands(raw))
-            self._under_way[task] = raw
-            task.add_done_callback(self._under_way.pop)
+            task = self._loop.create_task(self._handshake(raw))
+            self._handshakes[task] = raw
+            task.add_done_callback(self._handshakes.pop)
 
-    async def _shake_hands(self, raw: socket.socket) -> None:
+    async def _handshake(self, raw: socket.socket) -> None:
         with contextlib.suppress(OSError):  # includes ssl.SSLError; the loop has already closed the connection
             transport, _ = await self._loop.connect_accepted_socket(
                 self._make, raw, ssl=self._context, ssl_handshake_timeout=self._handshake_seconds
@@ -279,14 +283,14 @@ class TlsServer(asyncio.AbstractServer):
             self._loop.remove_reader(listening)
             listening.close()
         self.sockets = ()
-        for raw in self._under_way.values():
+        for raw in self._handshakes.values():
             with contextlib.suppress(OSError):  # already closed
                 raw.shutdown(socket.SHUT_RDWR)
 
     async def wait_closed(self) -> None:
         """Wait until every handshake has ended."""
-        if self._under_way:
-            await asyncio.wait(self._under_way)
+        if self._handshakes:
+            await asyncio.wait(self._handshakes)
 
     def get_loop(self) -> asyncio.AbstractEventLoop:
         return self._loop
@@ -295,7 +299,7 @@ class TlsServer(asyncio.AbstractServer):
         return not self._is_closed
 
     async def start_serving(self) -> None:
-        """Part of the interface; ``begin`` starts serving."""
+        """Part of the interface; ``start`` starts serving."""
 
     async def serve_forever(self) -> NoReturn:
         await self._loop.create_future()

@@ -18,45 +18,45 @@ from functools import partial
 from typing import Any, Protocol
 
 from yirangmq.core.errors import QueueError
-from yirangmq.topics.ports import Outlet, Take
+from yirangmq.topics.ports import CatchupOutput, DetachedCallback
 from yirangmq.topics.publisher import Publisher
 
 # -- sender ------------------------------------------------------------------------------------------------------------
 
-RELAYED = 256 * 1024
+RELAY_PART_BYTES = 256 * 1024
 """Maximum size in bytes of a part that is passed to the loop, or read from a file, if ``sendfile`` is not possible."""
 NO_SENDFILE = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)
 """Errors of ``sendfile`` that mean it is not supported for these descriptors."""
 
 
-class Sender:
-    """Send buffer of one connection, and detaching of its socket. Loop thread only, except ``owed``.
+class SendBuffer:
+    """Send buffer of one connection, and detaching of its socket. Loop thread only, except ``deferred``.
 
-    While the socket is detached (``is_lent``), the loop writes nothing to the transport."""
+    While the socket is detached (``is_detached``), the loop writes nothing to the transport."""
 
     def __init__(
-        self, write_buffer: int, client_memory: int, dirty: Callable[[], None], give_up: Callable[[str], None]
+        self, write_buffer: int, client_memory: int, dirty: Callable[[], None], disconnect: Callable[[str], None]
     ) -> None:
         """``write_buffer``: high-water mark of the transport, in bytes. ``client_memory``: upper bound of unsent bytes.
-        ``dirty``: called when there are bytes to flush. ``give_up``: called with the reason to close the connection of
-        a client that does not read."""
+        ``dirty``: called when there are bytes to flush. ``disconnect``: called with the reason to close the connection
+        of a client that does not read."""
         self._write_buffer = write_buffer
         self._client_memory = client_memory
         self._dirty = dirty
-        self._give_up = give_up
+        self._disconnect = disconnect
         self._transport: asyncio.Transport | None = None
         self._out: list[bytes | bytearray] = []
         self._out_size = 0
         self._is_paused = False
-        self._take: Take | None = None
+        self._take: DetachedCallback | None = None
         self._wake: Callable[[], None] = _nothing
-        self._relay: Relay | None = None
-        self._is_lent = False
-        self._owed: deque[bytes | bytearray] = deque()
-        self._owed_size = 0
-        self._owed_taken = 0
+        self._relay: TlsRelay | None = None
+        self._is_detached = False
+        self._deferred: deque[bytes | bytearray] = deque()
+        self._deferred_size = 0
+        self._deferred_taken = 0
 
-    def begin(self, transport: asyncio.Transport) -> None:
+    def start(self, transport: asyncio.Transport) -> None:
         self._transport = transport
         self._set_limits()
 
@@ -69,39 +69,39 @@ class Sender:
     def drop(self) -> None:
         """Discard unsent bytes."""
         self._out, self._out_size = [], 0
-        self._owed.clear()
+        self._deferred.clear()
 
     @property
-    def waiting(self) -> int:
+    def unsent_bytes(self) -> int:
         """Number of unsent bytes, here and in the transport."""
         held = 0 if self._transport is None else self._transport.get_write_buffer_size()
-        return self._out_size + self._owed_size - self._owed_taken + held
+        return self._out_size + self._deferred_size - self._deferred_taken + held
 
     @property
-    def is_lent(self) -> bool:
-        return self._is_lent
+    def is_detached(self) -> bool:
+        return self._is_detached
 
     # -- sending --------------------------------------------------------------------------------------------------
 
     def send(self, data: bytes | bytearray) -> None:
         if self._transport is None:
             return
-        if self._is_lent:
-            self._owed.append(data)
-            self._owed_size += len(data)
-            is_much = self._owed_size - self._owed_taken > self._client_memory
+        if self._is_detached:
+            self._deferred.append(data)
+            self._deferred_size += len(data)
+            is_much = self._deferred_size - self._deferred_taken > self._client_memory
         else:
             self._out.append(data)
             self._out_size += len(data)
             is_much = self._out_size > self._client_memory
         if is_much:
-            self._give_up("slow")
+            self._disconnect("slow")
         else:
             self._dirty()
 
-    def has_room(self, size: int, most: int) -> bool:
+    def has_capacity(self, size: int, most: int) -> bool:
         transport = self._transport
-        if transport is None or self._is_lent or transport.is_closing():
+        if transport is None or self._is_detached or transport.is_closing():
             return False
         return self._out_size + transport.get_write_buffer_size() + size <= most
 
@@ -112,9 +112,9 @@ class Sender:
             return
         transport.write(b"".join(data) if len(data) > 1 else data[0])
         if transport.get_write_buffer_size() > self._client_memory:
-            self._give_up("slow")
+            self._disconnect("slow")
         elif self._take is not None:
-            self._lend_if_empty()  # if the write completed immediately, resume_writing is not called
+            self._detach_if_empty()  # if the write completed immediately, resume_writing is not called
 
     def paused(self) -> None:
         self._is_paused = True
@@ -122,12 +122,12 @@ class Sender:
     def resumed(self) -> None:
         self._is_paused = False
         if self._relay is not None:
-            self._relay.free()
-        self._lend_if_empty()
+            self._relay.ready()
+        self._detach_if_empty()
 
     # -- lending the socket --------------------------------------------------------------------------------------------
 
-    def lend(self, take: Take, wake: Callable[[], None]) -> None:
+    def detach(self, take: DetachedCallback, wake: Callable[[], None]) -> None:
         """Detach the socket: call ``take`` with an outlet once the send buffers are empty.
 
         ``take`` is never called if the connection is lost before. ``wake`` is called when an outlet without a
@@ -137,65 +137,65 @@ class Sender:
         if transport is None or transport.is_closing():
             return
         self._take, self._wake = take, wake
-        if not self._is_veiled:
+        if not self._uses_tls:
             transport.set_write_buffer_limits(high=0)  # resume_writing is called when the buffer is empty
-        self._lend_if_empty()
+        self._detach_if_empty()
 
     @property
-    def _is_veiled(self) -> bool:
+    def _uses_tls(self) -> bool:
         """True if the connection uses TLS, so that plain bytes must not be written to the socket."""
         return self._transport is not None and self._transport.get_extra_info("ssl_object") is not None
 
-    def _lend_if_empty(self) -> None:
+    def _detach_if_empty(self) -> None:
         transport = self._transport
         if self._take is None or transport is None or transport.is_closing() or self._out or self._is_paused:
             return
-        if transport.get_write_buffer_size() and not self._is_veiled:
+        if transport.get_write_buffer_size() and not self._uses_tls:
             return
         take, self._take = self._take, None
         try:
-            outlet = self._made_outlet(transport)
+            output = self._make_output(transport)
         except OSError:
-            self._give_up("descriptors")
+            self._disconnect("descriptors")
             return
-        self._is_lent = True
-        take(outlet)
+        self._is_detached = True
+        take(output)
 
-    def _made_outlet(self, transport: asyncio.Transport) -> Outlet:
-        if self._is_veiled:
+    def _make_output(self, transport: asyncio.Transport) -> CatchupOutput:
+        if self._uses_tls:
             loop = asyncio.get_running_loop()
-            self._relay = Relay(loop.call_soon_threadsafe, self._pass_on, self._wake)
+            self._relay = TlsRelay(loop.call_soon_threadsafe, self._write_part, self._wake)
             return self._relay
-        return SocketOutlet(transport.get_extra_info("socket").fileno())
+        return SocketOutput(transport.get_extra_info("socket").fileno())
 
-    def _pass_on(self, data: bytes) -> None:
+    def _write_part(self, data: bytes) -> None:
         """Write a part from the relay to the transport. Loop thread only."""
         transport = self._transport
         if transport is not None and not transport.is_closing():
             transport.write(data)
             if not self._is_paused and self._relay is not None:
-                self._relay.free()
+                self._relay.ready()
 
-    def owed(self) -> bytes:
+    def deferred(self) -> bytes:
         """Remove and return the deferred bytes: those sent while the socket is detached.
 
         May be called on any thread, by the holder of the outlet."""
         parts = []
         with suppress(IndexError):
             while True:
-                parts.append(self._owed.popleft())
+                parts.append(self._deferred.popleft())
         data = b"".join(parts)
-        self._owed_taken += len(data)
+        self._deferred_taken += len(data)
         return data
 
-    def give_back(self) -> None:
+    def attach(self) -> None:
         """Attach the socket again, and send the deferred bytes."""
-        self._is_lent = False
+        self._is_detached = False
         self._relay = None
         if self._transport is None or self._transport.is_closing():
             return
         self._set_limits()
-        left = self.owed()
+        left = self.deferred()
         if left:
             self.send(left)
 
@@ -204,7 +204,7 @@ class Sender:
             self._transport.set_write_buffer_limits(high=self._write_buffer, low=self._write_buffer // 4)
 
 
-class SocketOutlet:
+class SocketOutput:
     """Outlet that writes to a duplicate of a socket's descriptor.
 
     The duplicate stays valid when the transport closes its descriptor, so its number cannot be reused meanwhile."""
@@ -227,7 +227,7 @@ class SocketOutlet:
                 if error.errno not in NO_SENDFILE:
                     raise
                 self._can_sendfile = False
-        data = os.pread(file, min(count, RELAYED), offset)
+        data = os.pread(file, min(count, RELAY_PART_BYTES), offset)
         return os.write(self._fd, data) if data else 0
 
     def close(self) -> None:
@@ -236,38 +236,38 @@ class SocketOutlet:
             os.close(fd)
 
 
-class Relay:
+class TlsRelay:
     """Outlet for TLS: passes bytes from a worker thread to the loop, at most one part in flight."""
 
-    def __init__(self, call: Callable[..., Any], pass_on: Callable[[bytes], None], wake: Callable[[], None]) -> None:
+    def __init__(self, call: Callable[..., Any], write_part: Callable[[bytes], None], wake: Callable[[], None]) -> None:
         self._call = call
-        self._pass_on = pass_on
+        self._write_part = write_part
         self._wake = wake
-        self._is_free = True
+        self._is_ready = True
 
     def fileno(self) -> int:
         return -1
 
     def send(self, data: memoryview) -> int:
-        if not self._is_free:
+        if not self._is_ready:
             raise BlockingIOError
-        self._is_free = False
-        part = bytes(data[:RELAYED])
+        self._is_ready = False
+        part = bytes(data[:RELAY_PART_BYTES])
         try:
-            self._call(partial(self._pass_on, part))
+            self._call(partial(self._write_part, part))
         except RuntimeError:  # the loop is closed
             raise ConnectionResetError from None
         return len(part)
 
     def send_file(self, file: int, offset: int, count: int) -> int:
-        if not self._is_free:
+        if not self._is_ready:
             raise BlockingIOError
-        data = os.pread(file, min(count, RELAYED), offset)
+        data = os.pread(file, min(count, RELAY_PART_BYTES), offset)
         return self.send(memoryview(data)) if data else 0
 
-    def free(self) -> None:
+    def ready(self) -> None:
         """Accept the next part: the transport can take more bytes. Loop thread only."""
-        self._is_free = True
+        self._is_ready = True
         self._wake()
 
     def close(self) -> None:
@@ -275,14 +275,14 @@ class Relay:
 
 
 def _nothing() -> None:
-    """Do nothing; the ``wake`` callback until ``lend`` sets one."""
+    """Do nothing; the ``wake`` callback until ``detach`` sets one."""
 
 
 # -- native connection as a feed sees it -------------------------------------------------------------------------------
 
 
-class Client(Protocol):
-    """The part of a connection that ``SessionLine`` needs."""
+class DeliverySession(Protocol):
+    """The part of a connection that ``NativeDeliveryConnection`` needs."""
 
     peer: str
 
@@ -291,26 +291,26 @@ class Client(Protocol):
     def cut(self, reason: str) -> None: ...
 
 
-class SessionLine:
+class NativeDeliveryConnection:
     """Native connection as topic delivery sees it; implements ``topics.ports.Line``."""
 
-    def __init__(self, sender: Sender, client: Client, topics: Publisher | None) -> None:
+    def __init__(self, sender: SendBuffer, client: DeliverySession, topics: Publisher | None) -> None:
         self._sender = sender
         self._client = client
         self._topics = topics
         self.send = sender.send
-        self.owed = sender.owed
-        self.give_back = sender.give_back
+        self.deferred = sender.deferred
+        self.attach = sender.attach
 
     @property
     def peer(self) -> str:
         return self._client.peer
 
-    def has_room(self, size: int) -> bool:
-        return self._topics is not None and self._sender.has_room(size, self._topics.settings.buffer_bytes)
+    def has_capacity(self, size: int) -> bool:
+        return self._topics is not None and self._sender.has_capacity(size, self._topics.settings.buffer_bytes)
 
-    def lend(self, take: Take, wake: Callable[[], None]) -> None:
-        self._sender.lend(take, wake)
+    def detach(self, take: DetachedCallback, wake: Callable[[], None]) -> None:
+        self._sender.detach(take, wake)
 
     def fail(self, error: QueueError) -> None:
         self._client.refuse(error)

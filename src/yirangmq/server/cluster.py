@@ -17,42 +17,42 @@ import ssl
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from yirangmq.broker.bulk import Wholesale
-from yirangmq.broker.group_commit import Desk
-from yirangmq.broker.group_commit_threads import Lane
+from yirangmq.broker.bulk import BulkOperations
+from yirangmq.broker.group_commit import GroupCommitter
+from yirangmq.broker.group_commit_threads import ThreadedGroupCommitter
 from yirangmq.broker.housekeeping import check_unmarked
 from yirangmq.cluster.etcd.address import read_address
-from yirangmq.cluster.keys import Put
+from yirangmq.cluster.keys import InboxMessage
 from yirangmq.cluster.leadership import Leader
 from yirangmq.config.config import Config
 from yirangmq.core.errors import NotActive, QueueError
 from yirangmq.core.ports import Clock, Transaction
 from yirangmq.observe.logs import log, values
-from yirangmq.protocols.etcd_inbox import KeysDoor
-from yirangmq.protocols.leader_proxy import Gate, Target
+from yirangmq.protocols.etcd_inbox import EtcdInbox
+from yirangmq.protocols.leader_proxy import LeaderAddress, LeaderProxy
 from yirangmq.stores.etcd.store import EtcdStore
 
-EVERYWHERE = ("0.0.0.0", "[::]")
+WILDCARD_HOSTS = ("0.0.0.0", "[::]")
 
 
 class ClusterNodeParts(NamedTuple):
     """Parts of the server that a cluster node controls."""
 
-    desk: Desk
+    committer: GroupCommitter
     clock: Clock
     start: Callable[[], None]
     """Starts background work."""
     stop: Callable[[], None]
-    move: Callable[[QueueError], None]
+    redirect: Callable[[QueueError], None]
     """Redirects the clients."""
-    tidy: Callable[[Transaction], None]
+    release_stale_leases: Callable[[Transaction], None]
     """Releases the leases that connections of a former leader held."""
     publish_refusal: Callable[[], QueueError | None]
     """Returns the reason for which publishing is refused, or None."""
 
 
-class ClusterWay:
-    """Cluster node of a server: ``core.active_guard.Duty`` and ``protocols.leader_proxy.Lead``.
+class ServerClusterNode:
+    """Cluster node of a server: ``core.active_guard.ActiveGuard`` and ``protocols.leader_proxy.LeadershipView``.
 
     Created on the loop's thread. Only the callbacks of the store are called in the etcd thread."""
 
@@ -63,26 +63,26 @@ class ClusterWay:
         self._loop = asyncio.get_running_loop()
         self._secret = secrets.token_urlsafe(24)
         self._parts: ClusterNodeParts | None = None
-        self._serving = 0
+        self._served_term = 0
         """Number of the leader term in which this node serves; 0 if it does not serve."""
-        self.proxy = Gate(self, self._secret)
+        self.proxy = LeaderProxy(self, self._secret)
 
     def attach(self, parts: ClusterNodeParts) -> None:
         self._parts = parts
-        parts.desk.duty = self
-        self._keys = KeysDoor(parts.desk, parts.clock, parts.publish_refusal)
-        self._store.changed = self._heard
-        self._store.arrived = self._arrived
-        self._store.ask_work = self._loop.call_soon_threadsafe
+        parts.committer.guard = self
+        self._inbox = EtcdInbox(parts.committer, parts.clock, parts.publish_refusal)
+        self._store.on_change = self._on_leadership_change
+        self._store.on_inbox_messages = self._on_inbox_change
+        self._store.probe_loop = self._loop.call_soon_threadsafe
 
     async def open(self, addresses: list[str]) -> None:
-        self._store.check_free()
+        self._store.check_not_dispatched()
         forward = await self.proxy.listen(self._config.cluster_address, self._tls)
         host, _, port = forward.rpartition(":")
-        if host in EVERYWHERE:
+        if host in WILDCARD_HOSTS:
             forward = f"{socket.gethostname()}:{port}"
         me = Leader(self._config.node_name, forward, self._secret, self._pin(), tuple(addresses))
-        self._store.stand(me)
+        self._store.join_election(me)
 
     def _pin(self) -> str:
         if not self._config.tls_cert:
@@ -93,7 +93,7 @@ class ClusterWay:
         return hashlib.sha256(ssl.PEM_cert_to_DER_cert(first)).hexdigest()
 
     def close(self) -> None:
-        self._store.changed = _nothing
+        self._store.on_change = _ignore_change
         self.proxy.close()
 
     def facts(self) -> dict[str, Any]:
@@ -102,74 +102,76 @@ class ClusterWay:
         return {
             "leads": self.is_on,
             "leader": None if leader is None else leader.node,
-            "passedOn": len(self.proxy.passages),
-            "full": round(self._store.room.full, 3),
+            "passedOn": len(self.proxy.connections),
+            "full": round(self._store.quota.full, 3),
         }
 
     # -- core.active_guard.Duty, protocols.leader_proxy.Lead -----------------------------------------------------------
 
     @property
     def is_on(self) -> bool:
-        return bool(self._serving) and self._serving == self._store.reigns and self._store.is_on
+        return bool(self._served_term) and self._served_term == self._store.term_count and self._store.is_on
 
     @property
-    def takes_in(self) -> bool:
+    def accepts_new(self) -> bool:
         return self.is_on
 
     def refusal(self) -> NotActive:
         return self._store.refusal()
 
-    def target(self) -> Target | None:
+    def leader_address(self) -> LeaderAddress | None:
         leader = self._store.leader
         if leader is None or not leader.forward or leader.secret == self._secret:
             return None
         host, _, port = leader.forward.rpartition(":")
-        return Target(host.strip("[]"), int(port), leader.secret, leader.pin)
+        return LeaderAddress(host.strip("[]"), int(port), leader.secret, leader.pin)
 
     # -- gain and loss of the lead -------------------------------------------------------------------------------------
 
-    def _arrived(self, puts: list[Put]) -> None:
+    def _on_inbox_change(self, puts: list[InboxMessage]) -> None:
         """Called in the etcd thread when messages arrive in the inbox."""
-        self._loop.call_soon_threadsafe(self._keys.arrived, puts)
+        self._loop.call_soon_threadsafe(self._inbox.on_inbox_messages, puts)
 
-    def _heard(self) -> None:
+    def _on_leadership_change(self) -> None:
         """Called in the etcd thread when the leadership changes."""
-        self._loop.call_soon_threadsafe(self._look)
+        self._loop.call_soon_threadsafe(self._check_leadership)
 
-    def _look(self) -> None:
-        number = self._store.reigns if self._store.is_on else 0
-        if self._serving and self._serving != number:
-            self._end()
-        if number and not self._serving:
-            self._begin(number)
-        self.proxy.changed()
+    def _check_leadership(self) -> None:
+        number = self._store.term_count if self._store.is_on else 0
+        if self._served_term and self._served_term != number:
+            self._end_term()
+        if number and not self._served_term:
+            self._start_term(number)
+        self.proxy.on_change()
 
-    def _begin(self, number: int) -> None:
+    def _start_term(self, number: int) -> None:
         assert self._parts is not None
-        desk = self._parts.desk
-        desk.resume_time()
+        committer = self._parts.committer
+        committer.resume_time()
         try:
             with self._store.transaction() as transaction:
-                self._parts.tidy(transaction)
-            Wholesale(Lane(self._store), desk.verbs, self._parts.clock).adopt_defaults()
-            desk.read(check_unmarked)
+                self._parts.release_stale_leases(transaction)
+            BulkOperations(
+                ThreadedGroupCommitter(self._store), committer.operations, self._parts.clock
+            ).adopt_defaults()
+            committer.read(check_unmarked)
         except QueueError as error:
             log.warning("server_activation_failed", extra=values(error=str(error)))
-            self._loop.call_later(1.0, self._look)
+            self._loop.call_later(1.0, self._check_leadership)
             return
-        self._serving = number
+        self._served_term = number
         log.info("server_activated", extra=values(node=self._config.node_name))
-        desk.awake()
+        committer.on_role_change()
         self._parts.start()
-        self._keys.arrived([])
+        self._inbox.on_inbox_messages([])
 
-    def _end(self) -> None:
+    def _end_term(self) -> None:
         assert self._parts is not None
-        self._serving = 0
-        self._keys.end()
+        self._served_term = 0
+        self._inbox.clear()
         log.warning("server_deactivated", extra=values(node=self._config.node_name))
         self._parts.stop()
-        self._parts.move(self.refusal())
+        self._parts.redirect(self.refusal())
 
 
 def store_for(config: Config) -> EtcdStore:
@@ -177,5 +179,5 @@ def store_for(config: Config) -> EtcdStore:
     return EtcdStore(read_address(config.store_url, os.environ), Leader(config.node_name))
 
 
-def _nothing() -> None:
+def _ignore_change() -> None:
     """Ignore changes after ``close``."""

@@ -19,33 +19,33 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from yirangmq.admin.registry import Calls, Done, Given, Pages, reading
+from yirangmq.admin.registry import Done, Given, MethodRegistry, PagedMethods, read_arguments
 from yirangmq.broker import export_import
-from yirangmq.broker.group_commit import Desk
+from yirangmq.broker.group_commit import GroupCommitter
 from yirangmq.broker.queues import Queues
 from yirangmq.broker.store_time import resume
 from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.config.config import Config
-from yirangmq.core.alert_rules import PeerFacts, Turn
+from yirangmq.core.alert_rules import PeerFacts, RoleChange
 from yirangmq.core.errors import BadInput, NotActive, NotFound, QueueError, WrongState
-from yirangmq.core.failover import Pace, Role, Status
+from yirangmq.core.failover import FailoverTiming, Role, Status
 from yirangmq.core.health import HealthReason, health_reason
 from yirangmq.core.ports import Clock, Transaction
-from yirangmq.failover.node import Node, Settings
-from yirangmq.failover.state_file import Memory
+from yirangmq.failover.node import PairNode, PairSettings
+from yirangmq.failover.state_file import FailoverStateFolder
 from yirangmq.format.json_codec import dumps
 from yirangmq.fsio.permissions import open_file
 from yirangmq.observe.logs import log, values
-from yirangmq.protocols.context import Introduction
-from yirangmq.stores.journal.files import BESIDE, DayFiles
+from yirangmq.protocols.context import ServerIdentity
+from yirangmq.stores.journal.files import DEFAULT_FOLDER, JournalFiles
 from yirangmq.stores.journal.store import JournaledStore, read_position
 from yirangmq.stores.lock import Holder, StoreLock
 from yirangmq.stores.open import open_store
 from yirangmq.topics.publisher import Publisher
-from yirangmq.wire.heartbeat import LONGEST_TEXT
+from yirangmq.wire.heartbeat import MAX_TEXT
 
 if TYPE_CHECKING:
-    from yirangmq.observe.prometheus import Reading
+    from yirangmq.observe.prometheus import MetricValue
 
 
 # -- adoption of a store, and the overlap report -----------------------------------------------------------------------
@@ -53,61 +53,61 @@ if TYPE_CHECKING:
 
 def adopt(ours: Queues, url: str, here: str, there: str, *, dry_run: bool) -> dict[str, Any]:
     """Move the messages of a store that no server holds into ours. The lock of that store is held meanwhile."""
-    scheme, _, place = url.partition(":")
-    if scheme not in ("sqlite", "files") or not place:
+    scheme, _, path = url.partition(":")
+    if scheme not in ("sqlite", "files") or not path:
         raise BadInput(f"{url!r} is not a store that can be adopted; use sqlite:FILE or files:FOLDER", field="store")
-    if not Path(place).exists():
-        raise NotFound(f"there is no store at {place}", field="store")
+    if not Path(path).exists():
+        raise NotFound(f"there is no store at {path}", field="store")
     lock = StoreLock(url, Holder(os.getpid(), "", here, f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"))
     try:
-        with _opened(url, Path(place), dry_run=dry_run) as theirs:
+        with _open_adopted_store(url, Path(path), dry_run=dry_run) as theirs:
             return export_import.adopt(ours, theirs, here, there, dry_run=dry_run)
     finally:
         lock.close()
 
 
-def _opened(url: str, place: Path, *, dry_run: bool) -> Queues:
+def _open_adopted_store(url: str, path: Path, *, dry_run: bool) -> Queues:
     """Open the store to adopt, with its files by date if they are beside it: they record the messages that leave."""
     store = open_store(url)
-    files = place.absolute().parent / BESIDE
+    files = path.absolute().parent / DEFAULT_FOLDER
     with store.transaction(write=False) as transaction:
         has_files = read_position(transaction) is not None and files.is_dir()
     clock = SystemClock()
     if has_files and not dry_run:
-        store = JournaledStore(store, DayFiles(files), clock)
+        store = JournaledStore(store, JournalFiles(files), clock)
     queues = Queues(store, clock, TimeOrderedIds(clock.now_ms))
-    resume(queues.verbs.store_time, store)
+    resume(queues.operations.store_time, store)
     return queues
 
 
 def overlap(queues: Queues, since_ms: int, file: Path) -> int:
     """Write the messages accepted since ``since_ms``, one JSON document a line. Durable on return."""
     with os.fdopen(open_file(file, os.O_WRONLY | os.O_TRUNC), "wb") as out:
-        count = export_import.overlap(queues, since_ms, lambda about: _line(out, about))
+        count = export_import.overlap(queues, since_ms, lambda about: _write_line(out, about))
         out.flush()
         os.fsync(out.fileno())
     return count
 
 
-def _line(out: Any, about: dict[str, Any]) -> None:
+def _write_line(out: Any, about: dict[str, Any]) -> None:
     out.write(dumps(about) + b"\n")
 
 
 # -- server side of the pair -------------------------------------------------------------------------------------------
 
-STEP_SECONDS = 0.02
-STILL_SECONDS = 1.0
+DRAIN_POLL_SECONDS = 0.02
+DRAIN_STALL_SECONDS = 1.0
 """Draining ends if no count changes for this time, because then no consumer takes messages."""
-AGAIN_SECONDS = 0.5
+RETRY_SECONDS = 0.5
 SWITCH_SECONDS = 60
-MOST_HISTORY = 100_000
+MAX_HISTORY = 100_000
 
 
-class Parts(NamedTuple):
+class PairNodeParts(NamedTuple):
     """Parts of the server that a node of a pair controls."""
 
-    desk: Desk
-    pages: Pages
+    committer: GroupCommitter
+    pages: PagedMethods
     clock: Clock
     topics: Publisher | None
     start: Callable[[], None]
@@ -115,29 +115,29 @@ class Parts(NamedTuple):
     stop: Callable[[], None]
     open: Callable[[], Coroutine[Any, Any, None]]
     """Opens the listeners that only an active node has."""
-    move: Callable[[QueueError], None]
+    redirect: Callable[[QueueError], None]
     """Redirects the clients."""
-    settle: Callable[[], Coroutine[Any, Any, None]]
+    finish_work: Callable[[], Coroutine[Any, Any, None]]
     """Finishes work in progress, then treats leases as at a stop."""
     addresses: Callable[[], list[str]]
 
 
-class PairWay:
+class ServerPairNode:
     """Node of a failover pair: ``failover.node.Work``.
 
     Created on the loop's thread, where everything runs; active from ``open`` to ``close``."""
 
-    def __init__(self, config: Config, key: str, parts: Parts) -> None:
+    def __init__(self, config: Config, key: str, parts: PairNodeParts) -> None:
         self._config = config
         self._parts = parts
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._begun = 0
+        self._activations = 0
         """Number of times that this node became active."""
-        self.node = Node(_settings(config, key), Memory(Path(config.pair_folder)), self)
-        parts.desk.duty = self.node
+        self.node = PairNode(_settings(config, key), FailoverStateFolder(Path(config.pair_folder)), self)
+        parts.committer.guard = self.node
         if parts.topics is not None:
-            parts.topics.duty = self.node
+            parts.topics.guard = self.node
 
     async def open(self) -> None:
         await self.node.open()
@@ -152,14 +152,14 @@ class PairWay:
         self.node.stop(Status.STOPPED)
         self.node.close()
 
-    def greet(self, welcome: Introduction) -> Introduction:
-        own = self.node.partner.own
+    def add_role(self, introduction: ServerIdentity) -> ServerIdentity:
+        own = self.node.failover_node.own
         role = Role.ACTIVE if self.node.is_on else Role.STANDBY
-        return welcome._replace(role=role, term=own.term)
+        return introduction._replace(role=role, term=own.term)
 
     def facts(self) -> dict[str, Any]:
         """Return the facts for ``status``."""
-        own = self.node.partner.own
+        own = self.node.failover_node.own
         peer = self.node.describe()["peer"]
         shown = ("node", "role", "status", "term", "heardSec", "silent")
         return {
@@ -168,87 +168,90 @@ class PairWay:
             "status": own.status,
             "term": own.term,
             "works": self.node.is_on,
-            "linkDelayMs": self.node.partner.delay,
+            "linkDelayMs": self.node.failover_node.delay,
             "peer": None if peer is None else {name: peer[name] for name in shown},
         }
 
     def peer_facts(self) -> PeerFacts:
         """Return the facts for alert rules."""
-        partner = self.node.partner
-        peer, silence = partner.peer, partner.silence(self.node.now())
+        failover_node = self.node.failover_node
+        peer, silence = failover_node.peer, failover_node.silence(self.node.now())
         if peer is None:
-            return PeerFacts("", silence, partner.pace.timeout, "")
-        return PeerFacts(peer.node, silence, partner.pace.timeout, peer.status)
+            return PeerFacts("", silence, failover_node.pace.timeout, "")
+        return PeerFacts(peer.node, silence, failover_node.pace.timeout, peer.status)
 
-    def turns(self, window: int) -> list[Turn]:
+    def role_changes(self, window: int) -> list[RoleChange]:
         """Return the role switches of the last ``window`` ms."""
         first = self.node.now() - window
-        return [turn for at, turn in self.node.turns if at >= first]
+        return [role_change for at, role_change in self.node.role_changes if at >= first]
 
     def reasons(self) -> list[HealthReason]:
         """Return the reasons for ``health``: the peer is silent."""
         peer = self.peer_facts()
         if peer.silence <= peer.timeout or peer.status in (Status.STOPPING, Status.STOPPED):
             return []
-        who = f"the peer {peer.node}" if peer.node else "the peer"
-        return [health_reason("peer_silent", f"{who} has been silent for {peer.silence / 1000:.1f} s")]
+        subject = f"the peer {peer.node}" if peer.node else "the peer"
+        return [health_reason("peer_silent", f"{subject} has been silent for {peer.silence / 1000:.1f} s")]
 
-    def samples(self) -> "dict[str, Reading]":
-        partner, link, now = self.node.partner, self.node.link, self.node.now()
-        own = partner.own
-        beats: list[tuple[dict[str, str], float]] = [({"way": "sent"}, link.sent), ({"way": "heard"}, link.heard)]
-        beats.append(({"way": "refused"}, sum(link.refused.values())))
-        found: dict[str, Reading] = {
+    def samples(self) -> "dict[str, MetricValue]":
+        failover_node, link, now = self.node.failover_node, self.node.link, self.node.now()
+        own = failover_node.own
+        heartbeats: list[tuple[dict[str, str], float]] = [
+            ({"way": "sent"}, link.sent),
+            ({"way": "heard"}, link.received),
+        ]
+        heartbeats.append(({"way": "refused"}, sum(link.refused.values())))
+        found: dict[str, MetricValue] = {
             "yirangmq_pair_active": [({}, float(own.role is Role.ACTIVE))],
             "yirangmq_pair_term": [({}, own.term)],
-            "yirangmq_pair_silence_seconds": [({}, partner.silence(now) / 1000)],
-            "yirangmq_pair_switches": [({}, partner.switches)],
-            "yirangmq_pair_heartbeats_total": beats,
+            "yirangmq_pair_silence_seconds": [({}, failover_node.silence(now) / 1000)],
+            "yirangmq_pair_switches": [({}, failover_node.switches)],
+            "yirangmq_pair_heartbeats_total": heartbeats,
         }
-        if partner.delay is not None:
-            found["yirangmq_pair_link_delay_seconds"] = [({}, partner.delay / 1000)]
+        if failover_node.delay is not None:
+            found["yirangmq_pair_link_delay_seconds"] = [({}, failover_node.delay / 1000)]
         return found
 
     # -- failover.node.Work --------------------------------------------------------------------------------------------
 
-    def begin(self) -> None:
-        self._parts.desk.awake()
+    def start_work(self) -> None:
+        self._parts.committer.on_role_change()
         self._parts.start()
-        self._keep(self._open_doors())
+        self._spawn(self._open_listeners())
 
-    async def _open_doors(self) -> None:
+    async def _open_listeners(self) -> None:
         """Open the listeners, with retries while this node is active: a port may be taken, or the store may refuse."""
-        self._begun = begun = self._begun + 1
-        while self.node.partner.own.role is Role.ACTIVE and self._begun == begun:
+        self._activations = activation = self._activations + 1
+        while self.node.failover_node.own.role is Role.ACTIVE and self._activations == activation:
             try:
                 await self._parts.open()
                 return
             except QueueError as error:
                 log.error("listener_open_failed", extra=values(error=str(error)))
-            await asyncio.sleep(AGAIN_SECONDS)
+            await asyncio.sleep(RETRY_SECONDS)
 
-    def end(self, refusal: NotActive) -> None:
+    def stop_work(self, refusal: NotActive) -> None:
         self._parts.stop()
         if self._parts.topics is not None:
             self._parts.topics.dismiss(refusal)
-        self._parts.move(refusal)
+        self._parts.redirect(refusal)
 
     async def drain(self, seconds: float) -> dict[str, int]:
         until = self._loop.time() + seconds
         last, changed_at = self._backlog(), self._loop.time()
         while sum(last.values()) and self._loop.time() < until:
-            await asyncio.sleep(STEP_SECONDS)
+            await asyncio.sleep(DRAIN_POLL_SECONDS)
             found = self._backlog()
             if found != last:
                 last, changed_at = found, self._loop.time()
-            elif self._loop.time() - changed_at > STILL_SECONDS:
+            elif self._loop.time() - changed_at > DRAIN_STALL_SECONDS:
                 break
         self._parts.stop()
-        await self._parts.settle()
+        await self._parts.finish_work()
         return {queue: count for queue, count in self._backlog().items() if count}
 
     def _backlog(self) -> dict[str, int]:
-        return self._parts.desk.read(_backlog)
+        return self._parts.committer.read(_backlog)
 
     def depth(self) -> int:
         try:
@@ -260,42 +263,42 @@ class PairWay:
         if self._config.pair_address:
             return ", ".join(part.strip() for part in self._config.pair_address.split(","))
         near = [one for one in self._parts.addresses() if one.startswith(("tcp:", "tls:", "http:", "https:"))]
-        while len(found := ", ".join(near)) > LONGEST_TEXT:
+        while len(found := ", ".join(near)) > MAX_TEXT:
             near.pop()
         return found
 
-    def overlapped(self, since_ms: int, term: int) -> None:
+    def report_overlap(self, since_ms: int, term: int) -> None:
         file = Path(self._config.pair_folder) / f"overlap-{term}.jsonl"
 
         def done(found: Any, error: QueueError | None) -> None:
             about = {"term": term, "file": str(file)}
             if error is None:
-                self.node.memory.note("overlap", about | {"messages": found})
+                self.node.memory.append_history("overlap", about | {"messages": found})
                 log.warning("overlap_reported", extra=values(messages=found, **about))
             else:
-                self.node.memory.note("overlap", about | {"error": str(error)})
+                self.node.memory.append_history("overlap", about | {"error": str(error)})
                 log.warning("overlap_report_failed", extra=values(error=str(error), **about))
 
         self._parts.pages.start(lambda queues, given: overlap(queues, since_ms, file), {}, done)
 
     # -- operator methods ----------------------------------------------------------------------------------------------
 
-    def begin_calls(self, calls: Calls) -> None:
+    def register_calls(self, calls: MethodRegistry) -> None:
         calls.add_entry("pair_status", self._status)
         calls.add_entry("pair_history", self._history)
         calls.add_entry("pair_switch", self._switch)
         calls.add_entry("pair_adopt", self._adopt)
 
-    def _status(self, desk: Desk, given: Given, done: Done) -> None:
-        reading(given, lambda values: None)
+    def _status(self, committer: GroupCommitter, given: Given, done: Done) -> None:
+        read_arguments(given, lambda values: None)
         done(self.node.describe() | {"backlog": self._backlog()}, None)
 
-    def _history(self, desk: Desk, given: Given, done: Done) -> None:
-        limit = reading(given, lambda values: values.whole("limit", 100, least=1, most=MOST_HISTORY))
+    def _history(self, committer: GroupCommitter, given: Given, done: Done) -> None:
+        limit = read_arguments(given, lambda values: values.whole("limit", 100, least=1, most=MAX_HISTORY))
         done(self.node.memory.history(limit), None)
 
-    def _switch(self, desk: Desk, given: Given, done: Done) -> None:
-        to, seconds = reading(
+    def _switch(self, committer: GroupCommitter, given: Given, done: Done) -> None:
+        to, seconds = read_arguments(
             given, lambda values: (values.text("to"), values.whole("seconds", SWITCH_SECONDS, least=1, most=3600))
         )
 
@@ -305,15 +308,15 @@ class PairWay:
             except QueueError as error:
                 done(None, error)
 
-        self._keep(switch())
+        self._spawn(switch())
 
-    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _adopt(self, desk: Desk, given: Given, done: Done) -> None:
-        url, node, dry_run = reading(
+    def _adopt(self, committer: GroupCommitter, given: Given, done: Done) -> None:
+        url, node, dry_run = read_arguments(
             given, lambda values: (values.text("store"), values.text("node"), bool(values.take("dry_run", False)))
         )
         if not self.node.is_on:
@@ -324,12 +327,12 @@ class PairWay:
             done(None, WrongState("that is this node", field="node"))
             return
 
-        def told(found: Any, error: QueueError | None) -> None:
+        def on_done(found: Any, error: QueueError | None) -> None:
             if error is None and not dry_run:
-                self.node.memory.note("adopted", {"from": node, "store": url, **found})
+                self.node.memory.append_history("adopted", {"from": node, "store": url, **found})
             done(found, error)
 
-        self._parts.pages.start(lambda queues, _: adopt(queues, url, here, node, dry_run=dry_run), {}, told)
+        self._parts.pages.start(lambda queues, _: adopt(queues, url, here, node, dry_run=dry_run), {}, on_done)
 
 
 def _backlog(transaction: Transaction) -> dict[str, int]:
@@ -341,8 +344,8 @@ def _backlog(transaction: Transaction) -> dict[str, int]:
     return found
 
 
-def _settings(config: Config, key: str) -> Settings:
-    pace = Pace(
+def _settings(config: Config, key: str) -> PairSettings:
+    pace = FailoverTiming(
         round(config.pair_interval_seconds * 1000),
         config.pair_misses,
         round(config.pair_cooldown_seconds * 1000),
@@ -350,7 +353,7 @@ def _settings(config: Config, key: str) -> Settings:
     )
     peer = config.pair_peer_address
     assert peer is not None
-    return Settings(
+    return PairSettings(
         config.node_name,
         config.pair_listen_address,
         peer,

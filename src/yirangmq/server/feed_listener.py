@@ -8,32 +8,32 @@ import contextlib
 from pathlib import Path
 
 from yirangmq.config.config import Config
-from yirangmq.protocols.feed import FeedDoor, listen_feed_tcp, listen_feed_unix
-from yirangmq.protocols.listen import clear_socket, shown, sockets_of
-from yirangmq.protocols.stream_server import Limits
+from yirangmq.protocols.feed import FeedServer, listen_feed_tcp, listen_feed_unix
+from yirangmq.protocols.listen import format_address, remove_stale_socket, sockets_of
+from yirangmq.protocols.stream_server import StreamLimits
 from yirangmq.topics.publisher import Publisher
 
 
-class FeedWay:
+class FeedListener:
     """Listener of the feed protocol, from ``listen`` to ``close``. ``abort`` closes the connections that remain."""
 
-    def __init__(self, config: Config, topics: Publisher, limits: Limits) -> None:
+    def __init__(self, config: Config, topics: Publisher, limits: StreamLimits) -> None:
         self._config = config
         self._path = Path(config.feed_path).absolute() if config.feed_path else None
         self._servers: list[asyncio.AbstractServer] = []
-        self.door = FeedDoor(topics, limits)
-        topics.after_turn.append(self.door.flush)
+        self.protocol_server = FeedServer(topics, limits)
+        topics.after_commit.append(self.protocol_server.flush)
 
     async def listen(self) -> list[str]:
         """Listen on the unix socket and the TCP address, if they are set. Return the addresses."""
         addresses = []
         if self._path is not None:
-            self._servers.append(await listen_feed_unix(self.door, self._path, self._config.unix_mode))
+            self._servers.append(await listen_feed_unix(self.protocol_server, self._path, self._config.unix_mode))
             addresses.append(f"feed+unix:{self._path}")
         if self._config.feed_address is not None:
-            server = await listen_feed_tcp(self.door, *self._config.feed_address)
+            server = await listen_feed_tcp(self.protocol_server, *self._config.feed_address)
             self._servers.append(server)
-            addresses += [f"feed://{shown(one.getsockname())}" for one in sockets_of(server)]
+            addresses += [f"feed://{format_address(one.getsockname())}" for one in sockets_of(server)]
         return addresses
 
     def close(self) -> None:
@@ -42,14 +42,14 @@ class FeedWay:
             server.close()
         if self._servers and self._path is not None:
             with contextlib.suppress(OSError):
-                clear_socket(self._path)
+                remove_stale_socket(self._path)
         self._servers.clear()
 
     def close_connections(self) -> None:
         """Flush and close the connections. The protocol has no goodbye."""
-        for connection in list(self.door.connections):
-            connection.shut()
+        for connection in list(self.protocol_server.connections):
+            connection.close()
 
     def abort(self) -> None:
-        for connection in list(self.door.connections):
+        for connection in list(self.protocol_server.connections):
             connection.cut("stopping")

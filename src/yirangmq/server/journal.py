@@ -1,6 +1,6 @@
 """Files by date of a server: the journaled store, hourly snapshots of the counts, and daily retention.
 
-``look`` is called about once a second and compares the wall clock: a new hour is a new snapshot, a new day is
+``tick`` is called about once a second and compares the wall clock: a new hour is a new snapshot, a new day is
 housekeeping as well. Both run in the thread of the paged calls. After an error they are tried again in a minute.
 
 Opening the store repairs its journal (``stores.journal``), and each repair is logged. The methods are
@@ -9,7 +9,7 @@ Opening the store repairs its journal (``stores.journal``), and each repair is l
 from pathlib import Path
 from typing import Any
 
-from yirangmq.admin.registry import Calls, Given, Pages, reading
+from yirangmq.admin.registry import Given, MethodRegistry, PagedMethods, read_arguments
 from yirangmq.broker.queues import Queues
 from yirangmq.clock import SystemClock
 from yirangmq.config.config import Config
@@ -19,8 +19,8 @@ from yirangmq.core.ports import Clock, Store, Transaction
 from yirangmq.format.journal_line import instant
 from yirangmq.format.json_codec import dumps
 from yirangmq.observe.logs import log, values
-from yirangmq.stores.journal.files import DayFiles
-from yirangmq.stores.journal.maintenance import Checked, Housekept, check, housekeep
+from yirangmq.stores.journal.files import JournalFiles
+from yirangmq.stores.journal.maintenance import JournalCheckResult, JournalRetention, check, housekeep
 from yirangmq.stores.journal.store import JournaledStore
 
 HOUR_MS = 3_600_000
@@ -28,101 +28,109 @@ RETRY_MS = 60_000
 """Retry interval after an error of the disk."""
 
 
-def journaled(config: Config, store: Store) -> JournaledStore:
+def open_journaled(config: Config, store: Store) -> JournaledStore:
     """Wrap a store with the files by date. Opening repairs them; each repair is logged."""
-    day_files = DayFiles(Path(config.day_files_folder).absolute(), durability=store.durability())
+    day_files = JournalFiles(Path(config.day_files_folder).absolute(), durability=store.durability())
     made = JournaledStore(store, day_files, SystemClock())
     for finding in made.findings:
         log.warning("files_by_date_repaired", extra=values(kind=finding.kind, where=finding.where, text=finding.text))
     return made
 
 
-def day_way(config: Config, store: JournaledStore, pages: Pages, clock: Clock, calls: Calls) -> "DayWay":
-    made = DayWay(config, store, pages, clock)
-    calls.add_entry("files_status", lambda desk, given, done: done(made.facts(), None))
+def build_day_files(
+    config: Config, store: JournaledStore, pages: PagedMethods, clock: Clock, calls: MethodRegistry
+) -> "DayFilesMaintenance":
+    made = DayFilesMaintenance(config, store, pages, clock)
+    calls.add_entry("files_status", lambda committer, given, done: done(made.facts(), None))
     calls.add_paged(pages, "files_check", made.check)
     calls.add_paged(pages, "files_housekeep", made.housekeep)
     return made
 
 
-class DayWay:
+class DayFilesMaintenance:
     """Snapshots and retention of the files by date.
 
-    ``look`` is called about once a second on the loop's thread; long work runs in the thread of the paged calls."""
+    ``tick`` is called about once a second on the loop's thread; long work runs in the thread of the paged calls."""
 
-    def __init__(self, config: Config, store: JournaledStore, pages: Pages, clock: Clock) -> None:
+    def __init__(self, config: Config, store: JournaledStore, pages: PagedMethods, clock: Clock) -> None:
         self._store = store
         self._files = store.files
-        self._keep = config.files_by_date_days
+        self._keep_days = config.files_by_date_days
         self._node = config.node_name
         self._pages = pages
         self._clock = clock
-        self._hour = -1
-        self._kept_on = ""
+        self._snapshot_hour = -1
+        self._last_housekeeping_day = ""
         self._is_busy = False
-        self._not_before = 0
+        self._retry_at = 0
 
     def facts(self) -> dict[str, Any]:
         end = self._files.end
-        return {"folder": str(self._files.root), "keepDays": self._keep, "file": end.file, "fileBytes": end.size}
+        return {"folder": str(self._files.root), "keepDays": self._keep_days, "file": end.file, "fileBytes": end.size}
 
-    def look(self) -> None:
+    def tick(self) -> None:
         """Start a snapshot if the hour of the wall clock has changed, in either direction; also starts housekeeping
         if the day has changed."""
         now = self._clock.wall_ms()
-        if self._is_busy or now // HOUR_MS == self._hour or 0 <= self._not_before - now < RETRY_MS:
+        if self._is_busy or now // HOUR_MS == self._snapshot_hour or 0 <= self._retry_at - now < RETRY_MS:
             return
         self._is_busy = True
         try:
-            self._store.begin_day()
+            self._store.start_day()
         except QueueError as error:
             self._done(None, error)
         else:
-            self._pages.start(self._hourly, {"now": now}, self._done)
+            self._pages.start(self._write_snapshot, {"now": now}, self._done)
 
     def _done(self, now: Any, error: QueueError | None) -> None:
         self._is_busy = False
         if error is None:
-            self._hour = now // HOUR_MS
+            self._snapshot_hour = now // HOUR_MS
         else:
-            self._not_before = self._clock.wall_ms() + RETRY_MS
+            self._retry_at = self._clock.wall_ms() + RETRY_MS
             log.error("files_by_date_failed", extra=values(error=str(error)))
 
-    def _hourly(self, queues: Queues, given: Given) -> int:
+    def _write_snapshot(self, queues: Queues, given: Given) -> int:
         now: int = given["now"]
         day = day_of(now)
         counts = queues.read(_counts)
         total = {name: sum(of[name] for of in counts.values()) for name in next(iter(counts.values()), {})}
         snapshot = {"at": instant(now), "node": self._node, "total": total, "queues": counts}
-        self._files.write_beside(day, f"counts-{now // HOUR_MS % 24:02d}.json", dumps(snapshot) + b"\n")
-        if day != self._kept_on:
-            told = housekeep(self._files.root, queues.read, day, self._keep)
-            self._kept_on = day
-            log.info("files_by_date_cleaned", extra=values(**as_values(told, dry_run=False)))
+        self._files.write_extra_file(day, f"counts-{now // HOUR_MS % 24:02d}.json", dumps(snapshot) + b"\n")
+        if day != self._last_housekeeping_day:
+            result = housekeep(self._files.root, queues.read, day, self._keep_days)
+            self._last_housekeeping_day = day
+            log.info("files_by_date_cleaned", extra=values(**housekeeping_document(result, dry_run=False)))
         return now
 
     def check(self, queues: Queues, given: Given) -> dict[str, Any]:
-        reading(given, lambda values: None)
-        return as_document(check(self._files.root, queues.read))
+        read_arguments(given, lambda values: None)
+        return check_document(check(self._files.root, queues.read))
 
     def housekeep(self, queues: Queues, given: Given) -> dict[str, Any]:
-        keep, dry_run = reading(
+        keep, dry_run = read_arguments(
             given,
-            lambda values: (values.whole("days", self._keep, least=1, most=36_500), values.flag("dry_run", False)),
+            lambda values: (values.whole("days", self._keep_days, least=1, most=36_500), values.flag("dry_run", False)),
         )
-        told = housekeep(self._files.root, queues.read, day_of(self._clock.wall_ms()), keep, dry_run=dry_run)
-        return as_values(told, dry_run=dry_run)
+        result = housekeep(self._files.root, queues.read, day_of(self._clock.wall_ms()), keep, dry_run=dry_run)
+        return housekeeping_document(result, dry_run=dry_run)
 
 
 def _counts(transaction: Transaction) -> dict[str, dict[str, int]]:
     return {queue: transaction.counts(queue)._asdict() for queue in transaction.queues()}
 
 
-def as_values(told: Housekept, *, dry_run: bool) -> dict[str, Any]:
-    kept = [{"day": one.day, "why": one.why} for one in told.kept]
-    return {"today": told.today, "removed": told.removed, "freedBytes": told.freed, "kept": kept, "dryRun": dry_run}
+def housekeeping_document(result: JournalRetention, *, dry_run: bool) -> dict[str, Any]:
+    kept = [{"day": one.day, "why": one.why} for one in result.kept]
+    return {
+        "today": result.today,
+        "removed": result.removed,
+        "freedBytes": result.freed,
+        "kept": kept,
+        "dryRun": dry_run,
+    }
 
 
-def as_document(found: Checked) -> dict[str, Any]:
+def check_document(found: JournalCheckResult) -> dict[str, Any]:
     findings = [{"kind": one.kind, "where": one.where, "text": one.text} for one in found.findings]
     return {"files": found.files, "records": found.records, "messages": found.messages, "findings": findings}

@@ -24,12 +24,12 @@ from typing import TYPE_CHECKING, Any
 
 from yirangmq import __version__
 from yirangmq.admin.health import StoreDisk
-from yirangmq.admin.monitoring import Observing
-from yirangmq.admin.registry import Done, Given, Pages, reading
-from yirangmq.admin.topics import TopicCalls
-from yirangmq.broker.group_commit import Desk
+from yirangmq.admin.monitoring import ServerMonitor
+from yirangmq.admin.registry import Done, Given, PagedMethods, read_arguments
+from yirangmq.admin.topics import TopicMethods
+from yirangmq.broker.group_commit import GroupCommitter
 from yirangmq.broker.queries import some_with_leases
-from yirangmq.broker.scheduler import Ticking
+from yirangmq.broker.scheduler import Scheduler
 from yirangmq.broker.settle import Leases
 from yirangmq.config.config import Config
 from yirangmq.core.access import show as show_programs
@@ -40,18 +40,18 @@ from yirangmq.core.states import State
 from yirangmq.observe.event_loop import LoopWatchdog
 from yirangmq.observe.logs import log, values
 from yirangmq.observe.metrics import resident_bytes
-from yirangmq.protocols.context import House, Refusals
-from yirangmq.server.alerting import Alerting
-from yirangmq.server.listeners import Entrance
-from yirangmq.server.topics import Bridging
+from yirangmq.protocols.context import RefusedClients, ServerContext
+from yirangmq.server.alerting import AlertService
+from yirangmq.server.listeners import ServerListeners
+from yirangmq.server.topics import ServerBridges
 from yirangmq.topics.publisher import Publisher
 from yirangmq.webhooks.webhooks import Webhooks
 
 if TYPE_CHECKING:
-    from yirangmq.observe.prometheus import Reading
-    from yirangmq.server.cluster import ClusterWay
-    from yirangmq.server.failover import PairWay
-    from yirangmq.server.journal import DayWay
+    from yirangmq.observe.prometheus import MetricValue
+    from yirangmq.server.cluster import ServerClusterNode
+    from yirangmq.server.failover import ServerPairNode
+    from yirangmq.server.journal import DayFilesMaintenance
 
 
 # -- store listener ----------------------------------------------------------------------------------------------------
@@ -62,33 +62,33 @@ PAUSE_SECONDS = 0.02
 """Pause between two notifications. The server's own commits wake the listener too, and must cost nothing."""
 
 
-class Listener:
-    """Store listener: calls ``tell`` from a separate thread when the store may have changed.
+class StoreListener:
+    """Store listener: calls ``on_change`` from a separate thread when the store may have changed.
 
     It waits on the store only while ``is_awaited`` returns True (a consumer waits for messages), because the server's
     own commits wake it too."""
 
-    def __init__(self, store: Store, tell: Callable[[], object], is_awaited: Callable[[], bool]) -> None:
+    def __init__(self, store: Store, on_change: Callable[[], object], is_awaited: Callable[[], bool]) -> None:
         self._store = store
-        self._tell = tell
+        self._on_change = on_change
         self._is_awaited = is_awaited
-        self._end = threading.Event()
+        self._stop_event = threading.Event()
         self._thread = threading.Thread(target=self._listen, name="listener", daemon=True)
         self._thread.start()
 
     def _listen(self) -> None:
-        while not self._end.wait(PAUSE_SECONDS if self._is_awaited() else WAIT_SECONDS):
+        while not self._stop_event.wait(PAUSE_SECONDS if self._is_awaited() else WAIT_SECONDS):
             if self._is_awaited():
                 try:
                     self._store.wait(WAIT_SECONDS)
                 except (OSError, QueueError):  # users of the store get the error; check again, as after a change
-                    self._end.wait(WAIT_SECONDS)
-                if not self._end.is_set():
-                    self._tell()
+                    self._stop_event.wait(WAIT_SECONDS)
+                if not self._stop_event.is_set():
+                    self._on_change()
 
     def stop(self) -> None:
         """Stop listening. Returns when the thread has ended, at most after ``WAIT_SECONDS``."""
-        self._end.set()
+        self._stop_event.set()
         self._thread.join()
 
 
@@ -102,8 +102,8 @@ def notify(text: str) -> None:
         return
     address = f"\0{path[1:]}" if path.startswith("@") else path
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as line:
-            line.sendto(text.encode(), address)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+            sock.sendto(text.encode(), address)
     except OSError:
         pass
 
@@ -119,117 +119,121 @@ class ServerParts:
     store: Store
     started: float
     """Start of the server on the monotonic clock, in seconds."""
-    desk: Desk
-    pages: Pages
-    ticking: Ticking
-    observing: Observing
+    committer: GroupCommitter
+    pages: PagedMethods
+    scheduler: Scheduler
+    monitoring: ServerMonitor
     topics: Publisher | None
-    topic_calls: TopicCalls
-    bridging: Bridging
+    topic_calls: TopicMethods
+    bridges: ServerBridges
     webhooks: Webhooks
-    refusals: Refusals
-    house: House
-    entrance: Entrance
-    alerting: Alerting
+    refusals: RefusedClients
+    context: ServerContext
+    listeners: ServerListeners
+    alerting: AlertService
     disk: StoreDisk | None
     """None if the store is not on a disk."""
-    pair: "PairWay | None"
-    cluster: "ClusterWay | None"
-    day_files: "DayWay | None"
+    pair: "ServerPairNode | None"
+    cluster: "ServerClusterNode | None"
+    day_files: "DayFilesMaintenance | None"
     watchdog: LoopWatchdog
 
 
 # -- shutdown ----------------------------------------------------------------------------------------------------------
 
-PER_PAGE = 500
-LAST_SECONDS = 1.0
+LEASES_PER_PAGE = 500
+WEBHOOK_ABORT_SECONDS = 1.0
 """Time limit for releasing the messages of unfinished webhook calls."""
-STEP_SECONDS = 0.005
+DRAIN_POLL_SECONDS = 0.005
 """Poll interval of a stopping server, which waits until its work is done."""
 
 
-class Ending:
+class Shutdown:
     """Shutdown of a server. Created on the loop's thread."""
 
     def __init__(self, parts: ServerParts) -> None:
         self._parts = parts
         self._loop = asyncio.get_running_loop()
 
-    async def settle(self) -> None:
+    async def finish_work(self) -> None:
         """Finish work in progress, within ``stop_seconds``. Release leases if ``on_stop`` is ``release``."""
         parts = self._parts
-        until = self._loop.time() + parts.config.stop_seconds
-        await self._until(lambda: parts.desk.is_idle and parts.webhooks.is_idle and parts.bridging.is_idle, until)
-        await self._end_webhooks()
+        deadline = self._loop.time() + parts.config.stop_seconds
+        await self._wait_until(
+            lambda: parts.committer.is_idle and parts.webhooks.is_idle and parts.bridges.is_idle, deadline
+        )
+        await self._abort_webhooks()
         if parts.config.on_stop == "release":
             log.info("leases_released", extra=values(leases=await self._release_leases()))
 
     async def drain(self) -> None:
         """Stop accepting connections and requests, answer all pending requests, then close the connections."""
         notify("STOPPING=1")
-        parts, entrance = self._parts, self._parts.entrance
+        parts, listeners = self._parts, self._parts.listeners
         if parts.pair is not None:
             parts.pair.stop()
-        parts.ticking.stop()
-        log.info("server_stopping", extra=values(clients=entrance.clients, leases=parts.config.on_stop))
-        entrance.close()
-        entrance.stop()
+        parts.scheduler.stop()
+        log.info("server_stopping", extra=values(clients=listeners.clients, leases=parts.config.on_stop))
+        listeners.close()
+        listeners.stop()
         parts.pages.stop()
         parts.webhooks.stop()
-        parts.bridging.drain()
+        parts.bridges.drain()
         if parts.topics is not None:
             parts.topics.stop()
-        until = self._loop.time() + parts.config.stop_seconds
-        await self._until(lambda: self._is_idle and parts.webhooks.is_idle, until)
-        await self._end_webhooks()
-        if parts.config.on_stop == "release" and parts.desk.duty.is_on:
+        deadline = self._loop.time() + parts.config.stop_seconds
+        await self._wait_until(lambda: self._is_idle and parts.webhooks.is_idle, deadline)
+        await self._abort_webhooks()
+        if parts.config.on_stop == "release" and parts.committer.guard.is_on:
             log.info("leases_released", extra=values(leases=await self._release_leases()))
-        entrance.say_bye()
-        await self._until(lambda: not entrance.clients, until)
-        entrance.abort()
+        listeners.send_goodbye()
+        await self._wait_until(lambda: not listeners.clients, deadline)
+        listeners.abort()
         await asyncio.sleep(0)  # runs the callbacks of the aborted connections
 
     @property
     def _is_idle(self) -> bool:
         """True if every request is answered."""
         parts = self._parts
-        are_topics = parts.topics is None or parts.topics.is_idle
-        return parts.desk.is_idle and parts.pages.is_idle and are_topics and parts.bridging.is_idle
+        topics_idle = parts.topics is None or parts.topics.is_idle
+        return parts.committer.is_idle and parts.pages.is_idle and topics_idle and parts.bridges.is_idle
 
-    async def _end_webhooks(self) -> None:
+    async def _abort_webhooks(self) -> None:
         """Abort webhook calls in flight, and wait until their messages are released."""
         webhooks = self._parts.webhooks
         if not webhooks.is_idle:
             webhooks.abort()
-            await self._until(lambda: self._is_idle and webhooks.is_idle, self._loop.time() + LAST_SECONDS)
+            await self._wait_until(
+                lambda: self._is_idle and webhooks.is_idle, self._loop.time() + WEBHOOK_ABORT_SECONDS
+            )
 
-    async def _until(self, is_done: Callable[[], bool], until: float) -> None:
-        while not is_done() and self._loop.time() < until:  # noqa: ASYNC110  (several parts, none of which signals it)
-            await asyncio.sleep(STEP_SECONDS)
+    async def _wait_until(self, is_done: Callable[[], bool], deadline: float) -> None:
+        while not is_done() and self._loop.time() < deadline:  # noqa: ASYNC110  (several parts, none of which signals it)
+            await asyncio.sleep(DRAIN_POLL_SECONDS)
 
     async def _release_leases(self) -> int:
         """Release the leases that were taken through this server, page by page. Return their number."""
         total = 0
         after, is_first_page = "", True
         while after or is_first_page:
-            queues, after = await self._ask(partial(some_with_leases, after=after))
+            queues, after = await self._submit(partial(some_with_leases, after=after))
             is_first_page = False
             for queue in queues:
                 cursor, is_first = "", True
                 while cursor or is_first:
-                    count, cursor = await self._ask(partial(self._give_back, queue=queue, cursor=cursor))
+                    count, cursor = await self._submit(partial(self._release_page, queue=queue, cursor=cursor))
                     total, is_first = total + count, False
         return total
 
-    def _give_back(self, transaction: Transaction, queue: str, cursor: str) -> tuple[int, str]:
-        page = transaction.scan(queue, State.LEASED, PER_PAGE, cursor)
-        ours = [lease_id(message) for message in page.messages if message.consumer in self._parts.house.consumers]
-        errors = self._parts.desk.verbs.release(transaction, Leases(ours), None)
+    def _release_page(self, transaction: Transaction, queue: str, cursor: str) -> tuple[int, str]:
+        page = transaction.scan(queue, State.LEASED, LEASES_PER_PAGE, cursor)
+        ours = [lease_id(message) for message in page.messages if message.consumer in self._parts.context.consumers]
+        errors = self._parts.committer.operations.release(transaction, Leases(ours), None)
         return errors.count(None), page.cursor
 
-    async def _ask(self, work: Callable[[Transaction], Any]) -> Any:
+    async def _submit(self, work: Callable[[Transaction], Any]) -> Any:
         future: asyncio.Future[Any] = self._loop.create_future()
-        self._parts.desk.submit(
+        self._parts.committer.submit(
             work, lambda value, error: future.set_exception(error) if error else future.set_result(value)
         )
         return await future
@@ -240,64 +244,64 @@ class Ending:
 TICK_SECONDS = 1.0
 
 
-class Rounds:
+class ServerTick:
     """One-second tick, from ``begin`` until ``stopping`` is set. Created on the loop's thread."""
 
     def __init__(self, parts: ServerParts, stopping: asyncio.Event) -> None:
         self._parts = parts
         self._stopping = stopping
         self._loop = asyncio.get_running_loop()
-        self._sent_away: dict[str, int] = {}
-        self._trouble = ""
-        self._ahead = parts.house.clock.ahead_ms()
-        self._due: float | None = None
+        self._disconnect_counts: dict[str, int] = {}
+        self._reported_error = ""
+        self._ahead = parts.context.clock.ahead_ms()
+        self._next_tick_at: float | None = None
 
     def tick(self) -> None:
         if self._stopping.is_set():
             return
         now = self._loop.time()
-        if self._due is not None:
-            self._parts.watchdog.observe_delay(now - self._due)
-        self._due = now + TICK_SECONDS
+        if self._next_tick_at is not None:
+            self._parts.watchdog.observe_delay(now - self._next_tick_at)
+        self._next_tick_at = now + TICK_SECONDS
         self._loop.call_later(TICK_SECONDS, self.tick)
         notify("WATCHDOG=1")
         parts = self._parts
-        parts.entrance.look_around(self._loop.time())
-        self._look_at_disk()
-        parts.observing.look(parts.desk)
+        parts.listeners.check_timeouts(self._loop.time())
+        self._check_disk()
+        parts.monitoring.tick(parts.committer)
         if parts.day_files is not None:
-            parts.day_files.look()
-        self._look_at_clients()
-        self._look_at_store()
-        self._look_at_clock()
+            parts.day_files.tick()
+        self._check_clients()
+        self._check_store()
+        self._check_clock()
 
-    def _look_at_clock(self) -> None:
+    def _check_clock(self) -> None:
         """If the wall clock was set, renew the record of store time. Store time continues without a jump."""
-        clock = self._parts.house.clock
+        clock = self._parts.context.clock
         clock.now_ms()  # compares wall clock and monotonic clock
         ahead = clock.ahead_ms()
         if ahead != self._ahead:
             set_by, self._ahead = ahead - self._ahead, ahead
-            self._parts.desk.verbs.store_time.renew()
+            self._parts.committer.operations.store_time.renew()
             log.warning("clock_set", extra=values(set_by_seconds=set_by / 1000, ahead_seconds=ahead / 1000))
 
-    def _look_at_clients(self) -> None:
-        sent_away = self._parts.entrance.sent_away()
-        if sent_away != self._sent_away:
-            self._sent_away = sent_away
-            log.warning("clients_disconnected", extra=values(since_start=sent_away))
+    def _check_clients(self) -> None:
+        disconnect_counts = self._parts.listeners.disconnect_counts()
+        if disconnect_counts != self._disconnect_counts:
+            self._disconnect_counts = disconnect_counts
+            log.warning("clients_disconnected", extra=values(since_start=disconnect_counts))
 
-    def _look_at_store(self) -> None:
-        trouble = "" if self._parts.desk.last_error is None else str(self._parts.desk.last_error)
-        if trouble == self._trouble:
+    def _check_store(self) -> None:
+        trouble = "" if self._parts.committer.last_error is None else str(self._parts.committer.last_error)
+        if trouble == self._reported_error:
             return
-        self._trouble = trouble
+        self._reported_error = trouble
         if trouble:
             log.error("store_commit_failed", extra=values(error=trouble))
         else:
             log.info("store_commit_recovered")
 
-    def _look_at_disk(self) -> None:
+    def _check_disk(self) -> None:
         disk = self._parts.disk
         if disk is None:
             return
@@ -315,51 +319,51 @@ class Rounds:
 # -- status report and metrics -----------------------------------------------------------------------------------------
 
 
-class Telling:
+class StatusReport:
     """Status report and metrics of a server."""
 
     def __init__(self, parts: ServerParts) -> None:
         self._parts = parts
 
     def facts(self) -> dict[str, Any]:
-        parts, entrance = self._parts, self._parts.entrance
+        parts, listeners = self._parts, self._parts.listeners
         return {
             "server": f"yirangmq {__version__}",
             "node": parts.config.node_name,
             "store": parts.config.store_url,
             "durability": parts.store.durability(),
-            "addresses": entrance.addresses,
+            "addresses": listeners.addresses,
             "uptimeSec": self._uptime(),
-            "connections": entrance.clients,
-            "accepted": entrance.accepted,
-            "sentAway": entrance.sent_away(),
+            "connections": listeners.clients,
+            "accepted": listeners.accepted,
+            "sentAway": listeners.disconnect_counts(),
             "topics": parts.topic_calls.facts(),
             "pair": None if parts.pair is None else parts.pair.facts(),
             "cluster": None if parts.cluster is None else parts.cluster.facts(),
-            "bridges": parts.bridging.calls.facts(),
+            "bridges": parts.bridges.calls.facts(),
             "filesByDate": None if parts.day_files is None else parts.day_files.facts(),
             "alerts": parts.alerting.calls.facts(),
-            "stomp": None if entrance.stomp is None else entrance.stomp.describe(),
+            "stomp": None if listeners.stomp is None else listeners.stomp.describe(),
         }
 
-    def programs(self, desk: Desk, given: Given, done: Done) -> None:
+    def programs(self, committer: GroupCommitter, given: Given, done: Done) -> None:
         """Report the programs that may connect, their routes, and the clients that were refused."""
-        reading(given, lambda values: None)
+        read_arguments(given, lambda values: None)
         rows = show_programs(self._parts.config.programs, self._parts.config.routes)
         done({"programs": rows, "refused": self._parts.refusals.document()}, None)
 
-    def samples(self) -> "dict[str, Reading]":
+    def samples(self) -> "dict[str, MetricValue]":
         """Return the metrics of the server and of its parts."""
         parts = self._parts
-        found = self._own() | self._measured()
-        for calls in (parts.topic_calls, parts.bridging.calls, parts.alerting.calls):
+        found = self._server_samples() | self._gauge_samples()
+        for calls in (parts.topic_calls, parts.bridges.calls, parts.alerting.calls):
             found |= calls.samples()
-        for part in (parts.entrance.stomp, parts.pair):
+        for part in (parts.listeners.stomp, parts.pair):
             found |= {} if part is None else part.samples()
         return found
 
-    def _own(self) -> "dict[str, Reading]":
-        parts, entrance = self._parts, self._parts.entrance
+    def _server_samples(self) -> "dict[str, MetricValue]":
+        parts, listeners = self._parts, self._parts.listeners
         labels = {
             "version": __version__,
             "node": parts.config.node_name,
@@ -367,24 +371,26 @@ class Telling:
         }
         return {
             "yirangmq_loop_stall_seconds": parts.watchdog.delays,
-            "yirangmq_connections": [({}, entrance.clients)],
-            "yirangmq_connections_total": [({}, entrance.accepted)],
-            "yirangmq_sent_away_total": [({"reason": why}, n) for why, n in sorted(entrance.sent_away().items())],
+            "yirangmq_connections": [({}, listeners.clients)],
+            "yirangmq_connections_total": [({}, listeners.accepted)],
+            "yirangmq_sent_away_total": [
+                ({"reason": why}, n) for why, n in sorted(listeners.disconnect_counts().items())
+            ],
             "yirangmq_clients_refused_total": [
-                ({"door": door, "reason": why}, n) for (door, why), n in sorted(parts.refusals.counts.items())
+                ({"door": protocol, "reason": why}, n) for (protocol, why), n in sorted(parts.refusals.counts.items())
             ],
             "yirangmq_delayed_attempts_total": [
-                ({}, 0 if parts.house.attempts is None else parts.house.attempts.delayed)
+                ({}, 0 if parts.context.attempts is None else parts.context.attempts.delayed)
             ],
             "yirangmq_deliveries_total": [
                 ({"queue": queue, "status": status}, n)
-                for (queue, status), n in sorted(parts.desk.verbs.happened.deliveries.totals.items())
+                for (queue, status), n in sorted(parts.committer.operations.event_buffer.deliveries.totals.items())
             ],
             "yirangmq_uptime_seconds": [({}, self._uptime())],
             "yirangmq_info": [(labels, 1)],
         }
 
-    def _measured(self) -> "dict[str, Reading]":
+    def _gauge_samples(self) -> "dict[str, MetricValue]":
         """Return the measured metrics. Those that are not available are left out."""
         disk = self._parts.disk
         measured = {

@@ -21,46 +21,46 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from yirangmq import __version__
-from yirangmq.admin.health import Health, Room, StoreDisk
-from yirangmq.admin.monitoring import Observing
-from yirangmq.admin.registry import Calls, Pages, Site
-from yirangmq.admin.topics import TopicCalls
+from yirangmq.admin.health import FullStoreLatch, ServerHealth, StoreDisk
+from yirangmq.admin.monitoring import ServerMonitor
+from yirangmq.admin.registry import MethodRegistry, PagedMethods, ServerSources
+from yirangmq.admin.topics import TopicMethods
 from yirangmq.broker import housekeeping
-from yirangmq.broker.admission.workers import Lines
-from yirangmq.broker.group_commit import Desk
+from yirangmq.broker.admission.workers import CheckWorkers
+from yirangmq.broker.group_commit import GroupCommitter
 from yirangmq.broker.housekeeping import check_unmarked
-from yirangmq.broker.operations import Verbs
-from yirangmq.broker.scheduler import Ticking
-from yirangmq.clock import SystemClock, TimeOrderedIds, give_way, processors
+from yirangmq.broker.operations import QueueOperations
+from yirangmq.broker.scheduler import Scheduler
+from yirangmq.clock import SystemClock, TimeOrderedIds, processors, yield_processor
 from yirangmq.config.config import Config
 from yirangmq.config.settings import OFF
-from yirangmq.core.access import Grant
-from yirangmq.core.consumer_registry import Consumers
+from yirangmq.core.access import AccessGrant
+from yirangmq.core.consumer_registry import MemoryConsumerRegistry
 from yirangmq.core.errors import QueueError
-from yirangmq.core.events import Traced
+from yirangmq.core.events import TraceStep
 from yirangmq.core.health import HealthReason, health_reason
 from yirangmq.core.ports import Store, Transaction
-from yirangmq.fsio.permissions import GROUP, loose
-from yirangmq.observe.event_loop import Lookout, LoopWatchdog
+from yirangmq.fsio.permissions import GROUP, describe_wide_mode
+from yirangmq.observe.event_loop import BusyPoll, LoopWatchdog
 from yirangmq.observe.traces import load as load_traces
-from yirangmq.protocols.context import Attempts, Gate, House, Introduction, Refusals
-from yirangmq.protocols.listen import WayIn, open_to_all
-from yirangmq.server.alerting import Alerting, Sources
-from yirangmq.server.lifecycle import Ending, Listener, Rounds, ServerParts, Telling
-from yirangmq.server.listeners import Entrance
-from yirangmq.server.topics import Batching, Bridging, publisher_of
-from yirangmq.stores.open import loose_parts
+from yirangmq.protocols.context import Authenticator, RefusedClients, ServerContext, ServerIdentity, WrongTokenLimiter
+from yirangmq.protocols.listen import ListenerOptions, unguarded
+from yirangmq.server.alerting import AlertService, AlertSources
+from yirangmq.server.lifecycle import ServerParts, ServerTick, Shutdown, StatusReport, StoreListener
+from yirangmq.server.listeners import ServerListeners
+from yirangmq.server.topics import ServerBatches, ServerBridges, publisher_of
+from yirangmq.stores.open import find_wide_permissions
 from yirangmq.webhooks.webhooks import Webhooks, read_secret
 
 if TYPE_CHECKING:
-    from yirangmq.server.cluster import ClusterWay
-    from yirangmq.server.failover import PairWay
-    from yirangmq.server.journal import DayWay
+    from yirangmq.server.cluster import ServerClusterNode
+    from yirangmq.server.failover import ServerPairNode
+    from yirangmq.server.journal import DayFilesMaintenance
 
 
 # -- file access checks ------------------------------------------------------------------------------------------------
 
-OTHERS = 0o007
+OTHERS_MODE_MASK = 0o007
 
 
 def access_reasons(config: Config) -> Callable[[], list[HealthReason]]:
@@ -68,13 +68,13 @@ def access_reasons(config: Config) -> Callable[[], list[HealthReason]]:
     data = Path(config.data).absolute()
     folders = (config.topics_folder, config.day_files_folder, config.pair_folder, config.secrets_folder)
     outside = [path for one in folders if one and not (path := Path(one).absolute()).is_relative_to(data)]
-    place = Path(config.store_url.partition(":")[2]).absolute()
-    store = "" if place.is_relative_to(data) else config.store_url
+    location = Path(config.store_url.partition(":")[2]).absolute()
+    store = "" if location.is_relative_to(data) else config.store_url
     is_shared = config.file_access == "group"
 
     def reasons() -> list[HealthReason]:
-        texts = [f"{folder} {text}" for folder in (data, *outside) if (text := loose(folder))]
-        texts += [f"{finding.where} {finding.text}" for finding in loose_parts(store)]
+        texts = [f"{folder} {text}" for folder in (data, *outside) if (text := describe_wide_mode(folder))]
+        texts += [f"{finding.where} {finding.text}" for finding in find_wide_permissions(store)]
         texts += [text for path, setting in _secret_files(config) if (text := _open_secret(path, setting))]
         if is_shared and data.is_dir() and data.stat().st_mode & GROUP.folder != GROUP.folder:
             texts.append(f"file_access is group, and the group may not use {data}; run: chmod 2770 {data}")
@@ -97,7 +97,7 @@ def _open_secret(path: str, setting: str) -> str:
         mode = stat.S_IMODE(os.stat(path).st_mode)  # noqa: PTH116
     except OSError:
         return ""
-    return f"{path} ({setting}) has mode {mode:04o}; run: chmod o= {path}" if mode & OTHERS else ""
+    return f"{path} ({setting}) has mode {mode:04o}; run: chmod o= {path}" if mode & OTHERS_MODE_MASK else ""
 
 
 # -- the server --------------------------------------------------------------------------------------------------------
@@ -109,10 +109,10 @@ class Secrets:
 
     token: str = ""
     tls: ssl.SSLContext | None = None
-    grants: tuple[Grant, ...] = ()
+    grants: tuple[AccessGrant, ...] = ()
     """Grants of HTTP clients."""
     pair_key: str = ""
-    programs: tuple[Grant, ...] = ()
+    programs: tuple[AccessGrant, ...] = ()
 
 
 class Daemon:
@@ -129,110 +129,120 @@ class Daemon:
         self._started = time.monotonic()
         clock = SystemClock()
         ids = TimeOrderedIds(clock.now_ms)
-        verbs = Verbs(clock, ids, config.inherited)
-        self._desk = Desk(
-            store, verbs, clock, self._loop.call_soon, self._loop.call_later, busy_seconds=config.busy_seconds
+        operations = QueueOperations(clock, ids, config.policy_defaults)
+        self._committer = GroupCommitter(
+            store, operations, clock, self._loop.call_soon, self._loop.call_later, busy_seconds=config.busy_seconds
         )
         self._watchdog = LoopWatchdog(self._loop)
-        self._desk.before_commit.append(self._watchdog.active)
+        self._committer.before_commit.append(self._watchdog.note_activity)
         if config.stay_awake != OFF and processors() > 1:
-            lookout = Lookout(self._loop.call_soon, give_way)
-            self._desk.before_commit.append(lookout.asked)
-            self._desk.after_commit.append(lookout.answered)
-        self._lines = Lines(verbs.gate, self._loop.call_soon_threadsafe)
-        self._desk.clear_by(self._lines)
-        self._pages = Pages(store, self._desk, clock, ids, self._loop.call_soon_threadsafe)
+            busy_poll = BusyPoll(self._loop.call_soon, yield_processor)
+            self._committer.before_commit.append(busy_poll.on_request)
+            self._committer.after_commit.append(busy_poll.on_reply)
+        self._check_workers = CheckWorkers(operations.admission, self._loop.call_soon_threadsafe)
+        self._committer.set_check_workers(self._check_workers)
+        self._pages = PagedMethods(store, self._committer, clock, ids, self._loop.call_soon_threadsafe)
         self._disk = _disk_of(config, store)
-        self._room = Room(self._desk, clock)
-        self._ticking = Ticking(self._desk, clock)
-        self._observing = Observing(clock, lambda: self._telling.samples(), config.metrics_max_queues)
+        self._full_latch = FullStoreLatch(self._committer, clock)
+        self._scheduler = Scheduler(self._committer, clock)
+        self._monitoring = ServerMonitor(clock, lambda: self._status_report.samples(), config.metrics_max_queues)
         self._topics = publisher_of(config)
         if self._topics is not None:
-            self._topics.after_turn.append(self._watchdog.active)
-        self._topic_calls = TopicCalls(self._topics, clock)
-        self._bridging = Bridging(config, self._desk, clock, self._topics, self._full)
-        self._batching = Batching(config, self._desk, clock, ids, self._topics)
-        self._refusals = Refusals(clock, self._observing.feed.hear)
+            self._topics.after_commit.append(self._watchdog.note_activity)
+        self._topic_calls = TopicMethods(self._topics, clock)
+        self._bridges = ServerBridges(config, self._committer, clock, self._topics, self._publish_refusal)
+        self._batches = ServerBatches(config, self._committer, clock, ids, self._topics)
+        self._refusals = RefusedClients(clock, self._monitoring.feed.on_events)
         self._webhooks = Webhooks(
-            self._desk, clock, partial(read_secret, Path(config.secrets_folder)), networks=config.outgoing_networks
+            self._committer, clock, partial(read_secret, Path(config.secrets_folder)), networks=config.outgoing_networks
         )
-        calls = self._calls(verbs, clock)
-        self._house = self._furnished(calls, clock, ids)
-        self._webhooks.begin(calls, self._house.consumers)
-        self._cluster = self._clustered() if config.is_clustered else None
-        guard = open_to_all if self._cluster is None else self._cluster.proxy.guard
-        self._entrance = Entrance(config, self._house, WayIn(secrets.tls, guard), (*secrets.grants, *secrets.programs))
-        self._pair = self._paired(calls) if config.pair_peer else None
-        self._day_files = self._by_date(calls) if config.day_files_folder else None
-        sources = Sources(self._desk, clock, self._disk, lambda: self._entrance.refused(), self._pair, self._room)
-        self._alerting = Alerting(config, sources)
-        self._alerting.begin(calls, verbs.happened)
-        parts = self._parts()
-        self._telling = Telling(parts)
-        self._ending = Ending(parts)
-        self._rounds = Rounds(parts, self._stopping)
+        calls = self._build_calls(operations, clock)
+        self._context = self._build_context(calls, clock, ids)
+        self._webhooks.register(calls, self._context.consumers)
+        self._cluster = self._build_cluster() if config.is_clustered else None
+        guard = unguarded if self._cluster is None else self._cluster.proxy.guard
+        self._listeners = ServerListeners(
+            config, self._context, ListenerOptions(secrets.tls, guard), (*secrets.grants, *secrets.programs)
+        )
+        self._pair = self._build_pair(calls) if config.pair_peer else None
+        self._day_files = self._build_day_files(calls) if config.day_files_folder else None
+        sources = AlertSources(
+            self._committer, clock, self._disk, lambda: self._listeners.refused(), self._pair, self._full_latch
+        )
+        self._alerting = AlertService(config, sources)
+        self._alerting.register(calls, operations.event_buffer)
+        parts = self._build_parts()
+        self._status_report = StatusReport(parts)
+        self._shutdown = Shutdown(parts)
+        self._tick = ServerTick(parts, self._stopping)
 
-    def _calls(self, verbs: Verbs, clock: SystemClock) -> Calls:
+    def _build_calls(self, operations: QueueOperations, clock: SystemClock) -> MethodRegistry:
         """Build the registry of methods that all protocols serve."""
         reasons = (
             self._topic_calls.reasons,
-            self._bridging.calls.reasons,
+            self._bridges.calls.reasons,
             self._pair_reasons,
             self._watchdog.reasons,
             access_reasons(self._config),
             partial(_reserve_reasons, self._store),
         )
-        health = Health(clock, self._disk, self._config.backlog_limit, reasons, self._pair_about, self._room)
-        rates = self._observing.metrics.rates_of
-        facts, clients = (lambda: self._telling.facts()), (lambda: self._entrance.describe())
-        calls = Calls(verbs, self._pages, Site(clock, health, facts, clients, Consumers(clock), rates))
-        self._observing.begin(verbs.happened, calls)
-        self._topic_calls.begin(calls, self._observing.feed.hear)
-        self._bridging.calls.begin(calls)
-        calls.add_entry("programs", lambda desk, given, done: self._telling.programs(desk, given, done))
+        health = ServerHealth(
+            clock, self._disk, self._config.backlog_limit, reasons, self._pair_facts, self._full_latch
+        )
+        rates = self._monitoring.metrics.rates_of
+        facts, clients = (lambda: self._status_report.facts()), (lambda: self._listeners.describe())
+        calls = MethodRegistry(
+            operations, self._pages, ServerSources(clock, health, facts, clients, MemoryConsumerRegistry(clock), rates)
+        )
+        self._monitoring.register(operations.event_buffer, calls)
+        self._topic_calls.register(calls, self._monitoring.feed.on_events)
+        self._bridges.calls.register(calls)
+        calls.add_entry("programs", lambda committer, given, done: self._status_report.programs(committer, given, done))
         traces = load_traces()
         if traces is not None:
-            verbs.happened.listen(traces.hear, [Traced])
-            verbs.happened.is_traced = True
+            operations.event_buffer.add_listener(traces.on_events, [TraceStep])
+            operations.event_buffer.is_traced = True
         return calls
 
-    def _furnished(self, calls: Calls, clock: SystemClock, ids: TimeOrderedIds) -> House:
+    def _build_context(self, calls: MethodRegistry, clock: SystemClock, ids: TimeOrderedIds) -> ServerContext:
         """Build the context that the sessions of all protocols share."""
         config, secrets = self._config, self._secrets
-        attempts = Attempts(time.monotonic, self._desk.later)
-        return House(
-            self._desk,
+        attempts = WrongTokenLimiter(time.monotonic, self._committer.later)
+        return ServerContext(
+            self._committer,
             clock,
             ids,
             calls,
-            Introduction(f"yirangmq {__version__}", config.node_name, self._store.durability(), config.max_frame_bytes),
+            ServerIdentity(
+                f"yirangmq {__version__}", config.node_name, self._store.durability(), config.max_frame_bytes
+            ),
             secrets.token,
             self._disk,
             topics=self._topics,
-            feed=self._observing.feed,
-            batches=self._batching.batches,
-            greet=self._greet if config.pair_peer else None,
-            authenticator=Gate(secrets.programs, attempts),
+            feed=self._monitoring.feed,
+            batches=self._batches.batches,
+            add_role=self._add_role if config.pair_peer else None,
+            authenticator=Authenticator(secrets.programs, attempts),
             attempts=attempts,
-            refusing=self._refusals,
+            refused_clients=self._refusals,
         )
 
-    def _parts(self) -> ServerParts:
+    def _build_parts(self) -> ServerParts:
         return ServerParts(
             config=self._config,
             store=self._store,
             started=self._started,
-            desk=self._desk,
+            committer=self._committer,
             pages=self._pages,
-            ticking=self._ticking,
-            observing=self._observing,
+            scheduler=self._scheduler,
+            monitoring=self._monitoring,
             topics=self._topics,
             topic_calls=self._topic_calls,
-            bridging=self._bridging,
+            bridges=self._bridges,
             webhooks=self._webhooks,
             refusals=self._refusals,
-            house=self._house,
-            entrance=self._entrance,
+            context=self._context,
+            listeners=self._listeners,
             alerting=self._alerting,
             disk=self._disk,
             pair=self._pair,
@@ -248,12 +258,12 @@ class Daemon:
         """Run until ``stop``; then answer pending requests, and keep or release leases."""
         listener = None
         try:
-            self._rounds.tick()
+            self._tick.tick()
             if self._cluster is None:
-                self._desk.resume_time()
+                self._committer.resume_time()
                 self._adopt_defaults()
-                self._desk.submit(self._desk.verbs.sweep, _ignore)
-                self._desk.read(check_unmarked)
+                self._committer.submit(self._committer.operations.sweep, _ignore)
+                self._committer.read(check_unmarked)
             never_wait: Callable[[], None] | None = getattr(self._store, "never_wait", None)
             if never_wait is not None:  # from here on other work shares the loop
                 never_wait()
@@ -261,22 +271,22 @@ class Daemon:
                 await self._pair.open()
             await self._open()
             if not self._config.store_url.startswith(("memory:", "etcd:")):
-                hear = partial(self._loop.call_soon_threadsafe, self._desk.news)
-                listener = Listener(self._store, hear, lambda: self._desk.serving.is_awaited)
+                on_events = partial(self._loop.call_soon_threadsafe, self._committer.notify_external_change)
+                listener = StoreListener(self._store, on_events, lambda: self._committer.waiting_consumers.has_waiters)
             self._alerting.start()
             if self._cluster is not None:
-                await self._cluster.open(self._entrance.addresses)
+                await self._cluster.open(self._listeners.addresses)
             if self._pair is not None:
                 self._pair.run()
             elif self._cluster is None:
-                self._begin_work()
-            ready(self._entrance.addresses)
+                self._start_work()
+            ready(self._listeners.addresses)
             await self._stopping.wait()
-            await self._ending.drain()
+            await self._shutdown.drain()
         finally:
             self._close(listener)
 
-    def _close(self, listener: Listener | None) -> None:
+    def _close(self, listener: StoreListener | None) -> None:
         """Close every part even if an earlier one fails: a lock that stays held would keep the next server out."""
         with ExitStack() as stack:  # the callbacks run in reverse order
             stack.callback(self._watchdog.stop)
@@ -284,11 +294,11 @@ class Daemon:
                 stack.callback(listener.stop)
             if self._topics is not None:
                 stack.callback(self._topics.close)
-            stack.callback(self._bridging.stop)
-            stack.callback(self._batching.stop)
-            stack.callback(self._lines.close)
+            stack.callback(self._bridges.stop)
+            stack.callback(self._batches.stop)
+            stack.callback(self._check_workers.close)
             stack.callback(self._pages.stop)
-            stack.callback(self._entrance.close)
+            stack.callback(self._listeners.close)
             if self._cluster is not None:
                 stack.callback(self._cluster.close)
             stack.callback(self._alerting.stop)
@@ -297,99 +307,101 @@ class Daemon:
 
     def _adopt_defaults(self) -> None:
         """Adopt changed defaults. Must run before anything acts on due messages."""
-        if self._desk.read(partial(housekeeping.are_other, defaults=self._desk.verbs.defaults)):
-            from yirangmq.broker.bulk import Wholesale  # an ordinary start does not load it
-            from yirangmq.broker.group_commit_threads import Lane
+        if self._committer.read(partial(housekeeping.have_changed, defaults=self._committer.operations.defaults)):
+            from yirangmq.broker.bulk import BulkOperations  # an ordinary start does not load it
+            from yirangmq.broker.group_commit_threads import ThreadedGroupCommitter
 
-            Wholesale(Lane(self._store), self._desk.verbs, self._house.clock).adopt_defaults()
+            BulkOperations(
+                ThreadedGroupCommitter(self._store), self._committer.operations, self._context.clock
+            ).adopt_defaults()
 
     async def _open(self) -> None:
         """Start the topic log and its bridges, then open the listeners. A standby only loads the bridges."""
         if self._topics is None:
-            await self._entrance.open()
+            await self._listeners.open()
             return
         self._topics.start()
-        self._bridging.start() if self._pair is None else self._bridging.load()
+        self._bridges.start() if self._pair is None else self._bridges.load()
         try:
-            await self._entrance.open()
+            await self._listeners.open()
         except QueueError as error:
             self._topics.fail(error)
             raise
-        self._topics.listening()
-        self._topics.online()
+        self._topics.mark_listening()
+        self._topics.mark_online()
 
     # -- background work -----------------------------------------------------------------------------------------------
 
-    def _begin_work(self) -> None:
-        self._batching.start()
-        self._ticking.start()
+    def _start_work(self) -> None:
+        self._batches.start()
+        self._scheduler.start()
         self._webhooks.start()
-        self._bridging.start()
+        self._bridges.start()
 
-    def _end_work(self) -> None:
-        self._batching.rest()
-        self._ticking.stop()
+    def _stop_work(self) -> None:
+        self._batches.pause()
+        self._scheduler.stop()
         self._webhooks.stop()
-        self._bridging.drain()
+        self._bridges.drain()
 
-    def _by_date(self, calls: Calls) -> "DayWay":
-        from yirangmq.server.journal import day_way  # a server without them does not load them
+    def _build_day_files(self, calls: MethodRegistry) -> "DayFilesMaintenance":
+        from yirangmq.server.journal import build_day_files  # a server without them does not load them
 
-        return day_way(self._config, cast("Any", self._store), self._pages, self._house.clock, calls)
+        return build_day_files(self._config, cast("Any", self._store), self._pages, self._context.clock, calls)
 
     # -- node of a pair ------------------------------------------------------------------------------------------------
 
-    def _paired(self, calls: Calls) -> "PairWay":
-        from yirangmq.server.failover import PairWay, Parts  # a server alone does not load it
+    def _build_pair(self, calls: MethodRegistry) -> "ServerPairNode":
+        from yirangmq.server.failover import PairNodeParts, ServerPairNode  # a server alone does not load it
 
-        parts = Parts(
-            self._desk,
+        parts = PairNodeParts(
+            self._committer,
             self._pages,
-            self._house.clock,
+            self._context.clock,
             self._topics,
-            self._begin_work,
-            self._end_work,
-            lambda: self._entrance.open_stomp(),
-            lambda why: self._entrance.move(why),
-            lambda: self._ending.settle(),
-            lambda: self._entrance.addresses,
+            self._start_work,
+            self._stop_work,
+            lambda: self._listeners.open_stomp(),
+            lambda why: self._listeners.redirect(why),
+            lambda: self._shutdown.finish_work(),
+            lambda: self._listeners.addresses,
         )
-        pair = PairWay(self._config, self._secrets.pair_key, parts)
-        pair.begin_calls(calls)
+        pair = ServerPairNode(self._config, self._secrets.pair_key, parts)
+        pair.register_calls(calls)
         return pair
 
     # -- node of a store in etcd ---------------------------------------------------------------------------------------
 
-    def _clustered(self) -> "ClusterWay":
-        from yirangmq.server.cluster import ClusterNodeParts, ClusterWay  # a server alone does not load it
+    def _build_cluster(self) -> "ServerClusterNode":
+        from yirangmq.server.cluster import ClusterNodeParts, ServerClusterNode  # a server alone does not load it
 
-        way = ClusterWay(self._config, cast("Any", self._store), self._secrets.tls)
+        node = ServerClusterNode(self._config, cast("Any", self._store), self._secrets.tls)
         parts = ClusterNodeParts(
-            self._desk,
-            self._house.clock,
-            self._begin_work,
-            self._end_work,
-            lambda why: self._entrance.move(why),
-            self._tidy,
-            self._full,
+            self._committer,
+            self._context.clock,
+            self._start_work,
+            self._stop_work,
+            lambda why: self._listeners.redirect(why),
+            self._release_stale_leases,
+            self._publish_refusal,
         )
-        way.attach(parts)
-        return way
+        node.attach(parts)
+        return node
 
-    def _tidy(self, transaction: Transaction) -> None:
-        if self._entrance.stomp is not None:
-            self._entrance.stomp.tidy(transaction)
+    def _release_stale_leases(self, transaction: Transaction) -> None:
+        if self._listeners.stomp is not None:
+            self._listeners.stomp.release_stale_leases(transaction)
 
-    def _greet(self, welcome: Introduction) -> Introduction:
-        return welcome if self._pair is None else self._pair.greet(welcome)
+    def _add_role(self, introduction: ServerIdentity) -> ServerIdentity:
+        return introduction if self._pair is None else self._pair.add_role(introduction)
 
     def _pair_reasons(self) -> list[HealthReason]:
         return [] if self._pair is None else self._pair.reasons()
 
-    def _pair_about(self) -> dict[str, Any]:
+    def _pair_facts(self) -> dict[str, Any]:
         return {} if self._pair is None else {"pair": self._pair.facts()}
 
-    def _full(self) -> QueueError | None:
+    def _publish_refusal(self) -> QueueError | None:
         """Return the reason for which publishing is refused, or None."""
         return None if self._disk is None else self._disk.refusal()
 
@@ -401,7 +413,7 @@ def _reserve_reasons(store: Store) -> list[HealthReason]:
 
 
 def _disk_of(config: Config, store: Store) -> StoreDisk | None:
-    scheme, _, place = config.store_url.partition(":")
+    scheme, _, location = config.store_url.partition(":")
     if scheme == "memory":
         return None
     if config.is_clustered:
@@ -409,7 +421,7 @@ def _disk_of(config: Config, store: Store) -> StoreDisk | None:
         return StoreDisk(Path(config.data).absolute(), 0, 0, etcd.used_bytes, etcd.no_room)
     measure: Callable[[], int] | None = getattr(store, "used_bytes", None)  # not every store has it
     reusable: Callable[[], int] | None = getattr(store, "reusable_bytes", None)
-    folder = Path(place).absolute().parent
+    folder = Path(location).absolute().parent
     return StoreDisk(folder, config.disk_low_bytes, config.max_store_bytes, measure, reusable=reusable)
 
 

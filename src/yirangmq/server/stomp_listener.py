@@ -13,62 +13,71 @@ from yirangmq import __version__
 from yirangmq.broker.queries import some_with_leases
 from yirangmq.broker.settle import Leases
 from yirangmq.config.config import Config
-from yirangmq.core.access import Grant
+from yirangmq.core.access import AccessGrant
 from yirangmq.core.errors import QueueError
 from yirangmq.core.message import lease_id
 from yirangmq.core.ports import Transaction
 from yirangmq.core.states import State
-from yirangmq.protocols.context import House
-from yirangmq.protocols.listen import WayIn, shown, sockets_of, tcp_server
+from yirangmq.protocols.context import ServerContext
+from yirangmq.protocols.listen import ListenerOptions, format_address, sockets_of, tcp_server
 from yirangmq.protocols.stomp.codec import TEMPORARY
-from yirangmq.protocols.stomp.commands import Access
+from yirangmq.protocols.stomp.commands import StompAccess
 from yirangmq.protocols.stomp.queue_subscriptions import CONSUMERS
-from yirangmq.protocols.stomp.session import Parlour, StompSession, refusal
-from yirangmq.protocols.stomp.topic_hub import Hub
-from yirangmq.protocols.stream_server import Connection, Door, Limits
+from yirangmq.protocols.stomp.session import StompContext, StompSession, refusal
+from yirangmq.protocols.stomp.topic_hub import TopicHub
+from yirangmq.protocols.stream_server import StreamConnection, StreamLimits, StreamServer
 
 if TYPE_CHECKING:
-    from yirangmq.observe.prometheus import Reading
+    from yirangmq.observe.prometheus import MetricValue
 
-PER_PAGE = 500
+LEASES_PER_PAGE = 500
 
 
-class StompWay:
+class StompListener:
     """STOMP listener, from ``listen`` to ``close``, and again each time the node becomes active."""
 
-    def __init__(self, config: Config, house: House, limits: Limits, grants: Iterable[Grant], way: WayIn) -> None:
+    def __init__(
+        self,
+        config: Config,
+        context: ServerContext,
+        limits: StreamLimits,
+        grants: Iterable[AccessGrant],
+        transport: ListenerOptions,
+    ) -> None:
         self._config = config
-        self._house = house
-        self._tls, self._guard = way
+        self._context = context
+        self._tls, self._guard = transport
         self._server: asyncio.AbstractServer | None = None
-        self._closings = 0
-        self.parlour = Parlour(house, Access(grants, house.attempts), Hub(house.topics), f"yirangmq/{__version__}")
-        self.door = Door(house, limits, self._speak, refusal)
-        if house.topics is not None:
-            house.topics.after_turn.append(self.door.flush)
+        self._close_count = 0
+        self.stomp_context = StompContext(
+            context, StompAccess(grants, context.attempts), TopicHub(context.topics), f"yirangmq/{__version__}"
+        )
+        self.protocol_server = StreamServer(context, limits, self._new_session, refusal)
+        if context.topics is not None:
+            context.topics.after_commit.append(self.protocol_server.flush)
 
-    def _speak(self, connection: Connection) -> StompSession:
-        return StompSession(self.parlour, connection.sender.send, connection.shut, lambda: connection.peer)
+    def _new_session(self, connection: StreamConnection) -> StompSession:
+        return StompSession(self.stomp_context, connection.sender.send, connection.close, lambda: connection.peer)
 
     async def listen(self) -> list[str]:
         """Listen, and return the addresses; [] if the listener was closed meanwhile."""
         assert self._config.stomp_address is not None
-        closings = self._closings
+        close_count = self._close_count
         if not self._config.is_clustered:  # in a cluster the new leader does it
-            await self._tidy()
+            await self._release_stale_leases()
         seconds = self._config.frame_seconds
-        make = self._guard("stomp", partial(Connection, self.door, False))
+        make = self._guard("stomp", partial(StreamConnection, self.protocol_server, False))
         server = await tcp_server(make, self._config.stomp_address, self._tls, seconds, "stomp")
-        if self._closings != closings:
+        if self._close_count != close_count:
             server.close()
             return []
         self._server = server
         scheme = "stomp" if self._tls is None else "stomp+ssl"
-        return [f"{scheme}://{shown(one.getsockname())}" for one in sockets_of(server)]
+        return [f"{scheme}://{format_address(one.getsockname())}" for one in sockets_of(server)]
 
     def close(self) -> None:
         """Stop accepting connections."""
-        self._closings += 1
+        self._close_count += 1
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -76,60 +85,61 @@ class StompWay:
     def describe(self) -> dict[str, Any]:
         """Return the facts for ``status``."""
         return {
-            "connections": len(self.door.connections),
-            "accepted": self.door.accepted,
-            "frames": dict(sorted(self.parlour.frames.items())),
-            "errors": dict(sorted(self.parlour.errors.items())),
+            "connections": len(self.protocol_server.connections),
+            "accepted": self.protocol_server.accepted,
+            "frames": dict(sorted(self.stomp_context.frames.items())),
+            "errors": dict(sorted(self.stomp_context.errors.items())),
         }
 
-    def samples(self) -> "dict[str, Reading]":
-        frames, errors = self.parlour.frames, self.parlour.errors
+    def samples(self) -> "dict[str, MetricValue]":
+        frames, errors = self.stomp_context.frames, self.stomp_context.errors
         return {
-            "yirangmq_stomp_connections": [({}, len(self.door.connections))],
+            "yirangmq_stomp_connections": [({}, len(self.protocol_server.connections))],
             "yirangmq_stomp_frames_total": [({"command": name}, count) for name, count in sorted(frames.items())],
             "yirangmq_stomp_errors_total": [({"code": code}, count) for code, count in sorted(errors.items())],
         }
 
     # -- recovery after a crash ----------------------------------------------------------------------------------------
 
-    async def _tidy(self) -> None:
+    async def _release_stale_leases(self) -> None:
         """Release the leases of earlier STOMP connections, and delete their temporary queues.
 
         A STOMP connection owns its leases, and no connection exists yet."""
-        for queue in await self._ask(lambda transaction: transaction.queues(prefix=TEMPORARY)):
-            await self._ask(partial(_delete, queue))
+        for queue in await self._submit(lambda transaction: transaction.queues(prefix=TEMPORARY)):
+            await self._submit(partial(_delete, queue))
         after, is_first_page = "", True
         while after or is_first_page:
-            queues, after = await self._ask(partial(some_with_leases, after=after))
+            queues, after = await self._submit(partial(some_with_leases, after=after))
             is_first_page = False
             for queue in queues:
                 cursor, is_first = "", True
                 while cursor or is_first:
-                    cursor, is_first = await self._ask(partial(self._give_back, queue, cursor)), False
+                    cursor, is_first = await self._submit(partial(self._release_page, queue, cursor)), False
 
-    def tidy(self, transaction: Transaction) -> None:
-        """Like ``_tidy``, in one transaction, for a new leader. No client is served before it is done."""
+    def release_stale_leases(self, transaction: Transaction) -> None:
+        """Like ``_release_stale_leases``, in one transaction, for a new leader. No client is served before it is
+        done."""
         for queue in transaction.queues(prefix=TEMPORARY):
             transaction.delete_queue(queue)
         for queue in [name for name in transaction.queues() if transaction.counts(name).leased]:
             cursor, is_first = "", True
             while cursor or is_first:
-                cursor, is_first = self._give_back(queue, cursor, transaction), False
+                cursor, is_first = self._release_page(queue, cursor, transaction), False
 
-    def _give_back(self, queue: str, cursor: str, transaction: Transaction) -> str:
-        page = transaction.scan(queue, State.LEASED, PER_PAGE, cursor)
+    def _release_page(self, queue: str, cursor: str, transaction: Transaction) -> str:
+        page = transaction.scan(queue, State.LEASED, LEASES_PER_PAGE, cursor)
         ours = [lease_id(message) for message in page.messages if message.consumer.startswith(CONSUMERS)]
-        self._house.desk.verbs.release(transaction, Leases(ours), None, in_place=True)
+        self._context.committer.operations.release(transaction, Leases(ours), None, in_place=True)
         return page.cursor
 
-    async def _ask(self, work: Any) -> Any:
+    async def _submit(self, work: Any) -> Any:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         def done(value: Any, error: QueueError | None) -> None:
             if not future.done():
                 future.set_exception(error) if error is not None else future.set_result(value)
 
-        self._house.desk.submit(work, done)
+        self._context.committer.submit(work, done)
         return await future
 
 

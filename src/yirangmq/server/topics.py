@@ -15,25 +15,25 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from yirangmq.admin.bridges import BridgeCalls
-from yirangmq.broker.bridge_worker import Means
+from yirangmq.admin.bridges import BridgeMethods
+from yirangmq.broker.bridge_worker import BridgeContext
 from yirangmq.broker.bridges import Bridges
-from yirangmq.broker.group_commit import Desk
+from yirangmq.broker.group_commit import GroupCommitter
 from yirangmq.config.config import Config
 from yirangmq.core.errors import QueueError
 from yirangmq.core.ports import Clock, Ids, Transaction
 from yirangmq.core.sink_batches import prefix_of
-from yirangmq.core.topics import ClientState, Cursors, Log, PublisherState, Retention
+from yirangmq.core.topics import Cursors, Log, PublisherState, Retention, SubscriberState
 from yirangmq.fsio.atomic_file import make_folder
-from yirangmq.fsio.background import Aside
-from yirangmq.fsio.errors import translated
+from yirangmq.fsio.background import LoopExecutor
+from yirangmq.fsio.errors import os_errors_translated
 from yirangmq.observe.logs import log, values
-from yirangmq.topics.adapters import FeedForBridges
-from yirangmq.topics.ports import Loop, Pace, Settings
-from yirangmq.topics.publisher import Opening, Publisher
+from yirangmq.topics.adapters import TopicLogForBridges
+from yirangmq.topics.ports import CatchupPacing, Loop, TopicSettings
+from yirangmq.topics.publisher import LogOpeners, Publisher
 
 if TYPE_CHECKING:
-    from yirangmq.broker.sink_batches import Batches
+    from yirangmq.broker.sink_batches import SinkBatches
     from yirangmq.topics.live import Subscriber
 
 
@@ -48,21 +48,21 @@ def publisher_of(config: Config) -> Publisher | None:
         return None
     loop = asyncio.get_running_loop()
     stage = Loop(loop.call_soon, loop.call_later, loop.call_soon_threadsafe, time.monotonic, time.time_ns)
-    made = Publisher(_opening(config), stage, settings_of(config))
-    made.state_heard.append(_publisher_moved)
-    made.moved_heard.append(_subscriber_moved)
-    made.lag_heard.append(_subscriber_is_late)
-    return made
+    publisher = Publisher(_openers(config), stage, settings_of(config))
+    publisher.state_listeners.append(_log_publisher_state)
+    publisher.move_listeners.append(_log_subscriber_state)
+    publisher.lag_listeners.append(_log_subscriber_lag)
+    return publisher
 
 
-def settings_of(config: Config) -> Settings:
+def settings_of(config: Config) -> TopicSettings:
     age = round(config.topic_retention_seconds * SECOND_NS) or None
-    return Settings(
+    return TopicSettings(
         buffer_bytes=config.topic_buffer_bytes,
-        most_buffer_bytes=config.client_memory_bytes,
+        max_buffer_bytes=config.client_memory_bytes,
         workers=config.recovery_workers,
         masked=config.topic_masks,
-        pace=Pace(stall_seconds=config.idle_seconds, beside_live=config.recovery_bytes_beside_live),
+        pacing=CatchupPacing(stall_seconds=config.idle_seconds, live_rate_limit=config.recovery_bytes_beside_live),
         retention=Retention(age, config.topic_retention_bytes or None),
         cursor_seconds=config.topic_cursor_seconds,
         lag_limit=config.topic_lag_limit,
@@ -71,13 +71,13 @@ def settings_of(config: Config) -> Settings:
     )
 
 
-def _opening(config: Config) -> Opening:
+def _openers(config: Config) -> LogOpeners:
     folder = Path(config.topics_folder).absolute()
 
     def open_log() -> Log:
         from yirangmq.stores.log.log import LogSettings, SegmentLog  # a server without topics does not load it
 
-        with translated(folder):
+        with os_errors_translated(folder):
             make_folder(folder.parent)
             opened = SegmentLog(folder, LogSettings(durability="os" if config.topic_durability == "os" else "full"))
         for note in opened.notes:
@@ -87,7 +87,7 @@ def _opening(config: Config) -> Opening:
     def cursors() -> Cursors:
         from yirangmq.stores.cursors import open_cursors
 
-        with translated(folder):
+        with os_errors_translated(folder):
             return open_cursors(config.cursors_url)
 
     def is_there() -> bool:
@@ -96,26 +96,26 @@ def _opening(config: Config) -> Opening:
         except OSError:  # opening it again reports why; queues are served meanwhile
             return True
 
-    return Opening(open_log, cursors, is_there)
+    return LogOpeners(open_log, cursors, is_there)
 
 
-def _publisher_moved(before: PublisherState | None, after: PublisherState, why: str) -> None:
+def _log_publisher_state(before: PublisherState | None, after: PublisherState, why: str) -> None:
     if after is PublisherState.ERROR:
         log.error("publisher_failed", extra=values(before=str(before), state=str(after), why=why))
     else:
         log.debug("publisher_state_changed", extra=values(before=str(before), state=str(after)))
 
 
-def _subscriber_moved(subscriber: "Subscriber", before: ClientState, after: ClientState) -> None:
-    about = {"number": subscriber.number, "name": subscriber.name, "peer": subscriber.line.peer}
+def _log_subscriber_state(subscriber: "Subscriber", before: SubscriberState, after: SubscriberState) -> None:
+    about = {"number": subscriber.number, "name": subscriber.name, "peer": subscriber.connection.peer}
     log.debug(
         "subscriber_state_changed",
         extra=values(before=str(before), state=str(after), sequence=subscriber.cursor, **about),
     )
 
 
-def _subscriber_is_late(subscriber: "Subscriber", lag: int) -> None:
-    about = {"number": subscriber.number, "name": subscriber.name, "peer": subscriber.line.peer}
+def _log_subscriber_lag(subscriber: "Subscriber", lag: int) -> None:
+    about = {"number": subscriber.number, "name": subscriber.name, "peer": subscriber.connection.peer}
     log.warning("subscriber_lag_exceeded", extra=values(lag=lag, **about))
 
 
@@ -124,35 +124,37 @@ def _subscriber_is_late(subscriber: "Subscriber", lag: int) -> None:
 SWEEP_SECONDS = 3600.0
 
 
-class Batching:
+class ServerBatches:
     """Pipeline batches of a server. Created on the loop's thread; runs from ``start`` to ``stop``.
 
     ``rest`` pauses it while another node is active; ``start`` resumes it."""
 
-    def __init__(self, config: Config, desk: Desk, clock: Clock, ids: Ids, topics: Publisher | None) -> None:
+    def __init__(
+        self, config: Config, committer: GroupCommitter, clock: Clock, ids: Ids, topics: Publisher | None
+    ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._aside = Aside(self._loop.call_soon_threadsafe, gives_way=True)
+        self._background = LoopExecutor(self._loop.call_soon_threadsafe, shorten_switch=True)
         self._timer: asyncio.TimerHandle | None = None
         self._folder = Path(config.data).absolute() / "stages"
-        self._desk = desk
+        self._committer = committer
         self._parts = (clock, ids)
         self._topics = topics
-        self._made: Batches | None = None
+        self._batches: SinkBatches | None = None
 
-    def batches(self) -> "Batches":
+    def batches(self) -> "SinkBatches":
         """Return the batches. They are created on first use, or if an earlier server left some."""
-        if self._made is None:
-            from yirangmq.broker.sink_batches import Batches
+        if self._batches is None:
+            from yirangmq.broker.sink_batches import SinkBatches
             from yirangmq.stores.staging import StageFiles
-            from yirangmq.topics.adapters import FeedForBatches
+            from yirangmq.topics.adapters import TopicLogForBatches
 
-            self._made = Batches(self._desk, StageFiles(self._folder), self._aside.run, *self._parts)
+            self._batches = SinkBatches(self._committer, StageFiles(self._folder), self._background.run, *self._parts)
             if self._topics is not None:
-                self._made.topics = FeedForBatches(self._topics)
-        return self._made
+                self._batches.topics = TopicLogForBatches(self._topics)
+        return self._batches
 
     def _has_any(self) -> bool:
-        return self._made is not None or self._folder.exists() or self._desk.read(_has_entries)
+        return self._batches is not None or self._folder.exists() or self._committer.read(_has_entries)
 
     def start(self) -> None:
         """Finish the batches that a crash interrupted, then sweep periodically."""
@@ -169,19 +171,19 @@ class Batching:
         self._timer = self._loop.call_later(SWEEP_SECONDS, self._sweep)
         try:
             if self._has_any():
-                self.batches().sweep(_swept)
+                self.batches().sweep(_log_sweep)
         except QueueError as error:
-            _swept(None, error)
+            _log_sweep(None, error)
 
-    def rest(self) -> None:
+    def pause(self) -> None:
         """Stop sweeping until the next ``start``."""
         if self._timer is not None:
             self._timer.cancel()
 
     def stop(self) -> None:
         """Returns when the work under way is done."""
-        self.rest()
-        self._aside.stop()
+        self.pause()
+        self._background.stop()
 
 
 def _has_entries(transaction: Transaction) -> bool:
@@ -191,7 +193,7 @@ def _has_entries(transaction: Transaction) -> bool:
     return bool(transaction.notes(prefix_of()))
 
 
-def _swept(count: Any, error: QueueError | None) -> None:
+def _log_sweep(count: Any, error: QueueError | None) -> None:
     if error is not None:
         log.warning("batch_sweep_failed", extra=values(error=str(error)))
     elif count:
@@ -203,7 +205,7 @@ def _swept(count: Any, error: QueueError | None) -> None:
 MILLISECOND_NS = 1_000_000
 
 
-class Bridging:
+class ServerBridges:
     """Bridges of a server. Created on the loop's thread; they run from ``start`` to ``stop``.
 
     After ``drain`` they are idle until the next ``start``. ``topics`` is None if the server has none."""
@@ -211,32 +213,32 @@ class Bridging:
     def __init__(
         self,
         config: Config,
-        desk: Desk,
+        committer: GroupCommitter,
         clock: Clock,
         topics: Publisher | None,
-        full: Callable[[], QueueError | None],
+        publish_refusal: Callable[[], QueueError | None],
     ) -> None:
         self._config = config
-        self._desk = desk
-        self._aside = Aside(asyncio.get_running_loop().call_soon_threadsafe)
+        self._committer = committer
+        self._background = LoopExecutor(asyncio.get_running_loop().call_soon_threadsafe)
         self._bridges: Bridges | None = None
         if topics is not None:
-            means = Means(desk, FeedForBridges(topics), self._aside.run, clock, full)
+            means = BridgeContext(committer, TopicLogForBridges(topics), self._background.run, clock, publish_refusal)
             self._bridges = bridges = Bridges(means)
-            topics.hearers.append(lambda live: bridges.kick())
+            topics.listeners.append(lambda live: bridges.wake())
             topics.holds.append(lambda epoch, oldest_ns: bridges.floor(epoch, oldest_ns // MILLISECOND_NS))
             if config.events_topic:
-                from yirangmq.admin.bridges import EventTopic  # loaded only if it is configured
+                from yirangmq.admin.bridges import EventTopicPublisher  # loaded only if it is configured
 
-                told = EventTopic(config.events_topic, topics, clock, bridges.fed_by)
-                desk.verbs.happened.listen(told.hear)
-        self.calls = BridgeCalls(self._bridges, config.topic_lag_limit)
+                event_topic = EventTopicPublisher(config.events_topic, topics, clock, bridges.fed_by)
+                committer.operations.event_buffer.add_listener(event_topic.on_events)
+        self.calls = BridgeMethods(self._bridges, config.topic_lag_limit)
 
     def start(self) -> None:
         if self._bridges is None:
             return
         try:
-            self._bridges.start(self._config.bridges, _not_made)
+            self._bridges.start(self._config.bridges, _log_bridge_error)
         except QueueError as error:
             log.error("bridges_read_failed", extra=values(error=str(error)))
 
@@ -261,8 +263,8 @@ class Bridging:
     def stop(self) -> None:
         """Returns when the work under way is done."""
         self.drain()
-        self._aside.stop()
+        self._background.stop()
 
 
-def _not_made(name: str, error: QueueError) -> None:
+def _log_bridge_error(name: str, error: QueueError) -> None:
     log.error("bridge_creation_failed", extra=values(bridge=name, error=str(error)))

@@ -13,7 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from yirangmq.core import validation
-from yirangmq.core.consumer_registry import Card, ConsumerState, check_wish, heard, is_forgotten, read_card, show_card
+from yirangmq.core.consumer_registry import (
+    ConsumerEntry,
+    ConsumerState,
+    check_wish,
+    is_forgotten,
+    merge_report,
+    read_entry,
+    show_entry,
+)
 from yirangmq.core.errors import BadInput, NotFound, StoreError
 from yirangmq.core.ports import Clock
 from yirangmq.format.json_codec import dumps, loads
@@ -23,31 +31,31 @@ REFRESH_MS = 4_000
 """Interval in ms at which an unchanged card is rewritten; well below the time after which a consumer is silent."""
 
 
-class RosterFolder:
-    """Consumer registry (``core.consumer_registry.Roster``) in a folder.
+class ConsumerRegistryFolder:
+    """Consumer registry (``core.consumer_registry.ConsumerRegistry``) in a folder.
 
     The folder is created with the first card and removed with the last."""
 
     def __init__(self, folder: Path, clock: Clock) -> None:
         self._folder = folder
         self._clock = clock
-        self._written: dict[str, Card] = {}
+        self._written: dict[str, ConsumerEntry] = {}
 
-    def beat(self, values: Mapping[str, Any]) -> str:
-        card = read_card(values, self._clock.now_ms())
+    def report(self, values: Mapping[str, Any]) -> str:
+        card = read_entry(values, self._clock.now_ms())
         try:
             if card.state is ConsumerState.STOPPED:
-                self._leave(card.id)
+                self._remove(card.id)
                 return ""
-            card = heard(self._wished(card.id), card)
+            card = merge_report(self._read_request(card.id), card)
             if not card.wish:
                 self._path(card.id, "wish").unlink(missing_ok=True)
-            self._write_if_news(card)
+            self._write_if_changed(card)
         except OSError as error:
             raise StoreError(f"{self._folder} cannot be written: {error.strerror}") from None
         return card.wish
 
-    def cards(self) -> list[dict[str, Any]]:
+    def entries(self) -> list[dict[str, Any]]:
         now = self._clock.now_ms()
         found: list[dict[str, Any]] = []
         for path in sorted(self._folder.glob("*.json")):
@@ -56,10 +64,10 @@ class RosterFolder:
                 continue
             if is_forgotten(card, now):
                 with contextlib.suppress(OSError):  # another process with write permission removes it
-                    self._leave(card.id)
+                    self._remove(card.id)
                 continue
-            wished = self._wished(card.id)
-            found.append(show_card(card if wished is None else heard(wished, card), now))
+            wished = self._read_request(card.id)
+            found.append(show_entry(card if wished is None else merge_report(wished, card), now))
         return found
 
     def wish(self, id: str, wish: str) -> dict[str, Any]:
@@ -73,27 +81,27 @@ class RosterFolder:
             self._write(self._path(id, "wish"), _document(card))
         except OSError as error:
             raise StoreError(f"{self._folder} cannot be written: {error.strerror}") from None
-        return show_card(card, self._clock.now_ms())
+        return show_entry(card, self._clock.now_ms())
 
     # -- files ----------------------------------------------------------------------------------------------------
 
     def _path(self, id: str, kind: str) -> Path:
         return self._folder / f"{id}.{kind}"
 
-    def _wished(self, id: str) -> Card | None:
+    def _read_request(self, id: str) -> ConsumerEntry | None:
         """Read an operator's request with the card it was made for, which identifies the process."""
         return self._read(self._path(id, "wish"))
 
-    def _read(self, path: Path) -> Card | None:
+    def _read(self, path: Path) -> ConsumerEntry | None:
         try:
             document = loads(path.read_bytes())
-            card = read_card(document, int(document["seenAt"]))
+            card = read_entry(document, int(document["seenAt"]))
             wish = document.get("wish", "")
             return card._replace(wish=check_wish(wish) if wish else "")
         except (OSError, BadInput, KeyError, TypeError, ValueError):
             return None
 
-    def _write_if_news(self, card: Card) -> None:
+    def _write_if_changed(self, card: ConsumerEntry) -> None:
         before = self._written.get(card.id)
         is_fresh = before is not None and card.seen_at - before.seen_at < REFRESH_MS
         if before is not None and is_fresh and before == card._replace(seen_at=before.seen_at):
@@ -110,7 +118,7 @@ class RosterFolder:
             file.write(dumps(document))
         draft.replace(path)
 
-    def _leave(self, id: str) -> None:
+    def _remove(self, id: str) -> None:
         self._written.pop(id, None)
         for kind in ("json", "wish"):
             self._path(id, kind).unlink(missing_ok=True)
@@ -120,7 +128,7 @@ class RosterFolder:
             pass  # other files are still there, or the folder does not exist
 
 
-def _document(card: Card) -> dict[str, Any]:
+def _document(card: ConsumerEntry) -> dict[str, Any]:
     return {
         "consumerId": card.id,
         "host": card.host,

@@ -1,6 +1,7 @@
 """Durable cursors of topic subscribers, in a file of JSON lines or in a SQLite file.
 
-A URL selects the storage: ``file:PATH`` or ``sqlite:PATH``. ``Checked`` validates each cursor before it is stored.
+A URL selects the storage: ``file:PATH`` or ``sqlite:PATH``. ``ValidatedCursors`` validates each cursor before it is
+stored.
 
 ``FileCursors`` is for one process. A line is a CRC-32 in hex and a JSON document; the last line for a name counts::
 
@@ -26,18 +27,18 @@ from zlib import crc32
 import apsw
 
 from yirangmq.core.errors import BadInput, StoreDamaged, StoreError
-from yirangmq.core.topics import MOST_SEQUENCE, Cursor, Cursors, check_subscriber
+from yirangmq.core.topics import MAX_SEQUENCE, Cursor, Cursors, check_subscriber
 from yirangmq.format.json_codec import dumps, loads
 from yirangmq.fsio.disk import Disk
-from yirangmq.fsio.errors import translated
+from yirangmq.fsio.errors import os_errors_translated
 from yirangmq.fsio.permissions import access_in
 from yirangmq.stores.sqlite.connection import make_file, sqlite_errors_translated
 
 # -- file of JSON lines ------------------------------------------------------------------------------------------------
 
-ROOM = 64 * 1024
+MIN_REWRITE_BYTES = 64 * 1024
 """Minimum size in bytes before the file is rewritten: 64 KiB."""
-TIMES = 8
+REWRITE_FACTOR = 8
 """Growth factor, relative to the size after the last rewrite, at which the file is rewritten."""
 FIELDS = {"name": "name", "epoch": "epoch", "sequence": "sequence", "filter": "filter", "atNs": "at_ns"}
 
@@ -51,30 +52,30 @@ class FileCursors:
         self._path = path
         self._disk = disk or Disk()
         self._disk.access = access_in(path.parent)
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
         self._cursors: dict[str, Cursor] = {}
         self._fd = -1
         self._size = self._size_when_new = 0
         self._broken = ""
         self.notes: list[str] = []
-        with translated(path):
+        with os_errors_translated(path):
             self._open()
 
     def get(self, name: str) -> Cursor | None:
         return self._cursors.get(name)
 
     def all(self) -> list[Cursor]:
-        with self._turn:
+        with self._lock:
             return sorted(self._cursors.values())
 
     def put(self, cursors: Sequence[Cursor]) -> None:
-        with self._turn:
+        with self._lock:
             self._append({"cursors": [_shown(cursor) for cursor in cursors]})
             self._cursors.update({cursor.name: cursor for cursor in cursors})
-            self._make_anew_if_long()
+            self._rewrite_if_long()
 
     def drop(self, name: str) -> bool:
-        with self._turn:
+        with self._lock:
             if name not in self._cursors:
                 return False
             self._append({"dropped": name})
@@ -82,7 +83,7 @@ class FileCursors:
             return True
 
     def close(self) -> None:
-        with self._turn:
+        with self._lock:
             fd, self._fd = self._fd, -1
             if fd >= 0:
                 with suppress(OSError):  # every line was synced when it was confirmed
@@ -118,20 +119,20 @@ class FileCursors:
             self._disk.truncate(str(self._path), good)
         self._disk.fdatasync(self._fd)  # a killed writer may have left lines unsynced
         if bad > data[good:].count(b"\n"):
-            self._set_aside(data)
+            self._quarantine(data)
 
-    def _set_aside(self, data: bytes) -> None:
+    def _quarantine(self, data: bytes) -> None:
         """Keep a copy of the damaged file for inspection, and rewrite the file with the cursors that were read."""
-        aside = f"{self._path}.damaged"
-        if not os.path.lexists(aside):
-            fd = self._disk.open_write(aside)
+        damaged_copy = f"{self._path}.damaged"
+        if not os.path.lexists(damaged_copy):
+            fd = self._disk.open_write(damaged_copy)
             try:
                 self._disk.write(fd, data)
                 self._disk.fsync(fd)
             finally:
                 self._disk.close(fd)
-        self.notes.append(f"some of {self._path} does not hold what was written; a copy is {aside}")
-        self._make_anew()
+        self.notes.append(f"some of {self._path} does not hold what was written; a copy is {damaged_copy}")
+        self._rewrite()
 
     def _applied(self, document: Any) -> bool:
         try:
@@ -148,18 +149,18 @@ class FileCursors:
         line = _line(document)
         if self._fd < 0:
             raise StoreError(f"{self._path} takes no more: it is closed; open it again")
-        with translated(self._path):
+        with os_errors_translated(self._path):
             if self._broken:
-                self._mend()
+                self._rewrite_after_error()
             try:
                 self._disk.write_at(self._fd, line, self._size)
                 self._disk.fdatasync(self._fd)
             except OSError:
-                self._take_back()
+                self._undo_append()
                 raise
         self._size += len(line)
 
-    def _take_back(self) -> None:
+    def _undo_append(self) -> None:
         """Truncate a line after its write or sync failed: it was refused and must not reappear."""
         try:
             self._disk.truncate(str(self._path), self._size)
@@ -167,21 +168,21 @@ class FileCursors:
         except OSError as error:
             self._broken = f"a sync failed ({error.strerror})"
 
-    def _mend(self) -> None:
+    def _rewrite_after_error(self) -> None:
         """Rewrite the file after an error: its content is unknown, the new file holds exactly the confirmed cursors."""
-        self._make_anew()
+        self._rewrite()
         if self._broken:
             raise OSError(errno.EIO, self._broken)
 
-    def _make_anew_if_long(self) -> None:
-        if self._size <= max(ROOM, TIMES * self._size_when_new):
+    def _rewrite_if_long(self) -> None:
+        if self._size <= max(MIN_REWRITE_BYTES, REWRITE_FACTOR * self._size_when_new):
             return
         try:
-            self._make_anew()
+            self._rewrite()
         except OSError:
             pass  # the long file is still valid; the next put tries again
 
-    def _make_anew(self) -> None:
+    def _rewrite(self) -> None:
         lines = self._lines()
         temp = self._temp()
         if os.path.lexists(temp):
@@ -248,19 +249,19 @@ class SqliteCursors:
 
     def __init__(self, path: Path, *, vfs: str | None = None) -> None:
         self._path = path
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
         with sqlite_errors_translated(None, path):
             if vfs is None:
                 make_file(path)
             self._db = apsw.Connection(str(path), vfs=vfs)
         try:
             with sqlite_errors_translated(self._db, path):
-                self._settle()
+                self._prepare()
         except BaseException:
             self._db.close()
             raise
 
-    def _settle(self) -> None:
+    def _prepare(self) -> None:
         db = self._db
         db.set_busy_timeout(BUSY_MS)
         if db.pragma("application_id") != APPLICATION_ID:
@@ -278,23 +279,23 @@ class SqliteCursors:
         return self._rows("SELECT * FROM cursor ORDER BY name")
 
     def _rows(self, query: str, values: tuple[Any, ...] = ()) -> list[Cursor]:
-        with self._turn, sqlite_errors_translated(self._db, self._path):
+        with self._lock, sqlite_errors_translated(self._db, self._path):
             rows: list[Any] = self._db.execute(query, values).fetchall()
         return [Cursor(name, epoch, number % WHOLE, text, at_ns % WHOLE) for name, epoch, number, text, at_ns in rows]
 
     def put(self, cursors: Sequence[Cursor]) -> None:
         rows = [(c.name, c.epoch, _signed(c.sequence), c.filter, _signed(c.at_ns)) for c in cursors]
-        with self._turn, sqlite_errors_translated(self._db, self._path), self._db:
+        with self._lock, sqlite_errors_translated(self._db, self._path), self._db:
             self._db.executemany("INSERT OR REPLACE INTO cursor VALUES (?, ?, ?, ?, ?)", rows)
 
     def drop(self, name: str) -> bool:
         found: list[Any] = []
-        with self._turn, sqlite_errors_translated(self._db, self._path), self._db:
+        with self._lock, sqlite_errors_translated(self._db, self._path), self._db:
             found = self._db.execute("DELETE FROM cursor WHERE name = ? RETURNING 1", (name,)).fetchall()
         return bool(found)
 
     def close(self) -> None:
-        with self._turn:
+        with self._lock:
             self._db.close()
 
 
@@ -305,9 +306,9 @@ def _signed(number: int) -> int:
 # -- opening by URL, and input checks ----------------------------------------------------------------------------------
 
 EPOCH = re.compile("[0-9a-f]{32}")
-HALVES = re.compile("[\ud800-\udfff]")
+SURROGATES = re.compile("[\ud800-\udfff]")
 """Surrogate code points, which cannot be encoded as UTF-8."""
-MOST_FILTER = 16_384
+MAX_FILTER_CHARS = 16_384
 SCHEMES = ("file", "sqlite")
 
 
@@ -316,11 +317,11 @@ def open_cursors(url: str) -> Cursors:
     scheme, _, place = url.partition(":")
     if scheme not in SCHEMES or not place:
         raise BadInput(f"{url!r} is no place for cursors; give file:PATH or sqlite:PATH", field="cursors")
-    return Checked(FileCursors(Path(place)) if scheme == "file" else SqliteCursors(Path(place)))
+    return ValidatedCursors(FileCursors(Path(place)) if scheme == "file" else SqliteCursors(Path(place)))
 
 
-class Place(Protocol):
-    """Storage of cursors: ``FileCursors`` or ``SqliteCursors``. Input is validated by ``Checked``."""
+class CursorStorage(Protocol):
+    """Storage of cursors: ``FileCursors`` or ``SqliteCursors``. Input is validated by ``ValidatedCursors``."""
 
     def get(self, name: str) -> Cursor | None: ...
 
@@ -333,32 +334,32 @@ class Place(Protocol):
     def close(self) -> None: ...
 
 
-class Checked:
+class ValidatedCursors:
     """Cursors (``core.topics.Cursors``) that validate their input before the storage is called."""
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
+    def __init__(self, place: CursorStorage) -> None:
+        self._storage = place
 
     def get(self, name: str) -> Cursor | None:
-        return self._place.get(check_subscriber(name))
+        return self._storage.get(check_subscriber(name))
 
     def all(self) -> Sequence[Cursor]:
-        return self._place.all()
+        return self._storage.all()
 
     def put(self, cursors: Sequence[Cursor]) -> None:
         for cursor in cursors:
             check_cursor(cursor)
         if cursors:
-            self._place.put(cursors)
+            self._storage.put(cursors)
 
     def drop(self, name: str) -> bool:
-        return self._place.drop(check_subscriber(name))
+        return self._storage.drop(check_subscriber(name))
 
     def floor(self) -> int | None:
-        return floor_of(self._place.all())
+        return floor_of(self._storage.all())
 
     def close(self) -> None:
-        self._place.close()
+        self._storage.close()
 
 
 def check_cursor(cursor: Cursor) -> None:
@@ -377,13 +378,13 @@ def _check_epoch(epoch: Any) -> None:
 
 
 def _check_number(value: Any, field: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_SEQUENCE:
-        raise BadInput(f"must be a whole number from 0 to {MOST_SEQUENCE}, not {value!r}", field=field)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_SEQUENCE:
+        raise BadInput(f"must be a whole number from 0 to {MAX_SEQUENCE}, not {value!r}", field=field)
 
 
 def _check_filter(text: Any) -> None:
-    if not isinstance(text, str) or len(text) > MOST_FILTER or HALVES.search(text):
-        raise BadInput(f"must be text of at most {MOST_FILTER} characters", field="filter")
+    if not isinstance(text, str) or len(text) > MAX_FILTER_CHARS or SURROGATES.search(text):
+        raise BadInput(f"must be text of at most {MAX_FILTER_CHARS} characters", field="filter")
 
 
 def floor_of(cursors: Iterable[Cursor]) -> int | None:

@@ -16,12 +16,12 @@ IN_CREATE = 0x100
 WATCHED = IN_MODIFY | IN_CLOSE_WRITE | IN_MOVED_TO | IN_CREATE
 POLL_SECONDS = 0.05
 """Polling interval where inotify is missing."""
-TRUST_SECONDS = 1.0
+MAX_WAIT_SECONDS = 1.0
 """Maximum wait for an inotify event, because a watch may miss changes."""
 
 
 class FileWatch:
-    """Watch for changes of files or folders. Spurious wake-ups are allowed; a lost one costs ``TRUST_SECONDS``.
+    """Watch for changes of files or folders. Spurious wake-ups are allowed; a lost one costs ``MAX_WAIT_SECONDS``.
 
     The watch is created by the first ``wait``, which returns immediately. Earlier changes are not lost, because the
     caller then checks the files. Without a call of ``wait`` there is no watch: closing one alone takes the kernel some
@@ -30,12 +30,12 @@ class FileWatch:
     def __init__(self, paths: Sequence[Path], mask: int = WATCHED) -> None:
         self._paths = paths
         self._mask = mask
-        self._has_begun = False
+        self._is_started = False
         self._fd = -1
         self._poll: select.poll | None = None
 
-    def _begin(self) -> None:
-        self._has_begun = True
+    def _start(self) -> None:
+        self._is_started = True
         try:
             libc = ctypes.CDLL(None, use_errno=True)
             self._fd = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -47,11 +47,11 @@ class FileWatch:
             self._poll.register(self._fd, select.POLLIN)
 
     def wait(self, timeout: float) -> None:
-        if not self._has_begun:
-            self._begin()
+        if not self._is_started:
+            self._start()
         elif self._poll is None:
             time.sleep(max(0.0, min(timeout, POLL_SECONDS)))
-        elif self._poll.poll(max(0.0, min(timeout, TRUST_SECONDS)) * 1000):
+        elif self._poll.poll(max(0.0, min(timeout, MAX_WAIT_SECONDS)) * 1000):
             self._drain()
 
     def _drain(self) -> None:

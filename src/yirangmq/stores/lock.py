@@ -17,9 +17,9 @@ from yirangmq.fsio.errors import as_store_error
 from yirangmq.fsio.lock import lock_within, try_lock
 from yirangmq.fsio.permissions import open_file
 
-PATIENCE = 0.5
-"""Timeout for the lock in seconds. ``who_serves`` in another process takes a shared lock for a moment."""
-MOST_BYTES = 4096
+LOCK_TIMEOUT_SECONDS = 0.5
+"""Timeout for the lock in seconds. ``find_holder`` in another process takes a shared lock for a moment."""
+MAX_LOCK_FILE_BYTES = 4096
 
 
 class Holder(NamedTuple):
@@ -51,9 +51,9 @@ class StoreLock:
             wrong = StoreReadOnly if error.errno in (errno.EROFS, errno.EACCES) else StoreError
             raise wrong(f"{path} cannot be made: {error.strerror}") from None
         try:
-            if not lock_within(self._fd, PATIENCE):
-                raise StoreBusy(_complaint(url, _read(self._fd)))
-            self.tell(holder)
+            if not lock_within(self._fd, LOCK_TIMEOUT_SECONDS):
+                raise StoreBusy(_busy_text(url, _read(self._fd)))
+            self.write_holder(holder)
         except OSError as error:
             self._release()
             raise as_store_error(error, path) from error
@@ -61,7 +61,7 @@ class StoreLock:
             self._release()
             raise
 
-    def tell(self, holder: Holder) -> None:
+    def write_holder(self, holder: Holder) -> None:
         """Write the holder into the lock file."""
         if self._fd >= 0:
             text = plain.dumps(holder._asdict()) + b"\n"
@@ -81,14 +81,14 @@ class StoreLock:
             os.close(fd)
 
 
-def _complaint(url: str, found: Holder | None) -> str:
+def _busy_text(url: str, found: Holder | None) -> str:
     if found is None:
         return f"{url} is held by another server"
     where = f"; reach it at {found.address}" if found.address else ""
     return f"{url} is held by a server, process {found.pid} ({found.node}) since {found.since}{where}"
 
 
-def who_serves(url: str) -> Holder | None:
+def find_holder(url: str) -> Holder | None:
     """Return the live server of a store, or None if there is none or it has no address yet."""
     path = lock_path(url)
     try:
@@ -108,7 +108,7 @@ def who_serves(url: str) -> Holder | None:
 
 def _read(fd: int) -> Holder | None:
     try:
-        document = loads(os.pread(fd, MOST_BYTES, 0))
+        document = loads(os.pread(fd, MAX_LOCK_FILE_BYTES, 0))
         return Holder(int(document["pid"]), str(document["address"]), str(document["node"]), str(document["since"]))
     except (BadInput, OSError, KeyError, TypeError, ValueError):
         return None

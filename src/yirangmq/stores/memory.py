@@ -3,10 +3,10 @@
 ``MemoryState`` is the committed data. It outlives the stores opened on it, as a file outlives a process. One lock
 serialises all transactions.
 
-``Edit`` is the undo log: each change records its inverse, and a failed transaction applies the inverses backwards.
-``MemoryTransaction`` changes messages in one place, so the ready lists, the groups and the timer list follow them. It
-prefers simple to fast: the contract tests hold every other store to the same behaviour. ``stores.etcd.state`` extends
-these classes."""
+``MemoryUndoLog`` is the undo log: each change records its inverse, and a failed transaction applies the inverses
+backwards. ``MemoryTransaction`` changes messages in one place, so the ready lists, the groups and the timer list follow
+them. It prefers simple to fast: the contract tests hold every other store to the same behaviour. ``stores.etcd.state``
+extends these classes."""
 
 import threading
 from bisect import bisect_left, bisect_right, insort
@@ -17,10 +17,10 @@ from typing import Any
 
 from yirangmq.core import transitions, validation
 from yirangmq.core.errors import BadInput, StoreError
-from yirangmq.core.message import Counts, Envelope, Failure, Message, sum_of
+from yirangmq.core.message import Counts, Envelope, Message, MessageFailure, sum_of
 from yirangmq.core.policy import QueuePolicy, read_policy
-from yirangmq.core.ports import Change, Finding, Page, Stored
-from yirangmq.core.states import WAITING, State
+from yirangmq.core.ports import AddResult, Change, Finding, Page
+from yirangmq.core.states import UNFINISHED, State
 from yirangmq.format.json_codec import loads
 
 # -- committed state and undo log --------------------------------------------------------------------------------------
@@ -35,9 +35,9 @@ class MemoryState:
         self.numbers = {"last": 0}
         self.policies: dict[str, str | None] = {}
         self.counts: dict[str, Counts] = {}
-        self.cards: dict[int, Message] = {}
+        self.messages: dict[int, Message] = {}
         self.envelopes: dict[int, Envelope] = {}
-        self.failures: dict[int, Failure] = {}
+        self.failures: dict[int, MessageFailure] = {}
         self.names: dict[tuple[str, str], int] = {}
         self.keys: dict[tuple[str, str], tuple[int, int, str]] = {}
         """Deduplication keys: (queue, key) to (until, seq, id)."""
@@ -49,11 +49,11 @@ class MemoryState:
         """Timer list: (due_at, seq) of every message with a due time, sorted."""
         self.notes: dict[str, str] = {}
         self.lock = threading.Lock()
-        self.news = threading.Condition()
+        self.condition = threading.Condition()
         self.version = 0
 
 
-class Edit:
+class MemoryUndoLog:
     """Undo log of a transaction: applies changes, records their inverses, and undoes them in reverse order."""
 
     def __init__(self) -> None:
@@ -76,15 +76,15 @@ class Edit:
         if key in table:
             self.put(table, key, ABSENT)
 
-    def enter(self, line: list[Any], entry: tuple[int, ...]) -> None:
+    def insert_sorted(self, entries: list[Any], entry: tuple[int, ...]) -> None:
         """Insert an entry into a sorted list."""
-        insort(line, entry)
-        self._inverses.append(lambda: _take_out(line, entry))
+        insort(entries, entry)
+        self._inverses.append(lambda: _remove_sorted(entries, entry))
 
-    def leave(self, line: list[Any], entry: tuple[int, ...]) -> None:
+    def remove_sorted(self, entries: list[Any], entry: tuple[int, ...]) -> None:
         """Remove an entry from a sorted list."""
-        _take_out(line, entry)
-        self._inverses.append(lambda: insort(line, entry))
+        _remove_sorted(entries, entry)
+        self._inverses.append(lambda: insort(entries, entry))
 
 
 def _set(table: dict[Any, Any], key: Any, value: Any) -> None:
@@ -94,11 +94,11 @@ def _set(table: dict[Any, Any], key: Any, value: Any) -> None:
         table[key] = value
 
 
-def _take_out(line: list[Any], entry: tuple[int, ...]) -> None:
-    at = bisect_left(line, entry)
-    if line[at : at + 1] != [entry]:
+def _remove_sorted(entries: list[Any], entry: tuple[int, ...]) -> None:
+    at = bisect_left(entries, entry)
+    if entries[at : at + 1] != [entry]:
         raise LookupError(f"{entry} is not in line")
-    del line[at]
+    del entries[at]
 
 
 # -- transaction -------------------------------------------------------------------------------------------------------
@@ -109,38 +109,38 @@ _NEVER = 2**63
 class MemoryTransaction:
     """Transaction on a ``MemoryState``; ``core.ports.Transaction`` specifies each method."""
 
-    def __init__(self, state: MemoryState, edit: Edit) -> None:
+    def __init__(self, state: MemoryState, edit: MemoryUndoLog) -> None:
         self._state = state
         self._edit = edit
 
     # -- messages -------------------------------------------------------------------------------------------------
 
-    def _set_card(self, message: Message) -> None:
+    def _set_message(self, message: Message) -> None:
         """Add or replace a message.
 
         All changes of messages go through here, so the ready list, group and timer list follow them."""
-        self._remove_card(message.seq)
-        self._edit.put(self._state.cards, message.seq, message)
+        self._remove_message(message.seq)
+        self._edit.put(self._state.messages, message.seq, message)
         if message.state is State.READY:
-            self._edit.enter(self._line(message), (message.rank, message.place, message.seq))
-        if message.group and message.state in WAITING:
-            self._edit.enter(self._group(message), (message.place, message.seq))
+            self._edit.insert_sorted(self._ready_list(message), (message.rank, message.place, message.seq))
+        if message.group and message.state in UNFINISHED:
+            self._edit.insert_sorted(self._group(message), (message.place, message.seq))
         if message.due_at:
-            self._edit.enter(self._state.due, (message.due_at, message.seq))
+            self._edit.insert_sorted(self._state.due, (message.due_at, message.seq))
 
-    def _remove_card(self, seq: int) -> None:
-        old = self._state.cards.get(seq)
+    def _remove_message(self, seq: int) -> None:
+        old = self._state.messages.get(seq)
         if old is None:
             return
-        self._edit.remove(self._state.cards, seq)
+        self._edit.remove(self._state.messages, seq)
         if old.state is State.READY:
-            self._edit.leave(self._line(old), (old.rank, old.place, old.seq))
-        if old.group and old.state in WAITING:
-            self._edit.leave(self._group(old), (old.place, old.seq))
+            self._edit.remove_sorted(self._ready_list(old), (old.rank, old.place, old.seq))
+        if old.group and old.state in UNFINISHED:
+            self._edit.remove_sorted(self._group(old), (old.place, old.seq))
         if old.due_at:
-            self._edit.leave(self._state.due, (old.due_at, old.seq))
+            self._edit.remove_sorted(self._state.due, (old.due_at, old.seq))
 
-    def _line(self, message: Message) -> list[tuple[int, int, int]]:
+    def _ready_list(self, message: Message) -> list[tuple[int, int, int]]:
         return self._state.lines.setdefault((message.queue, message.target), [])
 
     def _group(self, message: Message) -> list[tuple[int, int]]:
@@ -179,7 +179,7 @@ class MemoryTransaction:
     def has_queue(self, queue: str) -> bool:
         return queue in self._state.counts
 
-    def policied(self) -> list[str]:
+    def queues_with_policy(self) -> list[str]:
         return sorted(queue for queue, text in self._state.policies.items() if text is not None)
 
     def counts(self, queue: str) -> Counts:
@@ -191,17 +191,17 @@ class MemoryTransaction:
     def recount(self, queue: str) -> Counts:
         """Compute the counters: those per state from the messages. Cumulative ones are kept unchanged."""
         found = dict.fromkeys((state.value for state in State if state is not State.DROPPED), 0)
-        found["bytes"] = sum(_weight(message) for message in self._of(queue))
-        for message in self._of(queue):
+        found["bytes"] = sum(_weight(message) for message in self._messages_of(queue))
+        for message in self._messages_of(queue):
             if _is_counted(message):
                 found[message.state.value] += 1
         return self.counts(queue)._replace(**found)
 
-    def in_runs(self) -> None:
+    def run_operations(self) -> None:
         """Return None: this store has no runs, each message is changed separately."""
 
     def delete_queue(self, queue: str) -> None:
-        self._forget(self._of(queue))
+        self._forget(self._messages_of(queue))
         for key in [key for key in self._state.keys if key[0] == queue]:
             self._edit.remove(self._state.keys, key)
         self._edit.remove(self._state.policies, queue)
@@ -224,26 +224,26 @@ class MemoryTransaction:
         if queue not in self._state.counts:
             self._edit.put(self._state.counts, queue, Counts())
 
-    def _of(self, queue: str) -> list[Message]:
-        return [message for message in self._state.cards.values() if message.queue == queue]
+    def _messages_of(self, queue: str) -> list[Message]:
+        return [message for message in self._state.messages.values() if message.queue == queue]
 
     # -- add ------------------------------------------------------------------------------------------------------
 
     def add(
         self, envelopes: Sequence[Envelope], now: int, dedup_until: int, draft_until: int | None = None
-    ) -> list[Stored]:
+    ) -> list[AddResult]:
         return [self._add(envelope, now, dedup_until, draft_until) for envelope in envelopes]
 
-    def _add(self, envelope: Envelope, now: int, dedup_until: int, draft_until: int | None) -> Stored:
+    def _add(self, envelope: Envelope, now: int, dedup_until: int, draft_until: int | None) -> AddResult:
         self._make_queue(envelope.queue)
-        known = self._known(envelope, now)
+        known = self._find_duplicate(envelope, now)
         if known is not None:
             return known
         if draft_until is None:
             message = transitions.fresh(envelope, self.places(1), now)
         else:
             message = transitions.draft(envelope, self.places(1), draft_until, now)
-        self._set_card(message)
+        self._set_message(message)
         self._edit.put(self._state.envelopes, message.seq, envelope)
         self._edit.put(self._state.names, (message.queue, message.id), message.seq)
         if envelope.dedup_key is not None:
@@ -252,16 +252,16 @@ class MemoryTransaction:
             )
         published = int(message.state is not State.DRAFT)
         self._count(message.queue, published=published, bytes=_weight(message), **{message.state.value: 1})
-        return Stored(message.seq, message.id, False)
+        return AddResult(message.seq, message.id, False)
 
-    def _known(self, envelope: Envelope, now: int) -> Stored | None:
+    def _find_duplicate(self, envelope: Envelope, now: int) -> AddResult | None:
         seq = self._state.names.get((envelope.queue, envelope.id))
         if seq is not None:
-            return Stored(seq, envelope.id, True)
+            return AddResult(seq, envelope.id, True)
         if envelope.dedup_key is None:
             return None
         until, seq, id = self._state.keys.get((envelope.queue, envelope.dedup_key), (0, 0, ""))
-        return Stored(seq, id, True) if until > now else None
+        return AddResult(seq, id, True) if until > now else None
 
     # -- read -----------------------------------------------------------------------------------------------------
 
@@ -269,7 +269,7 @@ class MemoryTransaction:
         for message, envelope in zip(messages, envelopes, strict=True):
             self._check_known(message)
             after = message._replace(size=envelope.size)
-            self._set_card(after)
+            self._set_message(after)
             self._edit.put(self._state.envelopes, message.seq, envelope)
             self._count(message.queue, bytes=_weight(after) - _weight(message))
 
@@ -277,11 +277,11 @@ class MemoryTransaction:
         found = self._state.lines.get((queue, 0), [])[:limit]
         if target:
             found = sorted(found + self._state.lines.get((queue, target), [])[:limit])[:limit]
-        return [(self._state.cards[seq], self._state.envelopes[seq]) for _, _, seq in found]
+        return [(self._state.messages[seq], self._state.envelopes[seq]) for _, _, seq in found]
 
     def group_first(self, queue: str, groups: Sequence[int]) -> list[Message | None]:
         lines = [self._state.groups.get((queue, group)) for group in groups]
-        return [self._state.cards[line[0][1]] if line else None for line in lines]
+        return [self._state.messages[entries[0][1]] if entries else None for entries in lines]
 
     def key_holders(self, queue: str, keys: Sequence[str], now: int) -> list[tuple[int, str] | None]:
         held = [self._state.keys.get((queue, key), (0, 0, "")) for key in keys]
@@ -296,7 +296,7 @@ class MemoryTransaction:
             self._edit.remove(self._state.keys, (queue, key))
 
     def by_seq(self, seqs: Sequence[int]) -> list[Message | None]:
-        return [self._state.cards.get(seq) for seq in seqs]
+        return [self._state.messages.get(seq) for seq in seqs]
 
     def by_id(self, queue: str, ids: Sequence[str]) -> list[Message | None]:
         return self.by_seq([self._state.names.get((queue, id), 0) for id in ids])
@@ -304,15 +304,15 @@ class MemoryTransaction:
     def envelopes(self, messages: Sequence[Message]) -> list[Envelope | None]:
         return [self._state.envelopes.get(message.seq) for message in messages]
 
-    def failures(self, messages: Sequence[Message]) -> list[Failure | None]:
+    def failures(self, messages: Sequence[Message]) -> list[MessageFailure | None]:
         return [self._state.failures.get(message.seq) for message in messages]
 
     def scan(self, queue: str, state: State, limit: int, cursor: str = "") -> Page:
         after = read_cursor(cursor, state)
         found = sorted(
             (place, message)
-            for message in self._of(queue)
-            if message.state is state and (place := listed_at(message)) > after
+            for message in self._messages_of(queue)
+            if message.state is state and (place := scan_position(message)) > after
         )[:limit]
         last = ".".join(map(str, found[-1][0])) if len(found) == limit else ""
         return Page([message for _, message in found], last)
@@ -322,7 +322,7 @@ class MemoryTransaction:
     def swap(self, changes: Sequence[Change]) -> None:
         for before, after, failure in changes:
             self._check_known(before)
-            self._set_card(after)
+            self._set_message(after)
             if not after.body:
                 self._edit.remove(self._state.envelopes, after.seq)
             if failure is not None:
@@ -330,10 +330,10 @@ class MemoryTransaction:
             self._count_change(before, after, failure)
 
     def _check_known(self, message: Message) -> None:
-        if self._state.cards.get(message.seq) != message:
+        if self._state.messages.get(message.seq) != message:
             raise StoreError(f"message {message.id} is not as the change says it was")
 
-    def _count_change(self, before: Message, after: Message, failure: Failure | None) -> None:
+    def _count_change(self, before: Message, after: Message, failure: MessageFailure | None) -> None:
         if _is_counted(before):
             self._count(before.queue, **{before.state.value: -1})
         if _is_counted(after):
@@ -357,7 +357,7 @@ class MemoryTransaction:
 
     def _forget(self, messages: Sequence[Message]) -> None:
         for message in messages:
-            self._remove_card(message.seq)
+            self._remove_message(message.seq)
             self._edit.remove(self._state.envelopes, message.seq)
             self._edit.remove(self._state.failures, message.seq)
             self._edit.remove(self._state.names, (message.queue, message.id))
@@ -366,7 +366,7 @@ class MemoryTransaction:
 
     def due(self, now: int, limit: int) -> list[Message]:
         end = bisect_right(self._state.due, (now, _NEVER))
-        return [self._state.cards[seq] for _, seq in self._state.due[: min(end, limit)]]
+        return [self._state.messages[seq] for _, seq in self._state.due[: min(end, limit)]]
 
     def next_due(self, before: int | None = None) -> int | None:
         moment = self._state.due[0][0] if self._state.due else None
@@ -381,15 +381,15 @@ class MemoryTransaction:
     def trim(self, limit: int) -> int:
         surplus: list[Message] = []
         for queue in [queue for queue, counts in self._state.counts.items() if counts.done]:
-            kept = [message for message in self._of(queue) if message.state is State.DONE and message.body]
+            kept = [message for message in self._messages_of(queue) if message.state is State.DONE and message.body]
             over = len(kept) - self.policy(queue).archive.max_messages
             surplus.extend(sorted(kept, key=lambda message: (message.changed_at, message.seq))[: max(0, over)])
         del surplus[limit:]
-        self.swap([Change(message, remembered(message, self.policy(message.queue))) for message in surplus])
+        self.swap([Change(message, tombstone(message, self.policy(message.queue))) for message in surplus])
         return len(surplus)
 
 
-def remembered(message: Message, policy: QueuePolicy) -> Message:
+def tombstone(message: Message, policy: QueuePolicy) -> Message:
     return message._replace(body=False, due_at=message.changed_at + policy.tombstone_ms)
 
 
@@ -404,10 +404,10 @@ def _is_counted(message: Message) -> bool:
 
 
 def _weight(message: Message) -> int:
-    return message.size if message.state in WAITING else 0
+    return message.size if message.state in UNFINISHED else 0
 
 
-def listed_at(message: Message) -> tuple[int, ...]:
+def scan_position(message: Message) -> tuple[int, ...]:
     match message.state:
         case State.READY:
             return message.target, message.rank, message.place
@@ -447,7 +447,7 @@ class MemoryStore:
         if self._closed:
             raise StoreError("the store is closed")
         with self.state.lock:
-            edit = Edit()
+            edit = MemoryUndoLog()
             try:
                 yield MemoryTransaction(self.state, edit)
                 if edit.has_changed and not write:
@@ -456,20 +456,20 @@ class MemoryStore:
                 edit.undo()
                 raise
         if edit.has_changed:
-            with self.state.news:
+            with self.state.condition:
                 self.state.version += 1
-                self.state.news.notify_all()
+                self.state.condition.notify_all()
 
     def wait(self, timeout: float) -> None:
-        with self.state.news:
-            self.state.news.wait_for(lambda: self.state.version != self._seen, timeout)
+        with self.state.condition:
+            self.state.condition.wait_for(lambda: self.state.version != self._seen, timeout)
             self._seen = self.state.version
 
     def check(self, *, repair: bool) -> Iterator[Finding]:
         """Recount the counters. No other damage is possible in memory."""
         with self.transaction() as work:
             findings = [
-                Finding("counter", queue, f"counted {kept}, found {true}", mended=repair)
+                Finding("counter", queue, f"counted {kept}, found {true}", is_repaired=repair)
                 for queue, kept in self.state.counts.items()
                 if kept != (true := work.recount(queue))
             ]

@@ -3,17 +3,17 @@
 Schemes are ``sqlite:queue.db``, ``files:./queues``, ``etcd://h1,h2,h3`` and ``memory:``. An implementation is imported
 when its scheme is opened.
 
-``loose_parts`` finds files and folders of a store that other users can reach, for ``check``, ``repair`` and
+``find_wide_permissions`` finds files and folders of a store that other users can reach, for ``check``, ``repair`` and
 ``health``. Which permissions are too wide is decided by ``fsio.permissions``."""
 
 import stat
 from pathlib import Path
 
-from yirangmq.core.consumer_registry import Roster
+from yirangmq.core.consumer_registry import ConsumerRegistry
 from yirangmq.core.errors import BadInput, StoreDamaged
 from yirangmq.core.policy import RESERVE_BYTES
 from yirangmq.core.ports import Clock, Finding, Store
-from yirangmq.fsio.permissions import access_in, loose
+from yirangmq.fsio.permissions import access_in, describe_wide_mode
 from yirangmq.stores.lock import lock_path
 
 # -- opening -----------------------------------------------------------------------------------------------------------
@@ -63,7 +63,7 @@ def open_store(
     return FilesStore(Path(place), durability=durability, reserve_bytes=reserve_bytes)
 
 
-def mend(url: str) -> list[Finding]:
+def salvage_store(url: str) -> list[Finding]:
     """Salvage a store that is too damaged to be opened: copy all readable data into a new one in its place.
 
     Raises an error if that is not possible."""
@@ -75,20 +75,20 @@ def mend(url: str) -> list[Finding]:
     return salvage(Path(place))
 
 
-def open_roster(url: str, clock: Clock) -> Roster | None:
+def open_consumer_registry(url: str, clock: Clock) -> ConsumerRegistry | None:
     """Open the consumer registry in files beside a store. Return None for a store that other processes cannot open."""
     scheme, _, place = url.partition(":")
     if scheme in ("memory", "etcd"):
         return None
-    from yirangmq.stores.consumer_registry import RosterFolder
+    from yirangmq.stores.consumer_registry import ConsumerRegistryFolder
 
-    return RosterFolder(Path(f"{place.rstrip('/')}.consumers"), clock)
+    return ConsumerRegistryFolder(Path(f"{place.rstrip('/')}.consumers"), clock)
 
 
 # -- permissions -------------------------------------------------------------------------------------------------------
 
 KIND = "permissions"
-BESIDE = ("", "-wal", "-shm", "-redo", ".lock")
+FILE_SUFFIXES = ("", "-wal", "-shm", "-redo", ".lock")
 
 
 def parts_of(url: str) -> list[Path]:
@@ -103,14 +103,14 @@ def parts_of(url: str) -> list[Path]:
         return []
     path, lock = Path(place).absolute(), lock_path(url)
     folder = [path.parent] if lock is not None and lock.exists() else []
-    return [*folder, *(one for end in BESIDE if (one := Path(f"{path}{end}")).exists())]
+    return [*folder, *(one for end in FILE_SUFFIXES if (one := Path(f"{path}{end}")).exists())]
 
 
-def loose_parts(url: str, *, repair: bool = False) -> list[Finding]:
+def find_wide_permissions(url: str, *, repair: bool = False) -> list[Finding]:
     """Find files and folders of a store with too wide permissions. ``repair``: remove the access of other users."""
     found = []
     for part in parts_of(url):
-        text = loose(part)
+        text = describe_wide_mode(part)
         if text:
             found.append(Finding(KIND, str(part), text, repair and _tighten(part)))
     return found

@@ -23,7 +23,7 @@ from yirangmq.core.errors import StoreDamaged, StoreError, StoreReadOnly
 from yirangmq.core.ports import Finding, Store, Transaction
 from yirangmq.fsio.errors import unwritable
 from yirangmq.stores.files.store import FilesStore
-from yirangmq.stores.sqlite.connection import open_reading
+from yirangmq.stores.sqlite.connection import open_read_connection
 from yirangmq.stores.sqlite.store import SqliteStore
 
 COPIED = ("", "-wal", "-redo")
@@ -77,11 +77,11 @@ def open_read_only(scheme: str, place: str, durability: str) -> Store:
 
 
 def _sqlite(path: Path, durability: str, stack: ExitStack) -> tuple[SqliteStore, bool]:
-    ways = ["mode=ro"] if _size(Path(f"{path}-wal")) else ["mode=ro", "immutable=1"]
-    for way in ways:
-        uri = f"file:{quote(str(path.absolute()))}?{way}"
+    modes = ["mode=ro"] if _size(Path(f"{path}-wal")) else ["mode=ro", "immutable=1"]
+    for mode in modes:
+        uri = f"file:{quote(str(path.absolute()))}?{mode}"
         try:
-            return SqliteStore(path, durability=durability, connect=partial(open_reading, uri, path)), False
+            return SqliteStore(path, durability=durability, connect=partial(open_read_connection, uri, path)), False
         except (StoreDamaged, StoreReadOnly, StoreError, apsw.Error):
             continue  # opening the copy succeeds, or raises the actual error
     folder = stack.enter_context(_temporary())

@@ -5,7 +5,7 @@ pages, a folder, a journal line. When such a call fails on a full disk, the stor
 and allocates the reserve again as soon as there is space. Publishing never uses that space. Not thread-safe: used under
 the store's lock.
 
-``give_up_history`` drops the content of acked messages before their archive policy does, up to ``limit`` of them. Their
+``trim_history`` drops the content of acked messages before their archive policy does, up to ``limit`` of them. Their
 ids are remembered for the tombstone window."""
 
 import contextlib
@@ -20,7 +20,7 @@ from yirangmq.fsio.permissions import open_file
 
 SHARE = 8
 """Divisor: at most 1/8 of the file system is reserved ..."""
-LEAST, LEAST_SHARE = 1024 * 1024, 4
+MIN_BYTES, MIN_SHARE_DIVISOR = 1024 * 1024, 4
 """... but at least 1 MiB, which SQLite needs to move pages at all, unless that exceeds a quarter of the file system."""
 BLOCK = 4096
 PARTS = 16
@@ -40,7 +40,7 @@ class Reserve:
 
     def make(self) -> None:
         """Allocate the reserve, or the part of it that fits, so that other programs do not use the remaining space."""
-        if self.size and not self._is_there():
+        if self.size and not self._is_complete():
             self.is_short = True
             for part in range(PARTS, 0, -1):
                 if self._allocate(self.size * part // PARTS):
@@ -59,12 +59,12 @@ class Reserve:
         """True if the reserve file exists, complete or not."""
         return self.size > 0 and os.path.exists(self._path)
 
-    def look(self) -> bool:
+    def refresh(self) -> bool:
         """Check the file again: another process may have released it. Return True if it is missing or incomplete."""
-        self.is_short = bool(self.size) and not self._is_there()
+        self.is_short = bool(self.size) and not self._is_complete()
         return self.is_short
 
-    def _is_there(self) -> bool:
+    def _is_complete(self) -> bool:
         try:
             found = os.stat(self._path)
         except OSError:
@@ -97,7 +97,7 @@ def _fitting(folder: str, most: int) -> int:
     except OSError:
         return 0
     size = found.f_blocks * found.f_frsize
-    return min(most, max(size // SHARE, min(LEAST, size // LEAST_SHARE))) // BLOCK * BLOCK
+    return min(most, max(size // SHARE, min(MIN_BYTES, size // MIN_SHARE_DIVISOR))) // BLOCK * BLOCK
 
 
 def sqlite_reserve(path: Path, most: int) -> Reserve:
@@ -114,7 +114,7 @@ HISTORY_PARTS = (500, 50, 5)
 """Messages to trim in one transaction. The numbers are tried in this order, until one transaction fits on the disk."""
 
 
-def give_up_history(transaction: Transaction, limit: int) -> int:
+def trim_history(transaction: Transaction, limit: int) -> int:
     """Drop the content of up to ``limit`` acked messages. Return how many."""
     changes: list[Change] = []
     for queue in transaction.queues():

@@ -1,6 +1,6 @@
 """Staging files of sink batches: ``<query>/<batch>/<stage>.<piece>``.
 
-Implements ``broker.sink_batch_rows.Stages``. A piece is written to a temporary file, synced and renamed, so it is
+Implements ``broker.sink_batch_rows.StageStorage``. A piece is written to a temporary file, synced and renamed, so it is
 complete and on disk before ``put`` returns. ``put`` of an existing piece replaces it."""
 
 from collections.abc import Callable, Iterator
@@ -8,12 +8,13 @@ from pathlib import Path
 
 from yirangmq.core.errors import NotFound, StoreError, StoreFull
 from yirangmq.fsio.atomic_file import replace_file, sync_folder
-from yirangmq.fsio.disk import Place
+from yirangmq.fsio.disk import FileReadBuffer
 from yirangmq.fsio.permissions import make_folders
 
 
 class StageFiles:
-    """Staging area of sink batches (``broker.sink_batch_rows.Stages``) in a folder that the first ``put`` creates."""
+    """Staging area of sink batches (``broker.sink_batch_rows.StageStorage``) in a folder that the first ``put``
+    creates."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -35,12 +36,12 @@ class StageFiles:
 
     def reader(self, query: str, batch: int) -> Callable[[str, int], memoryview]:
         """Return a reader of pieces that reuses its memory: a piece is valid until the next one is read."""
-        folder, place = self._of(query, batch), Place()
+        folder, buffer = self._of(query, batch), FileReadBuffer()
 
         def read(stage: str, piece: int) -> memoryview:
             path = folder / f"{stage}.{piece:06d}"
             try:
-                return place.read(path)
+                return buffer.read(path)
             except FileNotFoundError:
                 raise _missing(piece, stage, batch) from None
             except OSError as error:

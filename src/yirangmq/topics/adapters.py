@@ -11,11 +11,11 @@ from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from yirangmq.core.bridges import Reached
+from yirangmq.core.bridges import BridgeCursor
 from yirangmq.core.errors import QueueError, Retired, WrongEpoch
 from yirangmq.core.topic_filter import Filter
-from yirangmq.core.topics import MOST_SEQUENCE, Log, LogReader, NewRecord, Record, Start
-from yirangmq.topics.cursors import Ask, begins_at
+from yirangmq.core.topics import MAX_SEQUENCE, Log, LogReader, NewRecord, Record, Start
+from yirangmq.topics.cursors import SubscriptionParameters, start_sequence
 
 if TYPE_CHECKING:
     from yirangmq.topics.publisher import Publisher
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 # -- sink batches ------------------------------------------------------------------------------------------------------
 
 
-class FeedForBatches:
+class TopicLogForBatches:
     """Topic log as sink batches see it."""
 
     def __init__(self, publisher: "Publisher") -> None:
         self._publisher = publisher
 
     def last(self) -> int:
-        return self._publisher.opened().feed.log.last
+        return self._publisher.ensure_open().feed.log.last
 
     def publish(self, records: Sequence[NewRecord], done: Callable[[Any, QueueError | None], None]) -> None:
         self._publisher.publish(records, done)
@@ -40,7 +40,7 @@ class FeedForBatches:
         """Yield the records after ``sequence``, from any thread.
 
         Records that retention has removed meanwhile are skipped."""
-        reader = self._publisher.opened().feed.log.reader()
+        reader = self._publisher.ensure_open().feed.log.reader()
         try:
             yield from reader.records(max(sequence + 1, reader.first))
         finally:
@@ -57,9 +57,9 @@ class PageLimits(NamedTuple):
     """Limits of a page. A page ends after the record that reaches a limit, so it can always hold one record."""
 
     records: int
-    size: int = MOST_SEQUENCE
+    size: int = MAX_SEQUENCE
     """Bytes of payloads, or of the output of ``render``."""
-    span: int = MOST_SEQUENCE
+    span: int = MAX_SEQUENCE
     """Number of sequences examined."""
 
 
@@ -119,10 +119,10 @@ SPAN = 20_000
 """Upper bound of sequences examined in one step, so that a bridge that matches few of them still saves its cursor at
 intervals."""
 
-Following = tuple[list[Record], int]
+RecordsAfter = tuple[list[Record], int]
 
 
-class FeedForBridges:
+class TopicLogForBridges:
     """Topic log as bridges see it. Loop thread only; the functions it returns may run in any thread."""
 
     def __init__(self, publisher: "Publisher") -> None:
@@ -131,29 +131,31 @@ class FeedForBridges:
     @property
     def last(self) -> int | None:
         """Return the last sequence of the log, or None if the log is not open."""
-        return self._publisher.opened().feed.log.last if self._publisher.is_open else None
+        return self._publisher.ensure_open().feed.log.last if self._publisher.is_open else None
 
-    def beginning(self, start: Start, at: int, now: int) -> Callable[[], Reached]:
+    def position_reader(self, start: Start, at: int, now: int) -> Callable[[], BridgeCursor]:
         """Return a function that computes the initial cursor of a bridge with this start.
 
         Opens the log if it is not open."""
-        return partial(_begin, self._publisher.opened().feed.log, start, at, now)
+        return partial(_initial_cursor, self._publisher.ensure_open().feed.log, start, at, now)
 
-    def following(self, reached: Reached, filter: Filter, most: int, most_bytes: int) -> Callable[[], Following]:
+    def record_reader(
+        self, reached: BridgeCursor, filter: Filter, most: int, most_bytes: int
+    ) -> Callable[[], RecordsAfter]:
         """Return a function that reads the matching records after ``reached``, and the last sequence examined.
 
         That function raises ``Retired`` or ``WrongEpoch`` if the bridge cannot continue from ``reached``."""
-        return partial(_follow, self._publisher.opened().feed.log, reached, filter, most, most_bytes)
+        return partial(_records_after, self._publisher.ensure_open().feed.log, reached, filter, most, most_bytes)
 
 
-def _begin(log: Log, start: Start, at: int, now: int) -> Reached:
-    next = begins_at(log, Ask(Filter(), start=start, at=at))
+def _initial_cursor(log: Log, start: Start, at: int, now: int) -> BridgeCursor:
+    next = start_sequence(log, SubscriptionParameters(Filter(), start=start, at=at))
     if next < log.first:
         raise Retired(f"sequence {next} is no longer kept: the log begins at {log.first}", field="at")
-    return Reached(log.epoch, next - 1, now)
+    return BridgeCursor(log.epoch, next - 1, now)
 
 
-def _follow(log: Log, reached: Reached, filter: Filter, most: int, most_bytes: int) -> Following:
+def _records_after(log: Log, reached: BridgeCursor, filter: Filter, most: int, most_bytes: int) -> RecordsAfter:
     if reached.epoch != log.epoch or reached.sequence > log.last:
         raise WrongEpoch(
             f"it has come to sequence {reached.sequence} of epoch {reached.epoch}, and the log ends at {log.last} of "

@@ -19,17 +19,17 @@ from typing import NamedTuple
 
 from yirangmq.core.errors import QueueError, StoreDamaged
 from yirangmq.core.topic_filter import Filter
-from yirangmq.core.topics import Frames, LogReader, Piece
-from yirangmq.topics.ports import Batch, Dialect, Outlet, Pace, Recovering
+from yirangmq.core.topics import FileRange, LogReader, RecordFrames
+from yirangmq.topics.ports import CatchupOutput, CatchupPacing, Dialect, EncodedRecords, Recovering
 
 # -- one catch-up ------------------------------------------------------------------------------------------------------
 
-PIECE = 4 << 20
+MAX_PIECE_BYTES = 4 << 20
 """Maximum size in bytes of a range sent between two checks for control messages."""
 PROGRESS_SECONDS = 1.0
 
 
-class Outcome(Enum):
+class CatchupResult(Enum):
     """Result of one step of a catch-up."""
 
     MORE = "it can go on at once"
@@ -40,7 +40,7 @@ class Outcome(Enum):
     FAILED = "the log cannot give what is needed"
 
 
-class Task(NamedTuple):
+class CatchupRange(NamedTuple):
     """Range of a catch-up: the matching records after ``after`` up to ``target``, then those published meanwhile.
 
     ``request``: number of the request that this answers. ``is_counted``: announce the number of records first."""
@@ -53,27 +53,27 @@ class Task(NamedTuple):
     is_counted: bool = True
 
 
-class Run:
+class Catchup:
     """Catch-up of one client. Created on the loop's thread, then used by one worker thread.
 
     ``cancel`` may be called from any thread."""
 
     def __init__(
         self,
-        task: Task,
+        task: CatchupRange,
         reader: LogReader,
-        outlet: Outlet,
+        output: CatchupOutput,
         *,
-        owed: Callable[[], bytes],
-        is_near: Callable[[int], bool],
-        completed: Callable[["Run"], None],
+        deferred: Callable[[], bytes],
+        can_take_over: Callable[[int], bool],
+        completed: Callable[["Catchup"], None],
         times: Callable[[], tuple[float, int]],
     ) -> None:
-        """``owed`` removes and returns the bytes that the loop has deferred for this client. ``is_near`` is true if
-        the loop can take over after the given sequence. ``completed`` is called when the target is reached.
+        """``deferred`` removes and returns the bytes that the loop has deferred for this client. ``can_take_over`` is
+        true if the loop can take over after the given sequence. ``completed`` is called when the target is reached.
         ``times`` returns a monotonic time in seconds and the wall-clock time in nanoseconds since 1970."""
         self.task = task
-        self.outlet = outlet
+        self.output = output
         self.cursor = task.after
         self.sent = 0
         self.taken = 0
@@ -84,15 +84,15 @@ class Run:
         self.is_abandoned = False
         self._reader = reader
         self._wanted = None if task.filter.is_all else task.filter.wants
-        self._owed = owed
-        self._is_near = is_near
+        self._deferred = deferred
+        self._can_take_over = can_take_over
         self._completed = completed
         self._times = times
-        self._told_at = self._moved_at
-        self._rest = memoryview(b"")
-        self._piece: Piece | None = None
+        self._progress_sent_at = self._moved_at
+        self._unsent = memoryview(b"")
+        self._piece: FileRange | None = None
         self._left = 0
-        self._parts: Iterator[Piece | Frames] | None = None
+        self._parts: Iterator[FileRange | RecordFrames] | None = None
         self._goal = task.target
         self._is_announced = False
         self._is_complete = False
@@ -111,39 +111,39 @@ class Run:
         """Close the reader and the outlet. Called by the last thread that holds the run."""
         self._drop_parts()
         self._reader.close()
-        self.outlet.close()
+        self.output.close()
 
     # -- on the worker --------------------------------------------------------------------------------------------
 
-    def step(self, budget: int) -> Outcome:
+    def step(self, budget: int) -> CatchupResult:
         """Send up to about ``budget`` bytes, without blocking."""
         try:
             while budget > 0:
                 if self.is_abandoned:
-                    return Outcome.GONE
-                if self._left or self._rest:
+                    return CatchupResult.GONE
+                if self._left or self._unsent:
                     budget -= self._push(budget)
                 elif not self._prepare():
-                    return Outcome.DONE
+                    return CatchupResult.DONE
                 else:
                     budget -= 1  # a read of the log costs budget too, so that the loop ends
         except BlockingIOError:
-            return Outcome.BLOCKED
+            return CatchupResult.BLOCKED
         except QueueError as error:
             self.error = error
-            return Outcome.FAILED
+            return CatchupResult.FAILED
         except OSError:
-            return Outcome.GONE
-        return Outcome.MORE
+            return CatchupResult.GONE
+        return CatchupResult.MORE
 
-    def still_for(self) -> float:
+    def idle_seconds(self) -> float:
         """Return the seconds since the client last accepted bytes."""
         return self._times()[0] - self._moved_at
 
     def _push(self, most: int) -> int:
-        if self._rest:
-            count = self.outlet.send(self._rest[:most])
-            self._rest = self._rest[count:]
+        if self._unsent:
+            count = self.output.send(self._unsent[:most])
+            self._unsent = self._unsent[count:]
         else:
             count = self._push_file(most)
         self._moved_at, _ = self._times()
@@ -155,7 +155,7 @@ class Run:
         if piece is None:
             raise StoreDamaged("there is no piece to send")
         offset = piece.offset + piece.length - self._left
-        count = self.outlet.send_file(piece.file, offset, min(self._left, most))
+        count = self.output.send_file(piece.file, offset, min(self._left, most))
         if count == 0:
             raise StoreDamaged(f"the log ends in the middle of what follows sequence {self.cursor}")
         self._left -= count
@@ -171,18 +171,18 @@ class Run:
 
     def _prepare(self) -> bool:
         """Set up what to send next: deferred bytes, a control message or records. Return False if none are left."""
-        owed = self._owed()
-        if owed:
-            self._rest = memoryview(owed)
+        deferred = self._deferred()
+        if deferred:
+            self._unsent = memoryview(deferred)
             return True
         if self.is_cancelled:
             return False
         if not self._is_announced:
             self._announce()
             return True
-        if self._tell_progress():
+        if self._prepare_progress():
             return True
-        return self._next_part() or self._go_on()
+        return self._next_part() or self._extend_goal()
 
     def _announce(self) -> None:
         """Set up the message that announces the catch-up: its range, the number of records, and the gaps."""
@@ -191,15 +191,15 @@ class Run:
         start, stop = task.after + 1, task.target + 1
         count = self._reader.count(start, stop, self._wanted) if task.is_counted or self._wanted is None else None
         gaps = [gap for gap in self._reader.gaps() if gap.last >= start and gap.first < stop]
-        self._rest = memoryview(task.dialect.recovering(task.request, Recovering(start, task.target, count, gaps)))
+        self._unsent = memoryview(task.dialect.recovering(task.request, Recovering(start, task.target, count, gaps)))
 
-    def _tell_progress(self) -> bool:
+    def _prepare_progress(self) -> bool:
         now, at_ns = self._times()
-        if now - self._told_at < PROGRESS_SECONDS:
+        if now - self._progress_sent_at < PROGRESS_SECONDS:
             return False
-        self._told_at = now
+        self._progress_sent_at = now
         words = self.task.dialect.progress(self.cursor, self.sent, self._reader.refresh(), at_ns)
-        self._rest = memoryview(words)
+        self._unsent = memoryview(words)
         return bool(words)
 
     def _next_part(self) -> bool:
@@ -214,16 +214,16 @@ class Run:
             self._drop_parts()
             self.cursor = self._goal  # the remaining records do not match the filter, or are lost
             return False
-        if isinstance(part, Piece):
+        if isinstance(part, FileRange):
             self._piece, self._left = part, part.length
         else:
-            self._rest = memoryview(self.task.dialect.records(Batch(part.data, part.records)))
+            self._unsent = memoryview(self.task.dialect.records(EncodedRecords(part.data, part.records)))
             self._reach(part.last, part.records)
         return True
 
-    def _open_parts(self, start: int, stop: int) -> Iterator[Piece | Frames]:
+    def _open_parts(self, start: int, stop: int) -> Iterator[FileRange | RecordFrames]:
         if self._wanted is None and self.task.dialect.sends_stored:
-            return iter(self._reader.pieces(start, stop, size=PIECE))
+            return iter(self._reader.pieces(start, stop, size=MAX_PIECE_BYTES))
         return iter(self._reader.frames(start, stop, self._wanted))
 
     def _drop_parts(self) -> None:
@@ -233,7 +233,7 @@ class Run:
         if close is not None:
             close()
 
-    def _go_on(self) -> bool:
+    def _extend_goal(self) -> bool:
         """At the goal, report completion once. Then set a new goal at the end of the log.
 
         Return False if the loop can take over."""
@@ -241,10 +241,10 @@ class Run:
             self._is_complete = True
             _, at_ns = self._times()
             task = self.task
-            self._rest = memoryview(task.dialect.complete(task.request, task.target, self.sent, at_ns))
+            self._unsent = memoryview(task.dialect.complete(task.request, task.target, self.sent, at_ns))
             self._completed(self)
             return True
-        if self._is_near(self.cursor):
+        if self._can_take_over(self.cursor):
             return False
         self._goal = self._reader.refresh()
         return True
@@ -254,11 +254,11 @@ class Run:
 
 LIVE_SECONDS = 0.25
 """Time in seconds after a live record during which more live records are expected."""
-STEP = 256 * 1024
+THROTTLED_STEP_BYTES = 256 * 1024
 """Bytes sent to one client at a time while throttling, so that the next client waits for no more than this."""
 
 
-class Courtesy:
+class CatchupRateLimiter:
     """Rate limiter: bounds all catch-up together to ``rate`` bytes/s while live records are sent; 0 is no limit.
 
     ``live`` is called on the loop's thread, the other methods on any thread."""
@@ -276,7 +276,7 @@ class Courtesy:
             self._live_until = self._seconds() + LIVE_SECONDS
 
     @property
-    def is_asked(self) -> bool:
+    def is_throttling(self) -> bool:
         return self._seconds() < self._live_until
 
     def wait(self) -> float:
@@ -286,59 +286,61 @@ class Courtesy:
 
     def sent(self, size: int) -> None:
         """Account for ``size`` bytes that catch-up has sent."""
-        if size and self.rate and self.is_asked:
+        if size and self.rate and self.is_throttling:
             with self._lock:
                 self._free_at = max(self._free_at, self._seconds()) + size / self.rate
 
 
 # -- workers -----------------------------------------------------------------------------------------------------------
 
-LOOK_SECONDS = 1.0
+STALL_CHECK_SECONDS = 1.0
 """Interval in seconds between two checks for stalled clients."""
 
-Ended = Callable[[Run, Outcome], None]
+EndedCallback = Callable[[Catchup, CatchupResult], None]
 
 
-class Worker:
+class CatchupWorker:
     """Worker thread that serves many catch-ups round robin.
 
-    ``ended`` is called on the worker's thread, with a run that the worker no longer uses. The loop wakes the thread
+    ``on_ended`` is called on the worker's thread, with a run that the worker no longer uses. The loop wakes the thread
     through a self-pipe."""
 
-    def __init__(self, name: str, ended: Ended, pace: Pace, courtesy: Courtesy) -> None:
+    def __init__(
+        self, name: str, on_ended: EndedCallback, pacing: CatchupPacing, rate_limiter: CatchupRateLimiter
+    ) -> None:
         self._name = name
-        self._pace = pace
-        self._courtesy = courtesy
-        self._ended = ended
-        self._inbox: deque[Run] = deque()
+        self._pacing = pacing
+        self._rate_limiter = rate_limiter
+        self._on_ended = on_ended
+        self._inbox: deque[Catchup] = deque()
         self._is_stopping = False
         self._thread: threading.Thread | None = None
         self._poll = select.poll()
-        self._ear, self._bell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._poll.register(self._ear, select.POLLIN)
-        self._ready: deque[Run] = deque()
-        self._blocked: dict[int, Run] = {}
+        self._wake_read_fd, self._wake_write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._poll.register(self._wake_read_fd, select.POLLIN)
+        self._ready: deque[Catchup] = deque()
+        self._blocked: dict[int, Catchup] = {}
         """Runs by the descriptor that is polled. A run owns its descriptor, so the number is unique."""
-        self._sleeping: list[Run] = []
+        self._sleeping: list[Catchup] = []
         """Runs without a descriptor, until ``wake`` is called."""
         self.runs = 0
-        self.begun = 0
+        self.started = 0
 
     # -- from the loop's thread -----------------------------------------------------------------------------------
 
-    def add(self, run: Run) -> None:
-        self.begun += 1
+    def add(self, run: Catchup) -> None:
+        self.started += 1
         self._inbox.append(run)
-        if self._thread is None and self._pace.threaded:
+        if self._thread is None and self._pacing.threaded:
             self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
             self._thread.start()
         self.wake()
 
     def wake(self) -> None:
         """Write to the self-pipe, so that the thread checks all runs again. Wake-ups coalesce."""
-        if self._bell >= 0:
+        if self._wake_write_fd >= 0:
             try:
-                os.write(self._bell, b"!")
+                os.write(self._wake_write_fd, b"!")
             except BlockingIOError:  # the pipe is full of earlier wake-ups
                 return
 
@@ -350,59 +352,59 @@ class Worker:
             self._thread.join()
         for run in [*self._inbox, *self._ready, *self._sleeping, *self._blocked.values()]:
             run.close()
-        os.close(self._ear)
-        os.close(self._bell)
-        self._bell = -1
+        os.close(self._wake_read_fd)
+        os.close(self._wake_write_fd)
+        self._wake_write_fd = -1
 
     @property
     def is_over(self) -> bool:
         """True after ``stop``."""
-        return self._bell < 0
+        return self._wake_write_fd < 0
 
     # -- the thread -----------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
         while not self._is_stopping:
-            self.turn(self._patience())
+            self.run_once(self._poll_timeout())
 
-    def turn(self, seconds: float | None) -> None:
+    def run_once(self, seconds: float | None) -> None:
         """Wait up to ``seconds`` for an event, then run one step of each run that can send."""
-        self._listen(seconds)
-        self._take_in()
+        self._poll_events(seconds)
+        self._accept_new()
         for _ in range(len(self._ready)):
-            if self._courtesy.wait():
+            if self._rate_limiter.wait():
                 break
-            self._serve(self._ready.popleft())
+            self._run_step(self._ready.popleft())
         self._count()
 
     def _count(self) -> None:
         self.runs = len(self._ready) + len(self._blocked) + len(self._sleeping)
 
-    def _patience(self) -> float | None:
+    def _poll_timeout(self) -> float | None:
         """Return the timeout of the next poll in seconds, or None to wait without a limit."""
         if self._inbox:
             return 0
         if self._ready:
-            return self._courtesy.wait()
-        return LOOK_SECONDS if self._blocked or self._sleeping else None
+            return self._rate_limiter.wait()
+        return STALL_CHECK_SECONDS if self._blocked or self._sleeping else None
 
-    def _listen(self, seconds: float | None) -> None:
+    def _poll_events(self, seconds: float | None) -> None:
         for number, _ in self._poll.poll(None if seconds is None else seconds * 1000):
-            if number == self._ear:
-                self._hear_bell()
+            if number == self._wake_read_fd:
+                self._drain_wake_pipe()
             else:
                 self._poll.unregister(number)
                 self._ready.append(self._blocked.pop(number))
 
-    def _hear_bell(self) -> None:
+    def _drain_wake_pipe(self) -> None:
         try:
-            while os.read(self._ear, 4096):
+            while os.read(self._wake_read_fd, 4096):
                 continue
         except BlockingIOError:
             self._ready += self._sleeping
             self._sleeping.clear()
 
-    def _take_in(self) -> None:
+    def _accept_new(self) -> None:
         while self._inbox:
             self._ready.append(self._inbox.popleft())
         self._count()
@@ -411,44 +413,44 @@ class Worker:
             if run in self._sleeping:
                 self._sleeping.remove(run)
             else:
-                number = run.outlet.fileno()
+                number = run.output.fileno()
                 self._poll.unregister(number)
                 del self._blocked[number]
-            self._end(run, Outcome.GONE if run.is_abandoned else Outcome.STALLED)
+            self._end(run, CatchupResult.GONE if run.is_abandoned else CatchupResult.STALLED)
 
-    def _is_stalled(self, run: Run) -> bool:
-        return run.still_for() > self._pace.stall_seconds
+    def _is_stalled(self, run: Catchup) -> bool:
+        return run.idle_seconds() > self._pacing.stall_seconds
 
-    def _serve(self, run: Run) -> None:
-        before, courtesy = run.taken, self._courtesy
+    def _run_step(self, run: Catchup) -> None:
+        before, rate_limiter = run.taken, self._rate_limiter
         try:
-            outcome = run.step(STEP if courtesy.is_asked else self._pace.budget)
+            outcome = run.step(THROTTLED_STEP_BYTES if rate_limiter.is_throttling else self._pacing.budget)
         except Exception as error:  # a defect that one catch-up triggers must not end the others
             run.error = QueueError(f"{type(error).__name__}: {error}")
-            outcome = Outcome.FAILED
-        courtesy.sent(run.taken - before)
-        if outcome is Outcome.MORE:
+            outcome = CatchupResult.FAILED
+        rate_limiter.sent(run.taken - before)
+        if outcome is CatchupResult.MORE:
             self._ready.append(run)
-        elif outcome is Outcome.BLOCKED:
-            self._park(run)
+        elif outcome is CatchupResult.BLOCKED:
+            self._await_writable(run)
         else:
             self._end(run, outcome)
 
-    def _park(self, run: Run) -> None:
-        number = run.outlet.fileno()
+    def _await_writable(self, run: Catchup) -> None:
+        number = run.output.fileno()
         if number < 0:
             self._sleeping.append(run)
         else:
             self._blocked[number] = run
             self._poll.register(number, select.POLLOUT)
 
-    def _end(self, run: Run, outcome: Outcome) -> None:
-        if outcome in (Outcome.GONE, Outcome.STALLED):
+    def _end(self, run: Catchup, outcome: CatchupResult) -> None:
+        if outcome in (CatchupResult.GONE, CatchupResult.STALLED):
             run.close()
-        self._ended(run, outcome)
+        self._on_ended(run, outcome)
 
 
-class Recovery:
+class CatchupPool:
     """Pool of catch-up workers. Loop thread only.
 
     ``call`` schedules a function on the loop's thread, from any thread."""
@@ -456,43 +458,45 @@ class Recovery:
     def __init__(
         self,
         workers: int,
-        ended: Ended,
+        on_ended: EndedCallback,
         call: Callable[[Callable[[], None]], object],
-        pace: Pace,
-        courtesy: Courtesy,
+        pacing: CatchupPacing,
+        rate_limiter: CatchupRateLimiter,
     ) -> None:
         self._call = call
-        self._courtesy = courtesy
-        self._ended = self._pass_on(ended)
-        self._pace = pace
+        self._rate_limiter = rate_limiter
+        self._on_ended = self._on_loop_thread(on_ended)
+        self._pacing = pacing
         self._next = 0
-        self._retired: list[Worker] = []
-        self.workers: list[Worker] = []
+        self._retired: list[CatchupWorker] = []
+        self.workers: list[CatchupWorker] = []
         self.resize(workers)
 
-    def _pass_on(self, ended: Ended) -> Ended:
-        def tell(run: Run, outcome: Outcome) -> None:
+    def _on_loop_thread(self, on_ended: EndedCallback) -> EndedCallback:
+        def report_end(run: Catchup, outcome: CatchupResult) -> None:
             try:
-                self._call(lambda: ended(run, outcome))
+                self._call(lambda: on_ended(run, outcome))
             except RuntimeError:  # the loop is closed
                 run.close()
 
-        return tell
+        return report_end
 
     def resize(self, count: int) -> None:
         """Set the number of workers. Surplus workers finish their runs; ``rest`` then stops them."""
         while len(self.workers) < count:
-            self.workers.append(Worker(f"recovery-{len(self.workers)}", self._ended, self._pace, self._courtesy))
+            self.workers.append(
+                CatchupWorker(f"recovery-{len(self.workers)}", self._on_ended, self._pacing, self._rate_limiter)
+            )
         self._retired += self.workers[count:]
         del self.workers[count:]
 
-    def rest(self, busy: Collection[Worker]) -> None:
+    def stop_surplus(self, busy: Collection[CatchupWorker]) -> None:
         """Stop the surplus workers that are not in ``busy``."""
         for worker in [worker for worker in self._retired if worker not in busy]:
             self._retired.remove(worker)
             worker.stop()
 
-    def choose(self) -> Worker:
+    def choose(self) -> CatchupWorker:
         """Return the next worker, round robin."""
         worker = self.workers[self._next % len(self.workers)]
         self._next += 1

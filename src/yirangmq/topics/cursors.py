@@ -12,64 +12,66 @@ from typing import NamedTuple
 
 from yirangmq.core.errors import BadInput, QueueError, WrongEpoch
 from yirangmq.core.topic_filter import Filter
-from yirangmq.core.topics import MOST_SEQUENCE, Cursor, Cursors, Log, Start
-from yirangmq.fsio.background import Aside
+from yirangmq.core.topics import MAX_SEQUENCE, Cursor, Cursors, Log, Start
+from yirangmq.fsio.background import LoopExecutor
 
-Told = Callable[[QueueError | None], None]
+DoneCallback = Callable[[QueueError | None], None]
 
 
 # -- cursors -----------------------------------------------------------------------------------------------------------
 
 
-class Ledger:
+class CursorCommitter:
     """Group commit of cursors, with a cache of all of them. Loop thread only.
 
     A cursor enters the cache when it is on disk."""
 
-    def __init__(self, cursors: Cursors, aside: Aside) -> None:
+    def __init__(self, cursors: Cursors, executor: LoopExecutor) -> None:
         self._cursors = cursors
-        self._aside = aside
-        self._known = {cursor.name: cursor for cursor in cursors.all()}
+        self._executor = executor
+        self._cache = {cursor.name: cursor for cursor in cursors.all()}
         self._waiting: dict[str, Cursor] = {}
-        self._tell: list[Told] = []
+        self._callbacks: list[DoneCallback] = []
         self._is_writing = False
 
     def get(self, name: str) -> Cursor | None:
-        return self._known.get(name)
+        return self._cache.get(name)
 
     def all(self) -> Sequence[Cursor]:
-        return [self._known[name] for name in sorted(self._known)]
+        return [self._cache[name] for name in sorted(self._cache)]
 
-    def put(self, cursor: Cursor, tell: Told) -> None:
-        """Write a cursor in the next group. ``tell(error)`` is called when it is on disk, or refused."""
+    def put(self, cursor: Cursor, notify: DoneCallback) -> None:
+        """Write a cursor in the next group. ``notify(error)`` is called when it is on disk, or refused."""
         self._waiting[cursor.name] = cursor
-        self._tell.append(tell)
+        self._callbacks.append(notify)
         self._write()
 
-    def drop(self, name: str, tell: Callable[[bool, QueueError | None], None]) -> None:
+    def drop(self, name: str, notify: Callable[[bool, QueueError | None], None]) -> None:
         def dropped(was_there: bool | None, error: QueueError | None) -> None:
             if error is None:
-                self._known.pop(name, None)
-            tell(bool(was_there), error)
+                self._cache.pop(name, None)
+            notify(bool(was_there), error)
 
         self._waiting.pop(name, None)
-        self._aside.run(partial(self._cursors.drop, name), dropped)
+        self._executor.run(partial(self._cursors.drop, name), dropped)
 
     def _write(self) -> None:
-        if self._is_writing or not self._tell:
+        if self._is_writing or not self._callbacks:
             return
         self._is_writing = True
-        cursors, tell = list(self._waiting.values()), self._tell
-        self._waiting, self._tell = {}, []
-        self._aside.run(partial(self._cursors.put, cursors), partial(self._written, cursors, tell))
+        cursors, notify = list(self._waiting.values()), self._callbacks
+        self._waiting, self._callbacks = {}, []
+        self._executor.run(partial(self._cursors.put, cursors), partial(self._written, cursors, notify))
 
-    def _written(self, cursors: Sequence[Cursor], tell: list[Told], value: None, error: QueueError | None) -> None:
+    def _written(
+        self, cursors: Sequence[Cursor], notify: list[DoneCallback], value: None, error: QueueError | None
+    ) -> None:
         self._is_writing = False
         if error is None:
-            self._known |= {cursor.name: cursor for cursor in cursors}
+            self._cache |= {cursor.name: cursor for cursor in cursors}
         try:
-            for told in tell:
-                told(error)
+            for on_done in notify:
+                on_done(error)
         finally:
             self._write()
 
@@ -77,7 +79,7 @@ class Ledger:
         self._cursors.close()
 
 
-def floor_of(cursors: Sequence[Cursor], epoch: str, oldest_ns: int, connected: frozenset[str]) -> int | None:
+def retention_floor(cursors: Sequence[Cursor], epoch: str, oldest_ns: int, connected: frozenset[str]) -> int | None:
     """Return the first sequence that retention must keep for durable subscribers, or None if they need none.
 
     A cursor of this epoch counts while its subscriber is connected, or if it was written since ``oldest_ns``. Cursors
@@ -92,10 +94,10 @@ def floor_of(cursors: Sequence[Cursor], epoch: str, oldest_ns: int, connected: f
 
 # -- start of a subscription -------------------------------------------------------------------------------------------
 
-MOST_PROGRESS_SECONDS = 3600.0
+MAX_PROGRESS_SECONDS = 3600.0
 
 
-class Ask(NamedTuple):
+class SubscriptionParameters(NamedTuple):
     """Parameters of a subscription: filter, durable name, start and progress interval."""
 
     filter: Filter
@@ -126,23 +128,23 @@ def resumed(log: Log, cursor: Cursor) -> int:
     return cursor.sequence + 1
 
 
-def begins_at(log: Log, ask: Ask) -> int:
+def start_sequence(log: Log, parameters: SubscriptionParameters) -> int:
     """Return the first sequence of a subscription. A start by time reads the log, and so may block."""
-    if ask.start is Start.NEW:
+    if parameters.start is Start.NEW:
         return log.last + 1
-    if ask.start is Start.BEGINNING:
+    if parameters.start is Start.BEGINNING:
         return log.first
-    if ask.start is Start.TIME:
-        if not 0 <= ask.at <= MOST_SEQUENCE:
-            raise BadInput(f"must be nanoseconds since 1970, not {ask.at}", field="at")
+    if parameters.start is Start.TIME:
+        if not 0 <= parameters.at <= MAX_SEQUENCE:
+            raise BadInput(f"must be nanoseconds since 1970, not {parameters.at}", field="at")
         reader = log.reader()
         try:
-            return max(reader.sequence_at(ask.at), log.first)
+            return max(reader.sequence_at(parameters.at), log.first)
         finally:
             reader.close()
-    if not 1 <= ask.at <= log.last + 1:
-        raise BadInput(f"must be a sequence from 1 to {log.last + 1}, not {ask.at}", field="at")
-    return ask.at
+    if not 1 <= parameters.at <= log.last + 1:
+        raise BadInput(f"must be a sequence from 1 to {log.last + 1}, not {parameters.at}", field="at")
+    return parameters.at
 
 
 def read_start(text: str) -> Start:

@@ -21,33 +21,33 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from yirangmq.core.errors import BadInput, QueueError, StoreError, Unavailable, WrongState
 from yirangmq.core.topic_filter import Filter
-from yirangmq.core.topics import Appended, ClientState, ClientVerb, Log, NewRecord, client_after
-from yirangmq.topics.catchup import Courtesy
-from yirangmq.topics.ports import MOST_PER_PUBLISH, Batch, Dialect, Line, Loop, Settings
+from yirangmq.core.topics import AppendResult, Log, NewRecord, SubscriberState, SubscriberVerb, subscriber_after
+from yirangmq.topics.catchup import CatchupRateLimiter
+from yirangmq.topics.ports import MAX_PER_PUBLISH, Dialect, EncodedRecords, Loop, SubscriberConnection, TopicSettings
 from yirangmq.wire.records import read_head
 
 if TYPE_CHECKING:
-    from yirangmq.topics.catchup import Run
+    from yirangmq.topics.catchup import Catchup
 
 
 # -- subscribers -------------------------------------------------------------------------------------------------------
 
-Moved = Callable[["Subscriber", ClientState, ClientState], None]
+MoveListener = Callable[["Subscriber", SubscriberState, SubscriberState], None]
 
 
 @dataclass(eq=False, slots=True)
 class Subscriber:
     """Subscriber: filter, connection, state, and cursor into the log. ``number`` is never reused.
 
-    ``moved`` is called after each change of ``state``. Loop thread only."""
+    ``on_moved`` is called after each change of ``state``. Loop thread only."""
 
     number: int
-    line: Line
+    connection: SubscriberConnection
     dialect: Dialect
-    moved: Moved
+    on_moved: MoveListener
     name: str = ""
     filter: Filter = field(default_factory=Filter)
-    state: ClientState = ClientState.CONNECTED
+    state: SubscriberState = SubscriberState.CONNECTED
     cursor: int = 0
     """All matching records up to this sequence are sent."""
     sent: int = 0
@@ -56,27 +56,28 @@ class Subscriber:
     """Records sent since it connected."""
     confirmed: int = 0
     recoveries: int = 0
-    run: "Run | None" = None
-    told_at: float = 0.0
+    run: "Catchup | None" = None
+    progress_sent_at: float = 0.0
     """Time of the latest progress message, in monotonic seconds."""
     progress_seconds: float = 1.0
     """Requested interval of progress messages, in seconds; 0 is none."""
-    is_lending: bool = False
-    """True from the request to detach its connection until a worker holds it. ``waits_since``: time of the request."""
-    waits_since: float = 0.0
+    is_detaching: bool = False
+    """True from the request to detach its connection until a worker holds it. ``detach_requested_at``: time of the
+    request."""
+    detach_requested_at: float = 0.0
 
-    def move(self, verb: ClientVerb) -> ClientState:
-        after = client_after(self.state, verb)
+    def move(self, verb: SubscriberVerb) -> SubscriberState:
+        after = subscriber_after(self.state, verb)
         if after is None:
             raise WrongState(f"{verb} does not apply to a subscriber that is {self.state}")
         before, self.state = self.state, after
         if after is not before:
-            self.moved(self, before, after)
+            self.on_moved(self, before, after)
         return after
 
     @property
     def is_following(self) -> bool:
-        return self.state not in (ClientState.CONNECTED, ClientState.OFFLINE)
+        return self.state not in (SubscriberState.CONNECTED, SubscriberState.OFFLINE)
 
     @property
     def reached(self) -> int:
@@ -90,28 +91,28 @@ class Subscriber:
 
 # -- filtering and the tail buffer -------------------------------------------------------------------------------------
 
-MOST_KNOWN = 10_000
+MAX_CACHED_TOPICS = 10_000
 """Upper bound of topics whose match is cached per filter. The cache is cleared above it."""
 
 
-class Live(NamedTuple):
+class LiveCommit(NamedTuple):
     """Commit to fan out: its frames, and the topic of each record."""
 
-    appended: Appended
+    appended: AppendResult
     topics: Sequence[str]
 
 
-class Cutter:
+class FanOutEncoder:
     """Filter of the fan-out, with two caches.
 
     Each filter is evaluated once per topic. Each commit is filtered and encoded once per filter and dialect."""
 
     def __init__(self) -> None:
         self._known: dict[Filter, dict[str, bool]] = {}
-        self._made: dict[tuple[Dialect, Filter], Batch] = {}
-        self._live: Live | None = None
+        self._made: dict[tuple[Dialect, Filter], EncodedRecords] = {}
+        self._live: LiveCommit | None = None
 
-    def cut(self, live: Live, filter: Filter, dialect: Dialect) -> Batch:
+    def encode(self, live: LiveCommit, filter: Filter, dialect: Dialect) -> EncodedRecords:
         """Return the matching records of a commit, encoded. All subscribers with this filter share the bytes."""
         if self._live is not live:
             self._live = live
@@ -120,7 +121,7 @@ class Cutter:
         if batch is None:
             batch = self._pick(live, filter)
             if not dialect.sends_stored and batch.records:
-                batch = Batch(dialect.records(batch), batch.records)
+                batch = EncodedRecords(dialect.records(batch), batch.records)
             self._made[dialect, filter] = batch
         return batch
 
@@ -128,37 +129,37 @@ class Cutter:
         """Drop the cache of a filter that no subscriber uses any more."""
         self._known.pop(filter, None)
 
-    def rest(self) -> None:
+    def release_commit(self) -> None:
         """Release the memory of the latest commit."""
         self._live = None
         self._made.clear()
 
-    def _pick(self, live: Live, filter: Filter) -> Batch:
+    def _pick(self, live: LiveCommit, filter: Filter) -> EncodedRecords:
         (_, _, _, data, offsets), topics = live
         if filter.is_all:
-            return Batch(data, len(offsets))
+            return EncodedRecords(data, len(offsets))
         wanted = self._wanted(filter, topics)
         if len(wanted) == len(offsets):
-            return Batch(data, len(offsets))
+            return EncodedRecords(data, len(offsets))
         ends = [*offsets[1:], len(data)]
         view = memoryview(data)
-        return Batch(b"".join([view[offsets[n] : ends[n]] for n in wanted]), len(wanted))
+        return EncodedRecords(b"".join([view[offsets[n] : ends[n]] for n in wanted]), len(wanted))
 
     def _wanted(self, filter: Filter, topics: Sequence[str]) -> list[int]:
         known = self._known.setdefault(filter, {})
-        if len(known) > MOST_KNOWN:
+        if len(known) > MAX_CACHED_TOPICS:
             known.clear()
         for topic in set(topics) - known.keys():
             known[topic] = filter.wants(topic)
         return [n for n, topic in enumerate(topics) if known[topic]]
 
 
-class Tail:
+class TailBuffer:
     """Tail buffer: the latest commits, up to ``most_bytes``. It is empty while no catch-up runs."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most = most_bytes
-        self._kept: deque[Live] = deque()
+        self._kept: deque[LiveCommit] = deque()
         self._size = 0
         self._users = 0
         self.first = 0
@@ -171,14 +172,14 @@ class Tail:
         """Add a user: a catch-up starts."""
         self._users += 1
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Remove a user. The last one clears the buffer."""
         self._users -= 1
         if not self._users:
             self._kept.clear()
             self._size = self.first = 0
 
-    def add(self, live: Live) -> None:
+    def add(self, live: LiveCommit) -> None:
         if not self._users:
             return
         self._kept.append(live)
@@ -187,7 +188,7 @@ class Tail:
             self._size -= len(self._kept.popleft().appended.data)
         self.first = self._kept[0].appended.first if self._kept else 0
 
-    def since(self, sequence: int) -> list[Live] | None:
+    def since(self, sequence: int) -> list[LiveCommit] | None:
         """Return all commits after this sequence.
 
         Return None if the buffer no longer holds all of them, or if the sequence is inside a commit."""
@@ -197,11 +198,11 @@ class Tail:
 
 # -- publishing and fan-out --------------------------------------------------------------------------------------------
 
-Hear = Callable[[Live], None]
+CommitListener = Callable[[LiveCommit], None]
 _topic, _payload = (itemgetter(NewRecord._fields.index(name)) for name in ("topic", "payload"))
 
 
-class Stored(NamedTuple):
+class PublishResult(NamedTuple):
     """Result of a publish that is on disk. ``topics``: sequence of its last record in each of its topics."""
 
     epoch: str
@@ -211,10 +212,10 @@ class Stored(NamedTuple):
     topics: dict[str, int]
 
 
-Done = Callable[[Stored | None, QueueError | None], None]
+Done = Callable[[PublishResult | None, QueueError | None], None]
 
 
-class Publish(NamedTuple):
+class PendingPublish(NamedTuple):
     """Publish that waits for the next commit. ``size``: bytes of its payloads."""
 
     records: Sequence[NewRecord]
@@ -222,66 +223,66 @@ class Publish(NamedTuple):
     done: Done
 
 
-class Feed:
+class TopicFeed:
     """Publish path of the topic log: group commit of records, and fan-out to online subscribers. Loop thread only.
 
-    ``lagging`` is called with a subscriber whose send buffer is full. ``troubled`` is called after each append: with
-    the error if the log refused it, or with None."""
+    ``on_lagging`` is called with a subscriber whose send buffer is full. ``on_append_result`` is called after each
+    append: with the error if the log refused it, or with None."""
 
-    def __init__(self, log: Log, loop: Loop, settings: Settings) -> None:
+    def __init__(self, log: Log, loop: Loop, settings: TopicSettings) -> None:
         self.log = log
         self.loop = loop
         self.settings = settings
-        self.tail = Tail(settings.buffer_bytes)
-        self.after_turn: list[Callable[[], None]] = []
-        self.hearers: list[Hear] = []
-        self.took: list[Callable[[float], None]] = []
-        self.lagging: Callable[[Subscriber], None] = _nobody
-        self.troubled: Callable[[StoreError | None], None] = _nobody
+        self.tail = TailBuffer(settings.buffer_bytes)
+        self.after_commit: list[Callable[[], None]] = []
+        self.listeners: list[CommitListener] = []
+        self.commit_duration_listeners: list[Callable[[float], None]] = []
+        self.on_lagging: Callable[[Subscriber], None] = _ignore
+        self.on_append_result: Callable[[StoreError | None], None] = _ignore
         self.published = 0
         self.published_bytes = 0
         self.commits = 0
-        self.courtesy = Courtesy(settings.pace.beside_live, loop.seconds)
-        self._cutter = Cutter()
+        self.rate_limiter = CatchupRateLimiter(settings.pacing.live_rate_limit, loop.seconds)
+        self._encoder = FanOutEncoder()
         self._online: dict[tuple[Dialect, Filter], dict[Subscriber, None]] = {}
-        self._waiting: deque[Publish] = deque()
-        self._is_planned = False
+        self._waiting: deque[PendingPublish] = deque()
+        self._is_scheduled = False
         self._is_stopped = False
 
     # -- publishing -----------------------------------------------------------------------------------------------
 
     def publish(self, records: Sequence[NewRecord], done: Done) -> None:
         """Add records to the next commit. ``done(stored, error)`` is called when it is on disk, or refused."""
-        if not 0 < len(records) <= MOST_PER_PUBLISH:
-            raise BadInput(f"from 1 to {MOST_PER_PUBLISH} at once, not {len(records)}", field="records")
+        if not 0 < len(records) <= MAX_PER_PUBLISH:
+            raise BadInput(f"from 1 to {MAX_PER_PUBLISH} at once, not {len(records)}", field="records")
         if self._is_stopped:
             raise Unavailable("the server is stopping")
-        self._waiting.append(Publish(records, sum(map(len, map(_payload, records))), done))
-        self._plan()
+        self._waiting.append(PendingPublish(records, sum(map(len, map(_payload, records))), done))
+        self._schedule()
 
     @property
     def is_idle(self) -> bool:
         """True if every publish is answered."""
-        return not self._waiting and not self._is_planned
+        return not self._waiting and not self._is_scheduled
 
     def stop(self) -> None:
         self._is_stopped = True
 
-    def _plan(self) -> None:
-        if not self._is_planned:
-            self._is_planned = True
-            self.loop.soon(self._turn)
+    def _schedule(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self.loop.soon(self._run_commit)
 
-    def _turn(self) -> None:
-        self._is_planned = False
+    def _run_commit(self) -> None:
+        self._is_scheduled = False
         if self._waiting:
-            self._commit(self._taken())
-        for action in self.after_turn:
+            self._commit(self._take_batch())
+        for action in self.after_commit:
             action()
         if self._waiting:
-            self._plan()
+            self._schedule()
 
-    def _taken(self) -> list[Publish]:
+    def _take_batch(self) -> list[PendingPublish]:
         """Remove and return the publishes of one commit: at least one, and up to ``commit_bytes``."""
         taken = [self._waiting.popleft()]
         size = taken[0].size
@@ -290,7 +291,7 @@ class Feed:
             size += taken[-1].size
         return taken
 
-    def _commit(self, publishes: list[Publish]) -> None:
+    def _commit(self, publishes: list[PendingPublish]) -> None:
         records = publishes[0].records
         if len(publishes) > 1:
             records = [record for publish in publishes for record in publish.records]
@@ -299,42 +300,42 @@ class Feed:
             appended = self.log.append(records)
         except BadInput as error:
             if len(publishes) == 1:
-                self._tell(publishes[0].done, None, error)
+                self._answer(publishes[0].done, None, error)
             for publish in publishes if len(publishes) > 1 else ():
                 self._commit([publish])  # so that only the invalid publish fails
         except QueueError as error:
             for publish in publishes:
-                self._tell(publish.done, None, error)
+                self._answer(publish.done, None, error)
             if isinstance(error, StoreError):
-                self.troubled(error)
+                self.on_append_result(error)
         else:
-            for hear in self.took:
-                hear(self.loop.seconds() - begun)
+            for listener in self.commit_duration_listeners:
+                listener(self.loop.seconds() - begun)
             self._confirm(publishes, appended)
             if self._online:
-                self.courtesy.live()
-            self._spread(Live(appended, [*map(_topic, records)]))
-            self.troubled(None)
+                self.rate_limiter.live()
+            self._fan_out(LiveCommit(appended, [*map(_topic, records)]))
+            self.on_append_result(None)
 
-    def _confirm(self, publishes: list[Publish], appended: Appended) -> None:
+    def _confirm(self, publishes: list[PendingPublish], appended: AppendResult) -> None:
         self.commits += 1
         self.published += len(appended.offsets)
         self.published_bytes += len(appended.data)
         at = 0
         for publish in publishes:
-            self._tell(publish.done, self._stored(publish, appended, at), None)
+            self._answer(publish.done, self._stored(publish, appended, at), None)
             at += len(publish.records)
 
-    def _stored(self, publish: Publish, appended: Appended, at: int) -> Stored:
+    def _stored(self, publish: PendingPublish, appended: AppendResult, at: int) -> PublishResult:
         latest = dict(zip(map(_topic, publish.records), count(at)))
         topics: dict[str, int] = {}
         for topic, place in latest.items():
             head = read_head(appended.data, appended.offsets[place])
             topics[topic] = 0 if head is None else head.topic_sequence
         first = appended.first + at
-        return Stored(self.log.epoch, first, first + len(publish.records) - 1, appended.at_ns, topics)
+        return PublishResult(self.log.epoch, first, first + len(publish.records) - 1, appended.at_ns, topics)
 
-    def _tell(self, done: Done, stored: Stored | None, error: QueueError | None) -> None:
+    def _answer(self, done: Done, stored: PublishResult | None, error: QueueError | None) -> None:
         """Call ``done``. Its exception is raised in the event loop later, so that the other publishes are answered."""
         try:
             done(stored, error)
@@ -347,62 +348,62 @@ class Feed:
         """Add an online subscriber. It must have everything up to the end of the log."""
         self._online.setdefault((subscriber.dialect, subscriber.filter), {})[subscriber] = None
 
-    def leave(self, subscriber: Subscriber) -> None:
+    def remove(self, subscriber: Subscriber) -> None:
         key = subscriber.dialect, subscriber.filter
         group = self._online.get(key, {})
         group.pop(subscriber, None)
         if not group and key in self._online:
             del self._online[key]
             if not any(filter == subscriber.filter for _, filter in self._online):
-                self._cutter.forget(subscriber.filter)
+                self._encoder.forget(subscriber.filter)
 
     @property
     def online(self) -> list[Subscriber]:
         return [subscriber for group in self._online.values() for subscriber in group]
 
-    def _spread(self, live: Live) -> None:
+    def _fan_out(self, live: LiveCommit) -> None:
         self.tail.add(live)
         for (dialect, filter), group in list(self._online.items()):
             try:
-                batch = self._cutter.cut(live, filter, dialect)
+                batch = self._encoder.encode(live, filter, dialect)
             except QueueError as error:  # this dialect cannot encode a record
                 for subscriber in list(group):
-                    subscriber.line.fail(error)
+                    subscriber.connection.fail(error)
                 continue
             size = len(batch.data)
             for subscriber in list(group):
-                if size and not subscriber.line.has_room(size):
-                    self.lagging(subscriber)
+                if size and not subscriber.connection.has_capacity(size):
+                    self.on_lagging(subscriber)
                     continue
                 if size:
-                    subscriber.line.send(batch.data)
+                    subscriber.connection.send(batch.data)
                     subscriber.count(batch.records)
                 subscriber.cursor = live.appended.last
-        self._cutter.rest()
-        for hear in self.hearers:
-            hear(live)
+        self._encoder.release_commit()
+        for listener in self.listeners:
+            listener(live)
 
     # -- taking over from a worker ----------------------------------------------------------------------------------
 
-    def is_near(self, sequence: int) -> bool:
+    def can_take_over(self, sequence: int) -> bool:
         """True if the loop can take over after this sequence without reading the log. Called by worker threads."""
         last = self.log.last
         first = self.tail.first
         return sequence >= last or 0 < first <= sequence + 1
 
-    def missing(self, sequence: int) -> list[Live] | None:
+    def missing(self, sequence: int) -> list[LiveCommit] | None:
         """Return the commits after this sequence, or None if they must be read from the log."""
         return [] if sequence >= self.log.last else self.tail.since(sequence)
 
-    def take_over(self, subscriber: Subscriber, missing: list[Live]) -> None:
+    def take_over(self, subscriber: Subscriber, missing: list[LiveCommit]) -> None:
         """Send the missing commits to a subscriber, and add it to the online ones."""
         for live in missing:
-            batch = self._cutter.cut(live, subscriber.filter, subscriber.dialect)
+            batch = self._encoder.encode(live, subscriber.filter, subscriber.dialect)
             if batch.data:
-                subscriber.line.send(batch.data)
+                subscriber.connection.send(batch.data)
                 subscriber.count(batch.records)
             subscriber.cursor = live.appended.last
-        self._cutter.rest()
+        self._encoder.release_commit()
         self.join(subscriber)
 
 
@@ -410,5 +411,5 @@ def _throw(error: Exception) -> NoReturn:
     raise error
 
 
-def _nobody(told: object) -> None:
+def _ignore(value: object) -> None:
     """Do nothing: the callback until another one is set."""

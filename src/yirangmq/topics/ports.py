@@ -13,7 +13,7 @@ from yirangmq.core.topics import Gap, Retention
 # -- connections -------------------------------------------------------------------------------------------------------
 
 
-class Outlet(Protocol):
+class CatchupOutput(Protocol):
     """Output to one client, held by a catch-up worker.
 
     ``send`` and ``send_file`` never block: they raise ``BlockingIOError`` if the client cannot take bytes now. Any
@@ -31,11 +31,11 @@ class Outlet(Protocol):
     def close(self) -> None: ...
 
 
-Take = Callable[[Outlet], None]
+DetachedCallback = Callable[[CatchupOutput], None]
 
 
-class Line(Protocol):
-    """Sending side of one client's connection. Loop thread only, except ``owed``."""
+class SubscriberConnection(Protocol):
+    """Sending side of one client's connection. Loop thread only, except ``deferred``."""
 
     @property
     def peer(self) -> str:
@@ -44,19 +44,19 @@ class Line(Protocol):
     def send(self, data: bytes) -> None:
         """Send in order, after this iteration of the loop. While detached, the bytes are deferred to a frame's end."""
 
-    def has_room(self, size: int) -> bool:
+    def has_capacity(self, size: int) -> bool:
         """True if ``size`` more bytes fit into the client's send buffer."""
 
-    def lend(self, take: Take, wake: Callable[[], None]) -> None:
-        """Detach the connection: call ``take`` with the outlet once all bytes sent before are out.
+    def detach(self, on_detached: DetachedCallback, wake: Callable[[], None]) -> None:
+        """Detach the connection: call ``on_detached`` with the outlet once all bytes sent before are out.
 
-        The loop sends nothing else until ``give_back``, which sends the deferred bytes. ``take`` is never called if
+        The loop sends nothing else until ``attach``, which sends the deferred bytes. ``on_detached`` is never called if
         the connection is lost before."""
 
-    def owed(self) -> bytes:
+    def deferred(self) -> bytes:
         """Remove and return the deferred bytes, on the thread that holds the outlet."""
 
-    def give_back(self) -> None: ...
+    def attach(self) -> None: ...
 
     def fail(self, error: QueueError) -> None:
         """Send the error to the client, and close the connection."""
@@ -68,7 +68,7 @@ class Line(Protocol):
 # -- dialects ----------------------------------------------------------------------------------------------------------
 
 
-class Batch(NamedTuple):
+class EncodedRecords(NamedTuple):
     """Encoded frames of consecutive records, and the number of records."""
 
     data: bytes
@@ -113,32 +113,32 @@ class Dialect(Protocol):
 
     def progress(self, sequence: int, sent: int, last: int, at_ns: int) -> bytes: ...
 
-    def records(self, batch: Batch) -> bytes:
+    def records(self, batch: EncodedRecords) -> bytes:
         """Encode stored frames in this dialect."""
 
 
 # -- loop and settings -------------------------------------------------------------------------------------------------
 
-MOST_PER_PUBLISH = 10_000
+MAX_PER_PUBLISH = 10_000
 MASKED = ("TOPIC1", "TOPIC2", "MISC")
 WEEK_SECONDS = 7 * 86400.0
-KEEP_A_WEEK = Retention(round(WEEK_SECONDS * 1e9))
+DEFAULT_RETENTION = Retention(round(WEEK_SECONDS * 1e9))
 
 
-class Pace(NamedTuple):
+class CatchupPacing(NamedTuple):
     """Pacing of catch-up.
 
     ``budget``: bytes for one client before the worker serves the next one. ``stall_seconds``: a client that accepts no
     bytes for this time is disconnected. ``threaded``: if false, the worker starts no thread, and a caller runs
-    ``turn``. ``beside_live``: bytes/s of all catch-up together while live records are sent; 0 is no limit."""
+    ``turn``. ``live_rate_limit``: bytes/s of all catch-up together while live records are sent; 0 is no limit."""
 
     budget: int = 1 << 20
     stall_seconds: float = 600.0
     threaded: bool = True
-    beside_live: int = 300_000_000
+    live_rate_limit: int = 300_000_000
 
 
-USUAL_PACE = Pace()
+DEFAULT_PACING = CatchupPacing()
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,21 +156,21 @@ class Loop:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class TopicSettings:
     """Settings of topic delivery."""
 
     buffer_bytes: int = 2 << 20
     """Send buffer of one subscriber, in bytes. Beyond it the subscriber lags, and catches up from the log."""
-    most_buffer_bytes: int = 64 << 20
+    max_buffer_bytes: int = 64 << 20
     """Upper bound of ``buffer_bytes``. A connection with more unsent bytes than this is closed."""
     commit_bytes: int = 512 << 10
     """Payload bytes in one commit. Larger commits add latency and save nothing."""
     workers: int = 2
-    pace: Pace = USUAL_PACE
+    pacing: CatchupPacing = DEFAULT_PACING
     """Pacing of the workers. ``stall_seconds`` also bounds the wait for a connection to detach."""
     masked: tuple[str, ...] = MASKED
     """Topics that have a bit in masks: 1, 2, 4 …"""
-    retention: Retention = KEEP_A_WEEK
+    retention: Retention = DEFAULT_RETENTION
     retention_seconds: float = 30.0
     """Interval in seconds between two runs of retention."""
     cursor_seconds: float = WEEK_SECONDS

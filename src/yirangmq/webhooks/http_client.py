@@ -2,7 +2,8 @@
 
 Redirects are not followed. A host name is resolved at most every ``ADDRESS_SECONDS``, and only addresses that the
 setting ``outgoing_networks`` allows are called. If an idle connection turns out to be dead, the request is sent on a
-new connection. The parser is sans-IO; it reads at most ``LONGEST_BODY`` bytes of a body and keeps ``KEPT`` of them.
+new connection. The parser is sans-IO; it reads at most ``MAX_BODY`` bytes of a body and keeps ``KEPT_BODY_BYTES`` of
+them.
 
 Outcome: 2xx acks the message, 4xx other than 408, 425 and 429 rejects it, any other status retries it. ``Retry-After``
 of 429 and 503 delays all messages.
@@ -28,22 +29,22 @@ from yirangmq.core.webhook import OutgoingNetworks
 
 # -- response ----------------------------------------------------------------------------------------------------------
 
-LONGEST_HEAD = 64 * 1024
-KEPT = 4 * 1024
+MAX_HEAD = 64 * 1024
+KEPT_BODY_BYTES = 4 * 1024
 """Maximum number of bytes of a body that are kept."""
-LONGEST_BODY = 64 * 1024
+MAX_BODY = 64 * 1024
 """Maximum number of bytes of a body that are read. The outcome does not depend on the rest."""
 
 
-class BadAnswer(Exception):
+class BadResponse(Exception):
     """The response is not valid HTTP."""
 
 
-class NoAnswer(BadAnswer):
+class NoResponse(BadResponse):
     """The connection was closed without a response."""
 
 
-class Answer:
+class WebhookResponse:
     """HTTP response, and its incremental parser. ``is_complete`` is set when no more bytes are needed."""
 
     def __init__(self) -> None:
@@ -51,7 +52,7 @@ class Answer:
         self.headers: dict[str, str] = {}
         self.body = b""
         self.is_complete = False
-        self.stays = False
+        self.keeps_alive = False
         """True if the connection can be kept alive."""
         self._parser = httptools.HttpResponseParser(self)
         self._size = self._head = 0
@@ -59,22 +60,22 @@ class Answer:
     def feed(self, data: bytes) -> None:
         if not self.status:
             self._head += len(data)
-            if self._head > LONGEST_HEAD:
-                raise BadAnswer("the head of the answer is too long")
+            if self._head > MAX_HEAD:
+                raise BadResponse("the head of the answer is too long")
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            raise BadAnswer(f"the answer is no HTTP: {error}") from None
-        if self._size > LONGEST_BODY:
-            self.is_complete, self.stays = True, False
+            raise BadResponse(f"the answer is no HTTP: {error}") from None
+        if self._size > MAX_BODY:
+            self.is_complete, self.keeps_alive = True, False
 
-    def ended(self) -> None:
+    def on_connection_end(self) -> None:
         """Handle the end of the connection: a response without a length ends there."""
         if not self._head:
-            raise NoAnswer("the connection was closed without an answer")
+            raise NoResponse("the connection was closed without an answer")
         if not self.status:
-            raise BadAnswer("the connection was closed in the middle of an answer")
-        self.is_complete, self.stays = True, False
+            raise BadResponse("the connection was closed in the middle of an answer")
+        self.is_complete, self.keeps_alive = True, False
 
     # -- httptools ------------------------------------------------------------------------------------------------
 
@@ -91,13 +92,13 @@ class Answer:
 
     def on_body(self, data: bytes) -> None:
         self._size += len(data)
-        if len(self.body) < KEPT:
-            self.body += data[: KEPT - len(self.body)]
+        if len(self.body) < KEPT_BODY_BYTES:
+            self.body += data[: KEPT_BODY_BYTES - len(self.body)]
 
     def on_message_complete(self) -> None:
         if self.status:
             self.is_complete = True
-            self.stays = self._parser.should_keep_alive()
+            self.keeps_alive = self._parser.should_keep_alive()
 
 
 # -- connections -------------------------------------------------------------------------------------------------------
@@ -123,7 +124,7 @@ def allowed_addresses(found: Sequence[tuple[Any, ...]], host: str, networks: Out
     return allowed
 
 
-class Poster:
+class WebhookClient:
     """HTTP client for POST requests to one URL, with keep-alive. Loop thread only.
 
     ``tls`` creates the context for https; it is not called for http."""
@@ -142,15 +143,15 @@ class Poster:
         self._known_until = 0.0
         self._is_closed = False
 
-    async def post(self, headers: Sequence[tuple[str, str]], body: bytes) -> Answer:
-        """Send a POST request and return the response. Raises ``OSError`` or ``BadAnswer``.
+    async def post(self, headers: Sequence[tuple[str, str]], body: bytes) -> WebhookResponse:
+        """Send a POST request and return the response. Raises ``OSError`` or ``BadResponse``.
 
         If an idle connection turns out to be dead, the request is sent on a new one."""
         data = self._request(headers, body)
         if self._idle:
             try:
                 return await self._exchange(self._idle.pop(), data)
-            except (OSError, NoAnswer):
+            except (OSError, NoResponse):
                 pass
         return await self._exchange(await self._connect(), data)
 
@@ -187,18 +188,18 @@ class Poster:
                 self._known_until = loop.time() + ADDRESS_SECONDS
             return self._known
 
-    async def _exchange(self, stream: Stream, data: bytes) -> Answer:
+    async def _exchange(self, stream: Stream, data: bytes) -> WebhookResponse:
         reader, writer = stream
-        answer = Answer()
+        answer = WebhookResponse()
         try:
             writer.write(data)  # no drain: the data is in memory anyway, and a response may come before it is sent
             while not answer.is_complete:
                 piece = await reader.read(BUFFER)
-                answer.feed(piece) if piece else answer.ended()
+                answer.feed(piece) if piece else answer.on_connection_end()
         except BaseException:
             writer.close()
             raise
-        if answer.stays and not self._is_closed:
+        if answer.keeps_alive and not self._is_closed:
             self._idle.append(stream)
         else:
             writer.close()
@@ -207,16 +208,16 @@ class Poster:
 
 # -- outcome -----------------------------------------------------------------------------------------------------------
 
-AGAIN = frozenset({408, 425, 429})
+RETRY_STATUSES = frozenset({408, 425, 429})
 """4xx statuses that are retried."""
-HOLDING = frozenset({429, 503})
+HOLD_STATUSES = frozenset({429, 503})
 """Statuses with a ``Retry-After`` that applies to all messages, not only to this one."""
-LONGEST_HOLD = 86_400.0
+MAX_HOLD_SECONDS = 86_400.0
 SHOWN = 200
 """Maximum number of bytes of a response body that are kept with a failure."""
 
 
-class Outcome(NamedTuple):
+class WebhookOutcome(NamedTuple):
     """Outcome of a request. ``reason`` is empty if it succeeded.
 
     ``delay``: seconds before the retry, if the endpoint gave a time. ``hold``: seconds for which nothing is sent."""
@@ -227,35 +228,35 @@ class Outcome(NamedTuple):
     hold: float = 0
 
     @property
-    def is_trouble(self) -> bool:
+    def is_endpoint_failure(self) -> bool:
         """True if the endpoint is failing, rather than rejecting this message."""
         return self.reason not in ("", Reason.REJECTED)
 
 
-def judged(status: int, headers: dict[str, str], body: bytes, now: float) -> Outcome:
+def response_outcome(status: int, headers: dict[str, str], body: bytes, now: float) -> WebhookOutcome:
     if 200 <= status < 300:
-        return Outcome()
+        return WebhookOutcome()
     text = f"the webhook answered {status}"
     said = body[:SHOWN].decode("utf-8", "replace").strip()
     if said:
         text = f"{text}: {said}"
-    if 400 <= status < 500 and status not in AGAIN:
-        return Outcome(Reason.REJECTED.value, text)
-    after = retry_after(headers.get("retry-after", ""), now) if status in HOLDING else None
-    return Outcome(Reason.HANDLER_ERROR.value, text, after, after or 0)
+    if 400 <= status < 500 and status not in RETRY_STATUSES:
+        return WebhookOutcome(Reason.REJECTED.value, text)
+    after = retry_after(headers.get("retry-after", ""), now) if status in HOLD_STATUSES else None
+    return WebhookOutcome(Reason.HANDLER_ERROR.value, text, after, after or 0)
 
 
 def retry_after(given: str, now: float) -> float | None:
     """Parse ``Retry-After``, a number of seconds or a date, and return the delay in seconds; None if it is invalid."""
     if given.isascii() and given.isdigit():
-        return min(float(given[:10]), LONGEST_HOLD)
+        return min(float(given[:10]), MAX_HOLD_SECONDS)
     try:
         moment = parsedate_to_datetime(given)
     except (ValueError, TypeError):
         return None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    return max(0.0, min((moment - datetime.fromtimestamp(now, UTC)).total_seconds(), LONGEST_HOLD))
+    return max(0.0, min((moment - datetime.fromtimestamp(now, UTC)).total_seconds(), MAX_HOLD_SECONDS))
 
 
 # -- signature ---------------------------------------------------------------------------------------------------------

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from yirangmq.broker.credit_window import PushedLeases, Subscription
-from yirangmq.broker.group_commit import Desk
+from yirangmq.broker.credit_window import CreditWindow, UnsettledLeases
+from yirangmq.broker.group_commit import GroupCommitter
 from yirangmq.broker.settle import Leases, Results
 from yirangmq.core import transitions
 from yirangmq.core.errors import QueueError
@@ -20,18 +20,18 @@ from yirangmq.core.policy import backoff_ms
 from yirangmq.core.ports import Clock, Transaction
 from yirangmq.core.webhook import OutgoingNetworks
 from yirangmq.format.cloudevents import content_type
-from yirangmq.format.delivery import Delivery
+from yirangmq.format.delivery import MessageDelivery
 from yirangmq.format.envelope import header_of, iso
-from yirangmq.webhooks.http_client import BadAnswer, Outcome, Poster, judged, signature
-from yirangmq.webhooks.webhooks import CONSUMER, Terms
+from yirangmq.webhooks.http_client import BadResponse, WebhookClient, WebhookOutcome, response_outcome, signature
+from yirangmq.webhooks.webhooks import CONSUMER, PusherOptions
 
-LEAST_EXTENDING = 0.05
-LONGEST_HOLD = 60.0
+MIN_EXTEND_SECONDS = 0.05
+MAX_PAUSE_SECONDS = 60.0
 PLAIN = "!#$&'()*+,-./:;<=>?@[]^_`{|}~ "
 
 
 @dataclass(slots=True)
-class Tally:
+class PusherCounters:
     """Counters and latest results of a pusher, for operators."""
 
     delivered: int = 0
@@ -46,36 +46,41 @@ class Pusher:
     """Pusher of one queue: a waiting consumer whose deliveries are POSTed. Loop thread only."""
 
     def __init__(
-        self, desk: Desk, clock: Clock, terms: Terms, tls: Callable[[], ssl.SSLContext], networks: OutgoingNetworks
+        self,
+        committer: GroupCommitter,
+        clock: Clock,
+        options: PusherOptions,
+        tls: Callable[[], ssl.SSLContext],
+        networks: OutgoingNetworks,
     ) -> None:
-        self.terms = terms
-        self.tally = Tally()
-        self._desk = desk
+        self.options = options
+        self.counters = PusherCounters()
+        self._committer = committer
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        self._poster = Poster(terms.hook.url, tls, networks)
+        self._client = WebhookClient(options.hook.url, tls, networks)
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._leases = PushedLeases(clock)
-        self._taker = Subscription(
-            terms.queue, CONSUMER, None, terms.hook.concurrency, self._leases, self._take, self._has_room
+        self._leases = UnsettledLeases(clock)
+        self._waiter = CreditWindow(
+            options.queue, CONSUMER, None, options.hook.concurrency, self._leases, self._accept, self._has_capacity
         )
         self._held_until = 0.0
         self._streak = 0
         """Consecutive failures of the endpoint."""
         self._is_stopped = False
-        self._extending: Any = None
+        self._extend_timer: Any = None
 
     # -- life cycle -----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        self._desk.wait(self._taker)
+        self._committer.add_waiter(self._waiter)
 
     def stop(self) -> None:
         """Lease no more messages. Requests in flight are finished."""
         self._is_stopped = True
-        self._desk.leave(self._taker)
+        self._committer.remove_waiter(self._waiter)
         if self.is_idle:
-            self._poster.close()
+            self._client.close()
 
     def abort(self) -> None:
         """Cancel the requests in flight. Their messages are released, and the attempt does not count."""
@@ -88,28 +93,28 @@ class Pusher:
         return not self._tasks
 
     def describe(self) -> dict[str, Any]:
-        tally = self.tally
+        counters = self.counters
         return {
-            "queue": self.terms.queue,
-            "url": self.terms.hook.url,
+            "queue": self.options.queue,
+            "url": self.options.hook.url,
             "inFlight": len(self._tasks),
-            "delivered": tally.delivered,
-            "rejected": tally.rejected,
-            "failed": tally.failed,
-            "lastStatus": tally.last_status,
-            "lastError": tally.last_error,
-            "lastAt": tally.last_at,
+            "delivered": counters.delivered,
+            "rejected": counters.rejected,
+            "failed": counters.failed,
+            "lastStatus": counters.last_status,
+            "lastError": counters.last_error,
+            "lastAt": counters.last_at,
             "heldSec": round(max(0.0, self._held_until - self._loop.time()), 3),
         }
 
     # -- taking ---------------------------------------------------------------------------------------------------
 
-    def _has_room(self) -> bool:
+    def _has_capacity(self) -> bool:
         if self._loop.time() < self._held_until or self._is_stopped:
             return False
         return not (self._streak and self._tasks)
 
-    def _take(self, deliveries: Sequence[Delivery]) -> bool:
+    def _accept(self, deliveries: Sequence[MessageDelivery]) -> bool:
         if self._is_stopped:
             return False
         for delivery in deliveries:
@@ -119,38 +124,38 @@ class Pusher:
         self._extend_later()
         return True
 
-    async def _push(self, delivery: Delivery) -> None:
+    async def _push(self, delivery: MessageDelivery) -> None:
         lease = delivery.lease_id
-        outcome: Outcome | None = None
+        outcome: WebhookOutcome | None = None
         try:
             outcome = await self._attempt(delivery)
         finally:
             del self._tasks[lease]
             if outcome is None:
-                self._settle(lease, self._desk.verbs.release)
+                self._settle(lease, self._committer.operations.release)
             else:
-                self._judge(lease, outcome)
+                self._settle_outcome(lease, outcome)
             if self._is_stopped and self.is_idle:
-                self._poster.close()
+                self._client.close()
 
-    async def _attempt(self, delivery: Delivery) -> Outcome:
+    async def _attempt(self, delivery: MessageDelivery) -> WebhookOutcome:
         """Send one POST request. Every error becomes an outcome, except cancellation."""
-        seconds = self.terms.hook.timeout_ms / 1000
-        self.tally.last_at = iso(self._clock.wall_ms())
-        self.tally.last_status = None
+        seconds = self.options.hook.timeout_ms / 1000
+        self.counters.last_at = iso(self._clock.wall_ms())
+        self.counters.last_status = None
         try:
             async with asyncio.timeout(seconds):
-                answer = await self._poster.post(self._headers(delivery), delivery.payload)
+                answer = await self._client.post(self._headers(delivery), delivery.payload)
         except TimeoutError:
-            return Outcome(Reason.TIMEOUT.value, f"the webhook did not answer within {seconds:g} seconds")
-        except (OSError, BadAnswer) as error:
-            return Outcome(Reason.HANDLER_ERROR.value, f"the webhook cannot be reached: {error}")
+            return WebhookOutcome(Reason.TIMEOUT.value, f"the webhook did not answer within {seconds:g} seconds")
+        except (OSError, BadResponse) as error:
+            return WebhookOutcome(Reason.HANDLER_ERROR.value, f"the webhook cannot be reached: {error}")
         except Exception as error:
-            return Outcome(Reason.HANDLER_ERROR.value, f"{type(error).__name__}: {error}")
-        self.tally.last_status = answer.status
-        return judged(answer.status, answer.headers, answer.body, self._clock.wall_ms() / 1000)
+            return WebhookOutcome(Reason.HANDLER_ERROR.value, f"{type(error).__name__}: {error}")
+        self.counters.last_status = answer.status
+        return response_outcome(answer.status, answer.headers, answer.body, self._clock.wall_ms() / 1000)
 
-    def _headers(self, delivery: Delivery) -> list[tuple[str, str]]:
+    def _headers(self, delivery: MessageDelivery) -> list[tuple[str, str]]:
         sent = delivery.envelope
         timestamp = str(self._clock.wall_ms() // 1000)
         headers = [
@@ -166,62 +171,62 @@ class Pusher:
         for member, name in (("type", "X-MQ-Type"), ("traceId", "X-MQ-Trace-Id")):
             if header.get(member):
                 headers.append((name, _plain(header[member])))
-        if self.terms.secret:
-            headers.append(("X-MQ-Signature", signature(self.terms.secret, timestamp, delivery.payload)))
-        return headers + list(self.terms.hook.headers.items())
+        if self.options.secret:
+            headers.append(("X-MQ-Signature", signature(self.options.secret, timestamp, delivery.payload)))
+        return headers + list(self.options.hook.headers.items())
 
     # -- settling -------------------------------------------------------------------------------------------------
 
-    def _judge(self, lease: str, outcome: Outcome) -> None:
-        tally, verbs = self.tally, self._desk.verbs
-        tally.last_error = outcome.text or None
-        self._streak = self._streak + 1 if outcome.is_trouble else 0
+    def _settle_outcome(self, lease: str, outcome: WebhookOutcome) -> None:
+        counters, operations = self.counters, self._committer.operations
+        counters.last_error = outcome.text or None
+        self._streak = self._streak + 1 if outcome.is_endpoint_failure else 0
         if not outcome.reason:
-            tally.delivered += 1
-            self._settle(lease, verbs.ack)
+            counters.delivered += 1
+            self._settle(lease, operations.ack)
             return
-        if outcome.is_trouble:
-            tally.failed += 1
+        if outcome.is_endpoint_failure:
+            counters.failed += 1
             self._hold(max(outcome.hold, self._pause()))
         else:
-            tally.rejected += 1
+            counters.rejected += 1
         delay = None if outcome.delay is None else round(outcome.delay * 1000)
         cause = transitions.Cause(Reason(outcome.reason), outcome.text, delay)
-        self._settle(lease, lambda work, leases, consumer: verbs.nack(work, leases, consumer, cause))
+        self._settle(lease, lambda work, leases, consumer: operations.nack(work, leases, consumer, cause))
 
     def _pause(self) -> float:
         """Return the pause in seconds: the policy's backoff, from the second consecutive failure on."""
         if self._streak < 2:
             return 0.0
-        return min(backoff_ms(self.terms.policy.retry, self._streak - 1) / 1000, LONGEST_HOLD)
+        return min(backoff_ms(self.options.policy.retry, self._streak - 1) / 1000, MAX_PAUSE_SECONDS)
 
     def _hold(self, seconds: float) -> None:
         if seconds > 0:
             self._held_until = max(self._held_until, self._loop.time() + seconds)
-            self._desk.later(seconds, lambda: self._desk.hungry(self.terms.queue))
+            self._committer.later(seconds, lambda: self._committer.notify_capacity(self.options.queue))
 
     def _settle(self, lease: str, verb: Callable[[Transaction, Leases, str | None], Results]) -> None:
         """Settle a lease. Its credit is free immediately, so the same commit also leases the next message."""
         leases = Leases([lease])
-        self._desk.submit(lambda transaction: verb(transaction, leases, None), _ignore)
+        self._committer.submit(lambda transaction: verb(transaction, leases, None), _ignore)
         self._leases.settled([lease])
-        self._desk.hungry(self.terms.queue)
+        self._committer.notify_capacity(self.options.queue)
 
     # -- lease extension --------------------------------------------------------------------------------------------
 
     def _extend_later(self) -> None:
-        if self._extending is None and self._tasks:
-            seconds = max(self.terms.policy.visibility_ms / 3000, LEAST_EXTENDING)
-            self._extending = self._desk.later(seconds, self._extend)
+        if self._extend_timer is None and self._tasks:
+            seconds = max(self.options.policy.visibility_ms / 3000, MIN_EXTEND_SECONDS)
+            self._extend_timer = self._committer.later(seconds, self._extend)
 
     def _extend(self) -> None:
         """Extend the leases of messages in flight, so that they do not expire before the response."""
-        self._extending = None
+        self._extend_timer = None
         texts = list(self._tasks)
         if texts:
             leases = Leases(texts)
-            self._desk.submit(lambda work: self._desk.verbs.extend(work, leases, None, None), _ignore)
-            self._leases.extended(texts, self.terms.policy.visibility_ms)
+            self._committer.submit(lambda work: self._committer.operations.extend(work, leases, None, None), _ignore)
+            self._leases.extended(texts, self.options.policy.visibility_ms)
             self._extend_later()
 
 

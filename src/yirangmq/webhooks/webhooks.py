@@ -1,6 +1,6 @@
 """Webhooks of all queues: start, replace and stop pushers as policies change; their secrets and options.
 
-Policies are read again every ``LOOK_SECONDS``, and immediately after a change in this process. A pusher runs as long as
+Policies are read again every ``POLL_SECONDS``, and immediately after a change in this process. A pusher runs as long as
 its queue, webhook and secret stay the same; other changes of the policy are applied in place. If a secret cannot be
 read, the webhook waits and the operator sees why.
 
@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from yirangmq.admin.registry import Calls, Done, Given, reading
-from yirangmq.broker.group_commit import Desk
-from yirangmq.broker.scheduler import Alarm
+from yirangmq.admin.registry import Done, Given, MethodRegistry, read_arguments
+from yirangmq.broker.group_commit import GroupCommitter
+from yirangmq.broker.scheduler import PolicyTimer
 from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, BadPolicy, NotFound, QueueError
 from yirangmq.core.policy import QueuePolicy
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 # -- secrets -----------------------------------------------------------------------------------------------------------
 
-MOST_BYTES = 4096
+MAX_SECRET_BYTES = 4096
 
 
 def read_secret(folder: Path, name: str) -> bytes:
@@ -37,7 +37,7 @@ def read_secret(folder: Path, name: str) -> bytes:
     path = folder / validation.check_id(name, "secret")
     try:
         with path.open("rb") as file:
-            line = file.read(MOST_BYTES).strip().partition(b"\n")[0].strip()
+            line = file.read(MAX_SECRET_BYTES).strip().partition(b"\n")[0].strip()
     except OSError as error:
         raise NotFound(f"{path} cannot be read: {error.strerror}", field="secret") from None
     if not line:
@@ -52,7 +52,7 @@ CONSUMER = "webhook"
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class PusherOptions:
     """Options of a pusher. It is replaced if one of them changes, except ``policy``, which is not compared."""
 
     queue: str
@@ -63,7 +63,7 @@ class Terms:
 
 # -- webhooks ----------------------------------------------------------------------------------------------------------
 
-LOOK_SECONDS = 10.0
+POLL_SECONDS = 10.0
 """Interval in seconds between two reads of the policies, because another process may change them."""
 log = logging.getLogger("yirangmq")
 Secret = Callable[[str], bytes]
@@ -73,30 +73,30 @@ Secret = Callable[[str], bytes]
 class Webhooks:
     """Pushers of all queues with a webhook. Loop thread only.
 
-    Call ``begin`` and ``start`` once; at shutdown ``stop``, then ``abort`` after the drain timeout."""
+    Call ``register`` and ``start`` once; at shutdown ``stop``, then ``abort`` after the drain timeout."""
 
     def __init__(
         self,
-        desk: Desk,
+        committer: GroupCommitter,
         clock: Clock,
         secret: Secret,
         tls: Callable[[], ssl.SSLContext] = ssl.create_default_context,
         networks: OutgoingNetworks = OutgoingNetworks(),  # noqa: B008  (it is frozen)
     ) -> None:
-        self._desk = desk
+        self._committer = committer
         self._clock = clock
         self._secret = secret
         self._tls = tls
         self._networks = networks
         self._pushers: dict[str, Pusher] = {}
-        self._ending: list[Pusher] = []
+        self._stopping: list[Pusher] = []
         self._troubles: dict[str, tuple[str, str]] = {}
         """Webhooks that cannot be started: URL and error, by queue."""
-        self._alarm = Alarm(desk, self._look)
+        self._alarm = PolicyTimer(committer, self._poll)
 
-    def begin(self, calls: Calls, consumers: set[str]) -> None:
+    def register(self, methods: MethodRegistry, consumers: set[str]) -> None:
         """Register the method ``webhooks``, and add the consumer name of the pushers to ``consumers``."""
-        calls.add_entry("webhooks", self._describe)
+        methods.add_entry("webhooks", self._describe)
         consumers.add(CONSUMER)
 
     def start(self) -> None:
@@ -108,7 +108,7 @@ class Webhooks:
         self._alarm.stop()
         for pusher in self._all:
             pusher.stop()
-        self._ending = [one for one in self._all if not one.is_idle]
+        self._stopping = [one for one in self._all if not one.is_idle]
         self._pushers.clear()
 
     def abort(self) -> None:
@@ -121,34 +121,36 @@ class Webhooks:
 
     @property
     def _all(self) -> "list[Pusher]":
-        return [*self._pushers.values(), *self._ending]
+        return [*self._pushers.values(), *self._stopping]
 
     # -- policies -------------------------------------------------------------------------------------------------
 
-    def _look(self) -> None:
-        self._alarm.set(LOOK_SECONDS)
+    def _poll(self) -> None:
+        self._alarm.set(POLL_SECONDS)
         try:
-            found = self._desk.read(_hooked)
+            found = self._committer.read(_queues_with_webhook)
         except QueueError as error:
             log.warning("webhooks_read_failed", extra={"values": {"error": str(error)}})
             return
-        wanted = {terms.queue: terms for terms in (self._terms(*one) for one in found) if terms is not None}
-        for queue in [queue for queue, pusher in self._pushers.items() if wanted.get(queue) != pusher.terms]:
-            self._end(self._pushers.pop(queue))
-        for queue, terms in wanted.items():
+        wanted = {
+            options.queue: options for options in (self._read_options(*one) for one in found) if options is not None
+        }
+        for queue in [queue for queue, pusher in self._pushers.items() if wanted.get(queue) != pusher.options]:
+            self._stop_pusher(self._pushers.pop(queue))
+        for queue, options in wanted.items():
             if queue in self._pushers:
-                self._pushers[queue].terms = terms  # the same webhook; its backoff may differ
+                self._pushers[queue].options = options  # the same webhook; its backoff may differ
             else:
-                self._pushers[queue] = self._made(terms)
+                self._pushers[queue] = self._create_pusher(options)
                 self._pushers[queue].start()
-        self._troubles = {queue: told for queue, told in self._troubles.items() if queue in dict(found)}
+        self._troubles = {queue: problem for queue, problem in self._troubles.items() if queue in dict(found)}
 
-    def _made(self, terms: Terms) -> "Pusher":
+    def _create_pusher(self, options: PusherOptions) -> "Pusher":
         from yirangmq.webhooks.pusher import Pusher  # a server without webhooks does not load it
 
-        return Pusher(self._desk, self._clock, terms, self._tls, self._networks)
+        return Pusher(self._committer, self._clock, options, self._tls, self._networks)
 
-    def _terms(self, queue: str, policy: QueuePolicy) -> Terms | None:
+    def _read_options(self, queue: str, policy: QueuePolicy) -> PusherOptions | None:
         assert policy.webhook is not None
         try:
             secret = self._secret(policy.webhook.secret) if policy.webhook.secret else b""
@@ -158,20 +160,20 @@ class Webhooks:
             self._troubles[queue] = policy.webhook.url, str(error)
             return None
         self._troubles.pop(queue, None)
-        return Terms(queue, policy.webhook, secret, policy)
+        return PusherOptions(queue, policy.webhook, secret, policy)
 
-    def _end(self, pusher: "Pusher") -> None:
+    def _stop_pusher(self, pusher: "Pusher") -> None:
         pusher.stop()
-        self._ending = [one for one in self._ending if not one.is_idle]
+        self._stopping = [one for one in self._stopping if not one.is_idle]
         if not pusher.is_idle:
-            self._ending.append(pusher)
+            self._stopping.append(pusher)
 
     # -- for operators ----------------------------------------------------------------------------------------------
 
-    def _describe(self, desk: Desk, given: Given, done: Done) -> None:
-        reading(given, lambda values: None)
+    def _describe(self, committer: GroupCommitter, given: Given, done: Done) -> None:
+        read_arguments(given, lambda values: None)
         rows = [pusher.describe() for pusher in self._pushers.values()]
-        rows += [_waiting(queue, *told) for queue, told in self._troubles.items()]
+        rows += [_waiting(queue, *problem) for queue, problem in self._troubles.items()]
         done(sorted(rows, key=lambda row: str(row["queue"])), None)
 
 
@@ -180,10 +182,10 @@ def _waiting(queue: str, url: str, error: str) -> dict[str, Any]:
     return {"queue": queue, "url": url, **counts, "lastStatus": None, "lastError": error, "lastAt": None, "heldSec": 0}
 
 
-def _hooked(transaction: Transaction) -> list[tuple[str, QueuePolicy]]:
+def _queues_with_webhook(transaction: Transaction) -> list[tuple[str, QueuePolicy]]:
     """Return the queues with a webhook. A policy that cannot be read, for example after an edit by hand, is skipped."""
     found = []
-    for queue in transaction.policied():  # a webhook needs a policy
+    for queue in transaction.queues_with_policy():  # a webhook needs a policy
         try:
             policy = transaction.policy(queue)
         except BadPolicy:

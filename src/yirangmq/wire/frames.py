@@ -9,9 +9,10 @@
 Big-endian. The requester chooses the number ``request``, and the reply repeats it; a pushed delivery carries the number
 of its subscription. A frame that is too large is refused by its header alone. Sans-IO.
 
-``FrameReader`` keeps no more memory than unfinished frames need, for a side with many peers. ``Intake`` is for a side
-with few connections that receives much: the socket writes into one reused buffer, and the frames are views of it,
-without a copy. In both, ``room`` returns the memory to write into, and ``filled`` takes the number of bytes written."""
+``FrameReader`` keeps no more memory than unfinished frames need, for a side with many peers. ``ReceiveBuffer`` is for a
+side with few connections that receives much: the socket writes into one reused buffer, and the frames are views of it,
+without a copy. In both, ``free_space`` returns the memory to write into, and ``filled`` takes the number of bytes
+written."""
 
 import struct
 from collections.abc import Callable, Generator, Iterator
@@ -28,12 +29,12 @@ MAX_FRAME = 16 * 1024 * 1024
 frames."""
 LARGE = 64 * 1024
 """Frame size in bytes from which on the rest of a frame is read directly into its final buffer."""
-ROOM_TIMES = 4
+RESERVE_DIVISOR = 4
 """Upper bound of the memory reserved for a frame, as a multiple of the bytes already received: a peer cannot make the
 reader reserve much memory by sending little."""
 
 
-class Kind(IntEnum):
+class FrameKind(IntEnum):
     HELLO = 1
     WELCOME = 2
     PUBLISH = 3
@@ -80,7 +81,7 @@ def encode(kind: int, request: int, body: bytes) -> bytes:
     return HEAD.pack(len(body), VERSION, kind, 0, request) + body
 
 
-NOTHING = memoryview(b"")
+EMPTY_VIEW = memoryview(b"")
 
 
 # -- frame reader ------------------------------------------------------------------------------------------------------
@@ -91,7 +92,7 @@ class FrameReader:
     its header alone.
 
     Bodies are views of the fed memory: a caller that reuses this memory must decode a body before. The rest of a
-    large frame may be read directly into place: write to ``room``, then call ``filled``."""
+    large frame may be read directly into place: write to ``free_space``, then call ``filled``."""
 
     def __init__(self, max_frame: int = MAX_FRAME) -> None:
         self.max_frame = max_frame
@@ -106,14 +107,14 @@ class FrameReader:
         """Bytes of memory for an unfinished frame, including the reserved part."""
         return len(self._buffer)
 
-    def room(self) -> memoryview | None:
+    def free_space(self) -> memoryview | None:
         """Return the memory for the next bytes. None: nothing is reserved, so pass the bytes to ``feed``."""
         return memoryview(self._buffer)[self._end :] if self._end else None
 
     def filled(self, count: int) -> Generator[Frame, None, None]:
-        """Process ``count`` bytes that were written into ``room``; yield the frame if it is complete."""
+        """Process ``count`` bytes that were written into ``free_space``; yield the frame if it is complete."""
         self._end += count
-        return self._whole(self._given_up() if self._end == len(self._buffer) else NOTHING)
+        return self._whole(self._detach_buffer() if self._end == len(self._buffer) else EMPTY_VIEW)
 
     def feed(self, data: bytes | bytearray | memoryview) -> Generator[Frame, None, None]:
         """Yield the whole frames received so far. A caller that stops early resumes with ``feed(b"")``.
@@ -125,8 +126,8 @@ class FrameReader:
             self._buffer += data
             is_whole = len(self._buffer) >= self._need
             if not is_whole:
-                self._make_room()  # a large frame in small pieces is parsed when it is complete, not at each piece
-            return self._whole(self._given_up() if is_whole else NOTHING)
+                self._reserve()  # a large frame in small pieces is parsed when it is complete, not at each piece
+            return self._whole(self._detach_buffer() if is_whole else EMPTY_VIEW)
         return self._whole(memoryview(data))
 
     def _whole(self, data: memoryview) -> Generator[Frame, None, None]:
@@ -146,17 +147,17 @@ class FrameReader:
         finally:
             if at < end:
                 self._buffer += data[at:]
-                self._make_room()
+                self._reserve()
 
-    def _given_up(self) -> memoryview:
+    def _detach_buffer(self) -> memoryview:
         """Detach the buffer and return it; the reader does not use it again."""
         data, self._buffer, self._end = memoryview(self._buffer), bytearray(), 0
         return data
 
-    def _make_room(self) -> None:
-        """Reserve memory for the rest of a large frame, once at least 1/``ROOM_TIMES`` of it was received."""
+    def _reserve(self) -> None:
+        """Reserve memory for the rest of a large frame, once at least 1/``RESERVE_DIVISOR`` of it was received."""
         have = len(self._buffer)
-        if LARGE <= self._need <= ROOM_TIMES * have and have < self._need:
+        if LARGE <= self._need <= RESERVE_DIVISOR * have and have < self._need:
             self._end = have
             self._buffer += bytes(self._need - have)
 
@@ -167,7 +168,7 @@ class FrameReader:
         if count == len(data):
             return self.filled(count)
         self._buffer += data[count:]
-        return self._whole(self._given_up())
+        return self._whole(self._detach_buffer())
 
 
 def check_head(length: int, version: int, flags: int, most: int) -> None:
@@ -182,13 +183,13 @@ def check_head(length: int, version: int, flags: int, most: int) -> None:
 
 # -- receive buffer ----------------------------------------------------------------------------------------------------
 
-PIECE = 256 * 1024
-"""Minimum free space in bytes that ``room`` returns: the maximum that a socket returns in one read."""
-LARGEST_KEPT = 4 * PIECE
+MIN_READ_BYTES = 256 * 1024
+"""Minimum free space in bytes that ``free_space`` returns: the maximum that a socket returns in one read."""
+MAX_IDLE_BUFFER = 4 * MIN_READ_BYTES
 """Maximum size in bytes of an idle buffer: one that grew past it for a large frame is replaced after that frame."""
 
 
-class Seen(NamedTuple):
+class FrameView(NamedTuple):
     """A frame in the receive buffer. ``body`` is a view that is valid only until the next frame is requested."""
 
     kind: int
@@ -196,35 +197,36 @@ class Seen(NamedTuple):
     body: memoryview
 
 
-new_seen = cast("Callable[[tuple[int, int, memoryview]], Seen]", partial(tuple.__new__, Seen))
+new_frame_view = cast("Callable[[tuple[int, int, memoryview]], FrameView]", partial(tuple.__new__, FrameView))
 
 
-class Intake:
-    """Receive buffer of one connection. The socket writes into ``room``; ``filled`` yields frames as views."""
+class ReceiveBuffer:
+    """Receive buffer of one connection. The socket writes into ``free_space``; ``filled`` yields frames as views."""
 
     def __init__(self, max_frame: int) -> None:
         self._max = max_frame
-        self._view = memoryview(bytearray(2 * PIECE))
+        self._view = memoryview(bytearray(2 * MIN_READ_BYTES))
         self._begin = self._end = 0
         self._need = HEAD.size
 
-    def room(self) -> memoryview:
-        """Return the memory for the next bytes, at least ``PIECE``. It invalidates the frames yielded before."""
+    def free_space(self) -> memoryview:
+        """Return the memory for the next bytes, at least ``MIN_READ_BYTES``. It invalidates the frames yielded
+        before."""
         free = len(self._view) - self._end
-        if free < PIECE or (len(self._view) > LARGEST_KEPT and self._begin == self._end):
-            self._make_room()
+        if free < MIN_READ_BYTES or (len(self._view) > MAX_IDLE_BUFFER and self._begin == self._end):
+            self._reserve()
         return self._view[self._end :]
 
-    def _make_room(self) -> None:
+    def _reserve(self) -> None:
         """Move the unfinished frame to the front of the buffer; replace the buffer if its size does not fit."""
         held = self._view[self._begin : self._end]
-        size = max(2 * PIECE, self._need + PIECE)
-        if len(self._view) < size or len(self._view) > LARGEST_KEPT >= size:
+        size = max(2 * MIN_READ_BYTES, self._need + MIN_READ_BYTES)
+        if len(self._view) < size or len(self._view) > MAX_IDLE_BUFFER >= size:
             self._view = memoryview(bytearray(size))
         self._view[: len(held)] = held
         self._begin, self._end = 0, len(held)
 
-    def filled(self, count: int) -> Iterator[Seen]:
+    def filled(self, count: int) -> Iterator[FrameView]:
         """Process ``count`` written bytes; yield the whole frames. After an error close the stream: it cannot be
         resynchronized."""
         self._end += count
@@ -237,6 +239,6 @@ class Intake:
             begin = self._begin + HEAD.size
             self._begin += self._need
             self._need = HEAD.size
-            yield new_seen((kind, request, self._view[begin : begin + length]))
+            yield new_frame_view((kind, request, self._view[begin : begin + length]))
         if self._begin == self._end:
             self._begin = self._end = 0

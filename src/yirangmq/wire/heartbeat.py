@@ -1,4 +1,4 @@
-"""Heartbeat datagram of a failover pair: ``core.failover.Beat`` as bytes with an HMAC-SHA256 tag.
+"""Heartbeat datagram of a failover pair: ``core.failover.PeerHeartbeat`` as bytes with an HMAC-SHA256 tag.
 
 Only a holder of the shared key can make the tag. The layout is in docs/pair.md: magic, version, tag, JSON body, at most
 1,200 bytes, so that it fits one packet of any network. Members that a later version adds are ignored. Replayed
@@ -12,41 +12,41 @@ from typing import Any, get_type_hints
 import msgspec
 
 from yirangmq.core.errors import BadInput, NotAllowed
-from yirangmq.core.failover import Beat
+from yirangmq.core.failover import PeerHeartbeat
 
 MAGIC = b"YRHB"
 VERSION = 1
 TAG_BYTES = 32
 HEAD = len(MAGIC) + 1 + TAG_BYTES
-MOST_BYTES = 1200
+MAX_BYTES = 1200
 """Maximum size of a datagram in bytes: it fits one packet of any network."""
-LONGEST_TEXT = 200
+MAX_TEXT = 200
 
 
 def _field(one: "Field[Any]") -> Any:
-    kind = get_type_hints(Beat)[one.name]
+    kind = get_type_hints(PeerHeartbeat)[one.name]
     return (one.name, kind) if one.default is MISSING else (one.name, kind, one.default)
 
 
-_Body: Any = msgspec.defstruct("_Body", map(_field, fields(Beat)), frozen=True, rename="camel")
-"""The members of a ``Beat`` in their order, in camel case as in our JSON. Members that a later version adds are
-ignored."""
+_Body: Any = msgspec.defstruct("_Body", map(_field, fields(PeerHeartbeat)), frozen=True, rename="camel")
+"""The members of a ``PeerHeartbeat`` in their order, in camel case as in our JSON. Members that a later version adds
+are ignored."""
 _decode = msgspec.json.Decoder(_Body).decode
 
 
-def write(beat: Beat, key: bytes) -> bytes:
-    rounded = replace(beat, load=replace(beat.load, cpu=round(beat.load.cpu, 3)))
+def write(heartbeat: PeerHeartbeat, key: bytes) -> bytes:
+    rounded = replace(heartbeat, load=replace(heartbeat.load, cpu=round(heartbeat.load.cpu, 3)))
     body = msgspec.json.encode(_Body(**_members(rounded)))
     data = MAGIC + bytes([VERSION]) + _tag(body, key) + body
-    if len(data) > MOST_BYTES:
-        raise BadInput(f"a heartbeat of {len(data)} bytes, at most {MOST_BYTES}", field="heartbeat")
+    if len(data) > MAX_BYTES:
+        raise BadInput(f"a heartbeat of {len(data)} bytes, at most {MAX_BYTES}", field="heartbeat")
     return data
 
 
-def read(data: bytes, key: bytes) -> Beat:
+def read(data: bytes, key: bytes) -> PeerHeartbeat:
     """Verify and decode a heartbeat. Raise ``NotAllowed`` if the tag does not match the key, ``BadInput`` if the
     datagram is not a heartbeat."""
-    if not HEAD < len(data) <= MOST_BYTES or not data.startswith(MAGIC):
+    if not HEAD < len(data) <= MAX_BYTES or not data.startswith(MAGIC):
         raise BadInput("not a heartbeat", field="heartbeat")
     if data[len(MAGIC)] != VERSION:
         raise BadInput(f"version {data[len(MAGIC)]}, this node speaks {VERSION}", field="heartbeat")
@@ -58,7 +58,7 @@ def read(data: bytes, key: bytes) -> Beat:
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise BadInput(f"cannot be read: {error}", field="heartbeat") from None
     _check(found)
-    return Beat(**_members(found))
+    return PeerHeartbeat(**_members(found))
 
 
 def _members(one: Any) -> dict[str, Any]:
@@ -67,8 +67,8 @@ def _members(one: Any) -> dict[str, Any]:
 
 def _check(found: Any) -> None:
     for name, value in _members(found).items():
-        if isinstance(value, str) and len(value) > LONGEST_TEXT:
-            raise BadInput(f"longer than {LONGEST_TEXT}", field=name)
+        if isinstance(value, str) and len(value) > MAX_TEXT:
+            raise BadInput(f"longer than {MAX_TEXT}", field=name)
         if type(value) is int and not 0 <= value < 2**63:
             raise BadInput(f"{value} is out of bounds", field=name)
     if not found.node or not found.boot:

@@ -18,14 +18,14 @@ from typing import Any
 import msgspec
 
 from yirangmq.core.errors import BadInput, QueueError, every_error
-from yirangmq.core.message import Envelope, Failure, Message
+from yirangmq.core.message import Envelope, Message, MessageFailure
 from yirangmq.core.policy import QueuePolicy, read_policy, show_policy
 from yirangmq.core.states import State
-from yirangmq.wire.frames import HEAD, VERSION, Kind, encode
+from yirangmq.wire.frames import HEAD, VERSION, FrameKind, encode
 
 # -- topics ------------------------------------------------------------------------------------------------------------
 
-MOST_GAPS = 1000
+MAX_GAPS = 1000
 """Maximum number of gaps in one reply; the latest ones are kept."""
 
 
@@ -84,14 +84,14 @@ class TopicSubscribed(msgspec.Struct, array_like=True, frozen=True):
     resumed: bool = False
 
 
-class RecoveryRequest(msgspec.Struct, array_like=True, frozen=True):
+class TopicRecoveryRequest(msgspec.Struct, array_like=True, frozen=True):
     """Request catch-up: send all matching records after this sequence again."""
 
     after: int
     epoch: str = ""
 
 
-class RecoveryResponse(msgspec.Struct, array_like=True, frozen=True):
+class TopicRecoveryResponse(msgspec.Struct, array_like=True, frozen=True):
     """The matching records from ``start`` to ``end`` follow: ``count`` records, or null if they were not counted."""
 
     start: int
@@ -100,7 +100,7 @@ class RecoveryResponse(msgspec.Struct, array_like=True, frozen=True):
     gaps: list[tuple[int, int]] = []
 
 
-class RecoveryComplete(msgspec.Struct, array_like=True, frozen=True):
+class TopicRecoveryComplete(msgspec.Struct, array_like=True, frozen=True):
     """Catch-up is complete: all matching records up to ``sequence`` were sent, ``sent`` of them since the
     RECOVERY_RESPONSE."""
 
@@ -125,7 +125,7 @@ class Unsubscribe(msgspec.Struct, array_like=True, frozen=True):
     """Stop sending records. The reply is RESULT true, or false if there was no subscription."""
 
 
-class Progress(msgspec.Struct, array_like=True, frozen=True):
+class TopicProgress(msgspec.Struct, array_like=True, frozen=True):
     """All matching records up to ``sequence`` were sent, ``sent`` of them since the latest TOPIC_SUBSCRIBED or
     RECOVERY_RESPONSE. ``last`` is the last sequence of the feed."""
 
@@ -135,18 +135,18 @@ class Progress(msgspec.Struct, array_like=True, frozen=True):
     at_ns: int
 
 
-FEED_BODIES: dict[Kind, type[msgspec.Struct]] = {
-    Kind.TOPIC_PUBLISH: TopicPublish,
-    Kind.TOPIC_STORED: TopicStored,
-    Kind.TOPIC_SUBSCRIBE: TopicSubscribe,
-    Kind.TOPIC_SUBSCRIBED: TopicSubscribed,
-    Kind.RECOVERY_REQUEST: RecoveryRequest,
-    Kind.RECOVERY_RESPONSE: RecoveryResponse,
-    Kind.RECOVERY_COMPLETE: RecoveryComplete,
-    Kind.CONFIRM: Confirm,
-    Kind.CONFIRMED: Confirmed,
-    Kind.UNSUBSCRIBE: Unsubscribe,
-    Kind.PROGRESS: Progress,
+FEED_BODIES: dict[FrameKind, type[msgspec.Struct]] = {
+    FrameKind.TOPIC_PUBLISH: TopicPublish,
+    FrameKind.TOPIC_STORED: TopicStored,
+    FrameKind.TOPIC_SUBSCRIBE: TopicSubscribe,
+    FrameKind.TOPIC_SUBSCRIBED: TopicSubscribed,
+    FrameKind.RECOVERY_REQUEST: TopicRecoveryRequest,
+    FrameKind.RECOVERY_RESPONSE: TopicRecoveryResponse,
+    FrameKind.RECOVERY_COMPLETE: TopicRecoveryComplete,
+    FrameKind.CONFIRM: Confirm,
+    FrameKind.CONFIRMED: Confirmed,
+    FrameKind.UNSUBSCRIBE: Unsubscribe,
+    FrameKind.PROGRESS: TopicProgress,
 }
 
 
@@ -171,7 +171,7 @@ class Welcome(msgspec.Struct, array_like=True, frozen=True):
     """Term of the pair; it rises with every takeover."""
 
 
-class Outgoing(msgspec.Struct, array_like=True, frozen=True, gc=False):
+class OutgoingMessageBody(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """A message to be published; times in ms. It cannot be part of a reference cycle, so the garbage collector does not
     track it (``gc=False``)."""
 
@@ -185,7 +185,7 @@ class Outgoing(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 class Publish(msgspec.Struct, array_like=True, frozen=True):
     queue: str
-    messages: list[Outgoing]
+    messages: list[OutgoingMessageBody]
 
 
 class PublishReply(msgspec.Struct, array_like=True, frozen=True):
@@ -205,7 +205,7 @@ class Lease(msgspec.Struct, array_like=True, frozen=True):
     consumer: str = ""
 
 
-class Incoming(msgspec.Struct, array_like=True, frozen=True, gc=False):
+class DeliveredMessageBody(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """A leased message, as delivered to its consumer."""
 
     lease: str
@@ -223,7 +223,7 @@ class Deliver(msgspec.Struct, array_like=True, frozen=True):
     a request and when it changed."""
 
     queue: str
-    messages: list[Incoming]
+    messages: list[DeliveredMessageBody]
     policy: str = ""
 
 
@@ -264,7 +264,7 @@ class Extend(msgspec.Struct, array_like=True, frozen=True):
     consumer: str | None = None
 
 
-class Settled(msgspec.Struct, array_like=True, frozen=True):
+class SettleReply(msgspec.Struct, array_like=True, frozen=True):
     """Reply to ACK, NACK, EXTEND and RELEASE: errors as (code, text) by the lease's index in the request."""
 
     errors: dict[int, tuple[str, str]] = {}
@@ -281,7 +281,7 @@ class Result(msgspec.Struct, array_like=True, frozen=True):
     value: Any
 
 
-class Failed(msgspec.Struct, array_like=True, frozen=True):
+class ErrorBody(msgspec.Struct, array_like=True, frozen=True):
     code: str
     text: str
     field: str | None = None
@@ -291,26 +291,26 @@ class Empty(msgspec.Struct, array_like=True, frozen=True):
     """Empty body of PING, PONG and BYE."""
 
 
-BODIES: dict[Kind, type[msgspec.Struct]] = {
-    Kind.HELLO: Hello,
-    Kind.WELCOME: Welcome,
-    Kind.PUBLISH: Publish,
-    Kind.STORED: PublishReply,
-    Kind.LEASE: Lease,
-    Kind.DELIVER: Deliver,
-    Kind.ACK: Settle,
-    Kind.NACK: Nack,
-    Kind.EXTEND: Extend,
-    Kind.SETTLED: Settled,
-    Kind.SUBSCRIBE: Subscribe,
-    Kind.CANCEL: Cancel,
-    Kind.CALL: Call,
-    Kind.RESULT: Result,
-    Kind.ERROR: Failed,
-    Kind.PING: Empty,
-    Kind.PONG: Empty,
-    Kind.BYE: Empty,
-    Kind.RELEASE: Settle,
+BODIES: dict[FrameKind, type[msgspec.Struct]] = {
+    FrameKind.HELLO: Hello,
+    FrameKind.WELCOME: Welcome,
+    FrameKind.PUBLISH: Publish,
+    FrameKind.STORED: PublishReply,
+    FrameKind.LEASE: Lease,
+    FrameKind.DELIVER: Deliver,
+    FrameKind.ACK: Settle,
+    FrameKind.NACK: Nack,
+    FrameKind.EXTEND: Extend,
+    FrameKind.SETTLED: SettleReply,
+    FrameKind.SUBSCRIBE: Subscribe,
+    FrameKind.CANCEL: Cancel,
+    FrameKind.CALL: Call,
+    FrameKind.RESULT: Result,
+    FrameKind.ERROR: ErrorBody,
+    FrameKind.PING: Empty,
+    FrameKind.PONG: Empty,
+    FrameKind.BYE: Empty,
+    FrameKind.RELEASE: Settle,
     **FEED_BODIES,
 }
 
@@ -323,17 +323,17 @@ _decoders = {int(kind): msgspec.msgpack.Decoder(body) for kind, body in BODIES.i
 _errors = {error.code: error for error in every_error()}
 
 
-def frame(kind: Kind, request: int, body: msgspec.Struct) -> bytes:
+def frame(kind: FrameKind, request: int, body: msgspec.Struct) -> bytes:
     return encode(kind, request, _encode(body))
 
 
-def write_frame(buffer: bytearray, kind: Kind, request: int, body: msgspec.Struct) -> None:
+def write_frame(buffer: bytearray, kind: FrameKind, request: int, body: msgspec.Struct) -> None:
     """Encode a frame into ``buffer``, replacing its contents and reusing its memory."""
     _encoder.encode_into(body, buffer, HEAD.size)
     HEAD.pack_into(buffer, 0, len(buffer) - HEAD.size, VERSION, kind, 0, request)
 
 
-def large_frame(kind: Kind, request: int, body: msgspec.Struct, size: int) -> bytearray:
+def large_frame(kind: FrameKind, request: int, body: msgspec.Struct, size: int) -> bytearray:
     """Encode a frame of about ``size`` bytes into a new buffer, without a further copy."""
     buffer = bytearray(HEAD.size + size)
     write_frame(buffer, kind, request, body)
@@ -348,13 +348,13 @@ def read(kind: int, body: bytes | memoryview) -> Any:
     try:
         return decoder.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise BadInput(f"a {Kind(kind).name} frame that cannot be read: {error}", field="body") from None
+        raise BadInput(f"a {FrameKind(kind).name} frame that cannot be read: {error}", field="body") from None
 
 
-def failed(error: QueueError) -> Failed:
+def failed(error: QueueError) -> ErrorBody:
     text = str(error)
     prefix = f"{error.field}: "
-    return Failed(error.code, text.removeprefix(prefix) if error.field else text, error.field)
+    return ErrorBody(error.code, text.removeprefix(prefix) if error.field else text, error.field)
 
 
 def error_of(code: str, text: str, field: str | None = None) -> QueueError:
@@ -365,31 +365,31 @@ def error_of(code: str, text: str, field: str | None = None) -> QueueError:
 
 # -- listings ----------------------------------------------------------------------------------------------------------
 
-Parts = tuple[Message, Envelope | None, Failure | None, QueuePolicy]
-"""One listed message with envelope, failure and policy; ``format.delivery.Look`` is such a tuple."""
+ViewParts = tuple[Message, Envelope | None, MessageFailure | None, QueuePolicy]
+"""One listed message with envelope, failure and policy; ``format.delivery.MessageView`` is such a tuple."""
 
 
-def pack(looks: Iterable[Parts], cursor: str = "") -> dict[str, Any]:
+def pack(views: Iterable[ViewParts], cursor: str = "") -> dict[str, Any]:
     packed: list[list[Any]] = []
     policies: dict[str, Any] = {}
-    for message, envelope, failure, policy in looks:
+    for message, envelope, failure, policy in views:
         if message.queue not in policies:
             policies[message.queue] = show_policy(policy)
         packed.append([[*message], envelope and [*envelope], failure and [*failure]])
     return {"looks": packed, "policies": policies, "cursor": cursor}
 
 
-def unpack(page: Any) -> tuple[list[Parts], str]:
+def unpack(page: Any) -> tuple[list[ViewParts], str]:
     """Decode a page that ``pack`` encoded; raise ``BadInput`` if it is malformed."""
     try:
         policies = {queue: read_policy(document, queue) for queue, document in page["policies"].items()}
-        return [_look(parts, policies) for parts in page["looks"]], page["cursor"]
+        return [_unpack_view(parts, policies) for parts in page["looks"]], page["cursor"]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadInput(f"a page of messages that cannot be read: {error}", field="value") from None
 
 
-def _look(parts: Sequence[Any], policies: dict[str, QueuePolicy]) -> Parts:
-    card, sent, failed = parts
-    seq, queue, id, state, *rest = card
+def _unpack_view(parts: Sequence[Any], policies: dict[str, QueuePolicy]) -> ViewParts:
+    row, sent, failed = parts
+    seq, queue, id, state, *rest = row
     message = Message(seq, queue, id, State(state), *rest)
-    return message, sent and Envelope(*sent), failed and Failure(*failed), policies[queue]
+    return message, sent and Envelope(*sent), failed and MessageFailure(*failed), policies[queue]

@@ -14,7 +14,7 @@ Big-endian. ``length`` counts the bytes after the twelfth; the checksum covers a
 has an example byte by byte; tests/golden pins it. Sans-IO.
 
 With the extra ``[fast]`` the CRC-32 is computed by processor instructions: the same value, in a sixth of the time
-for a record of 2,000 bytes. Bulk frames, as a pipeline sends them, are checked once when they arrive (``survey``);
+for a record of 2,000 bytes. Bulk frames, as a pipeline sends them, are checked once when they arrive (``summarize``);
 ``read_bare`` and ``read_many`` read them later without repeating the checks."""
 
 import struct
@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 import msgspec
 
 from yirangmq.core.errors import BadInput, StoreDamaged, TooLarge
-from yirangmq.core.topics import MOST_SEQUENCE, NO_HEADERS, NewRecord, Record, check_topic
+from yirangmq.core.topics import MAX_SEQUENCE, NO_HEADERS, NewRecord, Record, check_topic
 from yirangmq.wire.frames import MAX_FRAME
 
 try:
@@ -52,13 +52,13 @@ HAS_KEY = 1
 """Bit of ``marks``: the record has a key, which may be empty."""
 SYNCED = 2
 """Bit of ``marks``: when this frame was written, all bytes before it were on disk."""
-MOST_PART = 2**16 - 1
-PLAIN = MAX_FRAME - 2 * MOST_PART
+MAX_PART = 2**16 - 1
+PLAIN = MAX_FRAME - 2 * MAX_PART
 """Maximum payload in bytes that fits a frame with any topic and headers."""
-MOST_RECORD = MAX_FRAME + LENGTH_FROM
+MAX_RECORD = MAX_FRAME + LENGTH_FROM
 BYTES: frozenset[type] = frozenset((bytes, memoryview))
 """Usual types of a payload; other types take the slower check."""
-MANY = 64
+BULK_RECORDS = 64
 """Batch size from which on it is faster to check all records together."""
 
 _pack_outer = OUTER.pack
@@ -69,7 +69,7 @@ _encode_headers = msgspec.msgpack.Encoder(enc_hook=str).encode  # for subclasses
 _decode_headers = msgspec.msgpack.Decoder(dict[str, str]).decode
 
 
-class Batch(NamedTuple):
+class EncodedBatch(NamedTuple):
     """Consecutive frames; frame n begins at ``offsets[n]``. ``topics`` has the latest sequence of each topic in it."""
 
     data: bytes
@@ -94,7 +94,7 @@ class RecordHead(NamedTuple):
 # ``tuple.__new__`` takes half the time of the named tuple's constructor.
 new_head = cast("Callable[[tuple[int, ...]], RecordHead]", partial(tuple.__new__, RecordHead))
 new_record = cast("Callable[[tuple[Any, ...]], Record]", partial(tuple.__new__, Record))
-Kept = TypeVar("Kept", bound=Record)
+RecordT = TypeVar("RecordT", bound=Record)
 """Result type of decoding: ``Record`` or a subclass."""
 
 
@@ -123,7 +123,7 @@ def check_batch(batch: Sequence[NewRecord], known: Container[str]) -> int:
     checked again."""
     if not batch:
         raise BadInput("must hold at least one record", field="records")
-    return _check_each(batch, known) if len(batch) < MANY else _check_many(batch, known)
+    return _check_each(batch, known) if len(batch) < BULK_RECORDS else _check_many(batch, known)
 
 
 def _check_many(batch: Sequence[NewRecord], known: Container[str]) -> int:
@@ -175,8 +175,8 @@ def _checked_key(key: object) -> int:
         size = len(key.encode())
     except UnicodeEncodeError:
         raise BadInput("is no text that can be written", field="key") from None
-    if size > MOST_PART:
-        raise TooLarge(f"{size} bytes, at most {MOST_PART}", field="key")
+    if size > MAX_PART:
+        raise TooLarge(f"{size} bytes, at most {MAX_PART}", field="key")
     return size
 
 
@@ -190,8 +190,8 @@ def _checked_headers(headers: object) -> bytes:
         data = _encode_headers(dict(headers))
     except (UnicodeEncodeError, msgspec.MsgspecError):
         raise BadInput("hold no text that can be written", field="headers") from None
-    if len(data) > MOST_PART:
-        raise TooLarge(f"{len(data)} bytes, at most {MOST_PART}", field="headers")
+    if len(data) > MAX_PART:
+        raise TooLarge(f"{len(data)} bytes, at most {MAX_PART}", field="headers")
     return data
 
 
@@ -200,32 +200,32 @@ def _checked_headers(headers: object) -> bytes:
 
 def encode_batch(
     records: Sequence[NewRecord], sequence: int, at_ns: int, known: Mapping[str, int], *, synced: bool
-) -> Batch:
+) -> EncodedBatch:
     """Encode checked records as frames with sequences from ``sequence`` on. ``known`` has the latest sequence of each
     topic; it is not changed. ``synced`` marks the first frame."""
-    if sequence + len(records) - 1 > MOST_SEQUENCE:
-        raise TooLarge(f"sequences end at {MOST_SEQUENCE}", field="sequence")
+    if sequence + len(records) - 1 > MAX_SEQUENCE:
+        raise TooLarge(f"sequences end at {MAX_SEQUENCE}", field="sequence")
     parts: list[bytes] = []
     offsets: list[int] = []
     topics: dict[str, int] = {}
     at = 0
     marks = SYNCED if synced else 0
-    same, told = NO_HEADERS, b""
+    same, header_bytes = NO_HEADERS, b""
     current, name, number = "", b"", 0  # records of one batch mostly have the same topic
-    tail, name_size, told_size = b"", 0, 0
+    tail, name_size, header_bytes_size = b"", 0, 0
     for topic, payload, key, headers in records:
         if topic != current or headers is not same:
             if topic != current:
                 topics[current] = number
                 current, name, number = topic, topic.encode(), topics.get(topic) or known.get(topic, 0)
             if headers is not same:
-                same, told = headers, _encode_headers(dict(headers)) if headers else b""
-            tail, name_size, told_size = name + told, len(name), len(told)
+                same, header_bytes = headers, _encode_headers(dict(headers)) if headers else b""
+            tail, name_size, header_bytes_size = name + header_bytes, len(name), len(header_bytes)
         number += 1
         if key is None:
-            inner = _pack_inner(sequence, number, at_ns, marks, name_size, 0, told_size) + tail
+            inner = _pack_inner(sequence, number, at_ns, marks, name_size, 0, header_bytes_size) + tail
         else:
-            inner = _inner_with_key(sequence, number, at_ns, marks, name, key, told)
+            inner = _inner_with_key(sequence, number, at_ns, marks, name, key, header_bytes)
         size = CRC_FROM + len(inner) + len(payload)
         parts += (_pack_outer(size - LENGTH_FROM, SIGN, crc32(payload, crc32(inner))), inner, payload)
         offsets.append(at)
@@ -234,13 +234,15 @@ def encode_batch(
         marks = 0
     topics[current] = number
     topics.pop("", None)
-    return Batch(b"".join(parts), offsets, topics)
+    return EncodedBatch(b"".join(parts), offsets, topics)
 
 
-def _inner_with_key(sequence: int, number: int, at_ns: int, marks: int, name: bytes, key: str, told: bytes) -> bytes:
+def _inner_with_key(
+    sequence: int, number: int, at_ns: int, marks: int, name: bytes, key: str, header_bytes: bytes
+) -> bytes:
     spelt = key.encode()
-    head = _pack_inner(sequence, number, at_ns, marks | HAS_KEY, len(name), len(spelt), len(told))
-    return b"".join((head, name, spelt, told))
+    head = _pack_inner(sequence, number, at_ns, marks | HAS_KEY, len(name), len(spelt), len(header_bytes))
+    return b"".join((head, name, spelt, header_bytes))
 
 
 def encode(record: Record, *, synced: bool = False) -> bytes:
@@ -255,7 +257,7 @@ def read_head(data: bytes | memoryview, at: int = 0) -> RecordHead | None:
     follow ``at``."""
     length, sign, crc, sequence, number, at_ns, marks, topic_size, key_size, headers_size = _unpack(data, at)
     size = length + LENGTH_FROM
-    if sign != SIGN or not HEAD + topic_size + key_size + headers_size <= size <= MOST_RECORD:
+    if sign != SIGN or not HEAD + topic_size + key_size + headers_size <= size <= MAX_RECORD:
         return None
     return new_head((size, crc, sequence, number, at_ns, marks, topic_size, key_size, headers_size))
 
@@ -274,7 +276,7 @@ def decode(data: bytes | memoryview, at: int, head: RecordHead) -> Record:
     return _decode(memoryview(data), at + HEAD, head)
 
 
-def read_body(body: bytes | memoryview, make: Callable[[tuple[Any, ...]], Kept] = new_record) -> Kept:  # type: ignore[assignment]
+def read_body(body: bytes | memoryview, make: Callable[[tuple[Any, ...]], RecordT] = new_record) -> RecordT:  # type: ignore[assignment]
     """Decode a frame body from ``wire.frames``: a record without its first twelve bytes."""
     if len(body) < HEAD - LENGTH_FROM:
         raise BadInput(f"a record of {len(body)} bytes, at least {HEAD - LENGTH_FROM}", field="body")
@@ -288,8 +290,8 @@ def _decode(
     data: memoryview,
     topic_from: int,
     head: RecordHead,
-    make: Callable[[tuple[Any, ...]], Kept] = new_record,  # type: ignore[assignment]
-) -> Kept:
+    make: Callable[[tuple[Any, ...]], RecordT] = new_record,  # type: ignore[assignment]
+) -> RecordT:
     size, crc, sequence, number, at_ns, marks, topic_size, key_size, headers_size = head
     end = topic_from + size - HEAD
     if crc32(data[topic_from - INNER.size : end]) != crc:
@@ -360,7 +362,7 @@ def _refusal(data: memoryview, at: int, most: int) -> BadInput:
 new_new_record = cast("Callable[[tuple[Any, ...]], NewRecord]", partial(tuple.__new__, NewRecord))
 
 
-class Survey(NamedTuple):
+class FrameSummary(NamedTuple):
     """Summary of consecutive frames: ``topics`` as encoded, ``largest`` in bytes of a whole frame. ``is_bare``: no
     record has headers, and every key is UTF-8 text."""
 
@@ -370,7 +372,7 @@ class Survey(NamedTuple):
     largest: int
 
 
-def survey(data: bytes) -> Survey:
+def summarize(data: bytes) -> FrameSummary:
     """Check consecutive frames and summarize them. Raise ``BadInput`` unless they are whole records with correct
     checksums."""
     at, count, end, largest, is_bare = 0, 0, len(data), 0, True
@@ -397,9 +399,9 @@ def survey(data: bytes) -> Survey:
         count += 1
         at = after
     largest += LENGTH_FROM
-    if largest > MOST_RECORD:
-        raise BadInput(f"a record of {largest} bytes, at most {MOST_RECORD}", field="body")
-    return Survey(count, frozenset(topics), is_bare, largest)
+    if largest > MAX_RECORD:
+        raise BadInput(f"a record of {largest} bytes, at most {MAX_RECORD}", field="body")
+    return FrameSummary(count, frozenset(topics), is_bare, largest)
 
 
 def _no_record(at: int) -> BadInput:

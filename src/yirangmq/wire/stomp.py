@@ -18,15 +18,15 @@ from typing import NamedTuple
 from yirangmq.core.errors import BadInput, TooLarge
 
 V10, V11, V12 = VERSIONS = ("1.0", "1.1", "1.2")
-MOST_HEADERS = 200
+MAX_HEADERS = 200
 """Maximum number of headers per frame. (ActiveMQ accepts 1000, RabbitMQ 100.)"""
-LONGEST_LINE = 10 * 1024
+MAX_LINE = 10 * 1024
 """Maximum bytes of one header, as in other servers."""
-LONGEST_HEAD = 64 * 1024
+MAX_HEAD = 64 * 1024
 """Maximum bytes of command and headers: an envelope without its payload has the same limit."""
-MOST_BODY = 16 * 1024 * 1024
-BEAT = b"\n"
-PLAIN = frozenset({"CONNECT", "STOMP", "CONNECTED"})
+MAX_BODY = 16 * 1024 * 1024
+HEARTBEAT = b"\n"
+UNESCAPED_COMMANDS = frozenset({"CONNECT", "STOMP", "CONNECTED"})
 """Frames with unescaped headers, so that version 1.0 can read them."""
 _ESCAPED = re.compile(r"\\(.?)", re.DOTALL)
 _SPECIAL = {V10: re.compile(r"[\n\r\0]"), V11: re.compile(r"[\\\n:\0]"), V12: re.compile(r"[\\\n\r:\0]")}
@@ -39,7 +39,7 @@ _WRITTEN = {"\n": "\\n", ":": "\\c", "\\": "\\\\", "\r": "\\r", "\0": " "}
 _COMMAND = re.compile(r"[A-Z]{1,20}")
 
 
-class Frame(NamedTuple):
+class StompFrame(NamedTuple):
     """A STOMP frame. If a header is repeated, the first one counts."""
 
     command: str
@@ -47,7 +47,7 @@ class Frame(NamedTuple):
     body: bytes
 
 
-class _Head(NamedTuple):
+class _FrameHead(NamedTuple):
     command: str
     headers: dict[str, str]
     length: int | None
@@ -60,11 +60,11 @@ class StompReader:
     ``version`` is set after it was negotiated; until then headers are parsed as 1.2 parses those of CONNECT. A frame
     that is too large is refused as early as possible."""
 
-    def __init__(self, most_body: int = MOST_BODY) -> None:
+    def __init__(self, most_body: int = MAX_BODY) -> None:
         self.version = V12
         self.most_body = most_body
         self._buffer = bytearray()
-        self._head: _Head | None = None
+        self._head: _FrameHead | None = None
         self._need = 0
         self._scanned = 0
         self._is_interrupted = False
@@ -74,13 +74,13 @@ class StompReader:
         """Bytes of an unfinished frame kept in memory."""
         return len(self._buffer)
 
-    def feed(self, data: bytes) -> Generator[Frame, None, None]:
+    def feed(self, data: bytes) -> Generator[StompFrame, None, None]:
         """Yield the whole frames received so far. A caller that stops early resumes with ``feed(b"")``.
 
         After an error the stream cannot be resynchronized: close it."""
         if self._buffer:
             self._buffer += data
-            if not self._is_worth_a_look(data):
+            if not self._may_be_complete(data):
                 return
             data = bytes(self._buffer)
             self._buffer.clear()
@@ -99,18 +99,18 @@ class StompReader:
                     break
                 (command, headers, _), self._head = self._head, None  # type: ignore[misc]
                 begin, at, self._scanned = at, end + skip, 0
-                yield Frame(command, headers, data[begin:end])
+                yield StompFrame(command, headers, data[begin:end])
             self._is_interrupted = False
         finally:
             self._buffer += data[at:]
 
-    def _is_worth_a_look(self, data: bytes) -> bool:
+    def _may_be_complete(self, data: bytes) -> bool:
         """Return whether a frame or head may be complete: a large frame in small pieces is not parsed at each piece."""
         size = len(self._buffer)
         if not data or self._is_interrupted:
             return True
         if self._head is None:
-            return b"\n" in data or b"\0" in data or size > LONGEST_HEAD
+            return b"\n" in data or b"\0" in data or size > MAX_HEAD
         if self._head.length is None:
             return b"\0" in data or size > self.most_body
         return size >= self._need
@@ -119,19 +119,19 @@ class StompReader:
         """Parse command and headers; return the offset of the body, or 0 if the head is incomplete."""
         end = data.find(b"\n\n", at)
         skip = 2
-        other = data.find(b"\n\r\n", at, end + 1 if end >= 0 else at + LONGEST_HEAD + 3)
+        other = data.find(b"\n\r\n", at, end + 1 if end >= 0 else at + MAX_HEAD + 3)
         if other >= 0:
             end, skip = other, 3
-        if end < 0 or end - at > LONGEST_HEAD:
-            if len(data) - at > LONGEST_HEAD:
-                raise TooLarge(f"command and headers of more than {LONGEST_HEAD} bytes", field="headers")
+        if end < 0 or end - at > MAX_HEAD:
+            if len(data) - at > MAX_HEAD:
+                raise TooLarge(f"command and headers of more than {MAX_HEAD} bytes", field="headers")
             if data.find(b"\0", at) >= 0:
                 raise BadInput("a frame ended before its headers did: an empty line is missing", field="frame")
             return 0
         self._head = self._read_head(data[at:end])
         return end + skip
 
-    def _read_head(self, raw: bytes) -> _Head:
+    def _read_head(self, raw: bytes) -> _FrameHead:
         try:
             text = raw.decode()
         except UnicodeDecodeError:
@@ -140,14 +140,14 @@ class StompReader:
         command = command.removesuffix("\r")
         if not _COMMAND.fullmatch(command):
             raise BadInput(f"{command[:40]!r} is no command", field="command")
-        if len(lines) > MOST_HEADERS:
-            raise TooLarge(f"{len(lines)} headers, at most {MOST_HEADERS}", field="headers")
-        version = V10 if command in PLAIN else self.version
+        if len(lines) > MAX_HEADERS:
+            raise TooLarge(f"{len(lines)} headers, at most {MAX_HEADERS}", field="headers")
+        version = V10 if command in UNESCAPED_COMMANDS else self.version
         headers: dict[str, str] = {}
         for line in lines:
             name, value = _header(line, version)
             headers.setdefault(name, value)
-        return _Head(command, headers, self._length(headers.get("content-length")))
+        return _FrameHead(command, headers, self._length(headers.get("content-length")))
 
     def _length(self, given: str | None) -> int | None:
         if given is None:
@@ -186,8 +186,8 @@ def _skip_ends(data: bytes, at: int) -> int:
 
 
 def _header(line: str, version: str) -> tuple[str, str]:
-    if len(line) > LONGEST_LINE:
-        raise TooLarge(f"a header of more than {LONGEST_LINE} characters", field="headers")
+    if len(line) > MAX_LINE:
+        raise TooLarge(f"a header of more than {MAX_LINE} characters", field="headers")
     name, colon, value = line.removesuffix("\r").partition(":")
     if not colon or not name:
         raise BadInput(f"{line[:40]!r} is no header: name:value", field="headers")
@@ -222,7 +222,7 @@ def escape(text: str, version: str) -> str:
 
 def encode(version: str, command: str, headers: Mapping[str, str], body: bytes = b"") -> bytes:
     """Encode a frame. A non-empty body gets a ``content-length`` header."""
-    plain = command in PLAIN
+    plain = command in UNESCAPED_COMMANDS
     lines = [command]
     for name, value in headers.items():
         if version == V10 and ":" in name:

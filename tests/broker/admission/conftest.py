@@ -7,7 +7,7 @@ import pytest
 
 from tests.broker.admission.hooks import MODULE
 from tests.support.stores import KINDS, Place
-from yirangmq.broker.operations import Verbs
+from yirangmq.broker.operations import QueueOperations
 from yirangmq.broker.queues import Queues
 from yirangmq.core.policy import Defaults
 from yirangmq.testing import CountingIds, ManualClock
@@ -25,5 +25,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
 @pytest.fixture
 def queues(place: Place, clock: ManualClock) -> Iterator[Queues]:
     ids = CountingIds()
-    with Queues(place.open(), clock, ids, "tester", verbs=Verbs(clock, ids, Defaults(hooks=(MODULE,)))) as queues:
+    with Queues(
+        place.open(), clock, ids, "tester", operations=QueueOperations(clock, ids, Defaults(hooks=(MODULE,)))
+    ) as queues:
         yield queues

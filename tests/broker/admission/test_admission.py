@@ -10,7 +10,7 @@ from tests.broker.admission.hooks import MODULE
 from yirangmq.broker.admission.admission import INLINE_BYTES
 from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import BadPolicy, HookFailed, QuotaExceeded, TooLarge, Unfit
-from yirangmq.core.events import Died, Event, Refused
+from yirangmq.core.events import Event, MessagesDied, MessagesRefused
 from yirangmq.core.states import State
 from yirangmq.format.envelope import NewMessage, digest_of
 
@@ -78,12 +78,12 @@ def test_headers_and_schemas_are_checked(queues: Queues) -> None:
 
 def test_refusals_are_counted(queues: Queues) -> None:
     told: list[Event] = []
-    queues.listen(told.extend)
+    queues.add_listener(told.extend)
     process(queues, checks=[{"check": "length", "max": 1}])
     with pytest.raises(Unfit):
         queues.publish("mail", b"22")
     queues.publish("mail", b"1")
-    assert Refused("mail", "unfit", 1) in told
+    assert MessagesRefused("mail", "unfit", 1) in told
 
 
 def test_a_queue_without_a_processor_takes_anything(queues: Queues) -> None:
@@ -126,7 +126,7 @@ def test_older_messages_without_a_digest_are_delivered(queues: Queues) -> None:
 @pytest.mark.parametrize("enabled", [True, False], ids=["dead", "parked"])
 def test_a_payload_that_is_not_what_was_sent_is_never_handed_out(queues: Queues, enabled: bool) -> None:
     told: list[Event] = []
-    queues.listen(told.extend)
+    queues.add_listener(told.extend)
     queues.set_policy("mail", {"processor": {"integrity": "sha256"}, "dlq": {"enabled": enabled}})
     queues.publish_many("mail", [b"one", b"two", b"three"])
 
@@ -142,7 +142,7 @@ def test_a_payload_that_is_not_what_was_sent_is_never_handed_out(queues: Queues,
     assert look.failure is not None
     assert look.failure.reason_code == "CORRUPT"
     assert sha256(b"two").hexdigest() in look.failure.reason_message
-    assert Died("mail", "CORRUPT", 1) in told
+    assert MessagesDied("mail", "CORRUPT", 1) in told
     assert queues.lease("mail", 10) == []
 
 

@@ -149,7 +149,7 @@ def test_messages_of_one_queue_keep_their_order(server: DaemonThread, client: Cl
 def test_what_waits_for_hooks_is_bounded(
     server: DaemonThread, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workers, "MOST_WAITING", 2)
+    monkeypatch.setattr(workers, "MAX_WAITING", 2)
     hooked(client, "full", "wait")
     go = tmp_path / "go"
     sending = Sending(server.unix, "full", bytes(go), bytes(go))

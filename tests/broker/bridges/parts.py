@@ -9,26 +9,26 @@ from typing import Any
 from tests.support.loops import InlineExecutor
 from tests.support.stores import Place
 from tests.support.topic_pipes import PublisherHarness, small
-from yirangmq.admin.bridges import EventTopic
-from yirangmq.broker.bridge_worker import REST_MS, Means
+from yirangmq.admin.bridges import EventTopicPublisher
+from yirangmq.broker.bridge_worker import PAUSE_MS, BridgeContext
 from yirangmq.broker.bridges import Bridges
-from yirangmq.broker.group_commit import Desk
-from yirangmq.broker.operations import Verbs
+from yirangmq.broker.group_commit import GroupCommitter
+from yirangmq.broker.operations import QueueOperations
 from yirangmq.broker.settle import Leases
 from yirangmq.clock import TimeOrderedIds
 from yirangmq.core.bridges import NewBridge, read_new
 from yirangmq.core.errors import QueueError
 from yirangmq.core.topics import NewRecord, Start
-from yirangmq.format.delivery import Delivery
-from yirangmq.fsio.background import Aside
-from yirangmq.topics.adapters import FeedForBridges
-from yirangmq.topics.ports import Settings
+from yirangmq.format.delivery import MessageDelivery
+from yirangmq.fsio.background import LoopExecutor
+from yirangmq.topics.adapters import TopicLogForBridges
+from yirangmq.topics.ports import TopicSettings
 
 
 class BridgeServer:
     """``kill``: nothing that was under way is finished; then the same folder with a new server in it."""
 
-    def __init__(self, folder: Path, place: Place, settings: Settings | None = None, events: str = "") -> None:
+    def __init__(self, folder: Path, place: Place, settings: TopicSettings | None = None, events: str = "") -> None:
         self._folder = folder
         self._place = place
         self._settings = settings or small()
@@ -40,17 +40,19 @@ class BridgeServer:
         self.stage = PublisherHarness(self._folder / "topics", self._settings)
         turning = self.stage.turning
         loop = turning.loop()
-        verbs = Verbs(self, TimeOrderedIds())
+        operations = QueueOperations(self, TimeOrderedIds())
         self.store = self._place.open()
-        self.desk = Desk(self.store, verbs, self, loop.soon, loop.later)
-        aside = Aside(loop.call, InlineExecutor)
+        self.desk = GroupCommitter(self.store, operations, self, loop.soon, loop.later)
+        aside = LoopExecutor(loop.call, InlineExecutor)
         publisher = self.stage.publisher
-        self.bridges = Bridges(Means(self.desk, FeedForBridges(publisher), aside.run, self, lambda: self.full))
-        publisher.hearers.append(lambda live: self.bridges.kick())
+        self.bridges = Bridges(
+            BridgeContext(self.desk, TopicLogForBridges(publisher), aside.run, self, lambda: self.full)
+        )
+        publisher.listeners.append(lambda live: self.bridges.wake())
         publisher.holds.append(lambda epoch, oldest: self.bridges.floor(epoch, oldest // 1_000_000))
         if self._events:
-            self.events = EventTopic(self._events, publisher, self, self.bridges.fed_by)
-            verbs.happened.listen(self.events.hear)
+            self.events = EventTopicPublisher(self._events, publisher, self, self.bridges.fed_by)
+            operations.event_buffer.add_listener(self.events.on_events)
 
     def now_ms(self) -> int:
         return self.stage.turning.now_ns() // 1_000_000
@@ -104,9 +106,9 @@ class BridgeServer:
 
     def settle(self) -> None:
         """Everything that can be done now, with the short rests in between."""
-        self.stage.turning.turn()
+        self.stage.turning.run_once()
         for _ in range(20):
-            self.stage.turning.advance(REST_MS / 1000)
+            self.stage.turning.advance(PAUSE_MS / 1000)
 
     def later(self, seconds: float) -> None:
         self.stage.turning.advance(seconds)
@@ -136,16 +138,16 @@ class BridgeServer:
     def policy(self, queue: str, text: str) -> None:
         self.told(self.desk.submit, lambda transaction: transaction.set_policy(queue, text))
 
-    def take(self, queue: str, limit: int = 1000) -> list[Delivery]:
+    def take(self, queue: str, limit: int = 1000) -> list[MessageDelivery]:
         """Leased and acked at once, again and again while groups move on."""
-        taken: list[Delivery] = []
-        verbs = self.desk.verbs
+        taken: list[MessageDelivery] = []
+        operations = self.desk.operations
         while True:
-            got = self.told(self.desk.submit, lambda t: verbs.lease(t, queue, limit, None, "c"))
+            got = self.told(self.desk.submit, lambda t: operations.lease(t, queue, limit, None, "c"))
             if not got:
                 return taken
             leases = Leases([one.lease_id for one in got])
-            self.told(self.desk.submit, lambda t, leases=leases: verbs.ack(t, leases, None))
+            self.told(self.desk.submit, lambda t, leases=leases: operations.ack(t, leases, None))
             taken += got
 
     def counts(self, queue: str) -> Any:
@@ -156,8 +158,8 @@ class BridgeServer:
 
     def trim(self) -> int:
         """What the settings do not want kept, and nobody needs, is gone; the log begins there now."""
-        parts = self.stage.publisher.opened()
-        parts.ticking.retain(lambda trimmed, error: None)
+        parts = self.stage.publisher.ensure_open()
+        parts.maintenance.retain(lambda trimmed, error: None)
         self.settle()
         return parts.feed.log.first
 

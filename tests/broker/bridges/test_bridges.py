@@ -4,11 +4,11 @@ import pytest
 
 from tests.broker.bridges.parts import BridgeServer, MakeHouse
 from tests.support.topic_pipes import small
-from yirangmq.admin.bridges import BridgeCalls
+from yirangmq.admin.bridges import BridgeMethods
 from yirangmq.broker import bridge_worker
-from yirangmq.core.bridges import MOST_GROUP, Reached, read_new
+from yirangmq.core.bridges import MAX_GROUP_CHARS, BridgeCursor, read_new
 from yirangmq.core.errors import BadInput, NotFound, Retired, StoreFull, WrongState
-from yirangmq.core.events import Published
+from yirangmq.core.events import MessagesPublished
 from yirangmq.core.topics import NewRecord, Retention, Start
 from yirangmq.format.envelope import header_of
 
@@ -88,8 +88,8 @@ def test_records_of_one_key_are_worked_on_one_at_a_time(house: BridgeServer) -> 
     house.add("b", "mail")
     house.publish(*numbered(3, key="ann"), *numbered(1, begin=9, key="bob"))
     house.settle()
-    verbs = house.desk.verbs
-    got = house.told(house.desk.submit, lambda t: verbs.lease(t, "mail", 10, None, "c"))
+    operations = house.desk.operations
+    got = house.told(house.desk.submit, lambda t: operations.lease(t, "mail", 10, None, "c"))
     assert [one.envelope.payload for one in got] == [b"0", b"9"]
 
 
@@ -104,7 +104,7 @@ def test_without_groups_they_are_worked_on_together(make_house: MakeHouse) -> No
 def test_a_key_too_long_for_a_group_is_one_all_the_same(make_house: MakeHouse) -> None:
     house = make_house()
     house.add("b", "mail")
-    house.publish(NewRecord("t", b"1", "k" * (MOST_GROUP + 1)), NewRecord("t", b"2", "k" * (MOST_GROUP + 1)))
+    house.publish(NewRecord("t", b"1", "k" * (MAX_GROUP_CHARS + 1)), NewRecord("t", b"2", "k" * (MAX_GROUP_CHARS + 1)))
     house.settle()
     counts = house.counts("mail")
     assert (counts.ready, counts.held) == (1, 1)
@@ -162,12 +162,12 @@ def test_records_that_come_one_by_one_share_commits_and_the_first_does_not_wait(
     house.add("b", "mail")
     house.later(1)
     counts: list[int] = []
-    house.desk.verbs.happened.listen(
-        lambda events: counts.extend(event.count for event in events if isinstance(event, Published))
+    house.desk.operations.event_buffer.add_listener(
+        lambda events: counts.extend(event.count for event in events if isinstance(event, MessagesPublished))
     )
     for n in range(20):
         house.publish(*numbered(1, begin=n))
-        house.stage.turning.turn()
+        house.stage.turning.run_once()
     assert counts == [1]
     house.settle()
     assert counts == [1, 19]
@@ -187,10 +187,10 @@ def test_one_that_is_made_while_the_server_starts_is_at_work_once(make_house: Ma
 
 def test_one_whose_cursor_somebody_else_moved_goes_on_from_there(house: BridgeServer) -> None:
     row = house.add("b", "mail")
-    moved = Reached(row["epoch"], 2, 7)
+    moved = BridgeCursor(row["epoch"], 2, 7)
     house.publish(*numbered(2))
     house.settle_published()
-    house.told(house.desk.submit, lambda transaction: bridge_worker.reach(transaction, "b", moved))
+    house.told(house.desk.submit, lambda transaction: bridge_worker.write_cursor(transaction, "b", moved))
     house.publish(*numbered(3, begin=2))
     house.settle()
     had = payloads(house, "mail")
@@ -429,10 +429,10 @@ def test_events_of_queues_are_records_and_never_feed_themselves(make_house: Make
     house.settle()
     assert len(house.take("mail")) == 2
     house.settle()
-    last = house.stage.publisher.opened().feed.log.last
+    last = house.stage.publisher.ensure_open().feed.log.last
     told = [one.envelope for one in house.take("watched")]
     house.settle()
-    assert house.stage.publisher.opened().feed.log.last == last
+    assert house.stage.publisher.ensure_open().feed.log.last == last
     kinds = [header_of(one)["attributes"]["headers"]["event"] for one in told]
     assert kinds == ["published", "leased", "acked", "leased", "acked"]
     assert {header_of(one)["groupId"] for one in told} == {"mail"}
@@ -442,7 +442,7 @@ def test_events_of_queues_are_records_and_never_feed_themselves(make_house: Make
 def test_events_that_cannot_be_told_are_counted_and_told_later(
     make_house: MakeHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("yirangmq.admin.bridges.MOST_WAITING", 1)
+    monkeypatch.setattr("yirangmq.admin.bridges.MAX_PENDING_EVENTS", 1)
     house = make_house(events="happenings")
     house.add("b", "mail", "orders")
     house.add("c", "post", "orders")
@@ -451,7 +451,7 @@ def test_events_that_cannot_be_told_are_counted_and_told_later(
     assert house.events.missed == 2  # both queues were fed in one commit, and one event may wait
     assert len(house.take("mail")) == 1
     house.settle()
-    told = [record.payload for record in house.stage.publisher.opened().feed.log.reader().records(1)]
+    told = [record.payload for record in house.stage.publisher.ensure_open().feed.log.reader().records(1)]
     assert any(b'"missed":2' in payload for payload in told)
 
 
@@ -460,7 +460,7 @@ def test_events_that_cannot_be_told_are_counted_and_told_later(
 
 def test_health_bridge_is_degraded_while_it_waits_and_metrics_count_it(make_house: MakeHouse) -> None:
     house = make_house()
-    calls = BridgeCalls(house.bridges, lag_limit=3)
+    calls = BridgeMethods(house.bridges, lag_limit=3)
     house.add("b", "mail")
     assert calls.reasons() == []
     house.full = StoreFull("3 MiB left")
@@ -479,5 +479,5 @@ def test_health_bridge_is_degraded_while_it_waits_and_metrics_count_it(make_hous
 
 
 def test_a_server_without_topics_has_no_bridges() -> None:
-    calls = BridgeCalls(None)
+    calls = BridgeMethods(None)
     assert (calls.facts(), calls.reasons(), calls.samples()) == (None, [], {})

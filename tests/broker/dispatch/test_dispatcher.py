@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from tests.support.session import Client, Consumer, Server, dispatch
-from yirangmq.broker.credit_window import Waiting
+from yirangmq.broker.credit_window import PendingLeaseRequest
 from yirangmq.core import validation
 from yirangmq.core.dispatch import Strategy, owner
 from yirangmq.core.errors import BadInput, BadPolicy, NotFound
 from yirangmq.format.json_codec import loads
 from yirangmq.wire import messages
-from yirangmq.wire.frames import Kind
+from yirangmq.wire.frames import FrameKind
 
 
 def numbered(first: int, last: int) -> list[bytes]:
@@ -77,7 +77,7 @@ def test_the_one_with_the_fewest_in_hand_gets_the_next(server: Server, client: C
 def test_what_was_in_hand_before_a_restart_counts(server: Server, client: Client) -> None:
     dispatch(client, "load_balance")
     client.publish("mail", *numbered(0, 3))
-    old = client.ask(Kind.LEASE, messages.Lease("mail", 3, 0, None, "a")).value.messages
+    old = client.ask(FrameKind.LEASE, messages.Lease("mail", 3, 0, None, "a")).value.messages
     assert len(old) == 3
     after = Server(server.store)
     after.clock.advance(server.clock.now_ms() - after.clock.now_ms())
@@ -157,7 +157,7 @@ def test_order_holds_after_a_restart_and_for_leases_that_lapse(server: Server, c
     dispatch(client, "ordered")
     client.publish("mail", *numbered(0, 3))
     [first] = client.lease("mail")
-    client.ask(Kind.NACK, messages.Nack([first.lease], "HANDLER_ERROR", "", 7_000))
+    client.ask(FrameKind.NACK, messages.Nack([first.lease], "HANDLER_ERROR", "", 7_000))
     after = Server(server.store)
     after.clock.advance(server.clock.now_ms() - after.clock.now_ms())
     late = after.client()
@@ -248,10 +248,10 @@ def test_copies_of_one_that_is_gone_are_among_the_dead_letters(server: Server, c
 
 def test_who_asks_without_waiting_gets_its_copies_too(server: Server, client: Client) -> None:
     dispatch(client, "broadcast")
-    assert client.ask(Kind.LEASE, messages.Lease("mail", 5, 0, None, "poller")).value.messages == []
+    assert client.ask(FrameKind.LEASE, messages.Lease("mail", 5, 0, None, "poller")).value.messages == []
     a = Consumer(server, "a")
     client.publish("mail", b"1", b"2")
-    found = client.ask(Kind.LEASE, messages.Lease("mail", 5, 0, None, "poller")).value.messages
+    found = client.ask(FrameKind.LEASE, messages.Lease("mail", 5, 0, None, "poller")).value.messages
     assert ([one.payload for one in found], a.look()) == ([b"1", b"2"], [b"1", b"2"])
 
 
@@ -280,7 +280,7 @@ def test_a_paused_queue_gives_nothing(server: Server, client: Client, strategy: 
 @pytest.mark.parametrize("strategy", [*Strategy])
 def test_waiting_leases_are_served_by_each_strategy(server: Server, client: Client, strategy: str) -> None:
     dispatch(client, strategy)
-    number = client.send(Kind.LEASE, messages.Lease("mail", 5, 30_000, None, "poller"))
+    number = client.send(FrameKind.LEASE, messages.Lease("mail", 5, 30_000, None, "poller"))
     server.turn()
     client.publish("mail", b"1")
     assert [one.payload for answer in client.heard(number) for one in answer.value.messages] == [b"1"]
@@ -379,7 +379,7 @@ def test_outcomes_are_told_to_a_queue_in_the_same_commit(server: Server, client:
     a = Consumer(server, "a")
     client.publish("mail", b"1", b"2")
     a.ack(1)
-    a._client.ask(Kind.NACK, messages.Nack([a.held[0].lease], "REJECTED", "no", None, "a"))
+    a._client.ask(FrameKind.NACK, messages.Nack([a.held[0].lease], "REJECTED", "no", None, "a"))
     told = [loads(one.payload) for one in client.lease("told", 5)]
     assert [(one["status"], one["became"], one["final"], one["consumerId"]) for one in told] == [
         ("DELIVERED", "done", True, "a"),
@@ -430,4 +430,4 @@ def test_a_deleted_queue_has_no_consumers_when_it_comes_again(server: Server, cl
 
 
 def test_one_who_waits_once_is_known_as_such() -> None:
-    assert Waiting("mail", "a", None, 1, lambda got: True).is_poll
+    assert PendingLeaseRequest("mail", "a", None, 1, lambda got: True).is_poll

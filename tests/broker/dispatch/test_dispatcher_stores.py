@@ -5,7 +5,7 @@ import pytest
 from tests.support.session import Client, Consumer, Server, dispatch
 from tests.support.stores import Place
 from yirangmq.wire import messages
-from yirangmq.wire.frames import Kind
+from yirangmq.wire.frames import FrameKind
 
 
 def reopened(place: Place, server: Server, later_ms: int = 0) -> tuple[Server, Client]:
@@ -45,13 +45,13 @@ def test_strict_order_outlives_the_server_in_every_store(place: Place) -> None:
     dispatch(client, "ordered")
     client.publish("mail", b"1", b"2")
     [first] = client.lease("mail", 2)
-    client.ask(Kind.NACK, messages.Nack([first.lease], "HANDLER_ERROR", "", 9_000))
+    client.ask(FrameKind.NACK, messages.Nack([first.lease], "HANDLER_ERROR", "", 9_000))
     after, again = reopened(place, server, 1_000)
     assert again.lease("mail", 2) == []
     after.turns.advance(9_000)
     [retried] = again.lease("mail", 2)
     assert retried.payload == b"1"
-    again.ask(Kind.ACK, messages.Settle([retried.lease]))
+    again.ask(FrameKind.ACK, messages.Settle([retried.lease]))
     assert [one.payload for one in again.lease("mail", 2)] == [b"2"]
 
 

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import TypeVar
 
-from yirangmq.broker.operations import Verbs
+from yirangmq.broker.operations import QueueOperations
 from yirangmq.broker.queues import Queues
 from yirangmq.broker.settle import Results
-from yirangmq.broker.two_step import Content, Drafts, Orders
+from yirangmq.broker.two_step import ClaimOperations, Drafts, MessageContent
 from yirangmq.core.errors import QueueError
 from yirangmq.core.message import RANK_LAST, Message
 from yirangmq.core.policy import Defaults
@@ -20,10 +20,10 @@ class Counter:
     def __init__(self, store: Store, clock: ManualClock, defaults: Defaults) -> None:
         self.clock = clock
         self.store = store
-        self.verbs = Verbs(clock, CountingIds(), defaults)
-        self.queues = Queues(store, clock, CountingIds("q"), "tester", verbs=self.verbs)
-        self.drafts = Drafts(self.verbs, clock)
-        self.orders = Orders(self.verbs, clock)
+        self.operations = QueueOperations(clock, CountingIds(), defaults)
+        self.queues = Queues(store, clock, CountingIds("q"), "tester", operations=self.operations)
+        self.drafts = Drafts(self.operations, clock)
+        self.orders = ClaimOperations(self.operations, clock)
         self._made = 0
 
     def run(self, work: Callable[[Transaction], Answer]) -> Answer:
@@ -44,7 +44,7 @@ class Counter:
             raise error
 
     def set_many(self, pairs: list[tuple[str, bytes]], type: str = "", queue: str = "mail") -> Results:
-        contents = [(id, Content(type, body)) for id, body in pairs]
+        contents = [(id, MessageContent(type, body)) for id, body in pairs]
         return self.run(lambda work: self.drafts.set(work, queue, contents))
 
     def put(self, body: bytes = b"", priority: int | None = None, queue: str = "mail") -> str:

@@ -45,7 +45,7 @@ def test_those_set_aside_are_listed_last_and_stay_where_they_are(counter: Counte
     DeadLetters(counter.queues).quarantine("mail", ids=[ids[1]])
     assert listed(counter)[-1] == ids[1]
     assert len(listed(counter)) == 4
-    assert counter.queues.wholesale.renew_failed("mail") == 3
+    assert counter.queues.bulk.redrive_failed("mail") == 3
     assert counter.stats() == {"ready": 3, "parked": 1}
     counter.renew(ids[1])
     assert counter.stats() == {"ready": 4}
@@ -54,7 +54,7 @@ def test_those_set_aside_are_listed_last_and_stay_where_they_are(counter: Counte
 def test_all_are_renewed_in_order_of_first_arrival(counter: Counter) -> None:
     ids = fail_many(counter, 7)
     other = counter.put(b"other")
-    assert counter.queues.wholesale.renew_failed("mail") == 7
+    assert counter.queues.bulk.redrive_failed("mail") == 7
     assert counter.ordered() == [other, *ids]
 
 
@@ -63,16 +63,16 @@ def test_more_than_a_page_is_renewed_and_abandoned(counter: Counter, monkeypatch
     for queue in ("mail", "other"):
         counter.queues.publish_many(queue, [b"%d" % number for number in range(21)])
         counter.queues.nack_many([one.lease_id for one in counter.queues.lease(queue, 21)], "REJECTED")
-    assert counter.queues.wholesale.renew_failed("mail") == 21
+    assert counter.queues.bulk.redrive_failed("mail") == 21
     assert [one.envelope.payload for one in counter.queues.lease("mail", 30)] == [b"%d" % n for n in range(21)]
-    assert counter.queues.wholesale.abandon_failed("other") == 21
+    assert counter.queues.bulk.drop_failed("other") == 21
     assert counter.stats("other") == {}
-    assert counter.queues.wholesale.abandon_failed("other") == 0
+    assert counter.queues.bulk.drop_failed("other") == 0
 
 
 def test_an_abandoned_one_may_be_abandoned_again(counter: Counter) -> None:
     [id] = fail_many(counter, 1)
-    counter.queues.wholesale.abandon_failed("mail")
+    counter.queues.bulk.drop_failed("mail")
     counter.abandon(id)
     assert listed(counter) == []
 
@@ -82,8 +82,8 @@ def test_dead_letters_of_another_queue_are_not_ours(counter: Counter) -> None:
     counter.queues.set_policy("source", {"dlq": {"queue": "mail"}})
     fail_many(counter, 2, "source")
     counter.put(b"")
-    assert counter.queues.wholesale.renew_failed("mail") == 0
-    assert counter.queues.wholesale.abandon_failed("mail") == 0
+    assert counter.queues.bulk.redrive_failed("mail") == 0
+    assert counter.queues.bulk.drop_failed("mail") == 0
     assert counter.stats("source") == {"dead": 2}
 
 
@@ -100,7 +100,7 @@ def test_a_cleared_queue_is_empty_and_keeps_its_policy(
     fail_id, active = counter.take(), counter.take()
     counter.fail(fail_id)
     draft = counter.draft()
-    counter.queues.wholesale.clear("mail")
+    counter.queues.bulk.clear("mail")
     assert counter.stats() == {}
     assert not any(counter.queues.counts("mail"))
     assert counter.queues.policy("mail")["visibilityTimeoutSec"] == 7
@@ -110,7 +110,7 @@ def test_a_cleared_queue_is_empty_and_keeps_its_policy(
 
 
 def test_an_unknown_queue_can_be_cleared_and_stays_unknown(counter: Counter) -> None:
-    counter.queues.wholesale.clear("nowhere")
+    counter.queues.bulk.clear("nowhere")
     assert counter.queues.queues() == []
 
 
@@ -125,13 +125,13 @@ def test_a_changed_time_out_is_that_of_messages_already_out(counter: Counter, me
         if state != "draft":
             counter.order() if state == "claimed" else counter.take()
     counter.pass_time(2_000)
-    counter.queues.wholesale.configure("mail", "", member, 5)
+    counter.queues.bulk.configure("mail", "", member, 5)
     counter.pass_time(2_999)
     assert counter.stats() == {state: 3}
-    counter.queues.wholesale.configure("mail", "", member, 7)
+    counter.queues.bulk.configure("mail", "", member, 7)
     counter.pass_time(1_000)
     assert counter.stats() == {state: 3}
-    counter.queues.wholesale.configure("mail", "", member, None)
+    counter.queues.bulk.configure("mail", "", member, None)
     counter.pass_time(usual - 6_000)
     assert counter.stats() == {state: 3}
     counter.pass_time(1)
@@ -141,7 +141,7 @@ def test_a_changed_time_out_is_that_of_messages_already_out(counter: Counter, me
 def test_a_lease_of_another_door_keeps_its_own_time(counter: Counter) -> None:
     counter.put(b"")
     [delivery] = counter.queues.lease("mail", lease_seconds=100)
-    counter.queues.wholesale.configure("mail", "", "activeSec", 1)
+    counter.queues.bulk.configure("mail", "", "activeSec", 1)
     counter.pass_time(99_999)
     counter.queues.ack(delivery.lease_id)
 
@@ -152,10 +152,10 @@ def test_the_servers_new_defaults_are_those_of_messages_already_out(counter: Cou
     counter.put(b"")
     counter.take()
     counter.order()
-    counter.queues.wholesale.configure("other", "", "draftSec", 100)
+    counter.queues.bulk.configure("other", "", "draftSec", 100)
     counter.draft("other")
     other = Counter(counter.store, counter.clock, Defaults(draft_ms=5_000, claim_ms=6_000, active_ms=7_000))
-    other.queues.wholesale.adopt_defaults()
+    other.queues.bulk.adopt_defaults()
     for milliseconds, expected in (
         (5_000, {"claimed": 1, "leased": 1}),
         (1_000, {"ready": 1, "leased": 1}),
@@ -164,12 +164,12 @@ def test_the_servers_new_defaults_are_those_of_messages_already_out(counter: Cou
         other.pass_time(milliseconds)
         assert other.stats() == expected
     assert other.stats("other") == {"draft": 1}
-    counter.queues.wholesale.adopt_defaults()
-    assert counter.run(lambda work: work.note(housekeeping.NOTE)) == "60000/60000/300000"
+    counter.queues.bulk.adopt_defaults()
+    assert counter.run(lambda work: work.note(housekeeping.TIMEOUTS_NOTE)) == "60000/60000/300000"
 
 
 def test_one_member_is_configured_and_the_others_stay(counter: Counter) -> None:
-    configure = counter.queues.wholesale.configure
+    configure = counter.queues.bulk.configure
     configure("mail", "", "unique", True)
     configure("mail", "", "concurrency", 3)
     configure("mail", "", "unique", None)
@@ -180,14 +180,14 @@ def test_one_member_is_configured_and_the_others_stay(counter: Counter) -> None:
 
 @pytest.mark.parametrize(("member", "value"), [("activeSec", -1), ("unique", "yes"), ("concurrency", 1.5)])
 def test_a_value_that_cannot_be_is_refused_and_nothing_changes(counter: Counter, member: str, value: Any) -> None:
-    counter.queues.wholesale.configure("mail", "", "draftSec", 9)
+    counter.queues.bulk.configure("mail", "", "draftSec", 9)
     before = counter.queues.policy("mail")
     with pytest.raises(BadPolicy, match=member):
-        counter.queues.wholesale.configure("mail", "", member, value)
+        counter.queues.bulk.configure("mail", "", member, value)
     assert counter.queues.policy("mail") == before
 
 
 def test_taking_away_what_was_never_set_makes_no_queue_of_ours(counter: Counter) -> None:
     counter.queues.publish("mail", b"")
-    counter.queues.wholesale.configure("mail", "", "unique", None)
+    counter.queues.bulk.configure("mail", "", "unique", None)
     assert counter.queues.policy("mail")["retry"]["limit"] == 5

@@ -39,7 +39,7 @@ def test_a_free_place_is_told_to_those_who_wait(two: Counter, end: str) -> None:
     [delivery] = two.queues.lease("mail")
     if end in ("complete", "fail"):
         two.get(id)
-    two.verbs.touched.clear()
+    two.operations.touched.clear()
     match end:
         case "complete" | "fail" | "abandon":
             getattr(two, end)(id)
@@ -50,10 +50,10 @@ def test_a_free_place_is_told_to_those_who_wait(two: Counter, end: str) -> None:
             two.queues.sweep()
         case "expired claim":
             two.queues.extend(delivery.lease_id, 600)
-            two.verbs.touched.clear()
+            two.operations.touched.clear()
             two.pass_time(60_000)
             two.queues.sweep()
-    assert two.verbs.touched == {"mail"}
+    assert two.operations.touched == {"mail"}
     assert two.order() is not None
     assert two.order() is None
 

@@ -76,7 +76,7 @@ def test_a_payload_is_free_when_its_message_is_done_with(counter: Counter, end: 
         case "rewrite":
             counter.set(id, b"different")
         case "clear":
-            counter.queues.wholesale.clear("mail")
+            counter.queues.bulk.clear("mail")
         case "expire":
             counter.pass_time(5_000)
             counter.queues.sweep()

@@ -21,7 +21,7 @@ from yirangmq.core.topics import NewRecord
 from yirangmq.format.json_codec import dumps
 from yirangmq.stores.log.log import SegmentLog
 from yirangmq.stores.memory import MemoryStore
-from yirangmq.topics.ports import Settings
+from yirangmq.topics.ports import TopicSettings
 
 WAYS = ("server", "log")
 YIRANGMQ = [sys.executable, "-m", "yirangmq"]
@@ -29,7 +29,7 @@ YIRANGMQ = [sys.executable, "-m", "yirangmq"]
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[RunningServer]:
-    made = RunningServer(MemoryStore(), tmp_path, topics=Settings(masked=("a", "b"))).start()
+    made = RunningServer(MemoryStore(), tmp_path, topics=TopicSettings(masked=("a", "b"))).start()
     yield made
     made.stop()
 

@@ -11,15 +11,15 @@ import pytest
 from tests.support.etcd import EtcdCluster, at, keys_of, play, running
 from tests.support.wait import PATIENCE, soon
 from yirangmq.clock import SystemClock, TimeOrderedIds
-from yirangmq.cluster.clients import Consumer, Given, Producer
+from yirangmq.cluster.clients import Consumer, Producer, ReceivedMessage
 from yirangmq.cluster.dispatch import state
-from yirangmq.cluster.dispatch.dispatcher import Manner
-from yirangmq.cluster.dispatch.state import Arrival
-from yirangmq.cluster.etcd.address import Address
-from yirangmq.cluster.etcd.channel import Compacted
-from yirangmq.cluster.etcd.client import Etcd, end_of, put
-from yirangmq.cluster.keys import Keys, define
-from yirangmq.cluster.node import Node, Settings
+from yirangmq.cluster.dispatch.dispatcher import DispatcherOptions
+from yirangmq.cluster.dispatch.state import InboxArrival
+from yirangmq.cluster.etcd.address import EtcdAddress
+from yirangmq.cluster.etcd.channel import RevisionCompacted
+from yirangmq.cluster.etcd.client import Etcd, prefix_end, put
+from yirangmq.cluster.keys import Keys, write_policy
+from yirangmq.cluster.node import ClusterNode, ClusterNodeSettings
 from yirangmq.core.errors import BadPolicy, TooLarge
 from yirangmq.core.message import Reason
 
@@ -82,8 +82,8 @@ async def staged(etcds: EtcdCluster, queue: str, **settings: Any) -> AsyncIterat
         yield DispatcherHarness(etcds, client, queue)
 
 
-async def take(consumer: Consumer, count: int, *, ack: bool = True) -> list[Given]:
-    taken: list[Given] = []
+async def take(consumer: Consumer, count: int, *, ack: bool = True) -> list[ReceivedMessage]:
+    taken: list[ReceivedMessage] = []
     async for batch in consumer.batches():
         taken += batch
         if ack:
@@ -153,8 +153,8 @@ def test_numbers_have_no_gaps_while_producers_write_their_keys_anew(etcd: EtcdCl
             assert numbers == list(range(1, len(numbers) + 1))
             assert len({one.name for one in taken if one.value == b"calm"}) == 150
 
-    async def take_until(consumer: Consumer, wanted: set[bytes]) -> list[Given]:
-        taken: list[Given] = []
+    async def take_until(consumer: Consumer, wanted: set[bytes]) -> list[ReceivedMessage]:
+        taken: list[ReceivedMessage] = []
         async for batch in consumer.batches():
             taken += batch
             await consumer.ack(batch)
@@ -169,24 +169,26 @@ def test_an_ack_that_is_heard_before_the_transactions_own_answer(etcd: EtcdClust
     class Slow(Etcd):
         """A transaction is answered when the dispatcher has heard of an ack of everything that it handed out."""
 
-        node: Node
+        node: ClusterNode
         early: set[int]
 
         async def send(self, *words: Any, **more: Any) -> Any:
-            book = self.node.leads[queue].ledger if queue in self.node.leads else None
-            handed_out = set() if book is None else {*book.out}
+            book = self.node.dispatchers[queue].queue_state if queue in self.node.dispatchers else None
+            handed_out = set() if book is None else {*book.unacked}
             answer = await super().send(*words, **more)
             if book is not None and answer.succeeded:
                 self.early |= handed_out
-                await soon(lambda: not book.out, what="acks of all that was handed out")
+                await soon(lambda: not book.unacked, what="acks of all that was handed out")
             return answer
 
     async def game() -> None:
-        address = Address(endpoints=tuple(etcd.endpoints))
-        settings = Settings(name="slow", look=0.05, compact=0, manner=Manner(window=3))
+        address = EtcdAddress(endpoints=tuple(etcd.endpoints))
+        settings = ClusterNodeSettings(
+            name="slow", poll=0.05, compact=0, dispatcher_options=DispatcherOptions(window=3)
+        )
         stop = asyncio.Event()
         slow = Slow(address)
-        slow.early, slow.node = set(), Node(slow, address, SystemClock(), TimeOrderedIds(), settings)
+        slow.early, slow.node = set(), ClusterNode(slow, address, SystemClock(), TimeOrderedIds(), settings)
         async with slow, at(*etcd.endpoints) as client:
             stage = DispatcherHarness(etcd, client, queue)
             task = asyncio.ensure_future(slow.node.run(stop))
@@ -216,9 +218,9 @@ def test_three_nodes_race_and_one_leads_each_queue(etcd: EtcdCluster, queue: str
             for one in queues:
                 stage = DispatcherHarness(etcd, client, one)
                 await stage.waits_for(stage.keys.ordered(1, b"k"))
-                leads = [node for node in (a, b, c) if one in node.leads]
-                assert len(leads) == 1
-                assert await stage.value(stage.keys.leader) == leads[0]._settings.name.encode()
+                dispatchers = [node for node in (a, b, c) if one in node.dispatchers]
+                assert len(dispatchers) == 1
+                assert await stage.value(stage.keys.leader) == dispatchers[0]._settings.name.encode()
 
     play(game())
 
@@ -231,12 +233,16 @@ def test_a_leader_that_stops_hands_over_at_once(etcd: EtcdCluster, queue: str) -
             stage = DispatcherHarness(etcd, client, queue)
             async with running(etcd.endpoints, "first", lease=600) as first:
                 await stage.producer.publish(b"1")
-                await soon(lambda: queue in first.leads)
+                await soon(lambda: queue in first.dispatchers)
                 async with running(etcd.endpoints, "second", lease=600) as second:
                     await client.delete(stage.keys.leader)
-                    await soon(lambda: queue in second.leads or queue in first.leads, what="one of them leads")
-                    await soon(lambda: not (queue in second.leads and queue in first.leads), what="and one alone")
-                await soon(lambda: queue in first.leads, what="the first leads again when the second stops")
+                    await soon(
+                        lambda: queue in second.dispatchers or queue in first.dispatchers, what="one of them leads"
+                    )
+                    await soon(
+                        lambda: not (queue in second.dispatchers and queue in first.dispatchers), what="and one alone"
+                    )
+                await soon(lambda: queue in first.dispatchers, what="the first leads again when the second stops")
                 await stage.producer.publish(b"2")
                 await soon(lambda: stage.has_in_line(2))
 
@@ -258,7 +264,7 @@ def test_a_sleeping_leader_is_deposed_by_who_stands_by(etcd: EtcdCluster, queue:
 
 def test_a_queue_with_nothing_to_do_rests_and_wakes(etcd: EtcdCluster, queue: str) -> None:
     async def game() -> None:
-        async with staged(etcd, queue, manner=Manner(idle_ms=200)) as stage:
+        async with staged(etcd, queue, dispatcher_options=DispatcherOptions(idle_ms=200)) as stage:
             for number in (1, 2):
                 await stage.client.put(stage.keys.inbox("ann", "k"), b"%d" % number)
                 async with Consumer(stage.client, queue, "bob") as consumer:
@@ -332,7 +338,7 @@ def test_what_a_consumer_had_comes_to_another_when_its_lease_ends(etcd: EtcdClus
 def test_what_nobody_acks_in_time_is_tried_again_and_then_buried(etcd: EtcdCluster, queue: str) -> None:
     async def game() -> None:
         async with staged(etcd, queue) as stage:
-            await define(stage.client, queue, b'{"visibilityTimeoutSec": 0.2, "retry": {"limit": 2}}')
+            await write_policy(stage.client, queue, b'{"visibilityTimeoutSec": 0.2, "retry": {"limit": 2}}')
             lease, _ = await stage.client.grant(60)
             await stage.client.put(stage.keys.home("bob"), b"host", lease)
             await stage.client.put(stage.keys.inbox("ann", "k"), b"poor")
@@ -353,7 +359,7 @@ def test_what_nobody_acks_in_time_is_tried_again_and_then_buried(etcd: EtcdClust
 def test_a_silent_consumer_without_lease_is_dropped(etcd: EtcdCluster, queue: str) -> None:
     async def game() -> None:
         async with staged(etcd, queue) as stage:
-            await define(stage.client, queue, b'{"visibilityTimeoutSec": 0.3}')
+            await write_policy(stage.client, queue, b'{"visibilityTimeoutSec": 0.3}')
             await stage.client.put(stage.keys.home("bob"), b"host")
             await stage.client.put(stage.keys.inbox("ann", "k"), b"1")
             await stage.waits_for(stage.copy("bob", 1, "k"))
@@ -387,7 +393,10 @@ def test_a_nack_waits_its_backoff_and_a_final_one_buries(etcd: EtcdCluster, queu
 
 def test_what_comes_back_goes_behind_those_that_wait(etcd: EtcdCluster, queue: str) -> None:
     async def game() -> None:
-        async with staged(etcd, queue, manner=Manner(window=1)) as stage, Consumer(stage.client, queue, "bob") as bob:
+        async with (
+            staged(etcd, queue, dispatcher_options=DispatcherOptions(window=1)) as stage,
+            Consumer(stage.client, queue, "bob") as bob,
+        ):
             await stage.producer.publish_many([b"1", b"2", b"3"])
             [one] = await take(bob, 1, ack=False)
             await bob.nack(one, delay=0)
@@ -405,7 +414,7 @@ def test_a_late_consumer_gets_all_that_came_before_and_a_pause_holds_them(
         async with running(etcd.endpoints) as node, at(*etcd.endpoints) as client:
             stage = DispatcherHarness(etcd, client, queue)
             home = stage.keys.home("bob")
-            await define(client, queue, b'{"paused": true}')
+            await write_policy(client, queue, b'{"paused": true}')
             values = [b"%03d" % number for number in range(301)]
             await stage.producer.publish_many(values[:300])
 
@@ -413,7 +422,7 @@ def test_a_late_consumer_gets_all_that_came_before_and_a_pause_holds_them(
                 return (await stage.state()).get("next") == count + 1
 
             def knows_the_pause_and_the_consumer() -> bool:
-                book = node.leads[queue].ledger if queue in node.leads else None
+                book = node.dispatchers[queue].queue_state if queue in node.dispatchers else None
                 return book is not None and book.policy.paused and home in book.consumers
 
             await soon(lambda: is_in_line(300), what="all in line")
@@ -423,7 +432,7 @@ def test_a_late_consumer_gets_all_that_came_before_and_a_pause_holds_them(
                 await stage.producer.publish(values[300])
                 await soon(lambda: is_in_line(301), what="one more in line")
                 assert await keys_of(client, home) == [home]
-                assert not await define(client, queue, b"{}")
+                assert not await write_policy(client, queue, b"{}")
                 assert [one.value for one in await take(consumer, 301)] == values
                 await soon(stage.is_drained, what="all acked")
 
@@ -482,8 +491,8 @@ def test_a_message_too_large_to_be_moved_stays_and_the_others_go_on(etcd: EtcdCl
             await stage.client.delete(stuck)
             await soon(lambda: is_empty(node), what="the leader sees that its producer took it back")
 
-    def is_empty(node: Node) -> bool:
-        book = node.leads[queue].ledger
+    def is_empty(node: ClusterNode) -> bool:
+        book = node.dispatchers[queue].queue_state
         return book is not None and len(book.inbox) == 0
 
     play(game())
@@ -511,9 +520,9 @@ def test_a_policy_with_members_a_cluster_does_not_act_on_is_refused(etcd: EtcdCl
         async with at(*etcd.endpoints) as client:
             for text in (b'{"ttlSec": 5}', b'{"dlq": {"queue": "other"}}', b'{"retry": {"limit": -1}}'):
                 with pytest.raises(BadPolicy):
-                    await define(client, queue, text)
+                    await write_policy(client, queue, text)
             assert await client.get(Keys(queue).policy) is None
-            assert await define(client, queue, b'{"retry": {"limit": 1}}')
+            assert await write_policy(client, queue, b'{"retry": {"limit": 1}}')
 
     play(game())
 
@@ -530,7 +539,7 @@ def test_history_that_is_thrown_away_does_no_harm(etcd: EtcdCluster, queue: str)
                 async def is_thrown_away(revision: int = published) -> bool:
                     try:
                         await stage.client.range(stage.keys.state, revision=revision)
-                    except Compacted:
+                    except RevisionCompacted:
                         return True
                     return False
 
@@ -545,10 +554,10 @@ def test_consumers_come_and_go_and_each_ack_is_heard(
     etcd: EtcdCluster, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two are watched apart, the others not; one comes again under its name."""
-    monkeypatch.setattr("yirangmq.cluster.dispatch.dispatcher.MOST_APART", 2)
+    monkeypatch.setattr("yirangmq.cluster.dispatch.dispatcher.MAX_SEPARATE_WATCHES", 2)
 
     async def game() -> None:
-        async with staged(etcd, queue, manner=Manner(window=3)) as stage:
+        async with staged(etcd, queue, dispatcher_options=DispatcherOptions(window=3)) as stage:
             for name in ("bob", "ann", "bob", "cid", "ann", "dan"):
                 async with Consumer(stage.client, queue, name, seconds=60) as consumer:
                     await stage.producer.publish_many([b"%d" % number for number in range(20)])
@@ -563,7 +572,7 @@ def test_consumers_come_and_go_and_each_ack_is_heard(
 def test_what_does_not_fit_into_memory_is_read_in_its_turn(
     etcd: EtcdCluster, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("yirangmq.cluster.dispatch.state.HELD_BYTES", 5)
+    monkeypatch.setattr("yirangmq.cluster.dispatch.state.MAX_INBOX_BYTES", 5)
 
     async def game() -> None:
         async with staged(etcd, queue) as stage, Consumer(stage.client, queue, "bob") as consumer:
@@ -577,11 +586,11 @@ def test_what_does_not_fit_into_memory_is_read_in_its_turn(
 def test_keys_of_the_moved_are_remembered_within_bounds() -> None:
     from yirangmq.core.policy import read_policy
 
-    book = state.Ledger("q", "n", read_policy({}, "q"))
-    for number in range(state.REMEMBERED + 10):
-        book.remember(Arrival(b"", b"", b"%d" % number, 1, b""), 1_000)
-    assert len(book.moved) == state.REMEMBERED
-    last = Arrival(b"", b"", b"%d" % (state.REMEMBERED + 9), 2, b"")
+    book = state.EtcdQueueState("q", "n", read_policy({}, "q"))
+    for number in range(state.MAX_REMEMBERED + 10):
+        book.remember(InboxArrival(b"", b"", b"%d" % number, 1, b""), 1_000)
+    assert len(book.moved) == state.MAX_REMEMBERED
+    last = InboxArrival(b"", b"", b"%d" % (state.MAX_REMEMBERED + 9), 2, b"")
     assert book.is_repeat(last, 1_000 + book.policy.dedup_ms - 1)
     assert not book.is_repeat(last, 1_000 + book.policy.dedup_ms)
     assert not book.is_repeat(last._replace(value=b"other"), 1_000)
@@ -591,7 +600,7 @@ def test_keys_of_the_moved_are_remembered_within_bounds() -> None:
 def test_old_dead_letters_go(etcd: EtcdCluster, queue: str) -> None:
     async def game() -> None:
         async with staged(etcd, queue) as stage:
-            await define(stage.client, queue, b'{"dlq": {"retentionDays": 0}, "retry": {"limit": 0}}')
+            await write_policy(stage.client, queue, b'{"dlq": {"retentionDays": 0}, "retry": {"limit": 0}}')
             async with Consumer(stage.client, queue, "bob") as consumer:
                 await stage.producer.publish(b"1", "k")
                 [one] = await take(consumer, 1, ack=False)
@@ -602,7 +611,7 @@ def test_old_dead_letters_go(etcd: EtcdCluster, queue: str) -> None:
             await client.put(stage.keys.home("bob"), b"host")
             await stage.lost(stage.keys.why(1))
             await stage.lost(stage.keys.dead(1, b"k"))
-            assert await keys_of(client, end_of(stage.keys.base + b"dead")) == []
+            assert await keys_of(client, prefix_end(stage.keys.base + b"dead")) == []
             await client.txn([], [put(stage.keys.base + b"why/x", b"no json")])
 
     play(game())
@@ -636,16 +645,16 @@ def test_keys_that_somebody_put_among_ours_disturb_nobody(etcd: EtcdCluster, que
 def test_a_fault_in_a_dispatcher_does_not_leave_its_queue_alone(
     etcd: EtcdCluster, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from yirangmq.cluster.dispatch.recovery import Recovery
+    from yirangmq.cluster.dispatch.recovery import DispatchRecovery
 
-    read, faults = Recovery.read, iter([RuntimeError("planted")])
+    read, faults = DispatchRecovery.read, iter([RuntimeError("planted")])
 
-    async def read_or_fail(self: Recovery, fence: int) -> Any:
+    async def read_or_fail(self: DispatchRecovery, fence: int) -> Any:
         if (fault := next(faults, None)) is not None:
             raise fault
         return await read(self, fence)
 
-    monkeypatch.setattr(Recovery, "read", read_or_fail)
+    monkeypatch.setattr(DispatchRecovery, "read", read_or_fail)
 
     async def game() -> None:
         async with staged(etcd, queue) as stage, Consumer(stage.client, queue, "bob") as consumer:

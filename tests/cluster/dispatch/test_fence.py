@@ -8,14 +8,14 @@ from tests.support.etcd import EtcdCluster, at, keys_of, play, running
 from tests.support.wait import soon
 from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.cluster.dispatch import planner
-from yirangmq.cluster.dispatch.dispatcher import Dispatcher, Manner
+from yirangmq.cluster.dispatch.dispatcher import Dispatcher, DispatcherOptions
 from yirangmq.cluster.dispatch.messages import sweep_dead
-from yirangmq.cluster.dispatch.recovery import Deposed, Recovery
-from yirangmq.cluster.dispatch.state import Arrival, Arrivals, Ledger, Removal
+from yirangmq.cluster.dispatch.recovery import DispatchRecovery, LeadershipLost
+from yirangmq.cluster.dispatch.state import DispatchInbox, EtcdQueueState, InboxArrival, LineRemoval
 from yirangmq.cluster.etcd.channel import MESSAGES
 from yirangmq.cluster.etcd.client import Etcd
-from yirangmq.cluster.etcd.quota import Room
-from yirangmq.cluster.keys import Keys, Meaning, Registration, queue_of, segment, text_of
+from yirangmq.cluster.etcd.quota import EtcdQuota
+from yirangmq.cluster.keys import Keys, ParsedKey, RegistrationKey, decode_segment, queue_of_key, segment
 from yirangmq.core.errors import BadInput, Unavailable
 from yirangmq.core.policy import read_policy
 
@@ -29,28 +29,30 @@ def test_a_leader_that_was_replaced_writes_nothing(etcd: EtcdCluster, queue: str
         async with at(*etcd.endpoints) as client:
             fence = (await client.put(keys.leader, b"old")).header.revision
             arrived = (await client.put(keys.inbox("ann", "k"), b"1")).header.revision
-            ledger, _ = await Recovery(client, queue, "old", SystemClock(), 256).read(fence)
-            ledger.inbox.fill(Arrival(keys.inbox("ann", "k"), b"ann", b"k", arrived, None), b"1")
-            ledger.removals.append(Removal(9, b"x", True))
+            ledger, _ = await DispatchRecovery(client, queue, "old", SystemClock(), 256).read(fence)
+            ledger.inbox.fill(InboxArrival(keys.inbox("ann", "k"), b"ann", b"k", arrived, None), b"1")
+            ledger.removals.append(LineRemoval(9, b"x", True))
             await client.delete(keys.leader)
             await client.put(keys.leader, b"new")
             await client.put(keys.why(1), b'{"due": 1}')
             before = [(kv.key, kv.mod_revision) for kv in (await client.range(keys.leader, keys.base + b"~")).kvs]
-            dispatcher = Dispatcher(client, queue, "old", SystemClock(), TimeOrderedIds(), Room(), Manner())
+            dispatcher = Dispatcher(
+                client, queue, "old", SystemClock(), TimeOrderedIds(), EtcdQuota(), DispatcherOptions()
+            )
             for batch in (
                 planner.plan(ledger, fence, 1, 0.0),
                 planner.heartbeat(ledger, fence, 1, 0.0),
                 planner.plan_removals(ledger, fence),
             ):
                 assert not batch.is_empty
-                with pytest.raises(Deposed):
+                with pytest.raises(LeadershipLost):
                     await dispatcher._commit(ledger, batch, fence, 0.0)
             await sweep_dead(client, keys, fence, 10)
             after = [(kv.key, kv.mod_revision) for kv in (await client.range(keys.leader, keys.base + b"~")).kvs]
             assert after == before
-            with pytest.raises(Deposed):
-                await Recovery(client, queue, "old", SystemClock(), 256).read(fence)
-            with pytest.raises(Deposed):
+            with pytest.raises(LeadershipLost):
+                await DispatchRecovery(client, queue, "old", SystemClock(), 256).read(fence)
+            with pytest.raises(LeadershipLost):
                 await dispatcher.lead(fence)
 
     play(game())
@@ -62,13 +64,15 @@ def test_what_its_producer_took_back_or_wrote_anew_is_not_moved(etcd: EtcdCluste
         keys = Keys(queue)
         async with at(*etcd.endpoints) as client:
             fence = (await client.put(keys.leader, b"me")).header.revision
-            ledger, _ = await Recovery(client, queue, "me", SystemClock(), 256).read(fence)
+            ledger, _ = await DispatchRecovery(client, queue, "me", SystemClock(), 256).read(fence)
             for name in ("taken", "anew", "kept"):
                 revision = (await client.put(keys.inbox("ann", name), b"1")).header.revision
-                ledger.inbox.arrive(Arrival(keys.inbox("ann", name), b"ann", name.encode(), revision, b"1"))
+                ledger.inbox.add(InboxArrival(keys.inbox("ann", name), b"ann", name.encode(), revision, b"1"))
             await client.delete(keys.inbox("ann", "taken"))
             await client.put(keys.inbox("ann", "anew"), b"2")
-            dispatcher = Dispatcher(client, queue, "me", SystemClock(), TimeOrderedIds(), Room(), Manner())
+            dispatcher = Dispatcher(
+                client, queue, "me", SystemClock(), TimeOrderedIds(), EtcdQuota(), DispatcherOptions()
+            )
             await dispatcher._commit(ledger, planner.plan(ledger, fence, 1, 0.0), fence, 0.0)
             assert [one.name for one in ledger.inbox] == [b"kept"]
             assert await keys_of(client, keys.base + b"0") == []
@@ -90,13 +94,13 @@ def test_a_minority_of_etcd_can_make_nobody_leader(etcds: EtcdCluster, queue: st
                 member.kill()
             with pytest.raises(Unavailable):
                 await client.put(Keys(queue).leader, b"me")
-            assert queue not in node.leads
+            assert queue not in node.dispatchers
             for member in etcds.members[:2]:
                 member.start()
             assert etcds.wait_well()
             await soon(lambda: _answers(client))
             await client.put(Keys(queue).inbox("ann", "k"), b"1")
-            await soon(lambda: queue in node.leads, what="a leader")
+            await soon(lambda: queue in node.dispatchers, what="a leader")
             assert len(await keys_of(client, Keys(queue).leader)) >= 1
 
     async def _answers(client: Etcd) -> bool:
@@ -109,18 +113,18 @@ def test_a_minority_of_etcd_can_make_nobody_leader(etcds: EtcdCluster, queue: st
     play(game())
 
 
-def registered(ledger: Ledger, name: str, host: bytes, revision: int = 1) -> bytes:
+def registered(ledger: EtcdQueueState, name: str, host: bytes, revision: int = 1) -> bytes:
     home = KEYS.home(name)
     kv: Any = MESSAGES["KeyValue"](key=home, value=host, create_revision=revision, mod_revision=revision, lease=1)
     ledger.register(home, kv)
     return home
 
 
-def filled(count: int, window: int = 256) -> Ledger:
-    ledger = Ledger("jobs", "here", read_policy({}, "jobs"), window)
+def filled(count: int, window: int = 256) -> EtcdQueueState:
+    ledger = EtcdQueueState("jobs", "here", read_policy({}, "jobs"), window)
     for number in range(count):
         key = KEYS.inbox("ann", f"k{number}")
-        ledger.inbox.arrive(Arrival(key, b"ann", b"k%d" % number, number + 1, b"v"))
+        ledger.inbox.add(InboxArrival(key, b"ann", b"k%d" % number, number + 1, b"v"))
     return ledger
 
 
@@ -135,9 +139,9 @@ def test_a_transaction_keeps_within_etcds_limits() -> None:
     ledger = filled(500)
     registered(ledger, "a", b"here")
     for number in range(1000):
-        ledger.removals.append(Removal(number, b"x", True))
+        ledger.removals.append(LineRemoval(number, b"x", True))
     batch = planner.plan(ledger, 1, 0, 0.0)
-    request = batch.packing.request
+    request = batch.builder.request
     inside = [len(one.request_txn.success) for one in request.success if one.HasField("request_txn")]
     assert max(len(request.success), len(request.compare), len(request.failure)) + max(inside) <= 128
     assert len(batch.moves) > 50
@@ -149,103 +153,103 @@ def test_an_ack_before_the_answer_and_a_refusal_of_the_whole_leave_no_trace() ->
     home = registered(ledger, "a", b"here")
     batch = planner.plan(ledger, 1, 0, 0.0)
     ledger.settle_delivery(home, 2, 8, 5)
-    planner.settle(ledger, batch, [], 7)
-    assert sorted(ledger.out) == [1, 3]
+    planner.apply(ledger, batch, [], 7)
+    assert sorted(ledger.unacked) == [1, 3]
     assert [one.number for one in ledger.removals] == [2]
     assert ledger.consumers[home].held == {1, 3}
     again = filled(3)
     home = registered(again, "a", b"here")
     planner.undo(again, planner.plan(again, 1, 0, 0.0))
-    assert (again.out, again.consumers[home].held, again.next, len(again.inbox)) == ({}, set(), 1, 3)
+    assert (again.unacked, again.consumers[home].held, again.next, len(again.inbox)) == ({}, set(), 1, 3)
 
 
 def test_the_inbox_holds_so_many_bytes_and_knows_the_rest_by_its_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("yirangmq.cluster.dispatch.state.HELD_BYTES", 4)
-    inbox = Arrivals()
-    one, two, three, four = (Arrival(b"k%d" % number, b"", b"", number, b"vvv") for number in range(1, 5))
+    monkeypatch.setattr("yirangmq.cluster.dispatch.state.MAX_INBOX_BYTES", 4)
+    inbox = DispatchInbox()
+    one, two, three, four = (InboxArrival(b"k%d" % number, b"", b"", number, b"vvv") for number in range(1, 5))
     for arrival in (one, two, three, four):
-        inbox.arrive(arrival)
+        inbox.add(arrival)
     unread = [three._replace(value=None), four._replace(value=None)]
     assert inbox.unread(4, 9) == unread
     assert inbox.unread(3, 9) == inbox.unread(4, 1) == unread[:1]
     inbox.fill(unread[0], b"vvv")
-    inbox.leave(one)
-    inbox.arrive(two._replace(value=b"old", revision=1))
+    inbox.remove(one)
+    inbox.add(two._replace(value=b"old", revision=1))
     assert list(inbox) == [two, three, unread[1]]
-    inbox.arrive(two._replace(value=b"new", revision=9))
-    inbox.leave(two)  # that was another
+    inbox.add(two._replace(value=b"new", revision=9))
+    inbox.remove(two)  # that was another
     assert [arrival.value for arrival in inbox] == [b"new", b"vvv", None]
     inbox.stuck.update((two.key, three.key))
     assert inbox.unread(1, 9) == unread[1:]
-    inbox.leave(three)
-    assert [arrival.key for arrival in inbox.held_up(9)] == [two.key]
+    inbox.remove(three)
+    assert [arrival.key for arrival in inbox.stuck_messages(9)] == [two.key]
 
 
 def test_our_own_deletion_of_a_copy_is_no_ack_of_the_next_one() -> None:
     """The same consumer has the message again when we hear that we took it back."""
     ledger = filled(1)
     home = registered(ledger, "a", b"here")
-    planner.settle(ledger, planner.plan(ledger, 1, 0, 0.0), [], 7)
+    planner.apply(ledger, planner.plan(ledger, 1, 0, 0.0), [], 7)
     ledger.tick(10**9)
     taken = planner.plan(ledger, 1, 10**9, 0.0)
     was_there: Any = MESSAGES["ResponseOp"](response_txn={"succeeded": True})
-    planner.settle(ledger, taken, [was_there], 8)
+    planner.apply(ledger, taken, [was_there], 8)
     ledger.tick(2 * 10**9)
     ledger.bodies[1] = b"v"
-    planner.settle(ledger, planner.plan(ledger, 1, 2 * 10**9, 0.0), [], 9)
+    planner.apply(ledger, planner.plan(ledger, 1, 2 * 10**9, 0.0), [], 9)
     ledger.settle_delivery(home, 1, 8, 0)
-    assert (sorted(ledger.out), list(ledger.removals)) == ([1], [])
+    assert (sorted(ledger.unacked), list(ledger.removals)) == ([1], [])
     ledger.settle_delivery(home, 1, 10, 0)
-    assert (sorted(ledger.out), [one.number for one in ledger.removals]) == ([], [1])
-    assert ledger.taken_at == {}
+    assert (sorted(ledger.unacked), [one.number for one in ledger.removals]) == ([], [1])
+    assert ledger.revoked_at == {}
 
 
 def test_acked_messages_are_removed_in_runs_that_hold_nothing_else() -> None:
     ledger = filled(9)
     home = registered(ledger, "a", b"here")
-    planner.settle(ledger, planner.plan(ledger, 1, 0, 0.0), [], 7)
+    planner.apply(ledger, planner.plan(ledger, 1, 0, 0.0), [], 7)
     for number in (2, 9, 1, 3, 6, 5):
         ledger.settle_delivery(home, number, 8, 0)
     batch = planner.plan(ledger, 1, 0, 0.0)
     assert _deleted(batch) == [(1, 3), (5, 6), (9, 9)]
-    planner.settle(ledger, batch, [], 9)
+    planner.apply(ledger, batch, [], 9)
     for number in (4, 8):
         ledger.settle_delivery(home, number, 10, 0)
     assert _deleted(planner.plan(ledger, 1, 0, 0.0)) == [(4, 4), (8, 8)]
     ledger.settle_delivery(home, 7, 11, 0)
     batch = planner.plan(ledger, 1, 0, 0.0)
     assert _deleted(batch) == [(4, 8)]  # 5 and 6 are gone already
-    planner.settle(ledger, batch, [], 12)
+    planner.apply(ledger, batch, [], 12)
     assert not ledger.removals
-    assert ledger.tally.acked == 9
+    assert ledger.counters.acked == 9
 
 
 def test_what_stands_alone_in_line_waits_for_its_neighbours_while_there_is_other_work() -> None:
     ledger = filled(9)
     home = registered(ledger, "a", b"here")
-    planner.settle(ledger, planner.plan(ledger, 1, 0, 0.0), [], 7)
+    planner.apply(ledger, planner.plan(ledger, 1, 0, 0.0), [], 7)
     for number in (2, 5, 6, 7, 8):
         ledger.settle_delivery(home, number, 8, 0)
-    ledger.inbox.arrive(Arrival(KEYS.inbox("ann", "more"), b"ann", b"more", 9, b"v"))
+    ledger.inbox.add(InboxArrival(KEYS.inbox("ann", "more"), b"ann", b"more", 9, b"v"))
     batch = planner.plan(ledger, 1, 0, 0.0)
     assert _deleted(batch) == [(5, 8)]
-    planner.settle(ledger, batch, [], 10)
+    planner.apply(ledger, batch, [], 10)
     assert _deleted(planner.plan(ledger, 1, 0, 0.0)) == [(2, 2)]
 
 
-def _deleted(batch: planner.Batch) -> list[tuple[int, int]]:
+def _deleted(batch: planner.PlannedTransaction) -> list[tuple[int, int]]:
     """The numbers in line from which and to which it deletes."""
-    inside = [one for packed in batch.packing.request.success for one in packed.request_txn.success]
+    inside = [one for packed in batch.builder.request.success for one in packed.request_txn.success]
     ranges = [one.request_delete_range for one in inside if one.HasField("request_delete_range")]
     found = [(KEYS.in_line(one.key), KEYS.in_line(one.range_end)) for one in ranges]
     return [(first[0], last[0]) for first, last in found if first and last]
 
 
 @pytest.mark.parametrize(
-    ("key", "meaning"),
+    ("key", "parsed"),
     [
-        (b"/q/jobs/c/bob", Registration(b"/q/jobs/c/bob/", b"bob")),
-        (b"/queue/jobs/consumer/bob/", Registration(b"/queue/jobs/consumer/bob/", b"bob")),
+        (b"/q/jobs/c/bob", RegistrationKey(b"/q/jobs/c/bob/", b"bob")),
+        (b"/queue/jobs/consumer/bob/", RegistrationKey(b"/queue/jobs/consumer/bob/", b"bob")),
         (b"/q/other/p/ann/k", None),
         (b"/q/jobs/c/", None),
         (b"/q/jobs/c/bob/12/k", None),
@@ -254,20 +258,20 @@ def _deleted(batch: planner.Batch) -> list[tuple[int, int]]:
         (b"/q/jobs", None),
     ],
 )
-def test_what_a_key_means(key: bytes, meaning: Meaning | None) -> None:
-    assert KEYS.meaning(key) == meaning
+def test_what_a_key_means(key: bytes, parsed: ParsedKey | None) -> None:
+    assert KEYS.parsed(key) == parsed
 
 
 def test_keys_of_queues_begin_as_they_must() -> None:
-    assert queue_of(b"/queue/jobs/p/k") == "jobs"
+    assert queue_of_key(b"/queue/jobs/p/k") == "jobs"
     for key in (b"/jobs/p/k", b"q/jobs", b"/q/", b"/q/.hidden/p/k", b"/q/\xff/p"):
-        assert queue_of(key) is None
+        assert queue_of_key(key) is None
 
 
 @pytest.mark.parametrize("text", ["a", "a/b", "50%", "%2F", "ü/%"])
 def test_a_slash_in_a_name_is_kept(text: str) -> None:
     made = segment(text)
     assert b"/" not in made
-    assert text_of(made) == text
+    assert decode_segment(made) == text
     with pytest.raises(BadInput, match="key"):
         segment("x" * 500)

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from yirangmq.cluster.etcd import channel
-from yirangmq.cluster.etcd.address import PASSWORD, read_address
-from yirangmq.cluster.etcd.client import created_at, delete, end_of, get
+from yirangmq.cluster.etcd.address import PASSWORD_VARIABLE, read_address
+from yirangmq.cluster.etcd.client import create_revision_equals, delete, get, prefix_end
 from yirangmq.core.errors import BadInput
 
 
@@ -22,11 +22,11 @@ def test_tls_user_and_password_come_from_files_and_the_environment(tmp_path: Pat
         (tmp_path / name).write_text(name)
     (tmp_path / "word").write_text("open\n")
     files = "&".join(f"{name}={tmp_path / name}" for name in ("ca", "cert", "key"))
-    found = read_address(f"etcd://h?{files}&user=ann&password-file={tmp_path / 'word'}", {PASSWORD: "other"})
+    found = read_address(f"etcd://h?{files}&user=ann&password-file={tmp_path / 'word'}", {PASSWORD_VARIABLE: "other"})
     assert found.tls is not None
     assert (found.tls.ca, found.tls.cert, found.tls.key) == (b"ca", b"cert", b"key")
     assert (found.user, found.password) == ("ann", "open")
-    assert read_address("etcd://h?user=ann", {PASSWORD: "other"}).password == "other"
+    assert read_address("etcd://h?user=ann", {PASSWORD_VARIABLE: "other"}).password == "other"
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_what_is_wrong_with_an_address_is_said(text: str, says: str) -> None:
 def test_messages_are_etcds_on_the_wire() -> None:
     assert channel.PUT.request(key=b"k", value=b"v", lease=300).SerializeToString() == b"\x0a\x01k\x12\x01v\x18\xac\x02"
     # A comparison with 0 says so: "there is no such key".
-    assert created_at(b"k", 0).SerializeToString() == b"\x08\x00\x10\x01\x1a\x01k\x28\x00"
+    assert create_revision_equals(b"k", 0).SerializeToString() == b"\x08\x00\x10\x01\x1a\x01k\x28\x00"
 
 
 def test_an_end_that_is_not_given_is_not_sent() -> None:
@@ -63,6 +63,6 @@ def test_an_end_that_is_not_given_is_not_sent() -> None:
 
 
 def test_the_end_of_a_prefix() -> None:
-    assert end_of(b"/q/") == b"/q0"
-    assert end_of(b"a\xff") == b"b"
-    assert end_of(b"\xff") == b"\0"
+    assert prefix_end(b"/q/") == b"/q0"
+    assert prefix_end(b"a\xff") == b"b"
+    assert prefix_end(b"\xff") == b"\0"

@@ -13,10 +13,20 @@ from tests.support.credentials import certificate
 from tests.support.etcd import EtcdCluster, at, play
 from tests.support.wait import PATIENCE, soon
 from yirangmq.cluster.etcd import channel
-from yirangmq.cluster.etcd.address import Address, Tls
-from yirangmq.cluster.etcd.channel import Compacted
-from yirangmq.cluster.etcd.client import Etcd, changed_at, created_at, delete, end_of, follow, get, nested, put
-from yirangmq.cluster.etcd.lease import Lease
+from yirangmq.cluster.etcd.address import EtcdAddress, EtcdTls
+from yirangmq.cluster.etcd.channel import RevisionCompacted
+from yirangmq.cluster.etcd.client import (
+    Etcd,
+    create_revision_equals,
+    delete,
+    get,
+    list_and_watch,
+    mod_revision_equals,
+    nested,
+    prefix_end,
+    put,
+)
+from yirangmq.cluster.etcd.lease import EtcdLease
 from yirangmq.core.errors import NotAllowed, TooLarge, Unavailable, Unreachable
 
 pytestmark = pytest.mark.process
@@ -31,16 +41,16 @@ def test_keys_and_transactions(etcd: EtcdCluster, key: bytes) -> None:
     async def game() -> None:
         async with at(*etcd.endpoints) as client:
             first = (await client.put(key + b"a", b"1")).header.revision
-            assert not (await client.txn([created_at(key + b"a", 0)], [put(key + b"a", b"2")])).succeeded
-            moved = [delete(key + b"a"), nested([changed_at(key + b"z", 0)], [put(key + b"b", b"1")])]
-            answer = await client.txn([changed_at(key + b"a", first)], moved, [get(key + b"a")])
+            assert not (await client.txn([create_revision_equals(key + b"a", 0)], [put(key + b"a", b"2")])).succeeded
+            moved = [delete(key + b"a"), nested([mod_revision_equals(key + b"z", 0)], [put(key + b"b", b"1")])]
+            answer = await client.txn([mod_revision_equals(key + b"a", first)], moved, [get(key + b"a")])
             assert answer.succeeded
             assert answer.responses[1].response_txn.succeeded
             assert await client.get(key + b"a") is None
             found = await client.get(key + b"b")
             assert found is not None
             assert found.value == b"1"
-            assert await client.delete(key, end_of(key)) == 1
+            assert await client.delete(key, prefix_end(key)) == 1
 
     play(game())
 
@@ -52,7 +62,7 @@ def test_pages_are_of_one_moment(etcd: EtcdCluster, key: bytes, monkeypatch: pyt
         async with at(*etcd.endpoints) as client:
             await client.txn([], [put(key + b"%d" % number, b"") for number in range(8)])
             seen: list[bytes] = []
-            async for page in client.pages(key, end_of(key)):
+            async for page in client.pages(key, prefix_end(key)):
                 seen += [one.key.removeprefix(key) for one in page]
                 await client.put(key + b"9", b"")
             assert seen == [b"%d" % number for number in range(8)]
@@ -65,7 +75,7 @@ def test_reads_and_new_writes_go_to_the_next_member(etcds: EtcdCluster, key: byt
         async with at(*etcds.endpoints) as client:
             for number in range(2):
                 await client.put(key + b"%d" % number, b"")
-                used = (await client.lines.line()).endpoint
+                used = (await client.connection.member()).endpoint
                 [member] = [one for one in etcds.members if one.endpoint == used]
                 if number:
                     member.freeze()  # it takes connections and never answers
@@ -73,9 +83,9 @@ def test_reads_and_new_writes_go_to_the_next_member(etcds: EtcdCluster, key: byt
                         await client.put(key + b"x", b"")
                 else:
                     member.kill()
-                assert (await client.range(key, end_of(key), count_only=True)).count > number
+                assert (await client.range(key, prefix_end(key), count_only=True)).count > number
                 await client.put(key + b"after%d" % number, b"")
-                assert (await client.lines.line()).endpoint != used
+                assert (await client.connection.member()).endpoint != used
                 member.wake() if number else member.start()
                 assert etcds.wait_well()
 
@@ -130,7 +140,7 @@ def test_a_watch_that_is_cut_while_it_catches_up_misses_nothing(etcd: EtcdCluste
 
 async def _seen(client: Etcd, key: bytes, revision: int, count: int) -> list[bytes]:
     seen: list[bytes] = []
-    async for events in client.watch(key, end_of(key), revision=revision):
+    async for events in client.watch(key, prefix_end(key), revision=revision):
         seen += [event.kv.key.removeprefix(key) for event in events]
         if len(seen) >= count:
             break
@@ -147,7 +157,7 @@ def test_large_answers_come_in_parts_and_are_handed_on_whole(etcd: EtcdCluster, 
                 await client.txn([], [put(key + b"%03d" % n, bytes(100_000)) for n in range(start, start + 12)])
             assert await _comes_in_parts(client, key, first + 1)
             seen: list[bytes] = []
-            async for events in client.watch(key, end_of(key), revision=first + 1):
+            async for events in client.watch(key, prefix_end(key), revision=first + 1):
                 seen += [event.kv.key.removeprefix(key) for event in events]
                 assert len(seen) % 12 == 0
                 if len(seen) == 120:
@@ -158,11 +168,11 @@ def test_large_answers_come_in_parts_and_are_handed_on_whole(etcd: EtcdCluster, 
 
 
 async def _comes_in_parts(client: Etcd, key: bytes, revision: int) -> bool:
-    line = await client.lines.line()
+    member = await client.connection.member()
     wanted = channel.MESSAGES["WatchCreateRequest"](
-        key=key, range_end=end_of(key), start_revision=revision, fragment=True
+        key=key, range_end=prefix_end(key), start_revision=revision, fragment=True
     )
-    call = line.stream(channel.WATCH)()
+    call = member.stream(channel.WATCH)()
     await call.write(channel.WATCH.request(create_request=wanted))
     parts, events = 0, 0
     while events < 120:
@@ -179,18 +189,18 @@ def test_a_compacted_watch_says_so_and_following_lists_again(etcd: EtcdCluster, 
             await client.put(key + b"b", b"")
             await client.delete(key + b"a")
             await client.compact((await client.put(key + b"b", b"")).header.revision)
-            with pytest.raises(Compacted):
+            with pytest.raises(RevisionCompacted):
                 await _seen(client, key, first, 1)
 
     async def following() -> None:
         async with Proxy(etcd.endpoints[0]) as proxy, at(proxy.endpoint) as client, at(*etcd.endpoints) as writer:
             known: set[bytes] = set()
             lists = 0
-            async for changes in follow(client, key, end_of(key)):
-                if changes.anew:
+            async for changes in list_and_watch(client, key, prefix_end(key)):
+                if changes.is_listing:
                     lists, known = lists + 1, set()
                 for one in changes.events:
-                    known.add(one.key if changes.anew else one.kv.key)
+                    known.add(one.key if changes.is_listing else one.kv.key)
                 if lists == 1:
                     proxy.cut()
                     proxy.deaf = True
@@ -210,7 +220,7 @@ def test_a_compacted_watch_says_so_and_following_lists_again(etcd: EtcdCluster, 
 def test_a_lease_is_kept_and_knows_when_it_is_lost(etcd: EtcdCluster, key: bytes) -> None:
     async def game() -> None:
         async with at(*etcd.endpoints) as client:
-            async with await Lease.grant(client, 4) as lease:
+            async with await EtcdLease.grant(client, 4) as lease:
                 await client.put(key, b"", lease.id)
                 left_alone, _ = await client.grant(lease.seconds)
                 await client.put(key + b"other", b"", left_alone)
@@ -224,7 +234,7 @@ def test_a_lease_is_kept_and_knows_when_it_is_lost(etcd: EtcdCluster, key: bytes
                 etcd.ctl("lease", "revoke", f"{lease.id:x}")
                 await asyncio.wait_for(lease.lost.wait(), PATIENCE)
                 assert [lease.is_alive, lease.lost.is_set()] == [False, True]
-            async with await Lease.grant(client, 2) as other:
+            async with await EtcdLease.grant(client, 2) as other:
                 await client.put(key, b"", other.id)
             assert await client.get(key) is None
 
@@ -234,7 +244,7 @@ def test_a_lease_is_kept_and_knows_when_it_is_lost(etcd: EtcdCluster, key: bytes
 def test_a_lease_is_lost_when_nothing_was_confirmed_for_its_time(etcd: EtcdCluster) -> None:
     async def game() -> None:
         async with Proxy(etcd.endpoints[0]) as proxy, at(proxy.endpoint) as client:
-            lease = await Lease.grant(client, 2)
+            lease = await EtcdLease.grant(client, 2)
             async with lease:
                 proxy.deaf = True
                 await asyncio.wait_for(lease.lost.wait(), PATIENCE)
@@ -252,13 +262,13 @@ def test_watch_and_lease_go_on_when_the_leader_of_etcd_is_killed(etcds: EtcdClus
         leader = etcds.leader()
         order = (leader.endpoint, *(member.endpoint for member in etcds.members if member is not leader))
         client = at(*order)
-        client.lines._order = list(order)
-        async with client, await Lease.grant(client, 60) as lease:
+        client.connection._order = list(order)
+        async with client, await EtcdLease.grant(client, 60) as lease:
             revision = (await client.put(key + b"begin", b"", lease.id)).header.revision
             seen: list[bytes] = []
 
             async def watch() -> None:
-                async for events in client.watch(key, end_of(key), revision=revision + 1):
+                async for events in client.watch(key, prefix_end(key), revision=revision + 1):
                     seen.extend(event.kv.key.removeprefix(key) for event in events)
 
             watching = asyncio.ensure_future(watch())
@@ -267,7 +277,7 @@ def test_watch_and_lease_go_on_when_the_leader_of_etcd_is_killed(etcds: EtcdClus
             async def is_written(name: bytes) -> bool:
                 """The key is the message's name, so writing it again is safe if it is not there."""
                 try:
-                    await client.txn([created_at(name, 0)], [put(name, b"")])
+                    await client.txn([create_revision_equals(name, 0)], [put(name, b"")])
                 except Unavailable:
                     return False
                 return True
@@ -302,7 +312,7 @@ def test_user_password_and_a_token_that_a_restart_made_void(tmp_path: Path, key:
             ["auth", "enable"],
         ):
             etcd.ctl(*words)
-        address = Address(endpoints=tuple(etcd.endpoints), user="ann", password="word")
+        address = EtcdAddress(endpoints=tuple(etcd.endpoints), user="ann", password="word")
         async with Etcd(address) as client:
             revision = (await client.put(key, b"1")).header.revision
             with pytest.raises(NotAllowed):
@@ -313,14 +323,14 @@ def test_user_password_and_a_token_that_a_restart_made_void(tmp_path: Path, key:
             etcd.members[0].start()
             assert etcd.wait_well()
             await client.range(key)
-            client.lines._token = "never given"
+            client.connection._token = "never given"
             await client.put(key, b"2")
-            client.lines._token = "never given"
+            client.connection._token = "never given"
             assert len(await _seen(client, key, revision, 2)) == 2
-            async with await Lease.grant(client, 5) as lease:
-                client.lines._token = "never given"
+            async with await EtcdLease.grant(client, 5) as lease:
+                client.connection._token = "never given"
                 assert await lease._renewed() or await lease._renewed()
-        async with Etcd(Address(endpoints=tuple(etcd.endpoints), user="ann", password="wrong")) as client:
+        async with Etcd(EtcdAddress(endpoints=tuple(etcd.endpoints), user="ann", password="wrong")) as client:
             with pytest.raises(NotAllowed):
                 await client.get(key)
 
@@ -331,10 +341,10 @@ def test_user_password_and_a_token_that_a_restart_made_void(tmp_path: Path, key:
 def test_tls(tmp_path: Path, key: bytes) -> None:
     cert, secret = certificate(tmp_path)
     flags = ["--cert-file", str(cert), "--key-file", str(secret), "--client-cert-auth", "--trusted-ca-file", str(cert)]
-    tls = Tls(ca=cert.read_bytes(), cert=cert.read_bytes(), key=secret.read_bytes())
+    tls = EtcdTls(ca=cert.read_bytes(), cert=cert.read_bytes(), key=secret.read_bytes())
 
     async def game(endpoints: tuple[str, ...]) -> None:
-        async with Etcd(Address(endpoints=endpoints, tls=tls)) as client:
+        async with Etcd(EtcdAddress(endpoints=endpoints, tls=tls)) as client:
             await client.put(key, b"1")
             assert await client.get(key) is not None
         async with at(*endpoints) as stranger:

@@ -20,19 +20,19 @@ from yirangmq.core.errors import StoreBusy
 from yirangmq.core.ports import Transaction
 from yirangmq.crashtest.faults import protocols, targets
 from yirangmq.crashtest.faults.injector import APPLIES, FaultingVfs, Injector, SystemCalls
-from yirangmq.crashtest.faults.runner import Plan, Report, inject
-from yirangmq.crashtest.faults.targets import NAMES
+from yirangmq.crashtest.faults.runner import FaultPlan, FaultReport, inject
+from yirangmq.crashtest.faults.targets import TARGET_NAMES
 from yirangmq.protocols.http import server
 from yirangmq.stores.files.store import RootLock
-from yirangmq.stores.files.undo_log import Deeds
+from yirangmq.stores.files.undo_log import FileBatch
 
 SAMPLES = {"sqlite": 60, "served": 40, "fs": 30, "log": 30, "served-server": 15, "fs-server": 10, "log-server": 6}
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
-@pytest.mark.parametrize("target", NAMES)
+@pytest.mark.parametrize("target", TARGET_NAMES)
 def test_faults_of_a_sample_of_calls_are_survived(target: str) -> None:
-    report = inject(Plan([target], seed=1, sample=SAMPLES[target]), FaultServer)
+    report = inject(FaultPlan([target], seed=1, sample=SAMPLES[target]), FaultServer)
     assert report.failures == []
     assert report.cases == SAMPLES[target]
     assert report.fired > 0
@@ -41,28 +41,28 @@ def test_faults_of_a_sample_of_calls_are_survived(target: str) -> None:
 # -- planted bugs: the run finds them ---------------------------------------------------------------------------------
 
 
-def found(only: str, enough: int = 1) -> Report:
-    return inject(Plan([only.split("/", 1)[0]], only=only, enough=enough), FaultServer)
+def found(only: str, max_failures: int = 1) -> FaultReport:
+    return inject(FaultPlan([only.split("/", 1)[0]], only=only, max_failures=max_failures), FaultServer)
 
 
 def test_faults_find_a_coalesced_batch_that_only_its_work_closes(monkeypatch: pytest.MonkeyPatch) -> None:
     """As it was: a transaction that fails at its start leaves the batch open, and the next request joins it."""
     monkeypatch.setattr(protocols, "DEADLINE", 1.0)
 
-    def work(batch: server.Batch, transaction: Transaction) -> Sequence[Any]:
-        opened = batch._together._open
+    def work(batch: server.CoalescedBatch, transaction: Transaction) -> Sequence[Any]:
+        opened = batch._coalescer._open
         for key in [key for key, one in opened.items() if one is batch]:
             del opened[key]
         return batch._perform(transaction, batch.queue, batch.items)
 
-    monkeypatch.setattr(server.Together, "_close", lambda self: None)
-    monkeypatch.setattr(server.Batch, "work", work)
+    monkeypatch.setattr(server.RequestCoalescer, "_close", lambda self: None)
+    monkeypatch.setattr(server.CoalescedBatch, "work", work)
     report = found("fs-server/http/publish/once/EIO")  # the lock of the store among them: the transaction never begins
-    assert any("the next publish to the same queue failed: Hung" in one for one in report.failures[0].complaints)
+    assert any("the next publish to the same queue failed: NoReply" in one for one in report.failures[0].complaints)
 
 
 def test_faults_find_a_refused_message_that_a_disk_would_not_take_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Deeds, "is_undone", True)
+    monkeypatch.setattr(FileBatch, "is_undone", True)
     report = found("fs/embedded/publish/while/ENOSPC")
     assert any("a refused message is ready" in one for failure in report.failures for one in failure.complaints)
 
@@ -75,7 +75,7 @@ def test_faults_find_an_error_after_the_commit(monkeypatch: pytest.MonkeyPatch) 
         try:
             fcntl.flock(lock._fd, fcntl.LOCK_UN)
         finally:
-            lock._turn.release()
+            lock._thread_lock.release()
 
     monkeypatch.setattr(RootLock, "release", release)
     report = found("fs/embedded/publish/once/EINTR")
@@ -89,7 +89,7 @@ def test_faults_find_a_lock_that_is_kept_after_an_error(monkeypatch: pytest.Monk
         try:
             acquire(lock, shared=shared)
         except OSError:
-            lock._turn.acquire()
+            lock._thread_lock.acquire()
             raise
 
     monkeypatch.setattr(targets, "TURN_SECONDS", 0.3)
@@ -143,7 +143,7 @@ def test_no_transaction_of_a_files_store_runs_while_its_files_are_copied(tmp_pat
         except StoreBusy as error:
             raised.append(error)
 
-    with target.at_rest():
+    with target.pause_removals():
         thread = threading.Thread(target=sweep)
         thread.start()
         thread.join()
@@ -158,7 +158,7 @@ def test_files_that_cannot_be_copied_are_a_failure_and_the_run_goes_on(monkeypat
         raise shutil.Error("gone meanwhile")
 
     monkeypatch.setattr(shutil, "copytree", copytree)
-    report = found("fs/embedded/publish/once/EIO/1", enough=5)
+    report = found("fs/embedded/publish/once/EIO/1", max_failures=5)
     assert report.cases > 1
     assert len(report.failures) == 2
     assert all("gone meanwhile" in failure.complaints[0] for failure in report.failures)
@@ -170,11 +170,11 @@ def test_files_that_cannot_be_copied_are_a_failure_and_the_run_goes_on(monkeypat
 def test_injector_fails_the_calls_that_it_is_told_to_and_counts_those_that_apply() -> None:
     injector = Injector()
     injector.arm("EIO", 2, 2)
-    assert [injector.fails("fsync", "f") for _ in range(4)] == [False, True, True, False]
-    assert not injector.fails("xLock", "f")
+    assert [injector.must_fail("fsync", "f") for _ in range(4)] == [False, True, True, False]
+    assert not injector.must_fail("xLock", "f")
     assert injector.disarm() == 4
     injector.arm("EMFILE", 1, None)
-    assert [injector.fails(call, "f") for call in ("write", "open", "open")] == [False, True, True]
+    assert [injector.must_fail(call, "f") for call in ("write", "open", "open")] == [False, True, True]
 
 
 @pytest.mark.parametrize("error", ["EIO", "ENOSPC", "EDQUOT", "EINTR"])
@@ -243,7 +243,7 @@ def test_faults_command_says_so_when_there_is_no_such_case_or_no_time(capsys: py
 def test_faults_command_lists_failures_with_the_way_to_repeat_them(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Deeds, "is_undone", True)
+    monkeypatch.setattr(FileBatch, "is_undone", True)
     assert run_faults(parsed("--backend", "fs", "--only", "fs/embedded/publish/while/ENOSPC"), FaultServer) == 1
     out = capsys.readouterr().out
     assert "again: yirangmq torture --faults --backend fs --only fs/embedded/publish/while/ENOSPC" in out

@@ -109,9 +109,9 @@ def test_compaction_removes_nothing_that_it_cannot_account_for(spark: SparkSessi
         compact(spark, tmp_path, "2001-01-01", TODAY)
     with pytest.raises(BadInput, match="is no day"):
         compact(spark, tmp_path, "yesterday", TODAY)
-    value = json.loads((tmp_path / manifest.LIST).read_text())
+    value = json.loads((tmp_path / manifest.MANIFEST_NAME).read_text())
     value["days"][day][0]["sums"]["checksum"] = "1"
-    (tmp_path / manifest.LIST).write_text(json.dumps(value))
+    (tmp_path / manifest.MANIFEST_NAME).write_text(json.dumps(value))
     with pytest.raises(StoreDamaged, match="nothing was removed"):
         compact(spark, tmp_path, day, TODAY + timedelta(days=1))
     assert read_archive(spark, tmp_path).count() == 30
@@ -121,11 +121,11 @@ def test_compaction_removes_nothing_that_it_cannot_account_for(spark: SparkSessi
 
 
 def test_one_job_at_a_time(spark: SparkSession, tmp_path: Path) -> None:
-    with manifest.alone(tmp_path), pytest.raises(StoreBusy, match="another job"):
+    with manifest.archive_lock(tmp_path), pytest.raises(StoreBusy, match="another job"):
         archive(made_data.frame(spark, made_data.records(3), RECORDS), tmp_path, "topic:*")
     with pytest.raises(NotFound, match="there is no archive"):
         read_archive(spark, tmp_path)
-    (tmp_path / manifest.LIST).write_text("{")
+    (tmp_path / manifest.MANIFEST_NAME).write_text("{")
     with pytest.raises(StoreDamaged, match="cannot be read"):
         read_archive(spark, tmp_path)
 

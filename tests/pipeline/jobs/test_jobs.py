@@ -74,7 +74,7 @@ def test_a_replay_is_the_rows_chosen_with_a_word_of_their_origin(spark: SparkSes
     rows = made_data.records(40)
     frame = made_data.frame(spark, rows, RECORDS)
     since, until = rows[5]["timestamp"], rows[30]["timestamp"]
-    found = replay.chosen(frame, "key = 'k1'", since.isoformat(), until.isoformat(), 8, 29)
+    found = replay.select_rows(frame, "key = 'k1'", since.isoformat(), until.isoformat(), 8, 29)
     wanted = [
         row for row in rows
         if row["key"] == "k1" and since <= row["timestamp"] < until and 8 <= row["global_seq"] <= 29
@@ -108,13 +108,13 @@ def test_redriving_takes_those_the_condition_names_oldest_first(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     letters = [row for row in made_data.messages() if row["status"] == "dead"]
-    chosen = [row for row in letters if row["failure_reason"] == "TIMEOUT" and row["attempt"] > 1]
+    select_rows = [row for row in letters if row["failure_reason"] == "TIMEOUT" and row["attempt"] > 1]
     wanted = {
-        queue: [row["message_id"] for row in sorted(chosen, key=lambda row: row["seq"]) if row["queue"] == queue]
+        queue: [row["message_id"] for row in sorted(select_rows, key=lambda row: row["seq"]) if row["queue"] == queue]
         for queue in ("mail", "orders")
     }
     assert all(wanted.values())
-    monkeypatch.setattr(replay, "REDRIVEN_AT_ONCE", 2)
+    monkeypatch.setattr(replay, "REDRIVE_BATCH", 2)
     moved: list[tuple[str, list[str]]] = []
 
     def move(queue: str, ids: Sequence[str]) -> int:
@@ -122,7 +122,7 @@ def test_redriving_takes_those_the_condition_names_oldest_first(
         return len(ids)
 
     frame = made_data.frame(spark, letters, MESSAGES)
-    assert replay.redrive(frame, "failure_reason = 'TIMEOUT' and attempt > 1", move) == len(chosen)
+    assert replay.redrive(frame, "failure_reason = 'TIMEOUT' and attempt > 1", move) == len(select_rows)
     assert {queue: [id for name, ids in moved if name == queue for id in ids] for queue in wanted} == wanted
     assert all(len(ids) <= 2 for _, ids in moved)
     with pytest.raises(BadInput, match="where"):

@@ -9,12 +9,19 @@ from hypothesis import strategies as st
 
 from yirangmq.core.topics import NewRecord
 from yirangmq.pipeline.source.errors import SourceError
-from yirangmq.pipeline.source.frames import AT_ONCE, LONGEST, WORTH_IT, EvenSums, Frames, walk
+from yirangmq.pipeline.source.frames import (
+    FRAMES_PER_CHECK,
+    MAX_PREPARED_FRAME,
+    MIN_FRAMES_TO_PREPARE,
+    BulkChecksums,
+    FrameColumns,
+    find_frames,
+)
 from yirangmq.wire.records import encode_batch
 
 
-def frames(data: bytes | bytearray) -> Frames:
-    return Frames(walk(memoryview(data)))
+def frames(data: bytes | bytearray) -> FrameColumns:
+    return FrameColumns(find_frames(memoryview(data)))
 
 
 def made(count: int, size: int, seed: int = 0) -> bytearray:
@@ -23,29 +30,31 @@ def made(count: int, size: int, seed: int = 0) -> bytearray:
     return bytearray(encode_batch(records, 1, 1, {}, synced=False).data)
 
 
-class Counted(EvenSums):
+class Counted(BulkChecksums):
     """Tells how often all were found right at one go."""
 
     def __init__(self) -> None:
         super().__init__()
         self.agreed: list[bool] = []
 
-    def agree(self, data: memoryview, size: int, stored: object) -> bool:
-        self.agreed.append(super().agree(data, size, stored))  # type: ignore[arg-type]
+    def all_match(self, data: memoryview, size: int, stored: object) -> bool:
+        self.agreed.append(super().all_match(data, size, stored))  # type: ignore[arg-type]
         return self.agreed[-1]
 
 
 def ready(data: bytes | bytearray) -> Counted:
     """One that has met enough frames of that size."""
     sums, found = Counted(), frames(data)
-    for _ in range(-(-WORTH_IT // len(found))):
+    for _ in range(-(-MIN_FRAMES_TO_PREPARE // len(found))):
         found.verify(sums)
     assert not any(sums.agreed)
     sums.agreed.clear()
     return sums
 
 
-@pytest.mark.parametrize("count", [64, 65, AT_ONCE - 1, AT_ONCE, AT_ONCE + 1, 3 * AT_ONCE + 17])
+@pytest.mark.parametrize(
+    "count", [64, 65, FRAMES_PER_CHECK - 1, FRAMES_PER_CHECK, FRAMES_PER_CHECK + 1, 3 * FRAMES_PER_CHECK + 17]
+)
 @pytest.mark.parametrize("size", [0, 1, 7, 300])
 def test_sound_frames_agree_whatever_their_number(count: int, size: int) -> None:
     data = made(count, size)
@@ -102,7 +111,7 @@ def test_another_size_begins_anew_and_long_ones_are_looked_at_one_by_one() -> No
     for data in sizes((80, 30), (90, 30), (80, 31), (80, 30), (80, 30)):
         frames(data).verify(sums)
     assert sums.agreed == [True, True, False, False, False]
-    long = made(70, LONGEST)
+    long = made(70, MAX_PREPARED_FRAME)
     sums = ready(long)
     frames(long).verify(sums)
     assert sums.agreed == [False]
@@ -124,6 +133,6 @@ def test_a_choice_of_frames_is_looked_at_one_by_one() -> None:
     sums = ready(data)
     data[60] ^= 1  # in the first, which is not chosen
     found = frames(data)
-    chosen = found.chosen(found.sequence > 1)
-    chosen.verify(sums)
+    select = found.select(found.sequence > 1)
+    select.verify(sums)
     assert sums.agreed == []

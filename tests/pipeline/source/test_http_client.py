@@ -10,7 +10,7 @@ import pytest
 from yirangmq.core.topics import NewRecord
 from yirangmq.pipeline.source import http_client
 from yirangmq.pipeline.source.errors import SourceError
-from yirangmq.pipeline.source.frames import Frames
+from yirangmq.pipeline.source.frames import FrameColumns
 from yirangmq.wire.records import encode_batch
 
 
@@ -32,7 +32,7 @@ def received(data: bytes, chance: random.Random, length: int | None = None) -> l
     try:
         with here, HTTPResponse(here) as response:
             response.begin()
-            return [body for run in http_client.runs_of(response) for body in Frames(run).payloads().to_pylist()]
+            return [body for run in http_client.runs_of(response) for body in FrameColumns(run).payloads().to_pylist()]
     finally:
         sender.join()
 

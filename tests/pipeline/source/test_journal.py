@@ -16,9 +16,9 @@ from yirangmq.pipeline import run_registry
 from yirangmq.pipeline.jobs.analysis import settled
 from yirangmq.pipeline.jobs.archive import archive, compact, housekeep, read_archive
 from yirangmq.pipeline.jobs.report import report
-from yirangmq.pipeline.run_registry import Place, Reach
+from yirangmq.pipeline.run_registry import DataAccess, JobSource
 from yirangmq.pipeline.source.options import QUEUE_COLUMNS
-from yirangmq.stores.journal.files import DayFiles, files
+from yirangmq.stores.journal.files import JournalFiles, files
 from yirangmq.stores.journal.store import JournaledStore
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.testing import START_MS, CountingIds, ManualClock, open_for_test
@@ -38,7 +38,7 @@ class Week(NamedTuple):
 def week(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Week]:
     """Three days with four messages each: two delivered, one dead, one that waits; and a queue that was deleted."""
     folder, clock = tmp_path_factory.mktemp("week") / "by-date", ManualClock(START_MS + 4 * DAY_MS)  # a Saturday
-    store = JournaledStore(MemoryStore(), DayFiles(folder, durability="os"), clock)
+    store = JournaledStore(MemoryStore(), JournalFiles(folder, durability="os"), clock)
     queues = open_for_test(store=store, clock=clock, ids=CountingIds())
     for day in range(3):
         batch = [NewMessage(payload={"day": day}, type="text", priority=1), BINARY, b"dies"]
@@ -75,7 +75,7 @@ def test_each_record_is_a_row_and_each_message_is_a_row(spark: SparkSession, wee
         ("outcome", "dead"): 3,
         ("queue_deleted", "dropped"): 1,
     }
-    found = rows(run_registry.read(spark, Place("files", str(week.folder)), Reach()))
+    found = rows(run_registry.read(spark, JobSource("files", str(week.folder)), DataAccess()))
     assert len({(one["queue"], one["message_id"]) for one in found}) == len(found) == 13
     assert {one["status"] for one in found if one["queue"] == "gone"} == {"dropped"}
     binary = next(one for one in found if one["message_id"] == "m-2")
@@ -92,7 +92,7 @@ def test_each_record_is_a_row_and_each_message_is_a_row(spark: SparkSession, wee
 
 
 def test_jobs_work_on_them(spark: SparkSession, week: Week, tmp_path: Path) -> None:
-    place, reach = Place("files", str(week.folder)), Reach()
+    place, reach = JobSource("files", str(week.folder)), DataAccess()
     now = datetime.fromtimestamp(week.clock.now_ms() / 1000, UTC)
     told = report(run_registry.read(spark, place, reach), now)
     weeks = {(row["queue"], str(row["week"])): row["published"] for row in told["weeks"].collect()}

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from yirangmq.core.topic_filter import make_filter
 from yirangmq.core.topics import NewRecord, Record
 from yirangmq.pipeline.source import sink
-from yirangmq.pipeline.source.errors import Retired, SourceError
-from yirangmq.pipeline.source.frames import MOST_RECORD, Frames, walk
-from yirangmq.pipeline.source.local_log import Place, SegmentFiles
+from yirangmq.pipeline.source.errors import RecordsRetired, SourceError
+from yirangmq.pipeline.source.frames import MAX_FRAME_BYTES, FrameColumns, find_frames
+from yirangmq.pipeline.source.local_log import LocalLog, SplitPoint
 from yirangmq.pipeline.source.options import OPTIONS, SOURCES, Options
 from yirangmq.pipeline.source.planning import matches, split
-from yirangmq.pipeline.source.segment_file import MARK_EVERY, Head, Scan
+from yirangmq.pipeline.source.segment_file import INDEX_INTERVAL_BYTES, Scan, SegmentFileHead
 from yirangmq.pipeline.source.sink import RowEncoder
 from yirangmq.pipeline.source.source import READERS
 from yirangmq.pipeline.source.topics import TopicReader
@@ -46,7 +46,7 @@ RECORDS = st.lists(
 # -- frames -----------------------------------------------------------------------------------------------------------
 
 
-def rows_of(frames: Frames) -> list[tuple[Any, ...]]:
+def rows_of(frames: FrameColumns) -> list[tuple[Any, ...]]:
     codes, names = frames.topics()
     topics = [names[code] for code in codes]
     maps = [dict(one) for one in frames.header_maps().to_pylist()]
@@ -60,12 +60,12 @@ def rows_of(frames: Frames) -> list[tuple[Any, ...]]:
 @given(RECORDS, st.integers(0, 5))
 def test_frames_are_read_by_columns_as_they_are_one_by_one(records: list[NewRecord], cut: int) -> None:
     data = encode_batch(records, 7, 99, {}, synced=True).data
-    whole = walk(data)
+    whole = find_frames(data)
     assert (whole.end, len(whole.starts)) == (len(data), len(records))
-    found = Frames(whole)
+    found = FrameColumns(whole)
     found.verify()
     assert rows_of(found) == [tuple(record) for record in RecordReader().feed(data)]
-    short = walk(data[: len(data) - 1 - cut])
+    short = find_frames(data[: len(data) - 1 - cut])
     assert len(short.starts) == len(records) - 1
 
 
@@ -74,7 +74,7 @@ def test_many_of_one_size_are_found_at_one_go_and_those_behind_them_too() -> Non
     records += [NewRecord("t", b"y" * n, None, {"b": "q/2"}) for n in range(100)]
     records += [NewRecord("longer", b"z" * 50, "k", {"w": "v" * 700})] * 300
     data = encode_batch(records, 1, 1, {}, synced=False).data
-    assert rows_of(Frames(walk(data))) == [tuple(record) for record in RecordReader().feed(data)]
+    assert rows_of(FrameColumns(find_frames(data))) == [tuple(record) for record in RecordReader().feed(data)]
 
 
 @pytest.mark.parametrize("at", [20, 50, 55, -1])
@@ -82,16 +82,16 @@ def test_a_byte_that_changed_is_noticed(at: int) -> None:
     data = bytearray(encode_batch([NewRecord("topic", b"payload")] * 3, 1, 1, {}, synced=False).data)
     data[at] ^= 1
     with pytest.raises(SourceError, match="checksum differs"):
-        Frames(walk(bytes(data))).verify()
+        FrameColumns(find_frames(bytes(data))).verify()
 
 
 def test_what_is_no_record_is_refused() -> None:
     with pytest.raises(SourceError, match="no record"):
-        walk(b"\xff" * 100)
+        find_frames(b"\xff" * 100)
     data = bytearray(encode_batch([NewRecord("t", b"x")], 1, 1, {}, synced=False).data)
     data[5] = 99
     with pytest.raises(SourceError, match="no record"):
-        Frames(walk(bytes(data)))
+        FrameColumns(find_frames(bytes(data)))
 
 
 # -- the log's files --------------------------------------------------------------------------------------------------
@@ -111,13 +111,13 @@ def log(tmp_path: Path) -> Iterator[SegmentLog]:
         yield made
 
 
-def numbers(files: SegmentFiles, after: int, last: int, hints: Any = ()) -> list[int]:
-    found = [int(n) for run in files.runs(after, last, hints) for n in Frames(run).sequence]
+def numbers(files: LocalLog, after: int, last: int, hints: Any = ()) -> list[int]:
+    found = [int(n) for run in files.runs(after, last, hints) for n in FrameColumns(run).sequence]
     return [number for number in found if after < number <= last]
 
 
 def test_any_range_of_the_files_is_found(log: SegmentLog, tmp_path: Path) -> None:
-    files = SegmentFiles(str(tmp_path))
+    files = LocalLog(str(tmp_path))
     assert files.info() == (log.epoch, 1, 300)
     assert files.topics() == [f"t{n}" for n in range(5)]
     assert len(files.segments()) > 5
@@ -163,20 +163,20 @@ def test_a_segment_in_use_is_followed_up_to_its_last_whole_record(
     with tempfile.TemporaryFile() as file:
         file.write(data + TAILS[tail](data, chance))
         file.flush()
-        scan = Scan(Head("e", 8, 0, 0))
+        scan = Scan(SegmentFileHead("e", 8, 0, 0))
         assert scan.follow(file.fileno(), 1 << 62)
         assert (scan.last, scan.end, scan.last_ns) == (records[-1].sequence, len(data), records[-1].at_ns)
         assert scan.topics == {record.topic for record in records}
         assert not scan.follow(file.fileno(), 1 << 62), "nothing new"
-    starts = {record.sequence: start for record, start in zip(records, walk(data).starts.tolist(), strict=True)}
+    starts = {record.sequence: start for record, start in zip(records, find_frames(data).starts.tolist(), strict=True)}
     assert [mark.offset for mark in scan.marks] == [starts[mark.sequence] for mark in scan.marks]
     steps = [after.offset - before.offset for before, after in pairwise(scan.marks)]
     assert scan.marks[0].offset == 0
-    assert all(MARK_EVERY <= step < MARK_EVERY + 2000 for step in steps)
-    assert len(data) - scan.marks[-1].offset < MARK_EVERY + 2000
+    assert all(INDEX_INTERVAL_BYTES <= step < INDEX_INTERVAL_BYTES + 2000 for step in steps)
+    assert len(data) - scan.marks[-1].offset < INDEX_INTERVAL_BYTES + 2000
 
 
-@pytest.mark.parametrize("length", [0, 3, 20, 35, MOST_RECORD, (1 << 32) - 1])
+@pytest.mark.parametrize("length", [0, 3, 20, 35, MAX_FRAME_BYTES, (1 << 32) - 1])
 def test_a_record_whose_length_was_not_written_ends_a_segment_that_has_much_room(length: int) -> None:
     """The next record's head lay across two sectors, and only the second is on disk."""
     data = bytearray(encode_batch([NewRecord("t", b"x" * 100)] * 30, 1, 1, {}, synced=True).data)
@@ -184,9 +184,9 @@ def test_a_record_whose_length_was_not_written_ends_a_segment_that_has_much_room
     data[end : end + 4] = length.to_bytes(4)
     with tempfile.TemporaryFile() as file:
         file.write(data)
-        file.truncate(len(data) + 3 * MOST_RECORD)
+        file.truncate(len(data) + 3 * MAX_FRAME_BYTES)
         file.flush()
-        scan = Scan(Head("e", 1, 0, 0))
+        scan = Scan(SegmentFileHead("e", 1, 0, 0))
         assert scan.follow(file.fileno(), 1 << 62)
         assert (scan.last, scan.end) == (20, end)
 
@@ -197,7 +197,7 @@ def test_a_segment_ends_where_the_next_one_begins() -> None:
     with tempfile.TemporaryFile() as file:
         file.write(data)
         file.flush()
-        scan = Scan(Head("e", 1, 0, 0))
+        scan = Scan(SegmentFileHead("e", 1, 0, 0))
         assert scan.follow(file.fileno(), 20)
         assert (scan.last, scan.end) == (20, len(data) // 30 * 20)
 
@@ -221,7 +221,7 @@ def test_batches_that_were_given_out_stay_as_they_were(size: int | None, tmp_pat
 
 
 def test_a_moment_is_found(log: SegmentLog, tmp_path: Path) -> None:
-    files = SegmentFiles(str(tmp_path))
+    files = LocalLog(str(tmp_path))
     records: dict[int, int] = {}
     for record in log.reader().records(1):
         records.setdefault(record.at_ns // 1_000_000, record.sequence)
@@ -231,21 +231,21 @@ def test_a_moment_is_found(log: SegmentLog, tmp_path: Path) -> None:
 
 
 def test_places_lie_within_the_range_in_order(log: SegmentLog, tmp_path: Path) -> None:
-    places = SegmentFiles(str(tmp_path)).places(40, 260)
-    assert [place.sequence for place in places] == sorted({place.sequence for place in places})
-    assert [place.size for place in places] == sorted(place.size for place in places)
-    assert all(40 < place.sequence <= 260 for place in places)
+    split_points = LocalLog(str(tmp_path)).split_points(40, 260)
+    assert [place.sequence for place in split_points] == sorted({place.sequence for place in split_points})
+    assert [place.size for place in split_points] == sorted(place.size for place in split_points)
+    assert all(40 < place.sequence <= 260 for place in split_points)
 
 
 def test_what_retention_took_is_told_with_both_numbers(log: SegmentLog, tmp_path: Path) -> None:
-    files = SegmentFiles(str(tmp_path))
+    files = LocalLog(str(tmp_path))
     old = files.hints(0, 300)
     first = log.trim(150).first
     assert 1 < first <= 150
-    with pytest.raises(Retired) as told:
+    with pytest.raises(RecordsRetired) as told:
         list(files.runs(0, 300))
-    assert (told.value.asked, told.value.first) == (1, first)
-    with pytest.raises(Retired):
+    assert (told.value.requested, told.value.first) == (1, first)
+    with pytest.raises(RecordsRetired):
         list(files.runs(0, 300, old))
     assert numbers(files, first - 1, 300) == list(range(first, 301))
 
@@ -259,7 +259,7 @@ def reader(path: Path, **options: str) -> list[Any]:
 def test_a_hole_in_the_log_is_an_error_or_a_loud_line(
     log: SegmentLog, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    segments = SegmentFiles(str(tmp_path)).segments()
+    segments = LocalLog(str(tmp_path)).segments()
     lost = segments[2]
     log.close()
     Path(lost.path).unlink()
@@ -289,16 +289,16 @@ def test_a_folder_without_a_log_is_named(tmp_path: Path) -> None:
 def test_parts_of_a_range_are_the_range(after: int, size: int, tasks: int, most: int, data: st.DataObject) -> None:
     last = after + size
     marks = sorted(data.draw(st.sets(st.integers(after + 1, last), max_size=30))) if size else []
-    parts = split([Place(n, 100 * n) for n in marks], after, last, tasks, most)
+    parts = split([SplitPoint(n, 100 * n) for n in marks], after, last, tasks, most)
     assert [n for begin, end in parts for n in range(begin + 1, end + 1)] == list(range(after + 1, last + 1))
     assert all(0 < end - begin <= most for begin, end in parts)
     assert len(parts) >= min(tasks, size)
 
 
 def test_one_large_record_does_not_make_fewer_tasks() -> None:
-    places = [Place(1, 0), Place(50, 100), Place(99, 10_000_000)]
-    assert len(split(places, 0, 100, 2, 1000)) == 2
-    assert len(split([*places, *(Place(n, 10_000_000 + n) for n in range(100, 120))], 0, 120, 7, 1000)) == 7
+    split_points = [SplitPoint(1, 0), SplitPoint(50, 100), SplitPoint(99, 10_000_000)]
+    assert len(split(split_points, 0, 100, 2, 1000)) == 2
+    assert len(split([*split_points, *(SplitPoint(n, 10_000_000 + n) for n in range(100, 120))], 0, 120, 7, 1000)) == 7
 
 
 # -- choices ----------------------------------------------------------------------------------------------------------
@@ -410,7 +410,7 @@ def test_values_alone_become_the_same_frames_as_rows_one_by_one(values: list[byt
 
 
 def test_a_null_or_too_large_value_among_others_is_told_of_or_buried_and_the_others_pass() -> None:
-    huge = b"y" * MOST_RECORD
+    huge = b"y" * MAX_FRAME_BYTES
     columns, kinds = {"value": [b"a", None, huge, b"b"]}, {"value": "binary"}
     with pytest.raises(SourceError, match="the value is null"):
         encoded(columns, kinds, topic="t")

@@ -13,7 +13,7 @@ from pyspark.sql.datasource import EqualTo, GreaterThan, In, IsNotNull, LessThan
 
 from tests.support.pipeline_server import Served
 from yirangmq.pipeline.source.options import Options
-from yirangmq.pipeline.source.queues import OfQueue, PushingQueueReader
+from yirangmq.pipeline.source.queues import PushingQueueReader, QueuePartition
 from yirangmq.pipeline.source.topics import PushingTopicReader
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
@@ -175,9 +175,9 @@ def test_filters_on_messages_are_asked_of_the_server(mail: Served) -> None:
     reader = PushingQueueReader(Options({"broker": mail.url, "source": "dlq"}, "r"))
     given = [EqualTo(("queue",), "r-mail"), EqualTo(("failure_reason",), "REJECTED"), GreaterThan(("attempt",), 0)]
     assert list(reader.pushFilters(given)) == given
-    assert reader.partitions() == [OfQueue("r-mail", "dead")]
+    assert reader.partitions() == [QueuePartition("r-mail", "dead")]
     assert reader.condition() == 'reasonCode="REJECTED" and attempt>0'
-    [batch] = list(reader.read(OfQueue("r-mail", "dead")))
+    [batch] = list(reader.read(QueuePartition("r-mail", "dead")))
     assert batch.num_rows == 3
 
 

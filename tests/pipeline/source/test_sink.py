@@ -212,7 +212,7 @@ def test_a_commit_waits_for_a_server_that_is_started_anew(tmp_path: Path, monkey
     """Spark makes the writer anew to commit: that one has had no answer yet."""
     import pyarrow as pa
 
-    monkeypatch.setattr(http_client, "FIRST_PATIENCE", 0)
+    monkeypatch.setattr(http_client, "FIRST_TIMEOUT_SECONDS", 0)
     own = Served(tmp_path / "server", "--http", f"127.0.0.1:{free_port()}")
     schema = StructType([StructField("value", StringType())])
     options = {"broker": own.url, "topic": "w.anew", "timeoutsec": str(PATIENCE)}

@@ -21,7 +21,7 @@ from tests.support.pipeline_server import Served
 from tests.support.server_process import until
 from tests.support.wait import PATIENCE
 from yirangmq.clock import SteadyClock
-from yirangmq.core.topics import NewRecord, Retention, Trimmed
+from yirangmq.core.topics import NewRecord, Retention, TrimResult
 from yirangmq.pipeline.source.checkpoints import NAME, owner_of
 from yirangmq.pipeline.source.errors import SourceError
 from yirangmq.pipeline.source.http_client import HttpBroker
@@ -29,7 +29,7 @@ from yirangmq.pipeline.source.options import Options
 from yirangmq.pipeline.source.topics import TopicStream
 from yirangmq.stores.log.log import LogSettings, SegmentLog
 from yirangmq.stores.memory import MemoryStore
-from yirangmq.topics.ports import Settings
+from yirangmq.topics.ports import TopicSettings
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 
@@ -113,17 +113,17 @@ def test_nothing_is_retired_before_its_batch_is_committed_and_it_is_from_then_on
     with SegmentLog(tmp_path / "topics", LogSettings(segment_bytes=4096, durability="os", ahead=False)) as log:
         for _ in range(20):
             log.append([NewRecord("s.held", b"%0200d" % n) for n in range(10)])
-    settings = Settings(retention=Retention(size=0))
+    settings = TopicSettings(retention=Retention(size=0))
     server = HttpServer(MemoryStore(), SteadyClock(), folder=tmp_path, settings=settings).start()
     firsts: list[int] = []
     seen = Seen()
 
     def trimmed() -> int:
         """The first record that is left."""
-        found: Queue[Trimmed | None] = Queue()
+        found: Queue[TrimResult | None] = Queue()
         assert server.topics is not None
-        ticking = server.topics.opened().ticking
-        server.do(lambda: ticking.retain(lambda done, error: found.put(done)))
+        maintenance = server.topics.ensure_open().maintenance
+        server.do(lambda: maintenance.retain(lambda done, error: found.put(done)))
         done = found.get(timeout=PATIENCE)
         assert done is not None
         return done.first

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 
 from yirangmq.core.errors import QueueError
-from yirangmq.protocols.http.connection import Connection, Shared
-from yirangmq.protocols.http.responses import Tails
-from yirangmq.protocols.http.router import Api, Params
-from yirangmq.protocols.http.types import Exchange, Limits, Outlet, Request, Response
+from yirangmq.protocols.http.connection import HttpConnection, HttpContext
+from yirangmq.protocols.http.responses import ResponseTails
+from yirangmq.protocols.http.router import HandlerRoutes, Params
+from yirangmq.protocols.http.types import BodyWriter, Exchange, HttpLimits, Request, Response
 
 MOST_BODY = 100_000
 STATUS = {
@@ -27,18 +27,18 @@ class Pieces:
     """A stream that a test writes by hand."""
 
     def __init__(self) -> None:
-        self.outlet: Outlet | None = None
+        self.outlet: BodyWriter | None = None
         self.drains = 0
-        self.is_gone = False
+        self.is_disconnected = False
 
-    def start(self, outlet: Outlet) -> None:
+    def start(self, outlet: BodyWriter) -> None:
         self.outlet = outlet
 
     def drained(self) -> None:
         self.drains += 1
 
-    def gone(self) -> None:
-        self.is_gone = True
+    def disconnected(self) -> None:
+        self.is_disconnected = True
 
     def write(self, data: bytes) -> bool:
         assert self.outlet is not None
@@ -55,9 +55,9 @@ class Flood:
     def __init__(self, piece: bytes, count: int) -> None:
         self._piece = piece
         self.left = count
-        self.is_gone = False
+        self.is_disconnected = False
 
-    def start(self, outlet: Outlet) -> None:
+    def start(self, outlet: BodyWriter) -> None:
         self._outlet = outlet
         self.drained()
 
@@ -68,8 +68,8 @@ class Flood:
                 return
         self._outlet.end()
 
-    def gone(self) -> None:
-        self.is_gone = True
+    def disconnected(self) -> None:
+        self.is_disconnected = True
 
 
 class RouteRecorder:
@@ -91,7 +91,7 @@ class RouteRecorder:
         """Answered when a test says so; leaves with its client."""
         self.seen.append(request)
         self.waiting.append(exchange)
-        exchange.when_gone(lambda: self.left.append(exchange))
+        exchange.on_disconnect(lambda: self.left.append(exchange))
 
     def hold(self, request: Request, exchange: Exchange, params: Params) -> None:
         """Answered when a test says so, as work that is begun is."""
@@ -119,8 +119,8 @@ class RouteRecorder:
     def breaks(self, request: Request, exchange: Exchange, params: Params) -> None:
         raise ZeroDivisionError
 
-    def routes(self) -> Api:
-        api = Api(refuse)
+    def routes(self) -> HandlerRoutes:
+        api = HandlerRoutes(refuse)
         api.add("POST", "/echo", self.echo, max_body=MOST_BODY)
         api.add("GET", "/wait", self.wait, head=self.nothing)
         api.add("POST", "/hold", self.hold, max_body=MOST_BODY)
@@ -158,17 +158,19 @@ class Bench:
 
     def __init__(
         self,
-        limits: Limits | None = None,
+        limits: HttpLimits | None = None,
         admit: Callable[[Request], None] | None = None,
         beside: "Bench | None" = None,
     ) -> None:
         self.wire = Wire()
-        self.limits = limits or Limits()
+        self.limits = limits or HttpLimits()
         self.stage: RouteRecorder = beside.stage if beside else RouteRecorder()
-        tails = Tails(72, lambda: 0.0)
-        self.shared: Shared = beside.shared if beside else Shared(self.stage.routes(), self.limits, tails, admit)
+        tails = ResponseTails(72, lambda: 0.0)
+        self.shared: HttpContext = (
+            beside.shared if beside else HttpContext(self.stage.routes(), self.limits, tails, admit)
+        )
         self.now = 0.0
-        self.connection = Connection(self.shared, self.wire, "test:1", self.now)
+        self.connection = HttpConnection(self.shared, self.wire, "test:1", self.now)
 
     def receive(self, data: bytes) -> bytes:
         """What is sent in answer."""
@@ -191,10 +193,14 @@ TOKENS = [
 
 def answer_all(bench: Bench) -> None:
     for _ in range(1000):
-        todo = [one for one in (*bench.stage.held, *bench.stage.waiting) if one.response is None and not one.is_gone]  # type: ignore[attr-defined]
+        todo = [
+            one
+            for one in (*bench.stage.held, *bench.stage.waiting)
+            if one.response is None and not one.is_disconnected  # type: ignore[attr-defined]
+        ]
         if not todo:
             return
         for exchange in todo:
             exchange.answer(Response(200, b"at last"))
-        bench.connection.read_on(0.0)
+        bench.connection.resume(0.0)
     raise AssertionError("it never ends")

@@ -2,15 +2,15 @@
 
 import pytest
 
-from yirangmq.core.access import ADMIN, ANYWHERE, CONSUME, GREET, LIST, LOOK, PUBLISH, Grant
+from yirangmq.core.access import ADMIN, ANYWHERE, CONSUME, GREET, LIST, LOOK, PUBLISH, AccessGrant
 from yirangmq.core.errors import NotAllowed, QuotaExceeded
-from yirangmq.protocols.http.auth import MOST_BUCKETS, Guard, Rate
+from yirangmq.protocols.http.auth import MAX_BUCKETS, HttpAccess, RequestRateLimiter
 from yirangmq.protocols.http.types import Request
 
-SHOP = Grant("shop-token", frozenset({PUBLISH}), ("mail", "order-*"))
-WORKER = Grant("worker-token", frozenset({CONSUME}))
-CHIEF = Grant("chief-token")
-LOCAL_CHIEF = Grant("local-chief", frozenset({ADMIN}), ("test-*",))
+SHOP = AccessGrant("shop-token", frozenset({PUBLISH}), ("mail", "order-*"))
+WORKER = AccessGrant("worker-token", frozenset({CONSUME}))
+CHIEF = AccessGrant("chief-token")
+LOCAL_CHIEF = AccessGrant("local-chief", frozenset({ADMIN}), ("test-*",))
 
 
 def asked(authorization: str | None = None, peer: str = "10.0.0.1:5") -> Request:
@@ -50,7 +50,7 @@ def asked(authorization: str | None = None, peer: str = "10.0.0.1:5") -> Request
     ],
 )
 def test_a_token_allows_what_its_rule_says(token: str, scope: str, queue: str | None, may: bool) -> None:
-    guard = Guard([SHOP, WORKER, CHIEF, LOCAL_CHIEF])
+    guard = HttpAccess([SHOP, WORKER, CHIEF, LOCAL_CHIEF])
     if may:
         guard.check(asked(f"Bearer {token}"), scope, queue)
         return
@@ -68,24 +68,24 @@ def test_a_token_allows_what_its_rule_says(token: str, scope: str, queue: str | 
 )  # fmt: skip
 def test_nobody_is_let_in_by_a_token_that_is_none(authorization: str | None) -> None:
     with pytest.raises(NotAllowed) as caught:
-        Guard([SHOP]).check(asked(authorization), LOOK, None)
+        HttpAccess([SHOP]).check(asked(authorization), LOOK, None)
     assert caught.value.field == "authorization"
     assert "shop" not in str(caught.value)
 
 
 def test_the_scheme_is_written_in_any_case() -> None:
-    Guard([SHOP]).check(asked("bEARER  shop-token "), PUBLISH, "mail")
+    HttpAccess([SHOP]).check(asked("bEARER  shop-token "), PUBLISH, "mail")
 
 
 def test_without_tokens_everybody_may_do_everything() -> None:
-    guard = Guard()
+    guard = HttpAccess()
     assert guard.is_open
     guard.check(asked(), ADMIN, None)
     guard.check(asked("Bearer whatever"), ADMIN, "mail")
 
 
 def test_whoever_could_open_the_socket_needs_no_token() -> None:
-    Guard([SHOP]).check(asked(peer="unix:17"), ADMIN, None)
+    HttpAccess([SHOP]).check(asked(peer="unix:17"), ADMIN, None)
 
 
 class Time:
@@ -98,7 +98,7 @@ class Time:
 
 def test_a_client_has_so_many_at_once_and_then_so_many_a_second() -> None:
     time = Time()
-    guard = Guard(rate=Rate(10, 3, time))
+    guard = HttpAccess(rate=RequestRateLimiter(10, 3, time))
     for _ in range(3):
         guard.admit(asked())
     with pytest.raises(QuotaExceeded) as caught:
@@ -117,7 +117,7 @@ def test_a_client_has_so_many_at_once_and_then_so_many_a_second() -> None:
 
 
 def test_a_known_token_is_counted_wherever_it_comes_from_and_an_unknown_one_is_not() -> None:
-    guard = Guard([SHOP], Rate(1, 1, Time()))
+    guard = HttpAccess([SHOP], RequestRateLimiter(1, 1, Time()))
     guard.admit(asked("Bearer shop-token"))
     with pytest.raises(QuotaExceeded):
         guard.admit(asked("Bearer shop-token", peer="10.9.9.9:1"))
@@ -127,13 +127,13 @@ def test_a_known_token_is_counted_wherever_it_comes_from_and_an_unknown_one_is_n
 
 
 def test_clients_that_are_counted_have_a_bound() -> None:
-    rate = Rate(1, 1, Time())
-    for number in range(MOST_BUCKETS + 100):
+    rate = RequestRateLimiter(1, 1, Time())
+    for number in range(MAX_BUCKETS + 100):
         rate.take(str(number))
-    assert len(rate._buckets) == MOST_BUCKETS
+    assert len(rate._buckets) == MAX_BUCKETS
 
 
 def test_without_a_rate_nobody_is_counted() -> None:
-    guard = Guard([SHOP])
+    guard = HttpAccess([SHOP])
     for _ in range(10_000):
         guard.admit(asked())

@@ -7,7 +7,7 @@ import pytest
 from tests.protocols.http.parts import MOST_BODY, Bench
 from tests.support.http import Answer, Answers, request
 from yirangmq.core.errors import NotAllowed, QuotaExceeded
-from yirangmq.protocols.http.types import Limits, Request, Response
+from yirangmq.protocols.http.types import HttpLimits, Request, Response
 
 HOST = b"Host: a\r\n"
 GET = b"GET /echo HTTP/1.1\r\n" + HOST + b"\r\n"
@@ -163,10 +163,10 @@ def test_a_status_that_has_no_body_gets_none(status: int) -> None:
 
 
 def test_whole_server_can_be_asked_what_it_takes() -> None:
-    from yirangmq.protocols.http.router import Mounts
+    from yirangmq.protocols.http.router import MountedRoutes
 
     bench = Bench()
-    bench.shared.routes = Mounts(bench.stage.routes())
+    bench.shared.routes = MountedRoutes(bench.stage.routes())
     [answer] = answers(bench.receive(b"OPTIONS * HTTP/1.1\r\n" + HOST + b"\r\n"))
     assert (answer.status, answer.headers["allow"]) == (204, "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT")
 
@@ -267,7 +267,7 @@ def test_a_target_is_visible_ascii(where: bytes) -> None:
         assert bench.stage.seen == []
 
 
-LIMITS = Limits(target_bytes=100, header_bytes=1000, header_count=10)
+LIMITS = HttpLimits(target_bytes=100, header_bytes=1000, header_count=10)
 
 
 @pytest.mark.parametrize(
@@ -361,7 +361,7 @@ def test_a_small_body_of_a_refused_request_is_read_and_the_connection_stays() ->
 
 
 def test_a_refused_body_that_breaks_off_gets_no_second_answer() -> None:
-    bench = Bench(Limits(body_seconds=30))
+    bench = Bench(HttpLimits(body_seconds=30))
     sent = bench.receive(_with(b"Content-Length: 1000", start=b"PUT /echo HTTP/1.1") + b"x")
     assert statuses(sent) == [405]
     bench.connection.check(100.0)
@@ -384,7 +384,7 @@ def test_an_error_has_the_shape_of_its_api_and_a_fault_tells_nothing() -> None:
 
 
 def test_all_clients_together_hold_only_so_much() -> None:
-    bench = Bench(Limits(total_memory=10_000))
+    bench = Bench(HttpLimits(total_memory=10_000))
     bench.shared.held = 9_000
     assert statuses(bench.receive(request("POST", "/echo", b"x" * 900))) == [200]
     assert statuses(bench.receive(request("POST", "/echo", b"x" * 1100))) == [503]
@@ -432,7 +432,7 @@ def test_requests_of_one_connection_run_at_the_same_time_and_are_answered_in_ord
 
 
 def test_only_so_many_requests_of_one_connection_are_taken() -> None:
-    bench = Bench(Limits(pipelined=4))
+    bench = Bench(HttpLimits(pipelined=4))
     bench.receive(HOLD * 2000)
     assert bench.connection.is_full
     held = len(bench.stage.held)
@@ -441,15 +441,15 @@ def test_only_so_many_requests_of_one_connection_are_taken() -> None:
         for exchange in bench.stage.held[-held:]:
             exchange.answer(Response(200))
         held = len(bench.stage.held)
-        bench.connection.read_on(0.0)
+        bench.connection.resume(0.0)
         held = len(bench.stage.held) - held
     assert statuses(bench.wire.sent) == [200] * 2000
-    assert bench.connection.read_on(0.0)
+    assert bench.connection.resume(0.0)
 
 
 def test_what_comes_while_there_is_no_room_is_not_lost() -> None:
     """A socket may have read more before it could be told to stop."""
-    bench = Bench(Limits(pipelined=2))
+    bench = Bench(HttpLimits(pipelined=2))
     bench.receive(HOLD * 200)
     bench.receive(HOLD)
     bench.receive(GET[:7])
@@ -457,20 +457,20 @@ def test_what_comes_while_there_is_no_room_is_not_lost() -> None:
     for _ in range(1000):
         for exchange in bench.stage.held:
             exchange.answer(Response(200))
-        if bench.connection.read_on(0.0) and bench.stage.seen:
+        if bench.connection.resume(0.0) and bench.stage.seen:
             break
     assert statuses(bench.wire.sent) == [200] * 202
     assert bench.shared.held == 0
 
 
 def test_only_so_many_bytes_of_requests_of_one_connection_are_taken() -> None:
-    bench = Bench(Limits(request_memory=10_000))
+    bench = Bench(HttpLimits(request_memory=10_000))
     bench.receive(request("POST", "/hold", b"x" * 6_000) * 3)
     assert len(bench.stage.held) == 2
-    bench.connection.read_on(0.0)
+    bench.connection.resume(0.0)
     assert len(bench.stage.held) == 2
     bench.stage.held[0].answer(Response(200))
-    bench.connection.read_on(0.0)
+    bench.connection.resume(0.0)
     assert len(bench.stage.held) == 3
 
 
@@ -553,16 +553,16 @@ def test_who_leaves_waits_for_nothing() -> None:
     bench = Bench()
     bench.receive(WAIT + HOLD)
     [waiting], [held] = bench.stage.waiting, bench.stage.held
-    bench.connection.lost()
+    bench.connection.release()
     assert bench.stage.left == [waiting]
-    assert waiting.is_gone
-    assert held.is_gone
+    assert waiting.is_disconnected
+    assert held.is_disconnected
     waiting.answer(Response(200))
     held.answer(Response(200))
     assert bench.wire.sent == b""
     assert bench.shared.held == 0
     told: list[str] = []
-    waiting.when_gone(lambda: told.append("late"))
+    waiting.on_disconnect(lambda: told.append("late"))
     assert told == ["late"]
 
 
@@ -571,8 +571,8 @@ def test_who_is_answered_is_not_told_that_the_client_left() -> None:
     bench.receive(HOLD + WAIT)
     [waiting] = bench.stage.waiting
     waiting.answer(Response(200))  # it is sent when the first one is
-    waiting.when_gone(lambda: bench.stage.left.append(waiting))
-    bench.connection.lost()
+    waiting.on_disconnect(lambda: bench.stage.left.append(waiting))
+    bench.connection.release()
     assert bench.stage.left == []
 
 
@@ -599,7 +599,7 @@ def test_what_comes_behind_one_who_left_cannot_be_answered() -> None:
     bench = Bench()
     bench.receive(HOLD + WAIT + HOLD)
     bench.connection.receive_eof()
-    assert [exchange.is_gone for exchange in bench.stage.held] == [False, True]
+    assert [exchange.is_disconnected for exchange in bench.stage.held] == [False, True]
     bench.stage.held[0].answer(Response(200))
     assert statuses(bench.wire.sent) == [200]
     assert bench.wire.end == "clean"
@@ -610,7 +610,7 @@ def test_half_a_close_is_leaving_for_who_follows_events_and_not_for_who_reads_a_
     for bench, path in ((events, "/events"), (listing, "/pieces")):
         bench.receive(request("GET", path))
         bench.connection.receive_eof()
-    assert events.stage.stream.is_gone
+    assert events.stage.stream.is_disconnected
     assert events.wire.end == "clean"
     listing.stage.stream.write(b"more")
     listing.stage.stream.end()
@@ -647,7 +647,7 @@ def test_a_server_that_stops_now_refuses_the_rest() -> None:
     bench = Bench()
     bench.receive(HOLD + HOLD)
     bench.connection.stop()
-    bench.connection.send_away()
+    bench.connection.refuse_all()
     assert statuses(bench.wire.sent) == [503, 503]
     assert bench.wire.end == "clean"
 
@@ -673,7 +673,7 @@ def test_a_stream_comes_in_chunks() -> None:
     stream.end()
     first, second = answers(bench.wire.sent)
     assert (first.body, second.status) == (b"hello world", 200)
-    assert not stream.is_gone
+    assert not stream.is_disconnected
 
 
 def test_an_old_client_reads_a_stream_to_the_end_of_the_connection() -> None:
@@ -693,7 +693,7 @@ def test_the_head_of_a_stream_is_all_a_head_gets() -> None:
     sent = bench.receive(request("HEAD", "/pieces") + GET)
     assert sent.count(b"HTTP/1.1 200") == 2
     assert bench.stage.stream.outlet is None
-    assert bench.stage.stream.is_gone
+    assert bench.stage.stream.is_disconnected
 
 
 def test_a_stream_starts_when_its_turn_has_come() -> None:
@@ -721,8 +721,8 @@ def test_a_stream_waits_for_a_slow_client() -> None:
 def test_a_stream_hears_that_its_client_left() -> None:
     bench = Bench()
     bench.receive(request("GET", "/pieces"))
-    bench.connection.lost()
-    assert bench.stage.stream.is_gone
+    bench.connection.release()
+    assert bench.stage.stream.is_disconnected
     assert not bench.stage.stream.write(b"x")
     bench.stage.stream.end()
     assert not bench.wire.sent.endswith(b"0\r\n\r\n")
@@ -731,14 +731,14 @@ def test_a_stream_hears_that_its_client_left() -> None:
 def test_a_stream_for_somebody_who_left_is_told_at_once() -> None:
     bench = Bench()
     bench.receive(HOLD)
-    bench.connection.lost()
+    bench.connection.release()
     bench.stage.held[0].answer(Response(200, b"", (), bench.stage.stream))
-    assert bench.stage.stream.is_gone
+    assert bench.stage.stream.is_disconnected
 
 
 def test_a_stream_that_fails_is_cut_off_so_that_the_client_can_tell() -> None:
     class Broken:
-        is_gone = False
+        is_disconnected = False
 
         def start(self, outlet: object) -> None:
             raise ZeroDivisionError
@@ -746,8 +746,8 @@ def test_a_stream_that_fails_is_cut_off_so_that_the_client_can_tell() -> None:
         def drained(self) -> None:
             raise AssertionError
 
-        def gone(self) -> None:
-            self.is_gone = True
+        def disconnected(self) -> None:
+            self.is_disconnected = True
 
     bench = Bench()
     bench.receive(HOLD)
@@ -755,7 +755,7 @@ def test_a_stream_that_fails_is_cut_off_so_that_the_client_can_tell() -> None:
     bench.stage.held[0].answer(Response(200, b"", (), broken))
     assert bench.wire.end == "aborted"
     assert not bench.wire.sent.endswith(b"0\r\n\r\n")
-    assert broken.is_gone
+    assert broken.is_disconnected
 
 
 def test_a_stopping_server_ends_a_stream_of_events_and_lets_a_listing_finish() -> None:
@@ -766,7 +766,7 @@ def test_a_stopping_server_ends_a_stream_of_events_and_lets_a_listing_finish() -
         bench.stage.stream.write(b"x")
         bench.connection.stop()
     assert events.wire.sent.endswith(b"0\r\n\r\n")
-    assert events.stage.stream.is_gone
+    assert events.stage.stream.is_disconnected
     assert events.wire.end == "clean"
     assert listing.wire.end == ""
     listing.stage.stream.end()
@@ -779,7 +779,7 @@ def test_events_whose_turn_comes_while_the_server_stops_end_at_once() -> None:
     bench.connection.stop()
     bench.stage.held[0].answer(Response(200))
     assert [answer.body for answer in answers(bench.wire.sent)] == [b"", b""]
-    assert bench.stage.stream.is_gone
+    assert bench.stage.stream.is_disconnected
     assert bench.wire.end == "clean"
 
 
@@ -799,7 +799,7 @@ def test_silent_events_say_that_they_are_alive_and_a_silent_listing_does_not() -
 
 
 def test_a_head_takes_only_so_long() -> None:
-    bench = Bench(Limits(head_seconds=30))
+    bench = Bench(HttpLimits(head_seconds=30))
     bench.receive(GET[:5])
     for now in range(1, 31):
         bench.now = float(now)
@@ -812,7 +812,7 @@ def test_a_head_takes_only_so_long() -> None:
 
 def test_a_body_must_come_at_some_pace() -> None:
     def fed(rate: int, seconds: int) -> Bench:
-        bench = Bench(Limits(body_seconds=30, body_rate=500))
+        bench = Bench(HttpLimits(body_seconds=30, body_rate=500))
         bench.receive(_with(b"Content-Length: 60000"))
         for now in range(1, seconds):
             bench.now = float(now)
@@ -830,12 +830,12 @@ def test_a_body_must_come_at_some_pace() -> None:
 
 
 def test_it_is_not_late_while_we_do_not_read() -> None:
-    bench = Bench(Limits(body_seconds=30))
+    bench = Bench(HttpLimits(body_seconds=30))
     bench.receive(_with(b"Content-Length: 1000"))
-    bench.connection.clog(True)
+    bench.connection.set_write_paused(True)
     for now in range(1, 100):
         bench.connection.check(float(now))
-    bench.connection.clog(False)
+    bench.connection.set_write_paused(False)
     bench.connection.check(110.0)
     assert bench.wire.sent == b""
     bench.now = 110.0
@@ -844,7 +844,7 @@ def test_it_is_not_late_while_we_do_not_read() -> None:
 
 @pytest.mark.parametrize("before", [b"", GET, b"\r\n"], ids=["nothing", "a request", "an empty line"])
 def test_silence_between_requests_ends_after_a_while(before: bytes) -> None:
-    bench = Bench(Limits(idle_seconds=72))
+    bench = Bench(HttpLimits(idle_seconds=72))
     bench.now = 1.0
     bench.receive(before)
     bench.connection.check(72.0)
@@ -882,6 +882,6 @@ def test_a_fault_in_leaving_harms_no_other() -> None:
     bench = Bench()
     bench.receive(WAIT + WAIT)
     act: Callable[[], None] = fail
-    bench.stage.waiting[0].when_gone(act)
-    bench.connection.lost()
+    bench.stage.waiting[0].on_disconnect(act)
+    bench.connection.release()
     assert len(bench.stage.left) == 2

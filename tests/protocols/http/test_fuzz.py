@@ -9,26 +9,26 @@ from hypothesis import strategies as st
 
 from tests.protocols.http.parts import TOKENS, Bench, answer_all
 from tests.support.http import Answers, request
-from yirangmq.protocols.http.types import Limits, Response
+from yirangmq.protocols.http.types import HttpLimits, Response
 
 streams = st.lists(st.sampled_from(TOKENS) | st.binary(max_size=8), max_size=25).map(b"".join)
 MANY = settings(max_examples=5 * settings().max_examples)
 """They are quick."""
-SMALL = Limits(
+SMALL = HttpLimits(
     target_bytes=200, header_bytes=500, header_count=8, pipelined=3, request_memory=200, total_memory=100_000
 )
 
 
-def play(stream: bytes, cuts: list[int], limits: Limits) -> Bench:
+def play(stream: bytes, cuts: list[int], limits: HttpLimits) -> Bench:
     """Feed it, answer what is held, read on, until nothing moves."""
     bench = Bench(limits)
     places = sorted({0, len(stream), *(cut % (len(stream) + 1) for cut in cuts)})
     for start, end in pairwise(places):
-        if bench.connection.read_on(0.0):
+        if bench.connection.resume(0.0):
             bench.receive(stream[start:end])
         else:  # as the socket does: nothing is read until there is room
             answer_all(bench)
-            assert bench.connection.read_on(0.0) or bench.wire.end or bench.stage.waiting
+            assert bench.connection.resume(0.0) or bench.wire.end or bench.stage.waiting
             bench.receive(stream[start:end])
     answer_all(bench)
     return bench
@@ -42,7 +42,7 @@ def test_whatever_comes_the_connection_stays_sane(stream: bytes, cuts: list[int]
         Answers().feed(bench.wire.sent)  # it is HTTP
     assert b"HTTP/1.1 500" not in bench.wire.sent
     bench.connection.check(1e6)
-    bench.connection.lost()
+    bench.connection.release()
     assert bench.shared.held == 0
 
 
@@ -50,8 +50,8 @@ def test_whatever_comes_the_connection_stays_sane(stream: bytes, cuts: list[int]
 @given(streams, st.integers(0, 2**32))
 def test_cutting_changes_nothing(stream: bytes, seed: int) -> None:
     dice = random.Random(seed)
-    whole = play(stream, [], Limits())
-    parts = play(stream, [dice.randrange(len(stream) + 1) for _ in range(5)], Limits())
+    whole = play(stream, [], HttpLimits())
+    parts = play(stream, [dice.randrange(len(stream) + 1) for _ in range(5)], HttpLimits())
     assert parts.wire.sent == whole.wire.sent
     assert parts.stage.seen == whole.stage.seen
     assert bool(parts.wire.end) == bool(whole.wire.end)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests.protocols.http.parts import TOKENS, Bench, answer_all
 from tests.support.http import request
-from yirangmq.protocols.http.head_cache import MOST_BLOCKS, Blocks
+from yirangmq.protocols.http.head_cache import MAX_TABLE_ENTRIES, HeadCache
 
 PLAIN = b"GET /echo HTTP/1.1\r\nHost: a\r\n\r\n"
 POSTED = request("POST", "/echo", b"hello")
@@ -16,8 +16,8 @@ def boxed(path: bytes) -> bytes:
     return b"GET /box/%b HTTP/1.1\r\nHost: a\r\n\r\n" % path
 
 
-def heads(blocks: Blocks, data: bytes) -> tuple[str, str, str, bytes] | None:
-    found = blocks.read(data, 8192)
+def heads(head_cache: HeadCache, data: bytes) -> tuple[str, str, str, bytes] | None:
+    found = head_cache.read(data, 8192)
     return None if found is None else (found.head.method, found.head.path, found.head.query, found.body)
 
 
@@ -29,10 +29,10 @@ def taught(*pieces: bytes) -> Bench:
 
 
 def test_the_same_headers_are_known_again() -> None:
-    blocks = taught(PLAIN, POSTED).shared.blocks
-    assert heads(blocks, PLAIN.replace(b"/echo", b"/hold/7?a=%20")) == ("GET", "/hold/7", "a=%20", b"")
-    assert heads(blocks, POSTED.replace(b"hello", b"\r\n\r\nx")) == ("POST", "/echo", "", b"\r\n\r\nx")
-    assert heads(blocks, PLAIN.replace(b"GET", b"DELETE")) == ("DELETE", "/echo", "", b"")
+    head_cache = taught(PLAIN, POSTED).shared.head_cache
+    assert heads(head_cache, PLAIN.replace(b"/echo", b"/hold/7?a=%20")) == ("GET", "/hold/7", "a=%20", b"")
+    assert heads(head_cache, POSTED.replace(b"hello", b"\r\n\r\nx")) == ("POST", "/echo", "", b"\r\n\r\nx")
+    assert heads(head_cache, PLAIN.replace(b"GET", b"DELETE")) == ("DELETE", "/echo", "", b"")
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_the_same_headers_are_known_again() -> None:
     ],
 )
 def test_whatever_is_not_quite_the_same_goes_to_the_parser(data: bytes) -> None:
-    assert heads(taught(PLAIN, POSTED).shared.blocks, data) is None
+    assert heads(taught(PLAIN, POSTED).shared.head_cache, data) is None
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_whatever_is_not_quite_the_same_goes_to_the_parser(data: bytes) -> None:
     ],
 )
 def test_what_the_parser_refuses_is_not_learnt(first: bytes) -> None:
-    assert heads(taught(first).shared.blocks, b"GET /echo HTTP/1.1\r\nX: y\r\n\r\n") is None
+    assert heads(taught(first).shared.head_cache, b"GET /echo HTTP/1.1\r\nX: y\r\n\r\n") is None
 
 
 @pytest.mark.parametrize(
@@ -86,13 +86,13 @@ def test_what_the_parser_refuses_is_not_learnt(first: bytes) -> None:
 )
 def test_what_changes_the_connection_is_not_learnt(line: bytes) -> None:
     asked = b"GET /echo HTTP/1.1\r\nHost: a\r\n" + line + b"\r\n\r\n"
-    assert heads(taught(asked).shared.blocks, asked) is None
+    assert heads(taught(asked).shared.head_cache, asked) is None
 
 
 @pytest.mark.parametrize("after", [b"", b"/open"], ids=["last", "last but one"])
 def test_what_differs_in_an_id_alone_is_known_with_its_route(after: bytes) -> None:
     bench = taught(PLAIN, boxed(b"a/one" + after))
-    found = bench.shared.blocks.read(boxed(b"a/two" + after), 8192)
+    found = bench.shared.head_cache.read(boxed(b"a/two" + after), 8192)
     assert found is not None
     assert found.route is not None
     assert found.head.path == (b"/box/a/two" + after).decode()
@@ -117,27 +117,27 @@ def test_what_differs_in_an_id_alone_is_known_with_its_route(after: bytes) -> No
     ids=str,
 )
 def test_what_differs_in_more_than_an_id_is_looked_up(path: bytes) -> None:
-    blocks = taught(PLAIN, boxed(b"a/one"), boxed(b"a/one/open")).shared.blocks
-    found = blocks.read(boxed(path), 8192)
+    head_cache = taught(PLAIN, boxed(b"a/one"), boxed(b"a/one/open")).shared.head_cache
+    found = head_cache.read(boxed(path), 8192)
     assert found is None or found.route is None
 
 
 def test_a_head_that_comes_again_is_known_with_its_route() -> None:
     bench = taught(PLAIN)
-    routes = [bench.shared.blocks.read(PLAIN, 8192)]
+    routes = [bench.shared.head_cache.read(PLAIN, 8192)]
     for _ in range(2):
         bench.receive(PLAIN)
-        routes.append(bench.shared.blocks.read(PLAIN, 8192))
+        routes.append(bench.shared.head_cache.read(PLAIN, 8192))
     assert [found is not None and found.route is not None for found in routes] == [False, False, True]
     assert [one.path for one in bench.stage.seen] == ["/echo"] * 3
 
 
 def test_there_are_only_so_many() -> None:
     bench = Bench()
-    for number in range(MOST_BLOCKS + 1):
+    for number in range(MAX_TABLE_ENTRIES + 1):
         bench.receive(PLAIN.replace(b"Host: a", b"Host: %d" % number))
-    assert heads(bench.shared.blocks, PLAIN.replace(b"Host: a", b"Host: 1")) is None
-    assert heads(bench.shared.blocks, PLAIN.replace(b"Host: a", b"Host: %d" % MOST_BLOCKS)) is not None
+    assert heads(bench.shared.head_cache, PLAIN.replace(b"Host: a", b"Host: 1")) is None
+    assert heads(bench.shared.head_cache, PLAIN.replace(b"Host: a", b"Host: %d" % MAX_TABLE_ENTRIES)) is not None
 
 
 def test_a_body_that_is_too_large_is_refused_all_the_same() -> None:
@@ -145,7 +145,7 @@ def test_a_body_that_is_too_large_is_refused_all_the_same() -> None:
     first = taught(large).wire.sent
     known = taught(PLAIN, large.replace(b"/echo", b"/nothing"), large)
     assert known.wire.sent.endswith(first)
-    known.connection.lost()
+    known.connection.release()
     assert known.shared.held == 0
 
 

@@ -17,11 +17,11 @@ from tests.support.http import Answer, dial, serving
 from tests.support.http_server import HttpServer
 from tests.support.loops import run_loop
 from tests.support.wait import PATIENCE
-from yirangmq.core.access import ADMIN, Grant
-from yirangmq.protocols.context import Attempts
-from yirangmq.protocols.http.auth import CLEAR, Guard, OriginPolicy, canonical
-from yirangmq.protocols.http.router import Api, Node, Spot
-from yirangmq.protocols.http.server import HttpDoor, listen_tcp, listen_unix
+from yirangmq.core.access import ADMIN, AccessGrant
+from yirangmq.protocols.context import WrongTokenLimiter
+from yirangmq.protocols.http.auth import ACCEPTED, HttpAccess, OriginPolicy, canonical
+from yirangmq.protocols.http.router import HandlerEntry, HandlerRoutes, TrieNode
+from yirangmq.protocols.http.server import HttpSocketServer, listen_tcp, listen_unix
 from yirangmq.protocols.http.static import refuse
 from yirangmq.protocols.http.types import Response
 from yirangmq.stores.memory import MemoryStore
@@ -79,7 +79,7 @@ def every_route(server: HttpServer) -> list[tuple[str, str]]:
     return sorted(found | {("OPTIONS", path) for _, path in found} | {("GET", "/no/such/path"), ("POST", "/mq/no")})
 
 
-def _walk(node: Node[Spot], path: str) -> Iterator[tuple[str, str]]:
+def _walk(node: TrieNode[HandlerEntry], path: str) -> Iterator[tuple[str, str]]:
     yield from ((method, path) for method in node.by_method)
     for name, after in node.names.items():
         yield from _walk(after, f"{path}/{name}")
@@ -105,7 +105,7 @@ def open_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpServer
 
 @pytest.fixture(scope="module")
 def token_server() -> Iterator[HttpServer]:
-    made = HttpServer(MemoryStore(), ManualClock(), grants=(Grant(TOKEN),)).start()
+    made = HttpServer(MemoryStore(), ManualClock(), grants=(AccessGrant(TOKEN),)).start()
     yield made
     made.stop()
 
@@ -273,12 +273,12 @@ def test_cors_preflight_of_an_allowed_origin_allows_what_it_asks_for(client: Cli
 
 
 def test_cors_star_allows_every_origin_and_no_rebinding() -> None:
-    policy = OriginPolicy(Guard(), ["*"])
+    policy = OriginPolicy(HttpAccess(), ["*"])
     for origin in (EVIL, "null"):
-        verdict = policy.judge("POST", "/v1/sweep", {"host": "localhost", "origin": origin}, "127.0.0.1:1")
+        verdict = policy.check("POST", "/v1/sweep", {"host": "localhost", "origin": origin}, "127.0.0.1:1")
         assert verdict.error is None
         assert ("access-control-allow-origin", origin) in verdict.headers
-    assert policy.judge("GET", "/mq/q/messages", {"host": "x", "sec-fetch-site": "none"}, "127.0.0.1:1").error
+    assert policy.check("GET", "/mq/q/messages", {"host": "x", "sec-fetch-site": "none"}, "127.0.0.1:1").error
 
 
 # -- tokens ---------------------------------------------------------------------------------------------------------
@@ -313,8 +313,8 @@ def test_tokens_are_needed_on_every_route_by_a_page_of_another_origin(token_serv
 def test_a_program_known_by_its_address_is_as_one_without_a_token() -> None:
     """The browser of that machine has its address too."""
     grants = (
-        Grant("", frozenset({ADMIN}), name="press", addresses=(ip_network("127.0.0.0/8"),)),
-        Grant(TOKEN, frozenset({ADMIN}), name="desk"),
+        AccessGrant("", frozenset({ADMIN}), name="press", addresses=(ip_network("127.0.0.0/8"),)),
+        AccessGrant(TOKEN, frozenset({ADMIN}), name="desk"),
     )
     server = HttpServer(MemoryStore(), ManualClock(), grants=grants).start()
     try:
@@ -336,13 +336,17 @@ def test_a_program_known_by_its_address_is_as_one_without_a_token() -> None:
 
 def test_wrong_tokens_of_a_page_are_slowed_down_as_those_of_other_clients() -> None:
     """Or a page in the browser of a trusted machine could guess tokens by what the policy refuses."""
-    grants = (Grant("", addresses=(ip_network("127.0.0.0/8"),)), Grant(TOKEN), Grant("another-token-of-it"))
-    attempts = Attempts(lambda: 0.0, lambda seconds, act: None)
-    policy = OriginPolicy(Guard(grants, attempts=attempts))
+    grants = (
+        AccessGrant("", addresses=(ip_network("127.0.0.0/8"),)),
+        AccessGrant(TOKEN),
+        AccessGrant("another-token-of-it"),
+    )
+    attempts = WrongTokenLimiter(lambda: 0.0, lambda seconds, act: None)
+    policy = OriginPolicy(HttpAccess(grants, attempts=attempts))
 
     def is_served(token: str) -> bool:
         headers = {"host": "localhost", "origin": EVIL, "authorization": f"Bearer {token}"}
-        return policy.judge("GET", "/v1/queues", headers, "127.0.0.1:1").error is None
+        return policy.check("GET", "/v1/queues", headers, "127.0.0.1:1").error is None
 
     assert is_served(TOKEN)
     assert not any(is_served(f"guess-{number}") for number in range(20))
@@ -353,8 +357,8 @@ def test_wrong_tokens_of_a_page_are_slowed_down_as_those_of_other_clients() -> N
 # -- unix sockets, and every address --------------------------------------------------------------------------------
 
 
-def health() -> Api:
-    api = Api(refuse)
+def health() -> HandlerRoutes:
+    api = HandlerRoutes(refuse)
     api.add("GET", "/health", lambda request, exchange, params: exchange.answer(Response(200, b"OK")))
     return api
 
@@ -363,8 +367,8 @@ def test_unix_socket_asks_for_the_origin_and_not_for_the_host(tmp_path: Path) ->
     """Browsers reach it through a proxy, which names the host."""
 
     async def main() -> None:
-        guard = Guard([Grant(TOKEN)])
-        server = await listen_unix(HttpDoor(health(), policy=OriginPolicy(guard, is_unix=True)), tmp_path / "s")
+        guard = HttpAccess([AccessGrant(TOKEN)])
+        server = await listen_unix(HttpSocketServer(health(), policy=OriginPolicy(guard, is_unix=True)), tmp_path / "s")
         for headers, status in (("Host: any.example", 200), (f"Host: any.example\r\nOrigin: {EVIL}", 403)):
             with socket.socket(socket.AF_UNIX) as line:
                 line.setblocking(False)
@@ -386,8 +390,8 @@ def test_host_may_be_the_address_at_which_a_server_on_all_addresses_was_reached(
             mine = "127.0.0.2"
 
     async def main() -> None:
-        policy = OriginPolicy(Guard(), hosts=["0.0.0.0"])
-        server = await listen_tcp(HttpDoor(health(), policy=policy), ("0.0.0.0", 0))
+        policy = OriginPolicy(HttpAccess(), hosts=["0.0.0.0"])
+        server = await listen_tcp(HttpSocketServer(health(), policy=policy), ("0.0.0.0", 0))
         port = server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
         for host, status in ((mine, 200), ("203.0.113.1", 421), ("evil.test", 421), ("localhost", 200)):
             reader, writer = await asyncio.open_connection(mine, port)
@@ -428,10 +432,10 @@ def test_origin_with_our_authority_and_another_scheme_is_told_by_sec_fetch_site(
 
 
 def test_host_names_that_are_remembered_are_bounded() -> None:
-    policy = OriginPolicy(Guard(), hosts=["0.0.0.0"])
+    policy = OriginPolicy(HttpAccess(), hosts=["0.0.0.0"])
     for number in range(5000):
         policy.add_address(f"10.0.{number // 250}.{number % 250}")
-        assert policy.judge("GET", "/", {"host": f"localhost:{number}"}, "127.0.0.1:1") is CLEAR
+        assert policy.check("GET", "/", {"host": f"localhost:{number}"}, "127.0.0.1:1") is ACCEPTED
     assert len(policy._hosts) <= 1000
     assert len(policy._names) <= 1000
 
@@ -490,7 +494,7 @@ def test_payload_is_served_sandboxed_and_an_active_type_as_attachment(client: Cl
 
 def test_a_refused_page_is_counted_as_a_refused_client() -> None:
     told: list[tuple[str, str]] = []
-    policy = OriginPolicy(Guard(), tell=lambda peer, error, who: told.append((peer, error.code)))
+    policy = OriginPolicy(HttpAccess(), report=lambda peer, error, who: told.append((peer, error.code)))
 
     async def main() -> None:
         async with serving(health(), policy=policy) as (_, port):

@@ -4,14 +4,14 @@ import pytest
 
 from tests.protocols.http.parts import refuse
 from yirangmq.core.errors import BadInput
-from yirangmq.protocols.http.router import Api, Mounts, Params, decoded
+from yirangmq.protocols.http.router import HandlerRoutes, MountedRoutes, Params, decoded
 from yirangmq.protocols.http.types import Exchange, Request, Response
 
 
 class Caught:
     """An exchange that keeps its answer."""
 
-    is_gone = False
+    is_disconnected = False
 
     def __init__(self) -> None:
         self.response: Response | None = None
@@ -19,13 +19,13 @@ class Caught:
     def answer(self, response: Response) -> None:
         self.response = response
 
-    def when_gone(self, action: object) -> None:
+    def on_disconnect(self, action: object) -> None:
         raise AssertionError
 
 
-def api(name: str, *templates: tuple[str, str]) -> Api:
+def api(name: str, *templates: tuple[str, str]) -> HandlerRoutes:
     """Each route answers with the API's name, its template and its values."""
-    made = Api(refuse)
+    made = HandlerRoutes(refuse)
     for method, template in templates:
 
         def answer(request: Request, exchange: Exchange, params: Params, shown: str = template) -> None:
@@ -35,14 +35,14 @@ def api(name: str, *templates: tuple[str, str]) -> Api:
     return made
 
 
-def ask(routes: Api | Mounts, method: str, path: str) -> Response:
+def ask(routes: HandlerRoutes | MountedRoutes, method: str, path: str) -> Response:
     exchange = Caught()
     routes.find(method, path).handle(Request(method, path, "", {}, b"", "test:1"), exchange)
     assert exchange.response is not None
     return exchange.response
 
 
-def found(routes: Api | Mounts, method: str, path: str) -> tuple[object, ...]:
+def found(routes: HandlerRoutes | MountedRoutes, method: str, path: str) -> tuple[object, ...]:
     response = ask(routes, method, path)
     assert response.status == 200, response
     assert response.body is not None
@@ -143,7 +143,7 @@ def test_a_head_goes_to_the_get_or_to_its_own() -> None:
     def head(request: Request, exchange: Exchange, params: Params) -> None:
         exchange.answer(Response(204, None))
 
-    routes = Api(refuse)
+    routes = HandlerRoutes(refuse)
     routes.add("GET", "/safe", get)
     routes.add("GET", "/takes", get, head=head)
     assert ask(routes, "HEAD", "/safe").body == b"HEAD"
@@ -155,17 +155,17 @@ def test_an_api_can_answer_every_preflight_itself() -> None:
     def options(request: Request, exchange: Exchange, params: Params) -> None:
         exchange.answer(Response(204, None, (("access-control-allow-origin", "*"),)))
 
-    routes = Api(refuse, options=options)
+    routes = HandlerRoutes(refuse, options=options)
     routes.add("GET", "/a", options)
     for path in ("/a", "/b"):
         assert ask(routes, "OPTIONS", path).headers == (("access-control-allow-origin", "*"),)
 
 
 def test_apis_stand_side_by_side_each_with_its_own_words() -> None:
-    mounts = Mounts(api("rest", ("GET", "/health"), ("GET", "/mqtt")))
+    mounts = MountedRoutes(api("rest", ("GET", "/health"), ("GET", "/mqtt")))
     mounts.mount("/mq", MQ)
     mounts.mount("/v1/inner", api("inner", ("GET", "/v1/inner/x")))
-    mounts.mount("/v1", Api(refuse, lambda method, path, allow: Response(404, b"v1 says no")))
+    mounts.mount("/v1", HandlerRoutes(refuse, lambda method, path, allow: Response(404, b"v1 says no")))
     assert found(mounts, "GET", "/mq")[0] == "mq"
     assert found(mounts, "GET", "/mq/a/stats")[0] == "mq"
     assert found(mounts, "GET", "/mqtt")[0] == "rest"
@@ -198,19 +198,19 @@ def test_a_segment_is_decoded_once() -> None:
     ],
 )
 def test_paths_that_differ_in_their_last_value_have_a_stem(method: str, path: str, other: str) -> None:
-    stem = MQ.find(method, path).stem
-    assert stem is not None
-    value = other[len(stem.before) : len(other) - len(stem.after)]
-    assert other == f"{stem.before}{value}{stem.after}"
+    path_template = MQ.find(method, path).path_template
+    assert path_template is not None
+    value = other[len(path_template.before) : len(other) - len(path_template.after)]
+    assert other == f"{path_template.before}{value}{path_template.after}"
     exchange = Caught()
-    stem.route(value).handle(Request(method, other, "", {}, b"", "test:1"), exchange)
+    path_template.route(value).handle(Request(method, other, "", {}, b"", "test:1"), exchange)
     assert exchange.response == ask(MQ, method, other)
 
 
 def test_where_a_name_may_stand_there_is_no_stem() -> None:
     routes = api("a", ("GET", "/a/{x}/{y}"), ("GET", "/a/{x}/all"), ("GET", "/b/{x}/{y}/{z}"), ("GET", "/b/{x}/c/c/c"))
-    assert routes.find("GET", "/a/1/2").stem is None
-    assert routes.find("GET", "/b/1/2/3").stem is not None
-    assert routes.find("GET", "/b/%31/2/3").stem is None
-    assert routes.find("GET", "/nowhere").stem is None
+    assert routes.find("GET", "/a/1/2").path_template is None
+    assert routes.find("GET", "/b/1/2/3").path_template is not None
+    assert routes.find("GET", "/b/%31/2/3").path_template is None
+    assert routes.find("GET", "/nowhere").path_template is None
     assert not routes.find("GET", "/nowhere").is_lasting

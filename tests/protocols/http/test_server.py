@@ -13,13 +13,13 @@ from tests.support.credentials import client_context, server_context
 from tests.support.http import Peer, ask, dial, request, serving
 from tests.support.loops import Run
 from tests.support.wait import PATIENCE, soon
-from yirangmq.broker.group_commit import Desk
-from yirangmq.broker.operations import Verbs
+from yirangmq.broker.group_commit import GroupCommitter
+from yirangmq.broker.operations import QueueOperations
 from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.core.errors import CannotListen
-from yirangmq.protocols.http.router import Api, Params
-from yirangmq.protocols.http.server import HttpDoor, Socket, listen_tcp, listen_unix
-from yirangmq.protocols.http.types import Exchange, Limits, Request, Response
+from yirangmq.protocols.http.router import HandlerRoutes, Params
+from yirangmq.protocols.http.server import HttpSocket, HttpSocketServer, listen_tcp, listen_unix
+from yirangmq.protocols.http.types import Exchange, HttpLimits, Request, Response
 from yirangmq.stores.memory import MemoryStore
 
 
@@ -28,7 +28,7 @@ def stage() -> RouteRecorder:
     return RouteRecorder()
 
 
-def only(door: HttpDoor) -> Socket:
+def only(door: HttpSocketServer) -> HttpSocket:
     [socket] = door.connections
     return socket
 
@@ -85,7 +85,7 @@ def test_a_tls_client_that_leaves_is_noticed(run: Run, stage: RouteRecorder, tmp
 
 def test_it_listens_at_a_unix_socket_too(run: Run, stage: RouteRecorder, tmp_path: Path) -> None:
     async def main() -> None:
-        door = HttpDoor(stage.routes())
+        door = HttpSocketServer(stage.routes())
         server = await listen_unix(door, tmp_path / "h.sock", 0o600)
         peer = Peer(*await asyncio.open_unix_connection(str(tmp_path / "h.sock")))
         assert (await peer.ask("GET", "/echo")).status == 200
@@ -102,7 +102,7 @@ def test_a_port_that_is_taken_is_said_to_be_with_the_way_out(run: Run, stage: Ro
     async def main() -> None:
         async with serving(stage.routes()) as (_, port):
             with pytest.raises(CannotListen, match=f"127.0.0.1:{port} is in use .* --http HOST:PORT") as caught:
-                await listen_tcp(HttpDoor(stage.routes()), ("127.0.0.1", port))
+                await listen_tcp(HttpSocketServer(stage.routes()), ("127.0.0.1", port))
             assert caught.value.field == "http"
 
     run(main())
@@ -110,7 +110,7 @@ def test_a_port_that_is_taken_is_said_to_be_with_the_way_out(run: Run, stage: Ro
 
 def test_one_connection_too_many_is_told_so(run: Run, stage: RouteRecorder) -> None:
     async def main() -> None:
-        async with serving(stage.routes(), Limits(connections=2)) as (door, port):
+        async with serving(stage.routes(), HttpLimits(connections=2)) as (door, port):
             first, second = await dial(port), await dial(port)
             await soon(lambda: len(door.connections) == 2)
             third = await dial(port)
@@ -134,12 +134,14 @@ def test_all_answers_of_a_commit_go_out_with_one_write_per_connection(run: Run) 
     async def main() -> None:
         loop = asyncio.get_running_loop()
         clock = SystemClock()
-        desk = Desk(MemoryStore(), Verbs(clock, TimeOrderedIds()), clock, loop.call_soon, loop.call_later)
+        desk = GroupCommitter(
+            MemoryStore(), QueueOperations(clock, TimeOrderedIds()), clock, loop.call_soon, loop.call_later
+        )
 
         def work(request: Request, exchange: Exchange, params: Params) -> None:
             desk.submit(lambda transaction: None, lambda value, error: exchange.answer(Response(200, b"done")))
 
-        api = Api(lambda error: Response(500))
+        api = HandlerRoutes(lambda error: Response(500))
         api.add("GET", "/work", work)
         async with serving(api, desk=desk) as (door, port):
             peer = await dial(port)
@@ -155,7 +157,7 @@ def test_all_answers_of_a_commit_go_out_with_one_write_per_connection(run: Run) 
             assert len(written) == 1
             only(door)._transport = transport
             planned: list[bool] = []
-            desk.after_commit.insert(0, lambda: planned.append(door._is_planned or not door.dirty))
+            desk.after_commit.insert(0, lambda: planned.append(door._is_flush_scheduled or not door.dirty))
             assert (await peer.ask("GET", "/work")).status == 200
             assert planned == [False]  # they leave by the flush that follows the commit
 
@@ -210,7 +212,7 @@ def test_a_client_that_sends_and_shuts_its_side_is_answered(run: Run, stage: Rou
             peer.send(request("GET", "/echo") + request("POST", "/hold", b"x"))
             peer.writer.write_eof()
             await soon(lambda: bool(stage.held))
-            await soon(lambda: not only(door).http._intake.is_open, what="the end is seen before the answer")
+            await soon(lambda: not only(door).http._parser.is_open, what="the end is seen before the answer")
             stage.held[0].answer(Response(200, b"done"))
             first, second = await peer.hear(), await peer.hear()
             assert first is not None
@@ -224,14 +226,14 @@ def test_a_client_that_sends_and_shuts_its_side_is_answered(run: Run, stage: Rou
 
 def test_a_client_that_leaves_is_noticed_even_while_nothing_is_read_from_it(run: Run, stage: RouteRecorder) -> None:
     async def main() -> None:
-        async with serving(stage.routes(), Limits(pipelined=4)) as (door, port):
+        async with serving(stage.routes(), HttpLimits(pipelined=4)) as (door, port):
             peer = await dial(port)
             peer.send(request("GET", "/wait") * 5000)
             await soon(lambda: bool(door.connections) and not only(door)._is_reading)
             peer.writer.close()
 
             def is_noticed() -> bool:
-                door.look_around(now())
+                door.check_timeouts(now())
                 return stage.left == stage.waiting
 
             await soon(is_noticed)
@@ -245,12 +247,12 @@ def test_a_client_that_leaves_is_noticed_even_while_nothing_is_read_from_it(run:
 
 def test_a_stream_goes_as_fast_as_its_reader_and_holds_others_up_for_nothing(run: Run, stage: RouteRecorder) -> None:
     async def main() -> None:
-        limits = Limits(write_buffer=256 * 1024)
+        limits = HttpLimits(write_buffer=256 * 1024)
         async with serving(stage.routes(), limits) as (door, port):
             slow = await dial(port)
             slow.writer.transport.pause_reading()  # type: ignore[attr-defined]
             slow.send(request("GET", "/floods"))
-            await soon(lambda: bool(door.connections) and only(door).http.is_clogged)
+            await soon(lambda: bool(door.connections) and only(door).http.is_write_paused)
             left = stage.flood.left if stage.flood else 0
             assert left > 900
             socket = only(door)
@@ -268,19 +270,19 @@ def test_a_stream_goes_as_fast_as_its_reader_and_holds_others_up_for_nothing(run
 
 def test_silent_events_are_kept_alive_and_a_reader_that_left_is_noticed(run: Run, stage: RouteRecorder) -> None:
     async def main() -> None:
-        async with serving(stage.routes(), Limits(ping_seconds=15)) as (door, port):
+        async with serving(stage.routes(), HttpLimits(ping_seconds=15)) as (door, port):
             peer = await dial(port)
             peer.send(request("GET", "/events"))
             await soon(lambda: stage.stream.outlet is not None)
             stage.stream.write(b"data: 1\n\n")
             await asyncio.wait_for(peer.reader.readuntil(b"data: 1\n\n\r\n"), PATIENCE)
             start = now()
-            door.look_around(start)
-            door.look_around(start + 14)
-            door.look_around(start + 15)
+            door.check_timeouts(start)
+            door.check_timeouts(start + 14)
+            door.check_timeouts(start + 15)
             assert await peer.read() == b"3\r\n:\n\n\r\n"
             peer.writer.close()
-            await soon(lambda: stage.stream.is_gone)
+            await soon(lambda: stage.stream.is_disconnected)
 
     run(main())
 
@@ -290,26 +292,26 @@ def test_silent_events_are_kept_alive_and_a_reader_that_left_is_noticed(run: Run
 
 def test_a_client_that_reads_nothing_is_closed_after_a_while(run: Run, stage: RouteRecorder) -> None:
     async def main() -> None:
-        async with serving(stage.routes(), Limits(write_buffer=64 * 1024, write_seconds=30)) as (door, port):
+        async with serving(stage.routes(), HttpLimits(write_buffer=64 * 1024, write_seconds=30)) as (door, port):
             peer = await dial(port)
             peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
             peer.send(request("GET", "/large") * 30)
             await soon(lambda: bool(door.connections) and not only(door)._is_reading)
             start = now()
-            door.look_around(start)
-            door.look_around(start + 29)
+            door.check_timeouts(start)
+            door.check_timeouts(start + 29)
             assert door.connections
-            door.look_around(start + 31)
+            door.check_timeouts(start + 31)
             await soon(lambda: not door.connections)
             assert door.closed_for == {"slow reader": 1}
-            assert door.shared.held == 0
+            assert door.context.held == 0
 
     run(main())
 
 
 def test_answers_that_nobody_reads_are_held_within_bounds(run: Run, stage: RouteRecorder) -> None:
     async def main() -> None:
-        async with serving(stage.routes(), Limits(client_memory=3_000_000, pipelined=200)) as (door, port):
+        async with serving(stage.routes(), HttpLimits(client_memory=3_000_000, pipelined=200)) as (door, port):
             peer = await dial(port)
             peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
             peer.send(request("GET", "/large") * 90)
@@ -321,12 +323,12 @@ def test_answers_that_nobody_reads_are_held_within_bounds(run: Run, stage: Route
 
 def test_a_stream_that_does_not_wait_is_cut_off(run: Run, stage: RouteRecorder) -> None:
     async def main() -> None:
-        async with serving(stage.routes(), Limits(client_memory=3_000_000)) as (door, port):
+        async with serving(stage.routes(), HttpLimits(client_memory=3_000_000)) as (door, port):
             peer = await dial(port)
             peer.send(request("GET", "/pieces"))
             await soon(lambda: stage.stream.outlet is not None)
             written = 0
-            while not stage.stream.is_gone:
+            while not stage.stream.is_disconnected:
                 stage.stream.write(b"x" * 100_000)
                 written += 100_000
             assert written == 3_000_000
@@ -339,7 +341,7 @@ def test_an_answer_arrives_though_the_client_still_sends(run: Run, stage: RouteR
     """A refusal must not be lost in a reset, which is what closing on unread bytes would send."""
 
     async def main() -> None:
-        async with serving(stage.routes(), Limits(linger_seconds=2)) as (door, port):
+        async with serving(stage.routes(), HttpLimits(linger_seconds=2)) as (door, port):
             peer = await dial(port)
             peer.send(request("POST", "/echo", b"x" * 5_000_000))
             answer = await peer.hear()
@@ -355,7 +357,7 @@ def test_an_answer_arrives_though_the_client_still_sends(run: Run, stage: RouteR
 
 def test_a_client_that_goes_on_sending_after_the_end_is_cut_off(run: Run, stage: RouteRecorder) -> None:
     async def main() -> None:
-        async with serving(stage.routes(), Limits(linger_seconds=0.02)) as (door, port):
+        async with serving(stage.routes(), HttpLimits(linger_seconds=0.02)) as (door, port):
             peer = await dial(port)
             peer.send(b"nonsense\r\n\r\n")
             answer = await peer.hear()
@@ -381,7 +383,7 @@ def test_a_stopping_door_answers_what_is_at_work_and_lets_everybody_go(run: Run,
             half.send(request("POST", "/echo", b"x" * 1000)[:-10])
             await soon(lambda: bool(stage.held and stage.waiting and stage.stream.outlet))
             stage.stream.write(b"data: 1\n\n")
-            await soon(lambda: len(door.connections) == 5 and door.shared.held >= 990)
+            await soon(lambda: len(door.connections) == 5 and door.context.held >= 990)
             door.stop()
             assert await idle.hear() is None
             told = await waiting.hear()
@@ -416,7 +418,7 @@ def test_what_is_not_answered_in_the_end_is_refused(run: Run, stage: RouteRecord
             peer.send(request("POST", "/hold", b"x"))
             await soon(lambda: bool(stage.held))
             door.stop()
-            door.send_away()
+            door.refuse_all()
             answer = await peer.hear()
             assert answer is not None
             assert answer.status == 503
@@ -427,12 +429,12 @@ def test_what_is_not_answered_in_the_end_is_refused(run: Run, stage: RouteRecord
 
 def test_a_silent_connection_is_closed(run: Run, stage: RouteRecorder) -> None:
     async def main() -> None:
-        async with serving(stage.routes(), Limits(idle_seconds=72)) as (door, port):
+        async with serving(stage.routes(), HttpLimits(idle_seconds=72)) as (door, port):
             idle, waiting = await dial(port), await dial(port)
             await idle.ask("GET", "/echo")
             waiting.send(request("GET", "/wait"))
             await soon(lambda: bool(stage.waiting))
-            door.look_around(now() + 73)
+            door.check_timeouts(now() + 73)
             assert await asyncio.wait_for(idle.read(), PATIENCE) == b""
             stage.waiting[0].answer(Response(200, b"still here"))
             answer = await waiting.hear()

@@ -11,7 +11,7 @@ from yirangmq.core.errors import QueueError
 from yirangmq.core.message import MEANING as REASONS
 from yirangmq.core.states import MEANING as STATES
 from yirangmq.protocols.http import static
-from yirangmq.protocols.http.router import Api
+from yirangmq.protocols.http.router import HandlerRoutes
 from yirangmq.protocols.http.types import Request, Response
 
 FOLDER = Path(static.__file__).parents[2] / "dashboard"
@@ -22,7 +22,7 @@ def refuse(error: QueueError) -> Response:
 
 
 def ask(path: str, method: str = "GET", **headers: str) -> Line:
-    api = Api(refuse)
+    api = HandlerRoutes(refuse)
     static.add_dashboard(api)
     line = Line()
     given = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -50,7 +50,7 @@ def test_every_file_is_served_with_its_type(name: str) -> None:
     answer = ask(f"/dashboard/{name}")
     assert answer.status == 200
     assert answer.headers["content-type"] == static.TYPES[name[name.rindex(".") :]]
-    if name != static.LISTING:
+    if name != static.PAGES_MODULE:
         assert answer.body == (FOLDER / name).read_bytes()
 
 

@@ -20,13 +20,22 @@ from yirangmq.core.errors import every_error
 from yirangmq.core.states import State
 from yirangmq.stores.open import open_store
 from yirangmq.wire import messages
-from yirangmq.wire.frames import HEAD, Kind, encode
+from yirangmq.wire.frames import HEAD, FrameKind, encode
 
 SECONDS = float(os.environ.get("YIRANGMQ_FUZZ_SECONDS", "10"))
 PER_SERVER = 60
 """Sessions before a fresh server takes over, so that what they stored does not count as a leak."""
 CODES = {error.code for error in every_error()} - {"internal_error"}
-ANSWERS = {Kind.WELCOME, Kind.STORED, Kind.DELIVER, Kind.SETTLED, Kind.RESULT, Kind.ERROR, Kind.PONG, Kind.BYE}
+ANSWERS = {
+    FrameKind.WELCOME,
+    FrameKind.STORED,
+    FrameKind.DELIVER,
+    FrameKind.SETTLED,
+    FrameKind.RESULT,
+    FrameKind.ERROR,
+    FrameKind.PONG,
+    FrameKind.BYE,
+}
 ASKED = [example for example in EXAMPLES if example.kind not in ANSWERS]
 METHODS = Server().calls.names
 WORDS = (None, True, 0, -1, 2**63, 1.5, "", "telemetry", "m-1", "é" * 300, b"\xff", [], ["m-1"], {}, *State)
@@ -57,16 +66,16 @@ def check(client: Client) -> None:
     """The invariants of a session that has just been fed."""
     assert client.session.held <= MAX_FRAME + HEAD.size
     for answer in client.answers:
-        if answer.kind is Kind.ERROR:
+        if answer.kind is FrameKind.ERROR:
             assert answer.value.code in CODES, answer.value.text
     client.answers.clear()
 
 
 def ended(server: Server, client: Client) -> None:
-    client.session.end()
+    client.session.close()
     server.turn()
     assert server.desk.is_idle
-    assert not server.desk.serving.takers, "somebody who left still waits"
+    assert not server.desk.waiting_consumers.waiters, "somebody who left still waits"
 
 
 @given(st.lists(st.binary(max_size=200), max_size=8))
@@ -81,7 +90,7 @@ def test_any_bytes_at_all(pieces: list[bytes]) -> None:
     ended(server, client)
 
 
-@given(st.sampled_from([*Kind, 0, 99]), st.lists(plain, max_size=6), st.integers(0, 2**32 - 1))
+@given(st.sampled_from([*FrameKind, 0, 99]), st.lists(plain, max_size=6), st.integers(0, 2**32 - 1))
 def test_any_members_in_any_kind_of_frame(kind: int, members: list[Any], request: int) -> None:
     server = Server()
     client = server.client()
@@ -89,8 +98,8 @@ def test_any_members_in_any_kind_of_frame(kind: int, members: list[Any], request
     server.turn()
     check(client)
     if not client.is_closed:
-        client.session.receive(messages.frame(Kind.PING, 5, messages.Empty()))
-        assert client.answers[-1].kind is Kind.PONG
+        client.session.receive(messages.frame(FrameKind.PING, 5, messages.Empty()))
+        assert client.answers[-1].kind is FrameKind.PONG
     ended(server, client)
 
 
@@ -114,7 +123,7 @@ class Mutator:
             values = {
                 name: chance.choice(VALUES.get(name, WORDS) if chance.random() < 0.9 else WORDS) for name in names
             }
-            return messages.frame(Kind.CALL, chance.randint(0, 20), messages.Call(chance.choice(METHODS), values))
+            return messages.frame(FrameKind.CALL, chance.randint(0, 20), messages.Call(chance.choice(METHODS), values))
         example = chance.choice(ASKED)
         body = bytearray(example.bytes()[HEAD.size :])
         if chance.random() < 0.5:

@@ -6,52 +6,52 @@ import pytest
 
 from tests.support.session import MAX_FRAME, Server
 from yirangmq.core.errors import StoreFull
-from yirangmq.protocols.native.consumers import MOST_SUBSCRIPTIONS, MOST_WAITING
+from yirangmq.protocols.native.consumers import MAX_SUBSCRIPTIONS, MAX_WAITING_LEASES
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.stores.sqlite.server_store import ServedSqliteStore
 from yirangmq.testing import FailingStore
 from yirangmq.wire import messages
-from yirangmq.wire.frames import HEAD, VERSION, Kind, encode
+from yirangmq.wire.frames import HEAD, VERSION, FrameKind, encode
 
 # -- greeting -------------------------------------------------------------------------------------------------------
 
 
 def test_hello_is_answered_with_who_the_server_is(server: Server) -> None:
-    answer = server.client().ask(Kind.HELLO, messages.Hello("billing"))
-    assert answer.kind is Kind.WELCOME
+    answer = server.client().ask(FrameKind.HELLO, messages.Hello("billing"))
+    assert answer.kind is FrameKind.WELCOME
     assert answer.value.durability == "full"
     assert answer.value.max_frame == MAX_FRAME
 
 
 def test_with_the_right_token_a_stranger_may_ask() -> None:
     client = Server(token="s3cret").client(trusted=False)
-    assert client.ask(Kind.HELLO, messages.Hello("billing", "s3cret")).kind is Kind.WELCOME
+    assert client.ask(FrameKind.HELLO, messages.Hello("billing", "s3cret")).kind is FrameKind.WELCOME
     assert client.publish("mail", b"hi") == ["m-1"]
 
 
 @pytest.mark.parametrize("token", ["", "s3cre", "s3cret ", "\u00fc"])
 def test_a_wrong_token_is_answered_and_the_connection_closed(token: str) -> None:
     client = Server(token="s3cret").client(trusted=False)
-    answer = client.ask(Kind.HELLO, messages.Hello("billing", token))
-    assert (answer.kind, answer.value.code, answer.value.field) == (Kind.ERROR, "not_allowed", "token")
+    answer = client.ask(FrameKind.HELLO, messages.Hello("billing", token))
+    assert (answer.kind, answer.value.code, answer.value.field) == (FrameKind.ERROR, "not_allowed", "token")
     assert client.is_closed
-    assert client.send(Kind.PING, messages.Empty())
+    assert client.send(FrameKind.PING, messages.Empty())
     assert client.answers == []
 
 
 def test_a_stranger_who_does_not_greet_gets_nothing() -> None:
     client = Server(token="s3cret").client(trusted=False)
-    client.send(Kind.CALL, messages.Call("queues"))
+    client.send(FrameKind.CALL, messages.Call("queues"))
     [answer] = client.answers
-    assert (answer.kind, answer.request, answer.value.code) == (Kind.ERROR, 0, "not_allowed")
+    assert (answer.kind, answer.request, answer.value.code) == (FrameKind.ERROR, 0, "not_allowed")
     assert client.is_closed
 
 
 def test_a_stranger_may_not_send_much() -> None:
     client = Server(token="s3cret").client(trusted=False)
-    client.session.receive(HEAD.pack(10_000, VERSION, Kind.HELLO, 0, 1))
+    client.session.receive(HEAD.pack(10_000, VERSION, FrameKind.HELLO, 0, 1))
     [answer] = client.answers
-    assert (answer.kind, answer.value.code) == (Kind.ERROR, "too_large")
+    assert (answer.kind, answer.value.code) == (FrameKind.ERROR, "too_large")
     assert client.is_closed
 
 
@@ -63,7 +63,7 @@ def test_a_message_goes_round(server: Server) -> None:
     assert client.publish("mail", b"one", b"two") == ["m-1", "m-2"]
     first, second = client.lease("mail", 10)
     assert (first.payload, second.payload) == (b"one", b"two")
-    assert client.ask(Kind.ACK, messages.Settle([first.lease, second.lease])).value.errors == {}
+    assert client.ask(FrameKind.ACK, messages.Settle([first.lease, second.lease])).value.errors == {}
     assert client.call("counts", queue="mail")["done"] == 2
 
 
@@ -71,14 +71,14 @@ def test_a_stale_lease_is_an_error_of_its_own(server: Server) -> None:
     client = server.client()
     client.publish("mail", b"one", b"two")
     first, second = client.lease("mail", 2)
-    client.ask(Kind.NACK, messages.Nack([first.lease], "HANDLER_ERROR"))
-    settled = client.ask(Kind.ACK, messages.Settle([first.lease, second.lease])).value
+    client.ask(FrameKind.NACK, messages.Nack([first.lease], "HANDLER_ERROR"))
+    settled = client.ask(FrameKind.ACK, messages.Settle([first.lease, second.lease])).value
     assert {place: code for place, (code, _) in settled.errors.items()} == {0: "lease_expired"}
 
 
 def test_a_waiting_lease_is_served_by_the_publish_that_comes(server: Server) -> None:
     consumer, producer = server.client(), server.client()
-    waiting = consumer.send(Kind.LEASE, messages.Lease("mail", 5, wait_ms=1000))
+    waiting = consumer.send(FrameKind.LEASE, messages.Lease("mail", 5, wait_ms=1000))
     server.turn()
     assert consumer.answers == []
     producer.publish("mail", b"hi")
@@ -89,7 +89,7 @@ def test_a_waiting_lease_is_served_by_the_publish_that_comes(server: Server) -> 
 
 def test_a_waiting_lease_is_told_when_nothing_came(server: Server) -> None:
     client = server.client()
-    waiting = client.send(Kind.LEASE, messages.Lease("mail", 5, wait_ms=1000))
+    waiting = client.send(FrameKind.LEASE, messages.Lease("mail", 5, wait_ms=1000))
     server.turn()
     server.turns.advance(1000)
     [answer] = client.heard(waiting)
@@ -100,21 +100,21 @@ def test_a_waiting_lease_is_told_when_nothing_came(server: Server) -> None:
 
 def test_a_client_that_left_gets_no_lease(server: Server) -> None:
     gone, other = server.client(), server.client()
-    gone.send(Kind.LEASE, messages.Lease("mail", 5, wait_ms=1000))
-    gone.send(Kind.SUBSCRIBE, messages.Subscribe("mail", 10))
+    gone.send(FrameKind.LEASE, messages.Lease("mail", 5, wait_ms=1000))
+    gone.send(FrameKind.SUBSCRIBE, messages.Subscribe("mail", 10))
     server.turn()
-    gone.session.end()
+    gone.session.close()
     other.publish("mail", b"hi")
     assert [message.attempt for message in other.lease("mail")] == [1]
 
 
 def test_a_subscription_has_no_more_unsettled_than_its_credit(server: Server) -> None:
     client = server.client()
-    subscription = client.send(Kind.SUBSCRIBE, messages.Subscribe("mail", 2))
+    subscription = client.send(FrameKind.SUBSCRIBE, messages.Subscribe("mail", 2))
     client.publish("mail", b"1", b"2", b"3")
     [pushed] = client.heard(subscription)
     assert [message.payload for message in pushed.value.messages] == [b"1", b"2"]
-    client.ask(Kind.ACK, messages.Settle([pushed.value.messages[0].lease]))
+    client.ask(FrameKind.ACK, messages.Settle([pushed.value.messages[0].lease]))
     [pushed] = client.heard(subscription)
     assert [message.payload for message in pushed.value.messages] == [b"3"]
 
@@ -122,11 +122,11 @@ def test_a_subscription_has_no_more_unsettled_than_its_credit(server: Server) ->
 def test_an_ack_and_the_push_that_follows_are_one_commit() -> None:
     store = FailingStore(MemoryStore())
     client = Server(store).client()
-    subscription = client.send(Kind.SUBSCRIBE, messages.Subscribe("mail", 1))
+    subscription = client.send(FrameKind.SUBSCRIBE, messages.Subscribe("mail", 1))
     client.publish("mail", b"1", b"2")
     [first] = client.heard(subscription)
     before = store.commits
-    client.ask(Kind.ACK, messages.Settle([first.value.messages[0].lease]))
+    client.ask(FrameKind.ACK, messages.Settle([first.value.messages[0].lease]))
     [second] = client.heard(subscription)
     assert second.value.messages[0].payload == b"2"
     assert store.commits == before + 1
@@ -134,10 +134,10 @@ def test_an_ack_and_the_push_that_follows_are_one_commit() -> None:
 
 def test_a_lapsed_lease_counts_no_longer_but_an_extended_one_does(server: Server) -> None:
     client = server.client()
-    subscription = client.send(Kind.SUBSCRIBE, messages.Subscribe("mail", 1))
+    subscription = client.send(FrameKind.SUBSCRIBE, messages.Subscribe("mail", 1))
     client.publish("mail", b"1", b"2")
     [first] = client.heard(subscription)
-    client.ask(Kind.EXTEND, messages.Extend([first.value.messages[0].lease], 100_000))
+    client.ask(FrameKind.EXTEND, messages.Extend([first.value.messages[0].lease], 100_000))
     server.turns.advance(50_000)
     assert client.heard(subscription) == []
     server.turns.advance(50_000)
@@ -149,27 +149,27 @@ def test_leases_held_from_an_earlier_connection_count(server: Server) -> None:
     client = server.client()
     client.publish("mail", b"1", b"2")
     [message] = client.lease("mail")
-    client.session.end()
+    client.session.close()
     again = server.client()
-    subscription = again.send(Kind.SUBSCRIBE, messages.Subscribe("mail", 1, held={message.lease: message.until}))
+    subscription = again.send(FrameKind.SUBSCRIBE, messages.Subscribe("mail", 1, held={message.lease: message.until}))
     server.turn()
     assert again.heard(subscription) == []
-    again.ask(Kind.ACK, messages.Settle([message.lease]))
+    again.ask(FrameKind.ACK, messages.Settle([message.lease]))
     assert [message.payload for message in again.heard(subscription)[0].value.messages] == [b"2"]
 
 
 def test_a_cancelled_subscription_gets_nothing_more(server: Server) -> None:
     client = server.client()
-    subscription = client.send(Kind.SUBSCRIBE, messages.Subscribe("mail", 2))
-    assert client.ask(Kind.CANCEL, messages.Cancel(subscription)).value.value is True
-    assert client.ask(Kind.CANCEL, messages.Cancel(subscription)).value.value is False
+    subscription = client.send(FrameKind.SUBSCRIBE, messages.Subscribe("mail", 2))
+    assert client.ask(FrameKind.CANCEL, messages.Cancel(subscription)).value.value is True
+    assert client.ask(FrameKind.CANCEL, messages.Cancel(subscription)).value.value is False
     client.publish("mail", b"1")
     assert client.heard(subscription) == []
 
 
 def test_the_policy_comes_with_the_first_push_and_when_it_changed(server: Server) -> None:
     client = server.client()
-    subscription = client.send(Kind.SUBSCRIBE, messages.Subscribe("mail", 10))
+    subscription = client.send(FrameKind.SUBSCRIBE, messages.Subscribe("mail", 10))
     client.publish("mail", b"1")
     client.publish("mail", b"2")
     client.call("set_policy", queue="mail", document={"visibilityTimeoutSec": 7})
@@ -194,7 +194,7 @@ def test_headers_count_in_what_is_handed_out_at_once() -> None:
     client = server.client()
     header = '{"attributes":{"a":"' + "x" * 60_000 + '"}}'
     for _ in range(40):
-        client.ask(Kind.PUBLISH, messages.Publish("mail", [messages.Outgoing(b"1", True, header)]))
+        client.ask(FrameKind.PUBLISH, messages.Publish("mail", [messages.OutgoingMessageBody(b"1", True, header)]))
     assert len(client.lease("mail", 80)) == 34
 
 
@@ -202,7 +202,7 @@ def test_a_subscription_gets_all_large_messages(server: Server) -> None:
     client = server.client()
     for _ in range(20):
         client.publish("mail", b"x" * 60_000)
-    subscription = client.send(Kind.SUBSCRIBE, messages.Subscribe("mail", 100))
+    subscription = client.send(FrameKind.SUBSCRIBE, messages.Subscribe("mail", 100))
     server.turn()
     assert sum(len(answer.value.messages) for answer in client.heard(subscription)) == 20
 
@@ -212,8 +212,8 @@ def test_a_subscription_gets_all_large_messages(server: Server) -> None:
 
 def test_frames_past_the_pending_limit_wait_until_others_are_answered(server: Server) -> None:
     client = server.client()
-    client.session.most_pending = 8
-    frame = messages.frame(Kind.PUBLISH, 1, messages.Publish("mail", [messages.Outgoing(b"x", False)]))
+    client.session.max_pending = 8
+    frame = messages.frame(FrameKind.PUBLISH, 1, messages.Publish("mail", [messages.OutgoingMessageBody(b"x", False)]))
     client.session.receive(frame * 20)
     assert client.session.pending == 8
     assert client.session.held == 12 * len(frame)
@@ -229,77 +229,93 @@ def test_frames_past_the_pending_limit_wait_until_others_are_answered(server: Se
 
 def test_nothing_is_pushed_to_a_client_that_does_not_read(server: Server) -> None:
     slow, other = server.client(), server.client()
-    slow.send(Kind.SUBSCRIBE, messages.Subscribe("mail", 100))
-    slow.session.is_clogged = True
+    slow.send(FrameKind.SUBSCRIBE, messages.Subscribe("mail", 100))
+    slow.session.is_write_paused = True
     other.publish("mail", b"1", b"2")
     assert slow.answers == []
     assert len(other.lease("mail", 1)) == 1
-    slow.session.unclog()
+    slow.session.on_writable()
     server.turn()
     assert [message.payload for message in slow.answers[0].value.messages] == [b"2"]
 
 
 def test_too_many_waiting_leases_are_refused(server: Server) -> None:
     client = server.client()
-    for _ in range(MOST_WAITING):
-        client.send(Kind.LEASE, messages.Lease("mail", 1, wait_ms=1000))
-    answer = client.ask(Kind.LEASE, messages.Lease("mail", 1, wait_ms=1000))
-    assert (answer.kind, answer.value.field) == (Kind.ERROR, "request")
+    for _ in range(MAX_WAITING_LEASES):
+        client.send(FrameKind.LEASE, messages.Lease("mail", 1, wait_ms=1000))
+    answer = client.ask(FrameKind.LEASE, messages.Lease("mail", 1, wait_ms=1000))
+    assert (answer.kind, answer.value.field) == (FrameKind.ERROR, "request")
 
 
 def test_too_many_subscriptions_are_refused(server: Server) -> None:
     client = server.client()
-    for _ in range(MOST_SUBSCRIPTIONS):
-        client.send(Kind.SUBSCRIBE, messages.Subscribe("mail", 1))
-    assert client.ask(Kind.SUBSCRIBE, messages.Subscribe("mail", 1)).value.field == "request"
+    for _ in range(MAX_SUBSCRIPTIONS):
+        client.send(FrameKind.SUBSCRIBE, messages.Subscribe("mail", 1))
+    assert client.ask(FrameKind.SUBSCRIBE, messages.Subscribe("mail", 1)).value.field == "request"
 
 
 @pytest.mark.parametrize(
     ("kind", "body", "field"),
     [
-        (Kind.PUBLISH, messages.Publish("a/b", [messages.Outgoing(b"", False)]), "queue"),
-        (Kind.PUBLISH, messages.Publish("mail", []), "messages"),
-        (Kind.PUBLISH, messages.Publish("mail", [messages.Outgoing(b"", False, delay_ms=-1)]), "delay"),
-        (Kind.PUBLISH, messages.Publish("mail", [messages.Outgoing(b"", False, ttl_ms=2**62)]), "ttl"),
-        (Kind.PUBLISH, messages.Publish("mail", [messages.Outgoing(b"", False, id="../x")]), "messageId"),
-        (Kind.PUBLISH, messages.Publish("mail", [messages.Outgoing(b"{", True)]), None),
-        (Kind.PUBLISH, messages.Publish("mail", [messages.Outgoing(b"", False, header='{"version":-1}')]), "version"),
-        (Kind.PUBLISH, messages.Publish("mail", [messages.Outgoing(b"", False, header='{"messageId":"x"}')]), "header"),
-        (Kind.PUBLISH, messages.Publish("mail", [messages.Outgoing(b"", False, header="[]")]), "header"),
-        (Kind.LEASE, messages.Lease("mail", 0), "limit"),
-        (Kind.LEASE, messages.Lease("mail", 1, -5), "wait"),
-        (Kind.LEASE, messages.Lease("mail", 1, 0, 0), "leaseSeconds"),
-        (Kind.LEASE, messages.Lease("mail", 1, consumer="a b"), "consumerId"),
-        (Kind.SUBSCRIBE, messages.Subscribe("mail", 0), "credit"),
-        (Kind.SUBSCRIBE, messages.Subscribe("mail", 1, -1), "leaseSeconds"),
-        (Kind.ACK, messages.Settle(["x"]), "leaseId"),
-        (Kind.ACK, messages.Settle(["9" * 30 + "-1"]), "leaseId"),
-        (Kind.ACK, messages.Settle(["1-1", "1-1"]), "leases"),
-        (Kind.NACK, messages.Nack(["1-1"], "NO_SUCH"), "reasonCode"),
-        (Kind.NACK, messages.Nack(["1-1"], "TIMEOUT", delay_ms=-1), "delay"),
-        (Kind.EXTEND, messages.Extend(["1-1"], 0), "seconds"),
-        (Kind.CALL, messages.Call("qeues"), "method"),
-        (Kind.WELCOME, messages.Welcome("a", "b", "c", 1), "kind"),
+        (FrameKind.PUBLISH, messages.Publish("a/b", [messages.OutgoingMessageBody(b"", False)]), "queue"),
+        (FrameKind.PUBLISH, messages.Publish("mail", []), "messages"),
+        (FrameKind.PUBLISH, messages.Publish("mail", [messages.OutgoingMessageBody(b"", False, delay_ms=-1)]), "delay"),
+        (FrameKind.PUBLISH, messages.Publish("mail", [messages.OutgoingMessageBody(b"", False, ttl_ms=2**62)]), "ttl"),
+        (
+            FrameKind.PUBLISH,
+            messages.Publish("mail", [messages.OutgoingMessageBody(b"", False, id="../x")]),
+            "messageId",
+        ),
+        (FrameKind.PUBLISH, messages.Publish("mail", [messages.OutgoingMessageBody(b"{", True)]), None),
+        (
+            FrameKind.PUBLISH,
+            messages.Publish("mail", [messages.OutgoingMessageBody(b"", False, header='{"version":-1}')]),
+            "version",
+        ),
+        (
+            FrameKind.PUBLISH,
+            messages.Publish("mail", [messages.OutgoingMessageBody(b"", False, header='{"messageId":"x"}')]),
+            "header",
+        ),
+        (
+            FrameKind.PUBLISH,
+            messages.Publish("mail", [messages.OutgoingMessageBody(b"", False, header="[]")]),
+            "header",
+        ),
+        (FrameKind.LEASE, messages.Lease("mail", 0), "limit"),
+        (FrameKind.LEASE, messages.Lease("mail", 1, -5), "wait"),
+        (FrameKind.LEASE, messages.Lease("mail", 1, 0, 0), "leaseSeconds"),
+        (FrameKind.LEASE, messages.Lease("mail", 1, consumer="a b"), "consumerId"),
+        (FrameKind.SUBSCRIBE, messages.Subscribe("mail", 0), "credit"),
+        (FrameKind.SUBSCRIBE, messages.Subscribe("mail", 1, -1), "leaseSeconds"),
+        (FrameKind.ACK, messages.Settle(["x"]), "leaseId"),
+        (FrameKind.ACK, messages.Settle(["9" * 30 + "-1"]), "leaseId"),
+        (FrameKind.ACK, messages.Settle(["1-1", "1-1"]), "leases"),
+        (FrameKind.NACK, messages.Nack(["1-1"], "NO_SUCH"), "reasonCode"),
+        (FrameKind.NACK, messages.Nack(["1-1"], "TIMEOUT", delay_ms=-1), "delay"),
+        (FrameKind.EXTEND, messages.Extend(["1-1"], 0), "seconds"),
+        (FrameKind.CALL, messages.Call("qeues"), "method"),
+        (FrameKind.WELCOME, messages.Welcome("a", "b", "c", 1), "kind"),
     ],
 )
 def test_a_bad_request_names_what_is_wrong_and_the_connection_goes_on(
-    server: Server, kind: Kind, body: messages.Hello, field: str | None
+    server: Server, kind: FrameKind, body: messages.Hello, field: str | None
 ) -> None:
     client = server.client()
     answer = client.ask(kind, body)
-    assert answer.kind is Kind.ERROR
+    assert answer.kind is FrameKind.ERROR
     assert answer.value.field == field
-    assert client.ask(Kind.PING, messages.Empty()).kind is Kind.PONG
+    assert client.ask(FrameKind.PING, messages.Empty()).kind is FrameKind.PONG
     assert client.call("queues") == []
 
 
 @pytest.mark.parametrize(
     ("kind", "body", "field"),
     [
-        (Kind.PUBLISH, b"", "body"),
-        (Kind.PUBLISH, b"\xc1", "body"),
-        (Kind.PUBLISH, b"\x93\x01\x02\x03", "body"),
-        (Kind.CALL, b"\x92\xa1x" + b"\x81\xa1a" * 5000, "body"),
+        (FrameKind.PUBLISH, b"", "body"),
+        (FrameKind.PUBLISH, b"\xc1", "body"),
+        (FrameKind.PUBLISH, b"\x93\x01\x02\x03", "body"),
+        (FrameKind.CALL, b"\x92\xa1x" + b"\x81\xa1a" * 5000, "body"),
         (200, b"\x90", "kind"),
         (0, b"\x90", "kind"),
     ],
@@ -310,7 +326,7 @@ def test_a_body_that_cannot_be_read_is_answered_by_its_number(
     client = server.client()
     client.session.receive(encode(kind, 77, body))
     [answer] = client.heard(77)
-    assert (answer.kind, answer.value.code, answer.value.field) == (Kind.ERROR, "bad_input", field)
+    assert (answer.kind, answer.value.code, answer.value.field) == (FrameKind.ERROR, "bad_input", field)
     assert not client.is_closed
 
 
@@ -326,7 +342,7 @@ def test_a_broken_stream_is_answered_once_and_closed(server: Server, head: bytes
     client = server.client()
     client.session.receive(head + b"\x90" * 10)
     [answer] = client.answers
-    assert (answer.kind, answer.request, answer.value.code) == (Kind.ERROR, 0, code)
+    assert (answer.kind, answer.request, answer.value.code) == (FrameKind.ERROR, 0, code)
     assert client.is_closed
 
 
@@ -335,8 +351,8 @@ def test_what_the_store_refuses_is_said_and_the_next_request_works() -> None:
     server = Server(store)
     client = server.client()
     store.fail_at(1, StoreFull("no space left"))
-    answer = client.ask(Kind.PUBLISH, messages.Publish("mail", [messages.Outgoing(b"x", False)]))
-    assert (answer.kind, answer.value.code) == (Kind.ERROR, "store_full")
+    answer = client.ask(FrameKind.PUBLISH, messages.Publish("mail", [messages.OutgoingMessageBody(b"x", False)]))
+    assert (answer.kind, answer.value.code) == (FrameKind.ERROR, "store_full")
     assert client.publish("mail", b"x") == ["m-2"]
     assert client.call("counts", queue="mail")["ready"] == 1
 
@@ -345,13 +361,13 @@ def test_who_waits_is_served_after_the_store_works_again() -> None:
     store = FailingStore(MemoryStore())
     server = Server(store)
     client, producer = server.client(), server.client()
-    subscription = client.send(Kind.SUBSCRIBE, messages.Subscribe("mail", 10))
+    subscription = client.send(FrameKind.SUBSCRIBE, messages.Subscribe("mail", 10))
     server.turn()
-    number = producer.send(Kind.PUBLISH, messages.Publish("mail", [messages.Outgoing(b"x", False)]))
-    other = producer.send(Kind.PUBLISH, messages.Publish("mail", [messages.Outgoing(b"y", False)]))
+    number = producer.send(FrameKind.PUBLISH, messages.Publish("mail", [messages.OutgoingMessageBody(b"x", False)]))
+    other = producer.send(FrameKind.PUBLISH, messages.Publish("mail", [messages.OutgoingMessageBody(b"y", False)]))
     store.fail_at(1)  # the commit of both; each alone then works, but nobody was served
     server.turn()
-    assert {answer.kind for answer in producer.heard(number) + producer.heard(other)} == {Kind.STORED}
+    assert {answer.kind for answer in producer.heard(number) + producer.heard(other)} == {FrameKind.STORED}
     assert client.heard(subscription) == []
     server.turns.advance(1000)
     assert [m.payload for answer in client.heard(subscription) for m in answer.value.messages] == [b"x", b"y"]
@@ -362,20 +378,20 @@ def test_who_waits_is_served_after_the_store_works_again() -> None:
 
 def test_a_stopping_server_answers_who_waits_and_says_goodbye(server: Server) -> None:
     client = server.client()
-    waiting = client.send(Kind.LEASE, messages.Lease("mail", 1, wait_ms=60_000))
-    client.send(Kind.SUBSCRIBE, messages.Subscribe("mail", 1))
-    pending = client.send(Kind.PUBLISH, messages.Publish("work", [messages.Outgoing(b"x", False)]))
+    waiting = client.send(FrameKind.LEASE, messages.Lease("mail", 1, wait_ms=60_000))
+    client.send(FrameKind.SUBSCRIBE, messages.Subscribe("mail", 1))
+    pending = client.send(FrameKind.PUBLISH, messages.Publish("work", [messages.OutgoingMessageBody(b"x", False)]))
     client.session.stop()
     server.turn()
-    client.session.say_bye()
+    client.session.send_goodbye()
     assert client.heard(waiting)[0].value.messages == []
-    assert client.heard(pending)[0].kind is Kind.STORED
-    assert [answer.kind for answer in client.answers] == [Kind.BYE]
+    assert client.heard(pending)[0].kind is FrameKind.STORED
+    assert [answer.kind for answer in client.answers] == [FrameKind.BYE]
 
 
 def test_goodbye_of_a_client_closes(server: Server) -> None:
     client = server.client()
-    client.send(Kind.BYE, messages.Empty())
+    client.send(FrameKind.BYE, messages.Empty())
     assert client.is_closed
 
 
@@ -387,10 +403,10 @@ def test_consumers_that_wait_in_a_quiet_server_cost_no_write(tmp_path: Path) -> 
     server = Server(store)
     client = server.client()
     client.publish("mail", b"1")
-    pushed = client.send(Kind.SUBSCRIBE, messages.Subscribe("other", 2, None, "s"))
+    pushed = client.send(FrameKind.SUBSCRIBE, messages.Subscribe("other", 2, None, "s"))
     for _ in range(3):
         server.turns.advance(2_000)
-        server.desk.news()
+        server.desk.notify_external_change()
         server.turn()
 
     def files() -> list[bytes]:
@@ -399,7 +415,7 @@ def test_consumers_that_wait_in_a_quiet_server_cost_no_write(tmp_path: Path) -> 
     before = files()
     for _ in range(5):
         server.turns.advance(2_000)
-        server.desk.news()
+        server.desk.notify_external_change()
         server.turn()
     assert files() == before
     client.publish("other", b"2")

@@ -4,12 +4,12 @@ import pytest
 
 from tests.support.session import Answer, Client, Server
 from yirangmq.wire import messages
-from yirangmq.wire.frames import Kind
+from yirangmq.wire.frames import FrameKind
 
 
 def waits(client: Client, server: Server, consumer: str, queue: str = "mail") -> int:
     """A lease with patience; the number of its request."""
-    number = client.send(Kind.LEASE, messages.Lease(queue, 5, 30_000, None, consumer))
+    number = client.send(FrameKind.LEASE, messages.Lease(queue, 5, 30_000, None, consumer))
     server.turn()
     return number
 
@@ -51,15 +51,15 @@ def test_each_gets_their_own_of_many(server: Server, count: int) -> None:
 
 def test_a_subscription_gets_its_own_when_it_has_credit_again(server: Server) -> None:
     client = server.client()
-    other = client.send(Kind.SUBSCRIBE, messages.Subscribe("mail", 1, None, "anna"))
-    mine = client.send(Kind.SUBSCRIBE, messages.Subscribe("mail", 1, None, "berta"))
+    other = client.send(FrameKind.SUBSCRIBE, messages.Subscribe("mail", 1, None, "anna"))
+    mine = client.send(FrameKind.SUBSCRIBE, messages.Subscribe("mail", 1, None, "berta"))
     for payload in (b"1", b"2"):
         client.publish("mail", payload, targetConsumerId="berta")
     pushed = client.heard(mine)[-1].value.messages
     assert [message.payload for message in pushed] == [b"1"]
-    client.ask(Kind.ACK, messages.Settle([pushed[0].lease], "berta"))
+    client.ask(FrameKind.ACK, messages.Settle([pushed[0].lease], "berta"))
     assert payloads(client.heard(mine)) == [b"2"]
-    assert not any(answer.kind is Kind.DELIVER for answer in client.heard(other))
+    assert not any(answer.kind is FrameKind.DELIVER for answer in client.heard(other))
 
 
 def test_the_next_one_of_a_group_goes_to_who_waits_for_it(server: Server) -> None:
@@ -68,5 +68,5 @@ def test_the_next_one_of_a_group_goes_to_who_waits_for_it(server: Server) -> Non
     client.publish("mail", b"2", groupId="order-7", targetConsumerId="berta")
     [first] = client.lease("mail")
     waiting = waits(client, server, "anna"), waits(client, server, "berta")
-    client.ask(Kind.ACK, messages.Settle([first.lease], None))
+    client.ask(FrameKind.ACK, messages.Settle([first.lease], None))
     assert [payloads(client.heard(number)) for number in waiting] == [[], [b"2"]]

@@ -11,11 +11,11 @@ from tests.support.credentials import client_context, server_context
 from tests.support.loops import LOOPS, run_loop
 from tests.support.topic_server import SMALL, Follower, Live, dial, live
 from tests.support.wait import soon
-from yirangmq.admin.topics import PAGE_LOOK
+from yirangmq.admin.topics import MAX_SCANNED_RECORDS
 from yirangmq.core.topics import NewRecord
-from yirangmq.topics.ports import Pace, Settings
+from yirangmq.topics.ports import CatchupPacing, TopicSettings
 from yirangmq.wire import messages
-from yirangmq.wire.frames import Kind
+from yirangmq.wire.frames import FrameKind
 
 pytestmark = pytest.mark.parametrize("kind", LOOPS)
 
@@ -27,11 +27,11 @@ def test_history_and_live_come_over_tls_too(kind: str, tmp_path: Path) -> None:
             await server.fill(3000, 1000)
             feeding = asyncio.create_task(server.fill(1000, 1000))
             await follower.follow()
-            follower.send(Kind.PING, messages.Empty())
+            follower.send(FrameKind.PING, messages.Empty())
             await feeding
             await follower.until(lambda: len(follower.records) == 4000)
             assert follower.sequences == list(range(1, 4001))
-            assert len(follower.told(Kind.PONG)) == 1
+            assert len(follower.told(FrameKind.PONG)) == 1
             await soon(lambda: server.states()[-1] == "online")
 
     run_loop(main(), LOOPS[kind])
@@ -39,7 +39,7 @@ def test_history_and_live_come_over_tls_too(kind: str, tmp_path: Path) -> None:
 
 def test_a_slow_reader_over_tls_misses_nothing(kind: str, tmp_path: Path) -> None:
     async def main() -> None:
-        settings = Settings(buffer_bytes=200_000)
+        settings = TopicSettings(buffer_bytes=200_000)
         tls, trust = server_context(tmp_path), client_context(tmp_path)
         async with live(tmp_path, settings, tls=tls) as server, dial(server, tls=trust, receive=4096) as follower:
             await follower.follow("a", start="new")
@@ -57,11 +57,13 @@ def test_answers_come_between_the_records_of_a_recovery(kind: str, tmp_path: Pat
         async with live(tmp_path) as server, dial(server) as follower:
             await server.fill(5000, 1000)
             await follower.follow(name="n")
-            pings = [follower.send(Kind.PING, messages.Empty()) for _ in range(20)]
-            confirms = [follower.send(Kind.CONFIRM, messages.Confirm(number)) for number in range(1, 21)]
-            await follower.until(lambda: len(follower.records) == 5000 and len(follower.told(Kind.CONFIRMED)) == 20)
+            pings = [follower.send(FrameKind.PING, messages.Empty()) for _ in range(20)]
+            confirms = [follower.send(FrameKind.CONFIRM, messages.Confirm(number)) for number in range(1, 21)]
+            await follower.until(
+                lambda: len(follower.records) == 5000 and len(follower.told(FrameKind.CONFIRMED)) == 20
+            )
             assert follower.sequences == list(range(1, 5001))
-            answered = [one.request for one in follower.said if one.kind in (Kind.PONG, Kind.CONFIRMED)]
+            answered = [one.request for one in follower.said if one.kind in (FrameKind.PONG, FrameKind.CONFIRMED)]
             assert sorted(answered) == pings + confirms
 
     run_loop(main(), LOOPS[kind])
@@ -86,7 +88,7 @@ def test_numbers_of_descriptors_used_again_mix_nobody(kind: str, tmp_path: Path)
                     await reader.until(lambda reader=reader: len(reader.records) == 1000)  # type: ignore[misc]
                     assert {record.topic for record in reader.records} == {topic}
             await soon(lambda: not server.door.connections)
-            await soon(lambda: server.topics.opened().follows.is_idle)
+            await soon(lambda: server.topics.ensure_open().lifecycle.is_idle)
 
     run_loop(main(), LOOPS[kind])
 
@@ -115,7 +117,7 @@ def test_nothing_stays_open_when_clients_are_gone(kind: str, tmp_path: Path) -> 
 
 def test_a_stalled_client_is_polled_and_one_worker_serves_the_others(kind: str, tmp_path: Path) -> None:
     async def main() -> None:
-        settings = Settings(workers=1, pace=Pace(stall_seconds=2))
+        settings = TopicSettings(workers=1, pacing=CatchupPacing(stall_seconds=2))
         async with live(tmp_path, settings) as server, dial(server, receive=4096) as stalled, dial(server) as other:
             await server.fill(3000, 1000)
             await stalled.follow()
@@ -129,15 +131,15 @@ def test_a_stalled_client_is_polled_and_one_worker_serves_the_others(kind: str, 
     run_loop(main(), LOOPS[kind])
 
 
-async def refused(follower: Follower, kind: Kind, body: Any) -> tuple[str, str | None]:
+async def refused(follower: Follower, kind: FrameKind, body: Any) -> tuple[str, str | None]:
     said = await follower.ask(kind, body)
-    assert said.kind is Kind.ERROR
+    assert said.kind is FrameKind.ERROR
     return said.value.code, said.value.field
 
 
 def test_what_cannot_be_asked_is_refused_by_its_field_and_the_connection_goes_on(kind: str, tmp_path: Path) -> None:
-    subscribe, cannot = Kind.TOPIC_SUBSCRIBE, messages.TopicSubscribe
-    wrong: list[tuple[Kind, Any, tuple[str, str | None]]] = [
+    subscribe, cannot = FrameKind.TOPIC_SUBSCRIBE, messages.TopicSubscribe
+    wrong: list[tuple[FrameKind, Any, tuple[str, str | None]]] = [
         (subscribe, cannot(["no/slash"]), ("bad_input", "topics")),
         (subscribe, cannot([], mask=2**32), ("bad_input", "mask")),
         (subscribe, cannot(name="no/slash"), ("bad_input", "name")),
@@ -147,10 +149,14 @@ def test_what_cannot_be_asked_is_refused_by_its_field_and_the_connection_goes_on
         (subscribe, cannot(start="time", at=-1), ("bad_input", "at")),
         (subscribe, cannot(progress_ms=-1), ("bad_input", "progress_ms")),
         (subscribe, cannot(epoch="f" * 32), ("wrong_epoch", "epoch")),
-        (Kind.RECOVERY_REQUEST, messages.RecoveryRequest(1), ("wrong_state", None)),
-        (Kind.CONFIRM, messages.Confirm(1), ("wrong_state", None)),
-        (Kind.TOPIC_PUBLISH, messages.TopicPublish([]), ("bad_input", "records")),
-        (Kind.TOPIC_PUBLISH, messages.TopicPublish([messages.RecordBody("no/slash", b"")]), ("bad_input", "topic")),
+        (FrameKind.RECOVERY_REQUEST, messages.TopicRecoveryRequest(1), ("wrong_state", None)),
+        (FrameKind.CONFIRM, messages.Confirm(1), ("wrong_state", None)),
+        (FrameKind.TOPIC_PUBLISH, messages.TopicPublish([]), ("bad_input", "records")),
+        (
+            FrameKind.TOPIC_PUBLISH,
+            messages.TopicPublish([messages.RecordBody("no/slash", b"")]),
+            ("bad_input", "topic"),
+        ),
     ]
 
     async def main() -> None:
@@ -160,15 +166,15 @@ def test_what_cannot_be_asked_is_refused_by_its_field_and_the_connection_goes_on
                 assert await refused(follower, kind, body) == expected, body
             await follower.follow(start="sequence", at=11)
             assert await refused(follower, subscribe, cannot()) == ("wrong_state", None)
-            assert await refused(follower, Kind.RECOVERY_REQUEST, messages.RecoveryRequest(11)) == (
+            assert await refused(follower, FrameKind.RECOVERY_REQUEST, messages.TopicRecoveryRequest(11)) == (
                 "bad_input",
                 "after",
             )
-            assert await refused(follower, Kind.RECOVERY_REQUEST, messages.RecoveryRequest(1, "e")) == (
+            assert await refused(follower, FrameKind.RECOVERY_REQUEST, messages.TopicRecoveryRequest(1, "e")) == (
                 "wrong_epoch",
                 "epoch",
             )
-            assert await refused(follower, Kind.CONFIRM, messages.Confirm(1)) == ("wrong_state", None)
+            assert await refused(follower, FrameKind.CONFIRM, messages.Confirm(1)) == ("wrong_state", None)
             await server.fill(1)
             await follower.until(lambda: follower.sequences == [11])
 
@@ -179,8 +185,8 @@ def test_a_start_that_is_no_longer_kept_is_told_with_both_numbers(kind: str, tmp
     async def main() -> None:
         async with live(tmp_path) as server, dial(server) as follower:
             await server.fill(2000, 200)
-            server.topics.opened().feed.log.trim(1500)
-            first = server.topics.opened().feed.log.first
+            server.topics.ensure_open().feed.log.trim(1500)
+            first = server.topics.ensure_open().feed.log.first
             said = await follower.follow(start="sequence", at=3)
             error = messages.error_of(said.value.code, said.value.text, said.value.field)
             assert (error.code, error.asked, error.first) == ("retired", 3, first)  # type: ignore[attr-defined]
@@ -207,8 +213,8 @@ def test_a_time_is_found_in_the_log(kind: str, tmp_path: Path) -> None:
 
 
 async def _call(follower: Follower, method: str, **values: Any) -> Any:
-    said = await follower.ask(Kind.CALL, messages.Call(method, values))
-    assert said.kind is Kind.RESULT, said
+    said = await follower.ask(FrameKind.CALL, messages.Call(method, values))
+    assert said.kind is FrameKind.RESULT, said
     return said.value.value
 
 
@@ -231,14 +237,21 @@ async def _look(server: Live, follower: Follower) -> None:
 def test_a_page_of_what_is_rare_ends_after_a_while_and_says_where_to_go_on(kind: str, tmp_path: Path) -> None:
     async def main() -> None:
         async with live(tmp_path) as server, dial(server) as asking:
-            await server.fill(PAGE_LOOK + 10, size=10, topics=("a",))
+            await server.fill(MAX_SCANNED_RECORDS + 10, size=10, topics=("a",))
             await server.fill(1, topics=("rare",))
             page = await _call(asking, "topic_read", topics=["rare"])
-            assert (page["records"], page["next"], page["last"]) == ([], PAGE_LOOK + 1, PAGE_LOOK + 11)
+            assert (page["records"], page["next"], page["last"]) == (
+                [],
+                MAX_SCANNED_RECORDS + 1,
+                MAX_SCANNED_RECORDS + 11,
+            )
             page = await _call(asking, "topic_read", topics=["rare"], start=page["next"])
-            assert ([one[0] for one in page["records"]], page["next"]) == ([PAGE_LOOK + 11], PAGE_LOOK + 12)
+            assert ([one[0] for one in page["records"]], page["next"]) == (
+                [MAX_SCANNED_RECORDS + 11],
+                MAX_SCANNED_RECORDS + 12,
+            )
             page = await _call(asking, "topic_read", topics=["rare"], start=page["next"])
-            assert (page["records"], page["next"]) == ([], PAGE_LOOK + 12)
+            assert (page["records"], page["next"]) == ([], MAX_SCANNED_RECORDS + 12)
 
     run_loop(main(), LOOPS[kind])
 
@@ -253,14 +266,14 @@ def test_the_methods_tell_of_topics_subscribers_and_cursors(kind: str, tmp_path:
                 await follower.follow("a", name="ledger", start="new")
                 await server.fill(10)
                 await follower.until(lambda: len(follower.records) == 4)
-                await follower.ask(Kind.CONFIRM, messages.Confirm(7))
+                await follower.ask(FrameKind.CONFIRM, messages.Confirm(7))
                 await _look(server, asking)
                 [row] = await _call(asking, "topic_subscribers")
                 assert {name: row[name] for name in ("subscriber", "state", "filter", "sequence", "lag", "sent")} == {
                     "subscriber": "ledger", "state": "online", "filter": "a", "sequence": 10, "lag": 0, "sent": 4,
                 }  # fmt: skip
                 assert row["confirmed"] == 7
-                refusal = await asking.ask(Kind.CALL, messages.Call("topic_cursor_drop", {"name": "ledger"}))
+                refusal = await asking.ask(FrameKind.CALL, messages.Call("topic_cursor_drop", {"name": "ledger"}))
                 assert refusal.value.field == "name"
             await soon(lambda: len(server.door.connections) == 1)
             [row] = await _call(asking, "topic_subscribers")

@@ -11,7 +11,7 @@ from tests.support.credentials import certificate, server_context
 from tests.support.stomp_server import LiveServer, live
 from tests.support.wait import PATIENCE, until
 from yirangmq.client.connect import connect
-from yirangmq.core.access import Grant
+from yirangmq.core.access import AccessGrant
 
 MODES = ("auto", "client", "client-individual")
 
@@ -141,7 +141,7 @@ def test_what_operators_see(server: LiveServer) -> None:
 
 
 def test_tokens_and_tls(tmp_path: Path) -> None:
-    grants = (Grant("a-good-token"),)
+    grants = (AccessGrant("a-good-token"),)
     with live(tmp_path / "d", grants, server_context(tmp_path)) as server:
         client = server.client()
         client.line.set_ssl([("127.0.0.1", server.port)], ca_certs=str(certificate(tmp_path)[0]))

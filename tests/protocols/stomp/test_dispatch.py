@@ -2,7 +2,7 @@
 
 from tests.support.stomp import Stomp, StompServer, bodies
 from yirangmq.wire import messages
-from yirangmq.wire.frames import Kind
+from yirangmq.wire.frames import FrameKind
 
 
 def new(server: StompServer, client: Stomp) -> list[bytes]:
@@ -15,7 +15,7 @@ def new(server: StompServer, client: Stomp) -> list[bytes]:
 def test_they_take_turns_with_consumers_at_other_doors(server: StompServer) -> None:
     native = server.client()
     native.call("dispatch_set", queue="mail", members={"strategy": "round_robin"})
-    ours = native.send(Kind.SUBSCRIBE, messages.Subscribe("mail", 10, None, "native"))
+    ours = native.send(FrameKind.SUBSCRIBE, messages.Subscribe("mail", 10, None, "native"))
     one, two = (server.connected(**{"client-id": name}) for name in ("one", "two"))
     for client in (one, two):
         client.subscribe("/queue/mail", "client-individual")
@@ -41,7 +41,7 @@ def test_a_client_with_a_name_finds_its_copies_when_it_comes_again(server: Stomp
     first, other = (server.connected(**{"client-id": name}) for name in ("ledger", "other"))
     for client in (first, other):
         client.subscribe("/queue/mail", "auto")
-    first.session.end()
+    first.session.close()
     server.turn()
     native.publish("mail", b"1")
     assert new(server, other) == [b"1"]

@@ -6,11 +6,11 @@ from tests.support.stomp import Stomp, StompServer, bodies, cards, error_of, set
 from yirangmq.core.message import Envelope
 from yirangmq.core.states import State
 from yirangmq.format.json_codec import dumps
-from yirangmq.protocols.stomp.queue_subscriptions import EXTEND_SECONDS, GATHER_SECONDS, LEASE_MS, PREFETCH
+from yirangmq.protocols.stomp.queue_subscriptions import ACK_BATCH_SECONDS, EXTEND_SECONDS, LEASE_MS, PREFETCH
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.testing import FailingStore
 from yirangmq.wire import messages
-from yirangmq.wire.frames import Kind
+from yirangmq.wire.frames import FrameKind
 from yirangmq.wire.stomp import V10, V11, V12
 
 
@@ -43,7 +43,7 @@ def test_a_message_goes_there_and_back(server: StompServer, version: str, mode: 
     if mode != "auto":
         [receipt] = client.ack(message, receipt="a")
         assert receipt.headers["receipt-id"] == "a"
-    server.turns.advance(round(GATHER_SECONDS * 1000))
+    server.turns.advance(round(ACK_BATCH_SECONDS * 1000))
     assert len(cards(server, State.DONE)) == 1
 
 
@@ -69,8 +69,8 @@ def test_headers_nobody_knows_are_kept_and_seen_at_other_doors(server: StompServ
 def test_messages_of_other_doors_are_understood(server: StompServer) -> None:
     attributes = {"priority": 2, "n": 7, "yes": True, "no": None, "destination": "x", "a\nb": "c"}
     header = dumps({"type": "order", "contentType": "text/plain", "groupId": "g", "attributes": attributes}).decode()
-    new = messages.Outgoing(b"hi", False, header=header)
-    server.client().ask(Kind.PUBLISH, messages.Publish("mail", [new]))
+    new = messages.OutgoingMessageBody(b"hi", False, header=header)
+    server.client().ask(FrameKind.PUBLISH, messages.Publish("mail", [new]))
     [message] = server.connected().subscribe("/queue/mail")
     expected = {
         "type": "order", "content-type": "text/plain", "JMSXGroupID": "g", "priority": "7", "n": "7", "yes": "true",
@@ -199,7 +199,7 @@ def test_what_needs_no_ack_is_done_with_in_one_commit_for_all() -> None:
         server.connected().subscribe("/queue/mail", "auto")
     server.connected().send("/queue/mail", *(b"%d" % n for n in range(5)))
     before = store.commits
-    server.turns.advance(round(GATHER_SECONDS * 1000))
+    server.turns.advance(round(ACK_BATCH_SECONDS * 1000))
     assert store.commits == before + 1
     assert len(cards(server, State.DONE)) == 5
 
@@ -214,7 +214,7 @@ def test_what_needs_no_ack_joins_a_commit_that_there_is_anyway() -> None:
     sender.send("/queue/mail", b"2")
     assert store.commits == before + 1
     assert len(cards(server, State.DONE)) == 1, "the first, with the commit of the second"
-    server.turns.advance(round(GATHER_SECONDS * 1000))
+    server.turns.advance(round(ACK_BATCH_SECONDS * 1000))
     assert store.commits == before + 2
     assert len(cards(server, State.DONE)) == 2
 
@@ -296,13 +296,13 @@ def test_a_subscription_that_does_not_say_gets_so_many(server: StompServer) -> N
 def test_nothing_is_pushed_to_a_client_that_does_not_read(server: StompServer) -> None:
     slow, quick = server.connected(), server.connected()
     slow.subscribe("/queue/mail", "auto")
-    slow.session.is_clogged = True
+    slow.session.is_write_paused = True
     quick.send("/queue/mail", b"1", b"2")
     assert slow.heard() == []
     assert bodies(quick.subscribe("/queue/mail", "auto")) == [b"1", b"2"]
     quick.send("/queue/mail", b"3")
     assert bodies(quick.heard()) == [b"3"]
-    slow.session.unclog()
+    slow.session.on_writable()
     quick.lose()
     server.connected().send("/queue/mail", b"4")
     assert bodies(slow.heard()) == [b"4"]
@@ -311,13 +311,13 @@ def test_nothing_is_pushed_to_a_client_that_does_not_read(server: StompServer) -
 def test_what_a_clogged_client_was_sent_is_not_done_with_until_it_reads(server: StompServer) -> None:
     client = server.connected()
     client.send("/queue/mail", b"1")
-    push = client.session.holdings.push
+    push = client.session.queue_leases.push
 
-    def clogs(taker: object, deliveries: object) -> bool:
-        client.session.is_clogged = True
-        return push(taker, deliveries)  # type: ignore[arg-type]
+    def clogs(queue_subscription: object, deliveries: object) -> bool:
+        client.session.is_write_paused = True
+        return push(queue_subscription, deliveries)  # type: ignore[arg-type]
 
-    client.session.holdings.push = clogs  # type: ignore[method-assign]
+    client.session.queue_leases.push = clogs  # type: ignore[method-assign]
     client.subscribe("/queue/mail", "auto")
     assert len(cards(server, State.LEASED)) == 1
     client.lose()
@@ -456,7 +456,7 @@ def test_an_answer_comes_back_by_a_temporary_queue(server: StompServer) -> None:
 
 
 def held_by(client: Stomp) -> int:
-    return client.session.holdings.unsettled
+    return client.session.queue_leases.unsettled
 
 
 def test_a_client_is_on_the_roster_while_it_is_subscribed(server: StompServer) -> None:

@@ -12,7 +12,7 @@ from yirangmq.admin.health import StoreDisk
 from yirangmq.core.errors import every_error
 from yirangmq.core.states import State
 from yirangmq.wire import messages
-from yirangmq.wire.frames import Kind
+from yirangmq.wire.frames import FrameKind
 from yirangmq.wire.stomp import VERSIONS
 
 SECONDS = float(os.environ.get("YIRANGMQ_FUZZ_SECONDS", "60")) / 20
@@ -50,8 +50,8 @@ def test_what_does_not_fit_its_schema_is_confirmed_and_lies_among_the_dead_lette
 
 
 def test_a_message_for_one_consumer_comes_to_the_client_of_that_name(server: StompServer) -> None:
-    new = messages.Outgoing(b"yours", False, header='{"targetConsumerId":"stomp:billing"}')
-    server.client().ask(Kind.PUBLISH, messages.Publish("mail", [new]))
+    new = messages.OutgoingMessageBody(b"yours", False, header='{"targetConsumerId":"stomp:billing"}')
+    server.client().ask(FrameKind.PUBLISH, messages.Publish("mail", [new]))
     assert server.connected(client_id="other").subscribe("/queue/mail", "auto") == []
     assert bodies(server.connected(client_id="billing").subscribe("/queue/mail", "auto")) == [b"yours"]
 

@@ -3,9 +3,9 @@
 import pytest
 
 from tests.support.stomp import StompServer, bodies, error_of
-from yirangmq.core.access import Grant
+from yirangmq.core.access import AccessGrant
 from yirangmq.core.states import State
-from yirangmq.protocols.stomp.codec import LEAST_MS
+from yirangmq.protocols.stomp.codec import MIN_INTERVAL_MS
 from yirangmq.wire.stomp import V10, V11, V12
 
 
@@ -64,9 +64,9 @@ def test_only_send_has_a_body(server: StompServer) -> None:
 # -- tokens ---------------------------------------------------------------------------------------------------------
 
 GRANTS = (
-    Grant("all-of-it"),
-    Grant("sends-only", frozenset({"publish"}), ("mail*",)),
-    Grant("takes-only", frozenset({"consume"})),
+    AccessGrant("all-of-it"),
+    AccessGrant("sends-only", frozenset({"publish"}), ("mail*",)),
+    AccessGrant("takes-only", frozenset({"consume"})),
 )
 
 
@@ -108,7 +108,7 @@ def test_a_token_opens_what_it_says_and_nothing_else() -> None:
 
 def test_beats_are_agreed_on(server: StompServer) -> None:
     [frame] = server.dial().do("CONNECT", accept_version="1.2", heart_beat="4000,6000")
-    assert frame.headers["heart-beat"] == f"{LEAST_MS},{LEAST_MS}"
+    assert frame.headers["heart-beat"] == f"{MIN_INTERVAL_MS},{MIN_INTERVAL_MS}"
     [frame] = server.dial().do("CONNECT", accept_version="1.2", heart_beat="0,0")
     assert frame.headers["heart-beat"] == "0,0"
 
@@ -142,11 +142,11 @@ def test_a_silent_client_is_sent_away_and_what_it_held_goes_back(server: StompSe
 
 def test_while_we_do_not_listen_a_client_is_not_silent_and_after_that_it_may_be(server: StompServer) -> None:
     client = server.connected(heart_beat="1000,0")
-    client.session.is_clogged = True
+    client.session.is_write_paused = True
     for _ in range(10):
         server.turns.advance(1000)
     assert client.heard() == []
-    client.session.unclog()
+    client.session.on_writable()
     server.turns.advance(1000)
     server.turns.advance(1000)
     assert "nothing was heard" in error_of(client.heard())
@@ -191,7 +191,7 @@ def test_a_server_that_stops_says_so_and_what_was_held_is_in_line(server: StompS
     client.subscribe("/queue/mail")
     client.session.stop()
     server.turn()
-    client.session.say_bye()
+    client.session.send_goodbye()
     assert "the server is stopping" in error_of(client.heard())
     with server.store.transaction(write=False) as transaction:
         [message] = transaction.scan("mail", State.READY, 10).messages

@@ -53,14 +53,14 @@ def test_who_does_not_read_is_sent_the_rest_when_it_does(server: StompServer) ->
     slow, quick = server.connected(), server.connected()
     slow.subscribe("/topic/news", "auto")
     quick.subscribe("/topic/news", "auto")
-    slow.session.is_clogged = True
+    slow.session.is_write_paused = True
     sender = server.connected()
     sent = [b"%d" % n for n in range(3 * PAGE_RECORDS)]
     for first in range(0, len(sent), 100):
         sender.send("/topic/news", *sent[first : first + 100])
     assert bodies(quick.heard()) == sent
     assert slow.heard() == []
-    slow.session.unclog()
+    slow.session.on_writable()
     assert bodies(slow.heard()) == sent
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from tests.support.stomp import StompServer, bodies, cards, error_of, set_policy
 from yirangmq.core.states import State
-from yirangmq.protocols.stomp.transactions import MOST_OPEN
+from yirangmq.protocols.stomp.transactions import MAX_OPEN_TRANSACTIONS
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.testing import FailingStore
 from yirangmq.wire.stomp import V12
@@ -141,7 +141,7 @@ def test_an_empty_transaction_is_committed(server: StompServer) -> None:
 
 def test_limits(server: StompServer) -> None:
     client = server.connected()
-    for number in range(MOST_OPEN):
+    for number in range(MAX_OPEN_TRANSACTIONS):
         client.do("BEGIN", transaction=str(number))
     assert "64 are open already" in error_of(client.do("BEGIN", transaction="more"))
     client = server.connected()
@@ -149,7 +149,7 @@ def test_limits(server: StompServer) -> None:
     assert "is begun already" in error_of(client.do("BEGIN", transaction="t"))
     client = server.connected()
     client.do("BEGIN", transaction="t")
-    body = b"x" * (server.house.welcome.max_frame - 1000)
+    body = b"x" * (server.house.identity.max_frame - 1000)
     for _ in range(4):
         client.send("/queue/mail", body, transaction="t")
     assert "commit earlier" in error_of(client.do("SEND", body, destination="/queue/mail", transaction="t"))

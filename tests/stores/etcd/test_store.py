@@ -9,10 +9,10 @@ import pytest
 from tests.support.etcd import EtcdCluster
 from tests.support.server_process import until
 from tests.support.store_contract import NOW, QUEUE, bring, envelope, listed, picture, put
-from yirangmq.cluster.etcd.address import Address
+from yirangmq.cluster.etcd.address import EtcdAddress
 from yirangmq.cluster.etcd.channel import TXN
-from yirangmq.cluster.etcd.client import Etcd, end_of
-from yirangmq.cluster.fenced_commits import Reign
+from yirangmq.cluster.etcd.client import Etcd, prefix_end
+from yirangmq.cluster.fenced_commits import LeaderTerm
 from yirangmq.cluster.leadership import Leader
 from yirangmq.core.errors import NotActive, TooLarge, Unavailable, Unreachable
 from yirangmq.core.ports import Change
@@ -24,18 +24,18 @@ MANY = 3_000
 
 
 @pytest.fixture
-def address(etcd: EtcdCluster, request: pytest.FixtureRequest) -> Address:
-    return Address(endpoints=tuple(etcd.endpoints), name=request.node.name[:100], lease=60)
+def address(etcd: EtcdCluster, request: pytest.FixtureRequest) -> EtcdAddress:
+    return EtcdAddress(endpoints=tuple(etcd.endpoints), name=request.node.name[:100], lease=60)
 
 
-def opened(address: Address) -> EtcdStore:
+def opened(address: EtcdAddress) -> EtcdStore:
     store = EtcdStore(address, Leader("here"))
-    store.stand()
-    store.wait_to_lead()
+    store.join_election()
+    store.wait_for_leadership()
     return store
 
 
-def with_etcd(address: Address, act: Any) -> Any:
+def with_etcd(address: EtcdAddress, act: Any) -> Any:
     async def whole() -> Any:
         async with Etcd(address) as client:
             return await act(client)
@@ -43,16 +43,16 @@ def with_etcd(address: Address, act: Any) -> Any:
     return asyncio.run(whole())
 
 
-def keys_of(address: Address, part: bytes) -> list[bytes]:
+def keys_of(address: EtcdAddress, part: bytes) -> list[bytes]:
     async def look(client: Etcd) -> list[bytes]:
         prefix = b"/yirangmq/" + address.name.encode() + b"/" + part
-        return [kv.key for kv in (await client.range(prefix, end_of(prefix), keys_only=True)).kvs]
+        return [kv.key for kv in (await client.range(prefix, prefix_end(prefix), keys_only=True)).kvs]
 
     found: list[bytes] = with_etcd(address, look)
     return found
 
 
-def test_a_commit_larger_than_a_request(address: Address) -> None:
+def test_a_commit_larger_than_a_request(address: EtcdAddress) -> None:
     """Bodies go ahead; so many cards are a journal."""
     store = opened(address)
     made = put(store, *[envelope(f"m{number}", payload=bytes(1_000)) for number in range(MANY)])
@@ -68,18 +68,18 @@ def test_a_commit_larger_than_a_request(address: Address) -> None:
 
 
 @pytest.mark.parametrize("step", ["_seal", "_finish"])
-def test_a_journal_that_was_not_finished(address: Address, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+def test_a_journal_that_was_not_finished(address: EtcdAddress, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     """Before the commit it is nothing, after it everything."""
     store = opened(address)
     put(store, envelope("first"))
-    real = getattr(Reign, step)
+    real = getattr(LeaderTerm, step)
 
-    async def dies(self: Reign, *given: Any) -> None:
+    async def dies(self: LeaderTerm, *given: Any) -> None:
         if step == "_finish" or given[1:] == () or given[1]:
             raise Unavailable("killed here")
         await real(self, *given)
 
-    monkeypatch.setattr(Reign, step, dies)
+    monkeypatch.setattr(LeaderTerm, step, dies)
     with pytest.raises(Unavailable):
         put(store, *[envelope(f"m{number}", payload=bytes(1_000)) for number in range(2 * MANY)])
     monkeypatch.undo()
@@ -94,7 +94,7 @@ def test_a_journal_that_was_not_finished(address: Address, monkeypatch: pytest.M
     again.close()
 
 
-def test_a_commit_whose_answer_was_lost_is_done_once(address: Address, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_whose_answer_was_lost_is_done_once(address: EtcdAddress, monkeypatch: pytest.MonkeyPatch) -> None:
     store = opened(address)
     real = Etcd.txn
     lost: list[Any] = []
@@ -117,11 +117,11 @@ def test_a_commit_whose_answer_was_lost_is_done_once(address: Address, monkeypat
     again.close()
 
 
-def test_who_is_deposed_writes_nothing_and_stands_again(address: Address) -> None:
+def test_who_is_deposed_writes_nothing_and_stands_again(address: EtcdAddress) -> None:
     store = opened(address)
     [card] = put(store, envelope("m"))
     leader = b"/yirangmq/" + address.name.encode() + b"/leader"
-    reigns = store.reigns
+    term_count = store.term_count
 
     def lose_it() -> None:
         with store.transaction() as transaction:
@@ -130,27 +130,27 @@ def test_who_is_deposed_writes_nothing_and_stands_again(address: Address) -> Non
 
     with pytest.raises(NotActive):
         lose_it()
-    until(lambda: store.is_on and store.reigns > reigns)
+    until(lambda: store.is_on and store.term_count > term_count)
     with store.transaction(write=False) as transaction:
         assert transaction.by_id(QUEUE, ["m"]) == [card]
     bring(store, card, State.DEAD)
     store.close()
 
 
-def test_leasing_and_acking_send_no_payload(address: Address) -> None:
+def test_leasing_and_acking_send_no_payload(address: EtcdAddress) -> None:
     """One call for a hundred messages, with their cards and without their bodies."""
     store = opened(address)
     made = put(store, *[envelope(f"m{number}", payload=bytes(10_000)) for number in range(100)])
     etcd, sizes = store._etcd, list[int]()
     assert etcd is not None
-    call = etcd.lines.call
+    call = etcd.connection.call
 
     async def noted(method: Any, request: Any, **more: Any) -> Any:
         if method is TXN:
             sizes.append(request.ByteSize())
         return await call(method, request, **more)
 
-    etcd.lines.call = noted  # type: ignore[method-assign]
+    etcd.connection.call = noted  # type: ignore[method-assign]
     leased = [card._replace(state=State.LEASED, consumer="ann", leases=1) for card in made]
     done = [card._replace(state=State.DONE, body=False) for card in leased]
     for before, after in ((made, leased), (leased, done)):
@@ -162,7 +162,7 @@ def test_leasing_and_acking_send_no_payload(address: Address) -> None:
     store.close()
 
 
-def test_a_message_that_is_too_large_says_so_and_hurts_no_other(address: Address) -> None:
+def test_a_message_that_is_too_large_says_so_and_hurts_no_other(address: EtcdAddress) -> None:
     store = opened(address)
     with pytest.raises(TooLarge, match="payload: a message in etcd may have 1310720 bytes"):
         put(store, envelope("m", payload=bytes(1_310_721)))
@@ -172,18 +172,18 @@ def test_a_message_that_is_too_large_says_so_and_hurts_no_other(address: Address
     store.close()
 
 
-def test_a_second_process_is_told_who_has_it(address: Address, tmp_path: Path) -> None:
+def test_a_second_process_is_told_who_has_it(address: EtcdAddress, tmp_path: Path) -> None:
     store = opened(address)
     other = EtcdStore(address, Leader("there"))
-    other.stand()
+    other.join_election()
     until(lambda: other.leader is not None)
     with pytest.raises(Unavailable, match="the active node is here"):
-        other.wait_to_lead(0.1)
+        other.wait_for_leadership(0.1)
     with pytest.raises(NotActive, match="the active node is here"), other.transaction():
         pass
     put(store, envelope("m"))
     store.close()
-    other.wait_to_lead()
+    other.wait_for_leadership()
     with other.transaction(write=False) as transaction:
         assert transaction.counts(QUEUE).ready == 1
         assert transaction.due(NOW, 9) == []

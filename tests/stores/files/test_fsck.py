@@ -176,9 +176,9 @@ def test_each_fault_is_found_and_mended(
     files = tree(mail.parent)
     found = list(store.check(repair=False))
     assert {finding.kind for finding in found} - ({"orphan"} if fault is _broken else set()) == {kind}
-    assert not any(finding.mended for finding in found)
+    assert not any(finding.is_repaired for finding in found)
     assert tree(mail.parent) == files, "a check changes nothing"
-    assert [finding._replace(mended=False) for finding in store.check(repair=True)] == found
+    assert [finding._replace(is_repaired=False) for finding in store.check(repair=True)] == found
     assert list(store.check(repair=False)) == []
     if fault not in (_broken, _broken_failure, _no_reason, _same_number):
         assert picture(store) == before
@@ -188,12 +188,12 @@ def test_findings_say_where_and_what(store: FilesStore, mail: Path) -> None:
     _temp(mail)
     _orphan_failure(mail)
     assert list(store.check(repair=True)) == [
-        Finding("temp", "mail/meta/temp/7.tmp", "a file that was never finished", mended=True),
+        Finding("temp", "mail/meta/temp/7.tmp", "a file that was never finished", is_repaired=True),
         Finding(
             "orphan",
             f"mail/meta/failures/0000000000/{LATER}a.json",
             "a failure without its message",
-            mended=True,
+            is_repaired=True,
         ),
     ]
 
@@ -234,5 +234,5 @@ def test_a_broken_policy_is_reported_and_left_to_its_owner(store: FilesStore, ma
     (mail / "config" / "policy.json").write_text('{"ttlSec":-1}')
     for repair in (False, True):
         [finding] = store.check(repair=repair)
-        assert (finding.kind, finding.where, finding.mended) == ("policy", "mail/config/policy.json", False)
+        assert (finding.kind, finding.where, finding.is_repaired) == ("policy", "mail/config/policy.json", False)
         assert "ttlSec" in finding.text

@@ -9,7 +9,7 @@ from tests.stores.files.parts import document, open_queues, tree
 from yirangmq import NewMessage
 from yirangmq.broker.queues import Queues
 from yirangmq.core.message import Counts
-from yirangmq.core.states import WAITING, State
+from yirangmq.core.states import UNFINISHED, State
 from yirangmq.stores.files.names import base36
 from yirangmq.testing import ManualClock
 
@@ -114,7 +114,7 @@ def test_everything_of_the_later_formats_is_where_it_was(second: Path) -> None:
             "dead": ["g1"],
             "done": ["g0"],
         }
-        waiting = [look for state in WAITING for look in queues.walk("mail", state)]
+        waiting = [look for state in UNFINISHED for look in queues.walk("mail", state)]
         assert queues.counts("mail").bytes == sum(look.envelope.size for look in waiting if look.envelope) == 280
         assert queues.read(lambda transaction: transaction.note("ledger/one")) == '{"batch":7}'
         assert queues.read(lambda transaction: transaction.key_holders("mail", ["unique"], START)) == [(9, "raw")]

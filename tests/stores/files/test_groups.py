@@ -14,7 +14,7 @@ from yirangmq.core.ports import Change
 from yirangmq.core.states import State
 from yirangmq.core.validation import line_of
 from yirangmq.stores.files.names import base36
-from yirangmq.stores.files.secondary_indexes import Chains, Member
+from yirangmq.stores.files.secondary_indexes import GroupLists, Member
 from yirangmq.stores.files.store import FilesStore
 from yirangmq.testing import ManualClock
 
@@ -75,7 +75,7 @@ def test_the_next_one_is_freed_where_a_crash_has_kept_that_from_happening(tmp_pa
     kinds = {finding.kind for finding in store.check(repair=False)}
     assert kinds == {"stuck"}
     if how == "repaired":
-        assert all(finding.mended for finding in store.check(repair=True))
+        assert all(finding.is_repaired for finding in store.check(repair=True))
     else:
         shutil.rmtree(tmp_path / ".index")
     _check_turn(store, "m1", State.READY, held=["m2", "m3"])
@@ -252,7 +252,7 @@ def test_chains_are_made_anew_from_the_names(tmp_path: Path) -> None:
 def test_a_chain_is_in_order_whatever_joins_and_leaves(tmp_path: Path, seed: int) -> None:
     for name in ("groups", "links"):
         (tmp_path / name).mkdir()
-    chains, chance = Chains(str(tmp_path)), random.Random(seed)
+    chains, chance = GroupLists(str(tmp_path)), random.Random(seed)
     there: dict[int, Member] = {}
     for _ in range(60):
         leaving = chance.sample(sorted(there.values()), min(len(there), chance.randint(0, 3)))
@@ -271,7 +271,7 @@ def test_a_chain_is_in_order_whatever_joins_and_leaves(tmp_path: Path, seed: int
     assert [path.name for path in (tmp_path / "links").iterdir()] == []
 
 
-def _walked(chains: Chains, queue: int, group: int) -> list[int]:
+def _walked(chains: GroupLists, queue: int, group: int) -> list[int]:
     found = []
     seq = chains.first(queue, group)
     while seq:
@@ -283,7 +283,7 @@ def _walked(chains: Chains, queue: int, group: int) -> list[int]:
 def test_a_chain_that_was_only_prepared_leaves_nothing(tmp_path: Path) -> None:
     for name in ("groups", "links"):
         (tmp_path / name).mkdir()
-    chains = Chains(str(tmp_path))
+    chains = GroupLists(str(tmp_path))
     chains.reserve([Member(0, 5, 1, 1)])
     chains.withdraw([Member(0, 5, 1, 1)])
     assert chains.first(0, 5) == 0

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from yirangmq.stores.files.index import Index
-from yirangmq.stores.files.secondary_indexes import PRINT, Shards, fingerprint, shard_of
-from yirangmq.stores.files.timer_index import Calendar, Note, Stretch, stretch_of
+from yirangmq.stores.files.secondary_indexes import FINGERPRINT_BYTES, HashIndex, fingerprint, shard_of
+from yirangmq.stores.files.timer_index import TimeBucket, TimerEntry, TimerIndex, bucket_of
 
 
 def record(text: str, number: int) -> bytes:
@@ -20,7 +20,7 @@ def record(text: str, number: int) -> bytes:
 
 
 def test_what_was_added_is_found_until_it_is_removed(tmp_path: Path) -> None:
-    shards = Shards(str(tmp_path), PRINT + 8)
+    shards = HashIndex(str(tmp_path), FINGERPRINT_BYTES + 8)
     made = [record(f"id-{n}", n) for n in range(1_000)]
     shards.add(made)
     shards.add([record("id-7", 7_000)])
@@ -35,7 +35,7 @@ def test_what_was_added_is_found_until_it_is_removed(tmp_path: Path) -> None:
 
 
 def test_a_fingerprint_is_found_only_where_a_record_begins(tmp_path: Path) -> None:
-    shards = Shards(str(tmp_path), PRINT + 8)
+    shards = HashIndex(str(tmp_path), FINGERPRINT_BYTES + 8)
     sought = fingerprint("sought")
     other = bytes([sought[0]]) + b"1234567" + sought
     shards.add([other])
@@ -58,23 +58,23 @@ def no_file_over(size: int) -> Iterator[None]:
 
 
 def test_half_a_record_is_taken_back(tmp_path: Path) -> None:
-    shards = Shards(str(tmp_path), PRINT + 8)
+    shards = HashIndex(str(tmp_path), FINGERPRINT_BYTES + 8)
     first = record("first", 1)
     shards.add([first])
     alike = [bytes([first[0]]) + os.urandom(15) for _ in range(3)]
     with no_file_over(40), pytest.raises(OSError, match="too large"):
         shards.add(alike)
     shards.add(alike[2:])
-    assert shards.find([first[:PRINT], alike[0][:PRINT], alike[2][:PRINT]]) == {
-        first[:PRINT]: [first],
-        alike[2][:PRINT]: [alike[2]],
+    assert shards.find([first[:FINGERPRINT_BYTES], alike[0][:FINGERPRINT_BYTES], alike[2][:FINGERPRINT_BYTES]]) == {
+        first[:FINGERPRINT_BYTES]: [first],
+        alike[2][:FINGERPRINT_BYTES]: [alike[2]],
     }
 
 
 def test_half_a_record_that_cannot_be_taken_back_puts_no_other_out_of_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shards = Shards(str(tmp_path), PRINT + 8)
+    shards = HashIndex(str(tmp_path), FINGERPRINT_BYTES + 8)
     first = record("first", 1)
     torn, behind = (bytes([first[0]]) + os.urandom(15) for _ in range(2))
 
@@ -86,11 +86,11 @@ def test_half_a_record_that_cannot_be_taken_back_puts_no_other_out_of_step(
         patched.setattr(os, "ftruncate", refuse)
         with pytest.raises(OSError, match="too large"):
             shards.add([torn])
-    assert shards.find([first[:PRINT], torn[:PRINT]]) == {first[:PRINT]: [first]}
+    assert shards.find([first[:FINGERPRINT_BYTES], torn[:FINGERPRINT_BYTES]]) == {first[:FINGERPRINT_BYTES]: [first]}
     shards.add([behind])
-    assert shards.find([first[:PRINT], torn[:PRINT], behind[:PRINT]]) == {
-        first[:PRINT]: [first],
-        behind[:PRINT]: [behind],
+    assert shards.find([first[:FINGERPRINT_BYTES], torn[:FINGERPRINT_BYTES], behind[:FINGERPRINT_BYTES]]) == {
+        first[:FINGERPRINT_BYTES]: [first],
+        behind[:FINGERPRINT_BYTES]: [behind],
     }
 
 
@@ -117,7 +117,7 @@ def test_an_index_stays_in_doubt_where_the_end_of_doubt_was_written_in_part(
 
 
 def test_all_can_be_replaced(tmp_path: Path) -> None:
-    shards = Shards(str(tmp_path), PRINT + 8)
+    shards = HashIndex(str(tmp_path), FINGERPRINT_BYTES + 8)
     shards.add([record(f"id-{n}", n) for n in range(100)])
     new = record("new", 1)
     shards.replace_all({shard_of(new): bytearray(new)})
@@ -130,29 +130,31 @@ def test_all_can_be_replaced(tmp_path: Path) -> None:
 )
 def test_the_farther_the_longer_the_stretch(ahead: int, seconds: int) -> None:
     now = 1_768_296_061_234
-    stretch = stretch_of(now + ahead, now)
+    stretch = bucket_of(now + ahead, now)
     assert stretch.seconds == seconds
-    assert stretch.holds(now + ahead)
+    assert stretch.includes(now + ahead)
     assert stretch.begin % seconds == 0
 
 
 def test_a_calendar_names_each_folder_once(tmp_path: Path) -> None:
-    calendar = Calendar(str(tmp_path))
-    calendar.note([Note(1_000, "a"), Note(1_999, "a"), Note(1_500, "b"), Note(2_000, "c")], 0)
-    calendar.note([Note(1_000, "b"), Note(1_001, "d")], 0)
-    assert calendar.stretches() == [Stretch(1, 1), Stretch(2, 1)]
-    assert calendar.folders(Stretch(1, 1)) == ["a", "b", "d"]
-    calendar.strike(Stretch(1, 1))
-    calendar.strike(Stretch(1, 1))
-    assert calendar.folders(Stretch(1, 1)) == []
+    calendar = TimerIndex(str(tmp_path))
+    calendar.add_entries(
+        [TimerEntry(1_000, "a"), TimerEntry(1_999, "a"), TimerEntry(1_500, "b"), TimerEntry(2_000, "c")], 0
+    )
+    calendar.add_entries([TimerEntry(1_000, "b"), TimerEntry(1_001, "d")], 0)
+    assert calendar.buckets() == [TimeBucket(1, 1), TimeBucket(2, 1)]
+    assert calendar.folders(TimeBucket(1, 1)) == ["a", "b", "d"]
+    calendar.remove_bucket(TimeBucket(1, 1))
+    calendar.remove_bucket(TimeBucket(1, 1))
+    assert calendar.folders(TimeBucket(1, 1)) == []
     calendar.clear()
-    assert calendar.stretches() == []
+    assert calendar.buckets() == []
 
 
 def test_a_line_that_a_full_disk_cut_off_does_not_swallow_the_next(tmp_path: Path) -> None:
-    calendar = Calendar(str(tmp_path))
-    calendar.note([Note(1_000, "a")], 0)
+    calendar = TimerIndex(str(tmp_path))
+    calendar.add_entries([TimerEntry(1_000, "a")], 0)
     with no_file_over(6), pytest.raises(OSError, match="space"):
-        calendar.note([Note(1_000, "a-long-name")], 0)
-    calendar.note([Note(1_000, "b")], 0)
-    assert {"a", "b"} <= set(calendar.folders(Stretch(1, 1)))
+        calendar.add_entries([TimerEntry(1_000, "a-long-name")], 0)
+    calendar.add_entries([TimerEntry(1_000, "b")], 0)
+    assert {"a", "b"} <= set(calendar.folders(TimeBucket(1, 1)))

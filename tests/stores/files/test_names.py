@@ -10,8 +10,8 @@ from yirangmq.core.policy import MAX_BODY
 from yirangmq.core.states import State
 from yirangmq.core.validation import line_of
 from yirangmq.format.envelope import MAX_HEADER
-from yirangmq.stores.files.message_file import completed, write_envelope
-from yirangmq.stores.files.names import DEPTH, TOPS, Card, due_in, is_vague, read_name, top_of
+from yirangmq.stores.files.message_file import fill_from_content, write_envelope
+from yirangmq.stores.files.names import DEPTH, STATE_FOLDERS, FileRow, due_in, needs_content, read_name, state_folder_of
 
 MOMENTS = st.sampled_from([0, 1, 999, 1_768_296_060_000, 9 * 10**12]) | st.integers(0, 9 * 10**12)
 COUNTS = st.integers(0, 10**6)
@@ -25,8 +25,8 @@ REASONS = st.just("") | st.sampled_from([reason.value for reason in Reason])
 
 
 @st.composite
-def cards(draw: st.DrawFn) -> Card:
-    state, body = draw(st.sampled_from(list(TOPS.values())))
+def cards(draw: st.DrawFn) -> FileRow:
+    state, body = draw(st.sampled_from(list(STATE_FOLDERS.values())))
     message = Message(
         draw(NUMBERS),
         "mail",
@@ -47,12 +47,12 @@ def cards(draw: st.DrawFn) -> Card:
         draw(LINES),
         draw(SIZES),
     )
-    return Card(message, draw(st.sampled_from(["", "a", "b"])), draw(st.booleans()))
+    return FileRow(message, draw(st.sampled_from(["", "a", "b"])), draw(st.booleans()))
 
 
 @given(cards())
-def test_a_name_says_all_there_is_to_say(card: Card) -> None:
-    top = top_of(card.message)
+def test_a_name_says_all_there_is_to_say(card: FileRow) -> None:
+    top = state_folder_of(card.message)
     found = read_name("mail", top, card.name)
     if card.name.partition("~")[0].endswith("E"):
         _check_short(card, found)
@@ -65,12 +65,12 @@ def test_a_name_says_all_there_is_to_say(card: Card) -> None:
     assert "/" not in card.name
 
 
-def _check_short(card: Card, found: Card | None) -> None:
+def _check_short(card: FileRow, found: FileRow | None) -> None:
     """What it has no room for stands in the content; of an id that is only remembered it is lost."""
     assert found is not None
     message = card.message
     if message.body:
-        assert is_vague(found)
+        assert needs_content(found)
         filled = found.message._replace(group=message.group, target=message.target, size=message.size)
         assert filled._replace(rank=message.rank) == message
     else:
@@ -99,16 +99,16 @@ LARGEST = Message(
 )
 
 
-@pytest.mark.parametrize(("state", "body"), TOPS.values(), ids=list(TOPS))
+@pytest.mark.parametrize(("state", "body"), STATE_FOLDERS.values(), ids=list(STATE_FOLDERS))
 def test_the_longest_name_there_can_be_still_fits(state: State, body: bool) -> None:
     for target in (0, LARGEST.target):
-        card = Card(LARGEST._replace(state=state, body=body, target=target), "b", True)
+        card = FileRow(LARGEST._replace(state=state, body=body, target=target), "b", True)
         assert len(card.name) <= 244
-        assert read_name("q" * 200, top_of(card.message), card.name) is not None
+        assert read_name("q" * 200, state_folder_of(card.message), card.name) is not None
 
 
 def test_the_largest_marks_all_stand_in_a_name_with_ids_of_a_usual_length() -> None:
-    card = Card(LARGEST._replace(id="0" * 36, consumer="c" * 64), "b", True)
+    card = FileRow(LARGEST._replace(id="0" * 36, consumer="c" * 64), "b", True)
     assert 200 < len(card.name) <= 255
     assert read_name("q" * 200, "dlq", card.name) == card
 
@@ -116,34 +116,34 @@ def test_the_largest_marks_all_stand_in_a_name_with_ids_of_a_usual_length() -> N
 def test_what_a_name_has_no_room_for_is_found_in_the_content() -> None:
     sent = Envelope("mail", "i" * 100, 7, 1, 1, 0, None, '{"type":"t"}', b"payload", False, 2**61, 2**60)
     message = LARGEST._replace(queue="mail", rank=7, group=2**61, target=2**60, size=sent.size)
-    card = Card(message, "b", True)
+    card = FileRow(message, "b", True)
     found = read_name("mail", "dlq", card.name)
     assert found is not None
-    assert is_vague(found)
-    assert completed(found, write_envelope(sent)) == card
+    assert needs_content(found)
+    assert fill_from_content(found, write_envelope(sent)) == card
     dropped = b'{"messageId":"%s","attributes":{"priority":7},"payload":[1,2]}' % (b"i" * 100)
-    from_outside = completed(found, dropped)
+    from_outside = fill_from_content(found, dropped)
     assert from_outside is not None
     assert (from_outside.message.rank, from_outside.message.group, from_outside.message.target) == (7, 0, 0)
-    assert completed(found, b"{") is None
+    assert fill_from_content(found, b"{") is None
 
 
 def test_a_name_of_the_first_format_leaves_the_size_to_the_content() -> None:
     old = "000000000042Cmkcdtg80~m-1.json"
     found = read_name("mail", "inbox", old)
     assert found is not None
-    assert is_vague(found)
+    assert needs_content(found)
     sent = Envelope("mail", "m-1", RANK_LAST, 1, 1, 0, None, "", b"payload", False)
-    whole = completed(found, write_envelope(sent))
+    whole = fill_from_content(found, write_envelope(sent))
     assert whole is not None
     assert (whole.message.size, whole.name) == (7, old), "it keeps its name until it moves"
-    broken = completed(found, b"{")
+    broken = fill_from_content(found, b"{")
     assert broken is not None
     assert broken.message.size == 0
     for top in ("meta/done", "meta/dropped"):
         remembered = read_name("mail", top, old)
         assert remembered is not None
-        assert not is_vague(remembered)
+        assert not needs_content(remembered)
 
 
 def test_names_look_like_this() -> None:
@@ -156,22 +156,22 @@ def test_names_look_like_this() -> None:
     done = leased._replace(state=State.DONE, due_at=0)
     held = fresh._replace(state=State.HELD, group=line_of("order-7"))
     addressed = fresh._replace(target=line_of("worker-1"))
-    assert [_shown(Card(message)) for message in (fresh, leased, urgent, held, addressed)] == [
+    assert [_shown(FileRow(message)) for message in (fresh, leased, urgent, held, addressed)] == [
         "inbox/last/0000000000/000000000042Cmkcdtg80Ze~m-1.json",
         "processing/0000000000/000000000042A1L1Dmkcdu3dcCmkcdtg80Ze~m-1~worker-1.json",
         "inbox/5/0000000001/000000001042P5S16A2L3Xmkcdtg81Cmkcdtg80N2Ze~m-1.json",
         "held/0000000000/000000000042Cmkcdtg80Gmtzyd6fqd5h1Ze~m-1.json",
         "inbox-for/d6lvwka9qpj1/last/0000000000/000000000042Cmkcdtg80Td6lvwka9qpj1Ze~m-1.json",
     ]
-    assert [_shown(Card(dead, "a")), _shown(Card(done, "", True))] == [
+    assert [_shown(FileRow(dead, "a")), _shown(FileRow(done, "", True))] == [
         "dlq/2026-01-13T09/1768296060000P5S16WsyA1L1Dmkcdu3dcRtFaZe~m-1~worker-1.json",
         "archive/2026-01-13/0921/1768296060000S16A1L1FkZe~m-1~worker-1.json",
     ]
-    assert _shown(Card(done._replace(body=False))).startswith("meta/done/0000000000/000000000042")
-    assert _shown(Card(done._replace(state=State.DROPPED, body=False))).startswith("meta/dropped/0000000000/")
+    assert _shown(FileRow(done._replace(body=False))).startswith("meta/done/0000000000/000000000042")
+    assert _shown(FileRow(done._replace(state=State.DROPPED, body=False))).startswith("meta/dropped/0000000000/")
 
 
-def _shown(card: Card) -> str:
+def _shown(card: FileRow) -> str:
     return f"{card.folder}/{card.name}"
 
 
@@ -206,12 +206,12 @@ def test_a_number_that_is_told_twice_is_none_of_ours() -> None:
 def test_a_reason_without_a_letter_is_refused() -> None:
     message = Message(1, "mail", "m", State.DEAD, RANK_LAST, 1, 0, 0, 0, 0, 0, "", "MOOD", 0, True)
     with pytest.raises(StoreError, match="MOOD"):
-        _ = Card(message).name
+        _ = FileRow(message).name
 
 
 def test_every_reason_has_a_letter() -> None:
     for reason in Reason:
         message = Message(1, "mail", "m", State.DEAD, RANK_LAST, 1, 0, 0, 0, 0, 0, "", reason, 0, True)
-        card = read_name("mail", "dlq", Card(message).name)
+        card = read_name("mail", "dlq", FileRow(message).name)
         assert card is not None
         assert card.message.reason == reason

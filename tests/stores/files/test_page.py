@@ -11,7 +11,7 @@ import pytest
 from tests.support.pages import code_blocks
 from tests.support.wait import PATIENCE
 from yirangmq.core.message import Reason
-from yirangmq.stores.files.names import LETTER_OF, NOTES, TOPS, folder_of, read_name
+from yirangmq.stores.files.names import FAILURE_MARKS, LETTER_OF, STATE_FOLDERS, folder_of, read_name
 
 PAGE = (Path(__file__).parents[3] / "docs" / "files.md").read_text()
 
@@ -47,11 +47,11 @@ def test_the_names_are_names_in_their_places() -> None:
 
 
 def test_every_folder_mark_and_letter_is_explained() -> None:
-    for top in TOPS:
+    for top in STATE_FOLDERS:
         assert f"`{top}/" in PAGE, top
     for mark in "PSWALDXCNRFGTZE":
         assert re.search(rf"^\| `{mark}\w*` \|", PAGE, re.MULTILINE), mark
     for reason in Reason:
         assert f"`{LETTER_OF[reason]}` {reason}" in PAGE
-    for note in NOTES:
+    for note in FAILURE_MARKS:
         assert f"`{note}`" in PAGE or not note

@@ -108,7 +108,7 @@ def test_a_forked_child_takes_a_lock_of_its_own(tmp_path: Path) -> None:
             busy = 1
             try:
                 store._lock._held = False
-                store._lock._turn = threading.RLock()
+                store._lock._thread_lock = threading.RLock()
                 with store.transaction():
                     pass
             except StoreBusy:

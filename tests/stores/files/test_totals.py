@@ -19,7 +19,7 @@ from yirangmq.core.errors import QueueError
 from yirangmq.core.message import lease_id
 from yirangmq.core.ports import Change, Transaction
 from yirangmq.core.states import State
-from yirangmq.crashtest.workload import Snapshot, mistotals, take
+from yirangmq.crashtest.workload import Snapshot, take_snapshot, wrong_totals
 from yirangmq.format.envelope import NewMessage
 from yirangmq.stores.files.store import FilesStore
 from yirangmq.testing import ManualClock, open_for_test
@@ -79,7 +79,7 @@ def seen(folder: Path) -> Snapshot:
     store = FilesStore(folder, durability="os")
     try:
         assert list(store.check(repair=False)) == []
-        return take(store)
+        return take_snapshot(store)
     finally:
         store.close()
 
@@ -99,7 +99,7 @@ def test_totals_equal_a_recount_after_a_process_dies_at_any_call(tmp_path: Path,
         played(folder, verb, last)
         shutil.rmtree(folder / ".index")
         found = seen(folder)
-        assert mistotals(found, before, after) == [], f"killed after call {last} of {calls}"
+        assert wrong_totals(found, before, after) == [], f"killed after call {last} of {calls}"
         assert found.counts["mail"].acked >= found.counts["mail"].done
         shutil.rmtree(folder)
 
@@ -122,8 +122,8 @@ def test_totals_in_the_index_that_differ_from_a_recount_are_found_by_check(tmp_p
         [finding] = queues.check()
         assert (finding.kind, finding.where) == ("counts", "mail")
         assert finding.text == "the index counts acked 2, not 3"
-        [mended] = queues.check(repair=True)
-        assert mended.mended
+        [is_repaired] = queues.check(repair=True)
+        assert is_repaired.is_repaired
         assert list(queues.check()) == []
         assert queues.counts("mail").acked == 3
 
@@ -133,7 +133,7 @@ def test_totals_survive_messages_that_are_forgotten(tmp_path: Path) -> None:
     played(tmp_path, "ack")
     played(tmp_path, "forget")
     after = seen(tmp_path)
-    assert len(after.cards) < len(before.cards)
+    assert len(after.entries) < len(before.entries)
     shutil.rmtree(tmp_path / ".index")
     assert seen(tmp_path).counts == after.counts
     assert (after.counts["mail"].published, after.counts["mail"].acked) == (9, 5)
@@ -144,7 +144,7 @@ def test_totals_of_a_queue_made_again_do_not_count_the_intent_of_its_predecessor
     with yirangmq.open(f"files:{tmp_path / 'q'}") as queues:
         queues.set_policy("mail", {"ttlSec": 3600})
         queues.publish("mail", b"x")
-        queues.wholesale.clear("mail")
+        queues.bulk.clear("mail")
         assert [*queues.check()] == []
         queues.publish("mail", b"y")
         assert (queues.counts("mail").published, [*queues.check()]) == (1, [])

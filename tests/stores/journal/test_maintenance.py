@@ -12,7 +12,7 @@ from yirangmq.broker.dead_letters import DeadLetters
 from yirangmq.core.errors import BadInput
 from yirangmq.core.journal import day_of
 from yirangmq.stores.journal import files
-from yirangmq.stores.journal.maintenance import Housekept, housekeep
+from yirangmq.stores.journal.maintenance import JournalRetention, housekeep
 
 HOUR_MS = 3_600_000
 
@@ -29,10 +29,10 @@ def live(kept: Kept, days: int) -> None:
         kept.queues.publish("q", b"x")
         kept.queues.ack(kept.queues.lease("q")[0].lease_id)
         kept.clock.advance(DAY_MS)
-    kept.store.begin_day()
+    kept.store.start_day()
 
 
-def keep(kept: Kept, *, dry_run: bool = False) -> Housekept:
+def keep(kept: Kept, *, dry_run: bool = False) -> JournalRetention:
     return housekeep(kept.root, kept.queues.read, day_of(kept.clock.now_ms()), dry_run=dry_run)
 
 
@@ -129,6 +129,6 @@ def test_at_least_one_day_is_kept(one: Kept) -> None:
 
 def test_a_snapshot_takes_the_place_of_the_one_of_its_hour(one: Kept) -> None:
     for text in (b"1\n", b"2\n"):
-        one.store.files.write_beside("2026-01-13", "counts-09.json", text)
+        one.store.files.write_extra_file("2026-01-13", "counts-09.json", text)
     assert (one.root / "2026-01-13" / "counts-09.json").read_bytes() == b"2\n"
     assert [path.name for path in (one.root / "2026-01-13").iterdir()] == ["counts-09.json"]

@@ -19,7 +19,7 @@ from yirangmq.core.states import State
 from yirangmq.format.journal_line import head_of, payload_of, read
 from yirangmq.stores.journal import files
 from yirangmq.stores.journal.maintenance import check
-from yirangmq.stores.journal.store import NOTE
+from yirangmq.stores.journal.store import POSITION_NOTE
 from yirangmq.testing import CountingIds, open_for_test
 
 TODAY = "2026-01-13"
@@ -188,7 +188,7 @@ def test_switched_on_late_it_begins_with_what_waits(kept: Kept) -> None:
     raw = open_for_test(store=kept.raw(), clock=kept.clock, ids=CountingIds("early"))
     raw.publish_many("q", [b"%d" % n for n in range(1200)])
     with kept.inner.transaction() as transaction:
-        transaction.set_note(NOTE, None)
+        transaction.set_note(POSITION_NOTE, None)
     kept.killed()
     assert Counter(kept.told()) == Counter(("accepted", f"early-{n}", "") for n in range(1, 1201))
     kept.agrees()

@@ -15,7 +15,7 @@ from yirangmq.core.errors import StoreDamaged, StoreError, StoreTooNew, WrongEpo
 from yirangmq.core.topics import Gap, NewRecord, Record
 from yirangmq.stores.log.log import LogSettings
 from yirangmq.stores.log.readonly import SegmentView
-from yirangmq.stores.log.segment_format import HEAD_SIZE, strays
+from yirangmq.stores.log.segment_format import HEAD_SIZE, stray_records
 
 
 class Made:
@@ -107,7 +107,7 @@ def test_what_was_never_confirmed_does_not_come_back_between_later_records(
         assert log.last == 7
         assert log.gaps() == []
     with path.open("rb") as file:
-        assert list(strays(file.fileno(), 0, 8, 100)) == []
+        assert list(stray_records(file.fileno(), 0, 8, 100)) == []
 
 
 def test_a_record_the_writer_had_no_time_to_confirm_is_kept_if_it_is_whole(tmp_path: Path, made: Made) -> None:

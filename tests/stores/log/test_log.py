@@ -8,7 +8,7 @@ import pytest
 from tests.support.clock import START_NS, NanosecondClock
 from tests.support.segment_log import SECOND, SMALL, fill, make_log, names, new, open_log, segments, sequences
 from yirangmq.core.errors import BadInput, Retired, StoreBusy, TooLarge, Unavailable
-from yirangmq.core.topics import MOST_SEQUENCE, Appended, NewRecord, Retention, Trimmed
+from yirangmq.core.topics import MAX_SEQUENCE, AppendResult, NewRecord, Retention, TrimResult
 from yirangmq.stores.log.log import LogSettings, SegmentLog
 from yirangmq.stores.log.readonly import SegmentView
 from yirangmq.wire.records import RecordReader
@@ -106,12 +106,12 @@ def test_two_to_the_thirty_second_is_no_boundary(tmp_path: Path) -> None:
 
 
 def test_the_last_sequence_of_all_is_the_last(tmp_path: Path) -> None:
-    make_log(tmp_path / "log", MOST_SEQUENCE - 1, {})
+    make_log(tmp_path / "log", MAX_SEQUENCE - 1, {})
     with open_log(tmp_path / "log") as log:
         log.append(new(2))
         with pytest.raises(TooLarge):
             log.append(new(1))
-        assert sequences(log.reader().records(MOST_SEQUENCE - 1)) == [MOST_SEQUENCE - 1, MOST_SEQUENCE]
+        assert sequences(log.reader().records(MAX_SEQUENCE - 1)) == [MAX_SEQUENCE - 1, MAX_SEQUENCE]
 
 
 def test_a_batch_larger_than_a_segment_has_one_of_its_own(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_time_never_goes_back(tmp_path: Path) -> None:
 
 
 def test_many_callers_share_a_write_and_each_gets_its_own_numbers(tmp_path: Path) -> None:
-    results: list[Appended] = []
+    results: list[AppendResult] = []
     commits: list[list[int]] = []
     with open_log(tmp_path / "log", LogSettings(segment_bytes=1 << 16)) as log:
         log.on_commit(lambda done: commits.append([one.first for one in done]))
@@ -160,7 +160,7 @@ def test_many_callers_share_a_write_and_each_gets_its_own_numbers(tmp_path: Path
                 results.append(log.append(new(3, f"topic-{number}", 50, turn)))
 
         threads = [threading.Thread(target=publish, args=(number,)) for number in range(8)]
-        with log.standing_still():  # all of them come to wait before the first may write
+        with log.pause_appends():  # all of them come to wait before the first may write
             for thread in threads:
                 thread.start()
         for thread in threads:
@@ -275,7 +275,7 @@ def test_age_takes_what_is_older_also_where_nothing_new_came(tmp_path: Path) -> 
         clock.advance(10 * SECOND)
         fill(log, 20)
         clock.advance(10 * SECOND)
-        assert log.retain(Retention(age_ns=21 * SECOND)) == Trimmed(0, 0, 1)
+        assert log.retain(Retention(age_ns=21 * SECOND)) == TrimResult(0, 0, 1)
         log.retain(Retention(age_ns=15 * SECOND))
         assert 1 < log.first <= 21
         log.retain(Retention(age_ns=5 * SECOND))
@@ -387,9 +387,9 @@ def test_nobody_makes_zeros_for_who_writes_much_at_a_time(tmp_path: Path) -> Non
     with SegmentLog(folder, LogSettings(segment_bytes=4 << 20)) as log:
         for number in range(4):
             log.append(new(300, size=10_000, begin=1000 * number))
-            log._house._errands.settle()
+            log._segment_set._maintenance.wait_idle()
             assert names(folder) == [path.name for path in segments(folder)]
         log.append(new(1))
-        log._house._errands.settle()
+        log._segment_set._maintenance.wait_idle()
         [spare] = set(names(folder)) - {path.name for path in segments(folder)}
         assert (folder / spare).stat().st_size == 4 << 20

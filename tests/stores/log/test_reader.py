@@ -130,8 +130,8 @@ class GrowingSource:
             fill(self._log, 30)
         return self._log.chain
 
-    def refresh(self, *, anew: bool = False) -> None:
-        self._log.refresh(anew=anew)
+    def refresh(self, *, reload: bool = False) -> None:
+        self._log.refresh(reload=reload)
 
 
 def test_what_comes_while_a_span_is_counted_is_not_counted(tmp_path: Path) -> None:

@@ -331,7 +331,7 @@ def test_all_who_share_a_write_that_fails_are_told(tmp_path: Path) -> None:
                 errors.append(error)
 
         threads = [threading.Thread(target=publish) for _ in range(4)]
-        with log.standing_still():
+        with log.pause_appends():
             disk.start(lambda number, name: errno.ENOSPC if name == "write_at" and number <= 2 else 0)
             for thread in threads:
                 thread.start()

@@ -16,8 +16,8 @@ from tests.support.wait import PATIENCE, until
 from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import StoreBusy, StoreError
 from yirangmq.stores.sqlite import store as sqlite
-from yirangmq.stores.sqlite.connection import Patience
-from yirangmq.stores.sqlite.redo_log import Mark, RedoFile, commits, is_held
+from yirangmq.stores.sqlite.connection import BusyHandler
+from yirangmq.stores.sqlite.redo_log import RedoLog, RedoPosition, commits, is_locked
 from yirangmq.stores.sqlite.server_store import ServedSqliteStore
 from yirangmq.stores.sqlite.store import SqliteStore
 from yirangmq.testing import open_for_test
@@ -31,9 +31,9 @@ def opened(store: ServedSqliteStore) -> Queues:
 
 @pytest.fixture
 def store(home: Path) -> Iterator[ServedSqliteStore]:
-    made = served(home, redo_bytes=SMALL)
-    yield made
-    made.close()
+    logged = served(home, redo_bytes=SMALL)
+    yield logged
+    logged.close()
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def queues(store: ServedSqliteStore) -> Queues:
 
 
 def is_away(store: ServedSqliteStore) -> bool:
-    return store._away is not None
+    return store._background_commit is not None
 
 
 def until_away(store: ServedSqliteStore, queues: Queues) -> list[str]:
@@ -60,7 +60,7 @@ def test_what_is_published_meanwhile_is_on_disk_and_comes_in_later(
     sent += [queues.publish("q", b"meanwhile").id for _ in range(5)]
     assert is_away(store)
     assert ids(plain(after_a_kill(home, tmp_path / "before"))) == sent
-    store._commit_aside()
+    store._run_background_commit()
     assert ids(plain(after_a_kill(home, tmp_path / "committed"))) == sent
     sent += [queues.publish("q", b"after it").id for _ in range(2)]
     assert not is_away(store)
@@ -96,10 +96,10 @@ def test_after_a_kill_at_any_moment_everything_confirmed_is_there(home: Path, tm
                 queues.ack([one.lease_id for one in gone])
                 sent = sent[len(gone) :]
             if chance.random() < 0.2:
-                store._commit_aside()
+                store._run_background_commit()
             if chance.random() < 0.05:
-                store.settle_aside()
-            around += store._changes._is_around
+                store.commit_in_background()
+            around += store._changes._has_wrapped
             if chance.random() < 0.2:
                 left = after_a_kill(home, tmp_path / f"left-{step}")
                 found = plain(left) if chance.random() < 0.5 else served(left, redo_bytes=SMALL)
@@ -120,7 +120,7 @@ def test_a_commit_that_fails_aside_loses_nothing(
     with opened(store) as queues:
         sent = until_away(store, queues)
         sent.append(queues.publish("q", b"meanwhile").id)
-        real = store._end
+        real = store._execute_commit
 
         def refuse() -> None:
             monkeypatch.undo()
@@ -128,7 +128,7 @@ def test_a_commit_that_fails_aside_loses_nothing(
                 real()
             raise apsw.FullError("no space")
 
-        monkeypatch.setattr(store, "_end", refuse)
+        monkeypatch.setattr(store, "_execute_commit", refuse)
         if asked_by == "a look":
             with pytest.raises(StoreError):
                 queues.counts("q")
@@ -136,7 +136,7 @@ def test_a_commit_that_fails_aside_loses_nothing(
             with pytest.raises(StoreError):
                 queues.set_policy("q", {"retry": {"limit": 3}})
         else:
-            store._commit_aside()
+            store._run_background_commit()
         assert ids(plain(after_a_kill(home, tmp_path / "left"))) == sent
         sent.append(queues.publish("q", b"later").id)
         assert ids(store) == sent
@@ -151,7 +151,7 @@ def test_nobody_else_writes_between_its_commit_and_its_next_transaction(home: Pa
     sent = until_away(store, queues)
     other = SqliteStore(home / "queue.db", durability="os", busy_seconds=0.05)
     store._db.execute("COMMIT")  # as the thread does; SQLite itself would let anybody in now
-    assert is_held(home / "queue.db-redo")
+    assert is_locked(home / "queue.db-redo")
     sent.append(queues.publish("q", b"meanwhile").id)
     with pytest.raises(StoreBusy), other.transaction() as transaction:
         transaction.set_note("theirs", "1")
@@ -161,12 +161,12 @@ def test_nobody_else_writes_between_its_commit_and_its_next_transaction(home: Pa
     with pytest.raises(StoreBusy), other.transaction():
         pass
     store._db.execute("ROLLBACK")
-    assert store._away is not None
-    store._away.is_committed = store._away.is_back = True
-    store._away.error = apsw.BusyError("somebody else was first")
+    assert store._background_commit is not None
+    store._background_commit.is_committed = store._background_commit.has_ended = True
+    store._background_commit.error = apsw.BusyError("somebody else was first")
     assert ids(store) == sent
-    assert store.settle()
-    assert not is_held(home / "queue.db-redo")
+    assert store.commit_pending()
+    assert not is_locked(home / "queue.db-redo")
     with other.transaction() as transaction:
         transaction.set_note("theirs", "1")
     assert ids(other) == sent
@@ -179,13 +179,13 @@ def test_who_waits_for_it_comes_next(
     sent = until_away(store, queues)
     tried = 0
 
-    class Counted(Patience):
+    class Counted(BusyHandler):
         def __call__(self, tries: int) -> bool:
             nonlocal tried
             tried += 1
             return super().__call__(tries)
 
-    monkeypatch.setattr(sqlite, "Patience", Counted)
+    monkeypatch.setattr(sqlite, "BusyHandler", Counted)
     store._db.execute("COMMIT")
     other = SqliteStore(home / "queue.db", durability="os", busy_seconds=30)
     written = threading.Event()
@@ -200,10 +200,10 @@ def test_who_waits_for_it_comes_next(
     until(lambda: tried > 3, what="it tries again and again")
     assert not written.is_set()
     store._db.execute("BEGIN IMMEDIATE")
-    assert store._away is not None
-    store._away.is_committed = store._away.is_back = True
+    assert store._background_commit is not None
+    store._background_commit.is_committed = store._background_commit.has_ended = True
     assert ids(store) == sent
-    store.settle()
+    store.commit_pending()
     assert written.wait(PATIENCE)
     thread.join()
     with store.transaction() as transaction:
@@ -241,20 +241,20 @@ def test_when_nothing_more_comes_others_may_write(home: Path) -> None:
 # -- the file -----------------------------------------------------------------------------------------------------
 
 
-def made(number: int, size: int = 100) -> list[Any]:
+def logged(number: int, size: int = 100) -> list[Any]:
     return [(f"INSERT INTO t{number % 3} VALUES (?)", False, (number, b"x" * size))]
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_records_in_a_ring_are_read_back_as_long_as_they_count(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
-    mark = Mark(5)
-    file = RedoFile(tmp_path / "queue.db", mark, size=4096, sync=False)
+    mark = RedoPosition(5)
+    file = RedoLog(tmp_path / "queue.db", mark, size=4096, sync=False)
     waiting: list[int] = []
-    ahead: tuple[Mark, int] | None = None
+    ahead: tuple[RedoPosition, int] | None = None
     refused = number = 0
     for _ in range(600):
-        if file.append(made(number, chance.randrange(600)), lambda: None):
+        if file.append(logged(number, chance.randrange(600)), lambda: None):
             waiting.append(number)
             number += 1
         else:
@@ -263,15 +263,15 @@ def test_records_in_a_ring_are_read_back_as_long_as_they_count(tmp_path: Path, s
         if ahead is None and chance.random() < 0.3:
             ahead = file.start_commit(), len(waiting)
         elif ahead is not None and chance.random() < 0.4:
-            file.taken_in(ahead[0])
+            file.void_before(ahead[0])
             del waiting[: ahead[1]]
             ahead = None
         data = file.path.read_bytes()
-        assert [values[0] for _, _, values in file.made()] == waiting
+        assert [values[0] for _, _, values in file.logged()] == waiting
         for counted, begin in ((file.position, 0), *([ahead] if ahead else [])):
             found = [one for commit in commits(data, counted) for one in commit]
             assert [values[0] for _, _, values in found] == waiting[begin:]
-            assert [statement for statement, _, _ in found] == [made(n)[0][0] for n in waiting[begin:]]
+            assert [statement for statement, _, _ in found] == [logged(n)[0][0] for n in waiting[begin:]]
     assert refused
     assert number > 100
 
@@ -286,7 +286,7 @@ def test_who_only_measures_the_store_may_find_a_failed_commit(
     store = served(home, redo_bytes=SMALL)
     with opened(store) as queues:
         sent = until_away(store, queues)
-        real = store._end
+        real = store._execute_commit
 
         def refuse() -> None:
             monkeypatch.undo()
@@ -296,7 +296,7 @@ def test_who_only_measures_the_store_may_find_a_failed_commit(
                 store._db.execute("ROLLBACK")  # as SQLite does where the disk is full
             raise apsw.FullError("no space")
 
-        monkeypatch.setattr(store, "_end", refuse)
+        monkeypatch.setattr(store, "_execute_commit", refuse)
         assert store.used_bytes() > 0
         sent += [queues.publish("q", b"later").id for _ in range(3)]
         assert ids(plain(after_a_kill(home, tmp_path / "left"))) == sent
@@ -307,7 +307,7 @@ def test_after_a_salvage_records_go_to_a_file_that_is_there(home: Path, tmp_path
     store = served(home, redo_bytes=SMALL)
     with opened(store) as queues:
         sent = [queues.publish("q", b"x" * 100).id for _ in range(30)]
-        store.settle()
+        store.commit_pending()
         store._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         [root] = next(store._db.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'note'"))
         size = store._db.pragma("page_size")
@@ -344,8 +344,8 @@ def test_a_thread_that_cannot_be_started_fails_no_large_commit_either(
 ) -> None:
     store = ServedSqliteStore(home / "queue.db", durability="os")
     with opened(store) as queues:
-        assert store._copying is not None
-        store._copying._most = 1  # SQLite's log is long enough to be copied at once
+        assert store._checkpointer is not None
+        store._checkpointer._max_pages = 1  # SQLite's log is long enough to be copied at once
         monkeypatch.setattr(threading.Thread, "start", refuse_to_start)
         sent = [receipt.id for _ in range(5) for receipt in queues.publish_many("q", [b"x" * 500] * 100)]
         monkeypatch.undo()
@@ -381,7 +381,7 @@ def test_what_waits_is_made_once_even_if_a_look_stops_in_the_middle(home: Path, 
     with opened(store) as queues:
         sent = until_away(store, queues)
         sent.append(queues.publish("q", b"meanwhile").id)
-        waiting = [statement for statement, _ in store._recorder._waiting]
+        waiting = [statement for statement, _ in store._recorder._deferred]
         assert len(waiting) > 2
         seen = []
 

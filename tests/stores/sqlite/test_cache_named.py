@@ -7,13 +7,13 @@ from pathlib import Path
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from yirangmq.broker.operations import Verbs
-from yirangmq.broker.two_step import Content, Drafts, Orders
+from yirangmq.broker.operations import QueueOperations
+from yirangmq.broker.two_step import ClaimOperations, Drafts, MessageContent
 from yirangmq.clock import TimeOrderedIds
 from yirangmq.core.message import Envelope, Message
 from yirangmq.core.ports import Transaction
 from yirangmq.stores.sqlite import cache
-from yirangmq.stores.sqlite.cache import Named
+from yirangmq.stores.sqlite.cache import NameCache
 from yirangmq.stores.sqlite.store import SqliteStore
 from yirangmq.testing import ManualClock
 
@@ -26,12 +26,12 @@ class Desk:
     def __init__(self, path: Path, clock: ManualClock) -> None:
         self.store = SqliteStore(path, durability="os")
         self.clock = clock
-        verbs = Verbs(clock, TimeOrderedIds())
-        self.verbs, self.drafts, self.orders = verbs, Drafts(verbs, clock), Orders(verbs, clock)
+        verbs = QueueOperations(clock, TimeOrderedIds())
+        self.verbs, self.drafts, self.orders = verbs, Drafts(verbs, clock), ClaimOperations(verbs, clock)
 
     def act(self, verb: str, id: str) -> None:
         orders, drafts = self.orders, self.drafts
-        content = Content("text/plain", b"%d" % self.clock.now_ms())
+        content = MessageContent("text/plain", b"%d" % self.clock.now_ms())
         acts: dict[str, Callable[[Transaction], object]] = {
             "draft": lambda t: drafts.draft(t, "q", [(id, 3)]),
             "set": lambda t: drafts.set(t, "q", [(id, content)]),
@@ -105,7 +105,7 @@ def test_a_transaction_that_failed_is_not_remembered(tmp_path: Path) -> None:
     before = desk.seen()
     try:
         with desk.store.transaction() as transaction:
-            desk.drafts.set(transaction, "q", [("a", Content("", b"never"))])
+            desk.drafts.set(transaction, "q", [("a", MessageContent("", b"never"))])
             desk.drafts.draft(transaction, "q", [("b", 1)])
             raise RuntimeError
     except RuntimeError:
@@ -115,12 +115,12 @@ def test_a_transaction_that_failed_is_not_remembered(tmp_path: Path) -> None:
 
 
 def test_no_more_than_so_many_bytes_are_kept() -> None:
-    named = Named()
-    large = b"x" * (cache.MOST_CONTENT_BYTES // 10)
+    named = NameCache()
+    large = b"x" * (cache.MAX_NAMED_CONTENT_BYTES // 10)
     cards = []
     for seq in range(1, 40):
         sent = Envelope("q", f"m{seq}", 1, 0, 0, 0, None, "", large, False)
-        named.drafted(seq, [sent], 9)
+        named.add_drafts(seq, [sent], 9)
         cards += named.by_id("q", [f"m{seq}"], {}) or []
     kept = [card for card in cards if named.envelopes([card]) is not None]
     assert 0 < len(kept) <= 10
@@ -128,8 +128,8 @@ def test_no_more_than_so_many_bytes_are_kept() -> None:
 
 
 def test_no_more_than_so_many_names_are_kept() -> None:
-    named = Named()
-    for seq in range(cache.MOST_CARDS + 1):
-        named.drafted(seq, [Envelope("q", f"m{seq}", 1, 0, 0, 0, None, "", b"", False)], 9)
+    named = NameCache()
+    for seq in range(cache.MAX_NAMED_MESSAGES + 1):
+        named.add_drafts(seq, [Envelope("q", f"m{seq}", 1, 0, 0, 0, None, "", b"", False)], 9)
     assert named.by_id("q", ["m0"], {}) is None
-    assert named.by_id("q", [f"m{cache.MOST_CARDS}"], {}) is not None
+    assert named.by_id("q", [f"m{cache.MAX_NAMED_MESSAGES}"], {}) is not None

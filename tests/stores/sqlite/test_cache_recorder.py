@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import apsw
 import pytest
 
-from yirangmq.stores.sqlite.cache import MOST_IN_VAIN, Recorder
+from yirangmq.stores.sqlite.cache import MAX_MISSES, Recorder
 
 LOOK = "SELECT n FROM line WHERE queue = ? ORDER BY n"
 PUT = "INSERT INTO line VALUES (?, ?)"
@@ -14,10 +14,10 @@ COUNT = "UPDATE total SET line = line + ?"
 
 @pytest.fixture
 def db() -> Iterator[apsw.Connection]:
-    made = apsw.Connection(":memory:")
-    made.execute("CREATE TABLE line (queue, n); CREATE TABLE total (line); INSERT INTO total VALUES (0)")
-    yield made
-    made.close()
+    logged = apsw.Connection(":memory:")
+    logged.execute("CREATE TABLE line (queue, n); CREATE TABLE total (line); INSERT INTO total VALUES (0)")
+    yield logged
+    logged.close()
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def test_where_nothing_was_found_nobody_looks_again_until_something_is_put_there
     for _ in range(3):
         assert list(recorder.execute(LOOK, (1,))) == []
     recorder.execute(COUNT, (5,))  # has a column of that name
-    recorder.make()
+    recorder.flush_deferred()
     assert list(recorder.execute(LOOK, (1,))) == []
     assert asked == [LOOK, COUNT]
     recorder.execute(PUT, (1, 7))
@@ -73,25 +73,25 @@ def test_what_was_seen_can_be_doubted(db: apsw.Connection) -> None:
     recorder = Recorder(db, [], {LOOK: "line"})
     assert list(recorder.execute(LOOK, (1,))) == []
     db.execute(PUT, (1, 7))
-    recorder.doubt()
+    recorder.invalidate_misses()
     assert list(recorder.execute(LOOK, (1,))) == [(7,)]
 
 
 def test_it_remembers_only_so_much(db: apsw.Connection) -> None:
     recorder = Recorder(db, [], {LOOK: "line"})
-    for queue in range(2 * MOST_IN_VAIN):
+    for queue in range(2 * MAX_MISSES):
         assert list(recorder.execute(LOOK, (queue,))) == []
-    assert sum(len(known) for known in recorder._vain.values()) <= MOST_IN_VAIN
+    assert sum(len(known) for known in recorder._misses.values()) <= MAX_MISSES
 
 
 def test_what_can_wait_is_made_before_anything_is_asked_also_in_a_later_batch(db: apsw.Connection) -> None:
     recorder = Recorder(db, [COUNT])
     recorder.execute(COUNT, (5,))
-    assert recorder.made == [(COUNT, False, (5,))]
+    assert recorder.logged == [(COUNT, False, (5,))]
     assert next(db.execute("SELECT line FROM total")) == (0,)
-    recorder.begin()
+    recorder.start()
     recorder.execute(COUNT, (2,))
-    assert recorder.made == [(COUNT, False, (2,))]
+    assert recorder.logged == [(COUNT, False, (2,))]
     assert next(recorder.execute("SELECT line FROM total")) == (7,)
     assert next(recorder.execute("SELECT line FROM total")) == (7,)
 
@@ -101,11 +101,11 @@ def test_a_connection_that_is_away_is_reached_before_it_is_used(db: apsw.Connect
     assert list(recorder.execute(LOOK, (1,))) == []
     reached = []
 
-    def reach() -> None:
+    def join_background_commit() -> None:
         reached.append(next(db.execute("SELECT line FROM total")))
-        recorder.reach = None
+        recorder.join_background_commit = None
 
-    recorder.reach = reach
+    recorder.join_background_commit = join_background_commit
     recorder.execute(COUNT, (5,))
     assert list(recorder.execute(LOOK, (1,))) == []
     assert reached == []
@@ -116,5 +116,5 @@ def test_a_connection_that_is_away_is_reached_before_it_is_used(db: apsw.Connect
 def test_what_is_given_up_is_not_made(db: apsw.Connection) -> None:
     recorder = Recorder(db, [COUNT])
     recorder.execute(COUNT, (5,))
-    recorder.give_up()
+    recorder.discard_deferred()
     assert next(recorder.execute("SELECT line FROM total")) == (0,)

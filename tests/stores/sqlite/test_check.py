@@ -133,10 +133,10 @@ def _find_and_mend(path: Path, harm: str, fault: str) -> None:
     _harm(path, harm)
     found = list(store.check(repair=False))
     assert KINDS.get(fault, fault) in {finding.kind for finding in found}
-    assert not any(finding.mended for finding in found)
-    mended = list(store.check(repair=True))
-    assert all(finding.mended for finding in mended)
-    assert KINDS.get(fault, fault) in {finding.kind for finding in mended}
+    assert not any(finding.is_repaired for finding in found)
+    is_repaired = list(store.check(repair=True))
+    assert all(finding.is_repaired for finding in is_repaired)
+    assert KINDS.get(fault, fault) in {finding.kind for finding in is_repaired}
     assert list(store.check(repair=False)) == []
     store.close()
 

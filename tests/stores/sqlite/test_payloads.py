@@ -21,7 +21,7 @@ from yirangmq.core.ports import Store, Transaction
 from yirangmq.core.states import State
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.stores.sqlite import payloads as sqlite_content
-from yirangmq.stores.sqlite.payloads import Contents, laid, number_of, part
+from yirangmq.stores.sqlite.payloads import Contents, number_of, pack_payloads, part
 from yirangmq.stores.sqlite.server_store import ServedSqliteStore
 from yirangmq.stores.sqlite.store import SqliteStore
 from yirangmq.testing import CountingIds, ManualClock, open_for_test
@@ -40,10 +40,10 @@ picks = st.lists(st.integers(0, 8), min_size=1, max_size=4)
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of a few payloads, and payloads too large for them."""
-    monkeypatch.setattr(sqlite_content, "MOST_BYTES", 40)
-    monkeypatch.setattr(sqlite_content, "LARGEST", 20)
-    monkeypatch.setattr(sqlite_content, "MOST_ROWS", 2)
-    monkeypatch.setattr(sqlite_content, "NEAR", 2)
+    monkeypatch.setattr(sqlite_content, "MAX_ROW_BYTES", 40)
+    monkeypatch.setattr(sqlite_content, "MAX_PACKED_BYTES", 20)
+    monkeypatch.setattr(sqlite_content, "MAX_CACHED_ROWS", 2)
+    monkeypatch.setattr(sqlite_content, "MAX_SWEEP_GAP", 2)
 
 
 # -- how they are laid ------------------------------------------------------------------------------------------------
@@ -54,7 +54,9 @@ def test_each_number_leads_to_its_bytes() -> None:
     @given(st.lists(st.tuples(st.binary(max_size=30), st.booleans()), max_size=20), st.integers(1, 2**40))
     def look(sent: list[tuple[bytes, bool]], first: int) -> None:
         sent = [(b"1" * len(payload) if is_json else payload, is_json) for payload, is_json in sent]
-        column, rows = laid(first, [envelope(f"m{n}", payload=one[0], is_json=one[1]) for n, one in enumerate(sent)])
+        column, rows = pack_payloads(
+            first, [envelope(f"m{n}", payload=one[0], is_json=one[1]) for n, one in enumerate(sent)]
+        )
         assert sum(len(data) for *_, data in rows) == sum(len(payload) for payload, _ in sent if len(payload) <= 20)
         assert all(len(data) <= 40 for *_, data in rows)
         for seq, (number, (payload, is_json)) in enumerate(zip(column, sent, strict=True), first):
@@ -70,7 +72,7 @@ def test_each_number_leads_to_its_bytes() -> None:
 
 
 def test_what_is_not_there_is_not_made_up() -> None:
-    _, [(_, _, sizes, data)] = laid(1, [envelope("a"), envelope("b")])
+    _, [(_, _, sizes, data)] = pack_payloads(1, [envelope("a"), envelope("b")])
     number = number_of(1, sizes)
     assert number is not None
     assert part(data[:-1], number) is None

@@ -16,7 +16,7 @@ from yirangmq import NewMessage
 from yirangmq.core.errors import StoreBusy, StoreDamaged
 from yirangmq.core.ports import Finding
 from yirangmq.format.json_codec import loads
-from yirangmq.stores.open import mend
+from yirangmq.stores.open import salvage_store
 from yirangmq.stores.sqlite.connection import PAGE_SIZE, open_connection
 
 SENT = 600
@@ -56,7 +56,7 @@ def _repaired(path: Path) -> list[Finding]:
         with open_sqlite(path) as queues:
             return list(queues.check(repair=True))
     except StoreDamaged:
-        return mend(f"sqlite:{path}")
+        return salvage_store(f"sqlite:{path}")
 
 
 def _cut_in_half(path: Path) -> None:
@@ -118,7 +118,7 @@ def test_what_can_be_read_goes_on_in_a_new_file(path: Path, how: str) -> None:
     harm(path)
     harmed = path.read_bytes()
     first, *_ = _repaired(path)
-    assert (first.kind, first.mended) == ("salvaged", True)
+    assert (first.kind, first.is_repaired) == ("salvaged", True)
     assert "queue.db.damaged" in first.text
     assert {entry.name: entry.read_bytes() for entry in path.parent.iterdir() if entry != path} == {
         "queue.db.damaged": harmed
@@ -204,7 +204,7 @@ def test_a_file_in_which_nothing_can_be_found_is_left_alone(tmp_path: Path, cont
     path = tmp_path / "queue.db"
     path.write_bytes(content)
     with pytest.raises(StoreDamaged, match="stays as it is"):
-        mend(f"sqlite:{path}")
+        salvage_store(f"sqlite:{path}")
     assert [(entry.name, entry.read_bytes()) for entry in tmp_path.iterdir()] == [("queue.db", content)]
 
 
@@ -215,7 +215,7 @@ def test_a_database_of_another_program_is_left_alone(tmp_path: Path) -> None:
     db.close()
     content = path.read_bytes()
     with pytest.raises(StoreDamaged, match="another program"):
-        mend(f"sqlite:{path}")
+        salvage_store(f"sqlite:{path}")
     assert [(entry.name, entry.read_bytes()) for entry in tmp_path.iterdir()] == [("queue.db", content)]
 
 
@@ -226,5 +226,5 @@ def test_a_file_that_another_process_has_open_is_left_alone(path: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == b"540\n"
         with pytest.raises(StoreBusy, match="stop it first"):
-            mend(f"sqlite:{path}")
+            salvage_store(f"sqlite:{path}")
     assert {entry.name for entry in path.parent.iterdir()} - {"queue.db-reserve"} == {"queue.db"}

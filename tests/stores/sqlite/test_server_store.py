@@ -17,10 +17,10 @@ from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import NotFound, StoreBusy, StoreDamaged
 from yirangmq.format.envelope import NewMessage
 from yirangmq.fsio.disk import Disk
-from yirangmq.stores.open import mend
+from yirangmq.stores.open import salvage_store
 from yirangmq.stores.sqlite import connection
 from yirangmq.stores.sqlite.connection import CHECKPOINT_BYTES
-from yirangmq.stores.sqlite.redo_log import bodies, mark_of
+from yirangmq.stores.sqlite.redo_log import bodies, read_position
 from yirangmq.stores.sqlite.server_store import ServedSqliteStore
 from yirangmq.stores.sqlite.store import SqliteStore
 from yirangmq.testing import CountingIds, open_for_test
@@ -102,9 +102,9 @@ def test_records_are_void_once_sqlite_has_them(home: Path, tmp_path: Path, store
     queues = open_for_test(store=store)
     queues.publish("q", b"x")
     kept = (home / REDO).read_bytes()
-    store.settle()
+    store.commit_pending()
     queues.ack([one.lease_id for one in queues.lease("q", 1)])
-    store.settle()
+    store.commit_pending()
     left = after_a_kill(home, tmp_path / "left")
     (left / REDO).write_bytes(kept)
     with open_for_test(store=plain(left)) as found:
@@ -118,10 +118,10 @@ def test_records_of_the_generation_before_do_not_follow_those_of_this_one(
     """The file is written over from its beginning: behind the new records old ones still lie."""
     queues = open_for_test(store=store)
     sent = [queues.publish("q", b"x" * 100).id for _ in range(5)]
-    store.settle()
+    store.commit_pending()
     sent.append(queues.publish("q", b"x" * 100).id)
     left = after_a_kill(home, tmp_path / "left")
-    assert len(list(bodies((left / REDO).read_bytes(), mark_of(store._db)))) == 1
+    assert len(list(bodies((left / REDO).read_bytes(), read_position(store._db)))) == 1
     assert ids(plain(left)) == sent
 
 
@@ -238,7 +238,7 @@ def test_a_damaged_file_is_repaired_with_what_lies_beside_it(home: Path, tmp_pat
     store = served(home)
     queues = open_for_test(store=store)
     queues.publish_many("q", [b"x" * 2000] * 300)
-    store.settle()
+    store.commit_pending()
     late = [queues.publish("q", b"late").id for _ in range(5)]
     left = after_a_kill(home, tmp_path / "left")
     store.close()
@@ -256,7 +256,7 @@ def test_a_damaged_file_is_repaired_with_what_lies_beside_it(home: Path, tmp_pat
             file.write(bytes(200))
         with pytest.raises(StoreDamaged):
             plain(left)
-        mend(f"sqlite:{path}")
+        salvage_store(f"sqlite:{path}")
     else:
         with open_for_test(store=plain(left)) as found:
             list(found.check(repair=True))
@@ -337,7 +337,7 @@ def test_a_program_that_had_it_open_goes_on_from_where_a_killed_server_was(home:
     store = served(home)
     queues = open_for_test(store=store)
     queues.publish("q", b"early")
-    store.settle()
+    store.commit_pending()
     after_a_kill(home, left)
     other = plain(left)
     assert len(ids(other)) == 1

@@ -9,13 +9,13 @@ import apsw
 import pytest
 
 from tests.support.store_contract import picture
-from yirangmq.broker.operations import Verbs
+from yirangmq.broker.operations import QueueOperations
 from yirangmq.broker.settle import Leases
 from yirangmq.core.message import RANK_LAST, Envelope
 from yirangmq.core.ports import Change, Store, Transaction
 from yirangmq.core.states import State
 from yirangmq.stores.memory import MemoryStore
-from yirangmq.stores.sqlite.cache import EACH, MOST_ARRIVED_BYTES, Arrivals
+from yirangmq.stores.sqlite.cache import MAX_RECENT_BYTES, RECENT_OVERHEAD_BYTES, RecentPayloads
 from yirangmq.stores.sqlite.store import SqliteStore
 from yirangmq.testing import CountingIds, ManualClock
 
@@ -31,29 +31,29 @@ class StoreOperations:
 
     def __init__(self, store: Store, clock: ManualClock) -> None:
         self.store = store
-        self.verbs = Verbs(clock, CountingIds())
+        self.verbs = QueueOperations(clock, CountingIds())
 
-    def do(self, steps: list[Callable[[Verbs, Transaction], object]]) -> list[object]:
+    def do(self, steps: list[Callable[[QueueOperations, Transaction], object]]) -> list[object]:
         with self.store.transaction() as transaction:
             return [step(self.verbs, transaction) for step in steps]
 
 
-def publish(queue: str, envelopes: list[Envelope]) -> Callable[[Verbs, Transaction], object]:
+def publish(queue: str, envelopes: list[Envelope]) -> Callable[[QueueOperations, Transaction], object]:
     return lambda verbs, transaction: [one.id for one in verbs.publish(transaction, queue, envelopes)]
 
 
-def lease(queue: str, count: int) -> Callable[[Verbs, Transaction], object]:
-    def step(verbs: Verbs, transaction: Transaction) -> object:
+def lease(queue: str, count: int) -> Callable[[QueueOperations, Transaction], object]:
+    def step(verbs: QueueOperations, transaction: Transaction) -> object:
         got = verbs.lease(transaction, queue, count, None, "me")
         return [(one.id, one.payload, one.message.size, one.lease_until) for one in got]
 
     return step
 
 
-def ack_some(queue: str, first: int, count: int) -> Callable[[Verbs, Transaction], object]:
+def ack_some(queue: str, first: int, count: int) -> Callable[[QueueOperations, Transaction], object]:
     """Of what is leased, by its number in the listing."""
 
-    def step(verbs: Verbs, transaction: Transaction) -> object:
+    def step(verbs: QueueOperations, transaction: Transaction) -> object:
         leased = transaction.scan(queue, State.LEASED, 99).messages[first : first + count]
         if not leased:
             return []
@@ -63,8 +63,8 @@ def ack_some(queue: str, first: int, count: int) -> Callable[[Verbs, Transaction
     return step
 
 
-def look(queue: str, id: str) -> Callable[[Verbs, Transaction], object]:
-    def step(verbs: Verbs, transaction: Transaction) -> object:
+def look(queue: str, id: str) -> Callable[[QueueOperations, Transaction], object]:
+    def step(verbs: QueueOperations, transaction: Transaction) -> object:
         [card] = transaction.by_id(queue, [id])
         listed = [one.id for one in transaction.scan(queue, State.READY, 99).messages]
         return card and (card.state, card.size), listed, transaction.counts(queue), transaction.next_due()
@@ -72,11 +72,11 @@ def look(queue: str, id: str) -> Callable[[Verbs, Transaction], object]:
     return step
 
 
-def drop(queue: str, id: str) -> Callable[[Verbs, Transaction], object]:
+def drop(queue: str, id: str) -> Callable[[QueueOperations, Transaction], object]:
     return lambda verbs, transaction: [str(error) for error in verbs.drop(transaction, queue, [id])]
 
 
-def step(chance: Random, clock: ManualClock, made: list[str]) -> Callable[[Verbs, Transaction], object]:
+def step(chance: Random, clock: ManualClock, made: list[str]) -> Callable[[QueueOperations, Transaction], object]:
     queue = chance.choice(QUEUES)
     kind = chance.choice(["publish", "publish", "lease", "lease", "ack", "ack", "look", "drop"])
     if kind == "publish":
@@ -189,8 +189,8 @@ def test_what_another_process_changed_is_not_handed_out_of_memory(tmp_path: Path
 
 
 def test_what_was_published_just_now_is_kept_within_bounds() -> None:
-    arrivals = Arrivals()
-    most = MOST_ARRIVED_BYTES - EACH
+    arrivals = RecentPayloads()
+    most = MAX_RECENT_BYTES - RECENT_OVERHEAD_BYTES
     arrivals.add(1, [envelope("a"), envelope("b")], 2)
     assert arrivals.find(1, 3) is None
     assert arrivals.find(2, 1) == [envelope("b")]
@@ -211,8 +211,8 @@ def test_what_was_published_just_now_is_kept_within_bounds() -> None:
 
 
 def test_messages_without_a_body_take_room_too() -> None:
-    arrivals = Arrivals()
-    number = MOST_ARRIVED_BYTES // EACH
+    arrivals = RecentPayloads()
+    number = MAX_RECENT_BYTES // RECENT_OVERHEAD_BYTES
     arrivals.add(1, [envelope("a")] * number, 0)
     assert arrivals.find(1, 1) is not None
     arrivals.add(number + 1, [envelope("b")], 0)
@@ -241,7 +241,7 @@ def test_messages_given_back_behind_others_slow_down_nobody_ahead(tmp_path: Path
             lines.append([sent.id for _, sent in transaction.heads("mail", 20)])
     assert lines[0] == lines[1] == [*(f"m{n:02}" for n in range(3, 12)), "m01"]
     with houses[0].store.transaction(write=False) as transaction:
-        runs = transaction.in_runs()
+        runs = transaction.run_operations()
         assert runs is not None
         for limit, found in ((5, [5]), (9, [9]), (10, None)):
             heads = runs.head_runs("mail", limit, 0)

@@ -26,19 +26,20 @@ def test_the_view_and_the_verbs_say_the_same(tmp_path: Path) -> None:
         assert len(rows) == 13
         for id, state, priority, attempt, consumer, reason, payload, _ in rows:
             look = queues.show("mail", id)
-            card = look.card()
-            shown = (card["state"], card["priority"], card["attempt"], card["reasonCode"])
+            row = look.row()
+            shown = (row["state"], row["priority"], row["attempt"], row["reasonCode"])
             assert shown == (state, priority, attempt, reason)
-            assert card["consumerId"] == consumer
+            assert row["consumerId"] == consumer
             assert look.envelope is not None
             assert look.envelope.payload.decode() == payload
-        states = Counter(row[1] for row in rows)
+        states = Counter(found_row[1] for found_row in rows)
         counts = queues.counts("mail")._asdict()
         assert states == {state: counts[state] for state in states}
         assert [look.message.id for look in queues.peek("mail", 99)] == [
-            row[0]
-            for row in sorted(
-                (row for row in rows if row[1] == "ready"), key=lambda row: (row[2] is None, row[2], row[7])
+            found_row[0]
+            for found_row in sorted(
+                (found_row for found_row in rows if found_row[1] == "ready"),
+                key=lambda found_row: (found_row[2] is None, found_row[2], found_row[7]),
             )
         ]
 
@@ -53,7 +54,8 @@ def test_a_retry_and_a_dead_letter_as_rows(tmp_path: Path) -> None:
         queues.nack(dead.lease_id, "REJECTED", "never")
         now = clock.now_ms()
     rows = {
-        row[0]: row[1:] for row in apsw.Connection(str(file)).execute("SELECT id, state, attempt, due_at FROM life")
+        found_row[0]: found_row[1:]
+        for found_row in apsw.Connection(str(file)).execute("SELECT id, state, attempt, due_at FROM life")
     }
     assert rows[retried.id] == ("delayed", 1, now + 1_000)
     assert rows[dead.id] == ("dead", 1, now + 14 * 86_400_000)

@@ -4,7 +4,7 @@ Every message of a queue with a processor passes its chain of checks and hooks h
 written here.
 
 Checks of up to ``INLINE_BYTES`` run inside the transaction. Hooks, and checks of more bytes, run outside it: the job
-stops with the control-flow exception ``Uncleared``. The committer passes the messages to ``broker.admission.workers``,
+stops with the control-flow exception ``NeedsCheck``. The committer passes the messages to ``broker.admission.workers``,
 then runs the job again with the verdicts. A verdict is valid for the chain that produced it: after a policy change the
 message is checked again.
 
@@ -23,7 +23,7 @@ from time import monotonic
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from yirangmq.broker.quota import check_new_queues, make_room, newcomers
+from yirangmq.broker.quota import added_load, check_new_queues, enforce_quota
 from yirangmq.core.errors import BadInput, BadPolicy, HookFailed, QueueError, TooLarge, Unfit
 from yirangmq.core.message import RANK_LAST, Envelope, payload_of
 from yirangmq.core.policy import Defaults, QueuePolicy
@@ -31,7 +31,7 @@ from yirangmq.core.ports import Transaction
 from yirangmq.core.processor import Chain, Hook, check_hooks, may_run, refusal
 from yirangmq.format.envelope import NewMessage, build, header_of, with_digest
 from yirangmq.format.json_codec import dumps, loads
-from yirangmq.format.json_schema import compiled, first_complaint
+from yirangmq.format.json_schema import compiled, first_problem
 
 if TYPE_CHECKING:
     from yirangmq.core.payload_checks import Schema
@@ -39,23 +39,23 @@ if TYPE_CHECKING:
 
 # -- derived messages --------------------------------------------------------------------------------------------------
 
-Made = tuple[tuple[Hook, NewMessage], ...]
+Produced = tuple[tuple[Hook, NewMessage], ...]
 """The new messages derived from one message, each with the hook that produced it."""
 
 
-class Child(NamedTuple):
+class DerivedMessage(NamedTuple):
     """A derived message. ``parent`` is the index of the message that it was derived from."""
 
     parent: int
     envelope: Envelope
 
 
-def children_of(
-    envelopes: Sequence[Envelope], made: Sequence[Made], now: int, *, is_lenient: bool = False
-) -> dict[str, list[Child]]:
+def derive_messages(
+    envelopes: Sequence[Envelope], produced: Sequence[Produced], now: int, *, is_lenient: bool = False
+) -> dict[str, list[DerivedMessage]]:
     """Build the derived messages, by target queue. ``is_lenient``: skip invalid ones, do not raise ``HookFailed``."""
-    found: dict[str, list[Child]] = {}
-    for place, (envelope, new_ones) in enumerate(zip(envelopes, made, strict=True)):
+    found: dict[str, list[DerivedMessage]] = {}
+    for place, (envelope, new_ones) in enumerate(zip(envelopes, produced, strict=True)):
         for number, (hook, new) in enumerate(new_ones):
             try:
                 child = _child(envelope, hook, new, number, now)
@@ -63,7 +63,7 @@ def children_of(
                 if not is_lenient:
                     raise
                 continue
-            found.setdefault(hook.produces, []).append(Child(place, child))
+            found.setdefault(hook.produces, []).append(DerivedMessage(place, child))
     return found
 
 
@@ -93,7 +93,7 @@ def _child(parent: Envelope, hook: Hook, new: NewMessage, number: int, now: int)
 
 # -- JSON Schemas of the policies --------------------------------------------------------------------------------------
 
-MOST_COMPILED = 100
+MAX_COMPILED = 100
 """Upper bound of policies, and of processor checks, with cached compiled schemas."""
 
 
@@ -129,13 +129,13 @@ class Schemas:
             value = loads(envelope.payload)
         except BadInput as trouble:  # a number that no float can hold
             return f"payload: {trouble}"
-        return first_complaint(validator, value)
+        return first_problem(validator, value)
 
     def _validator(self, policy: QueuePolicy, kind: str, version: str) -> Any:
         schema = policy.schemas[kind].get(version)
         if schema is None:
             return None
-        if len(self._compiled) > MOST_COMPILED:
+        if len(self._compiled) > MAX_COMPILED:
             self._compiled.clear()  # bounds the cache; schemas in use are compiled again
         known = self._compiled.get(id(policy.schemas))
         if known is None or known[0] is not policy.schemas:
@@ -150,24 +150,24 @@ class Schemas:
 INLINE_BYTES = 256 * 1024
 """Upper bound of payload bytes checked inside a transaction: about 1 ms per check. More would delay the other requests
 of the commit."""
-MOST_TOLD = 10
+MAX_REFUSALS_LOGGED = 10
 """Upper bound of log lines per second about refused messages; the other refusals are only counted."""
 Key = tuple[str, str, str, bytes]
 log = logging.getLogger("yirangmq")
 
 
-class Verdict(NamedTuple):
-    """Result of one message in one chain. ``made``: the derived messages, each with its hook."""
+class AdmissionVerdict(NamedTuple):
+    """Result of one message in one chain. ``produced``: the derived messages, each with its hook."""
 
     chain: Chain
     error: QueueError | None = None
-    made: Made = ()
+    produced: Produced = ()
 
 
-Verdicts = dict[Key, Verdict]
+Verdicts = dict[Key, AdmissionVerdict]
 
 
-class Uncleared(Exception):
+class NeedsCheck(Exception):
     """Control flow, not an error: these messages need checks that must run outside the transaction.
 
     The committer catches it and runs the job again with the verdicts. Protocols never see it."""
@@ -182,32 +182,32 @@ class Uncleared(Exception):
 class Admitted(NamedTuple):
     """Messages that passed admission.
 
-    ``envelopes`` are the messages to be stored. ``children`` are the derived messages by queue. ``recorded`` are the
+    ``envelopes`` are the messages to be stored. ``derived`` are the derived messages by queue. ``recorded`` are the
     indexes of messages that go directly to the history."""
 
     envelopes: Sequence[Envelope]
-    children: Mapping[str, list[Child]]
+    derived: Mapping[str, list[DerivedMessage]]
     recorded: frozenset[int]
 
 
-class Gate:
+class AdmissionControl:
     """Admission control of one store.
 
-    Used by one thread at a time, like ``Verbs``. Only ``checked`` and ``may_run`` are also called by the threads of the
-    check workers."""
+    Used by one thread at a time, like ``QueueOperations``. Only ``check_message`` and ``may_run`` are also called by
+    the threads of the check workers."""
 
     def __init__(self, defaults: Defaults) -> None:
         self._defaults = defaults
         self._compiled: dict[int, tuple[Schema, Any]] = {}
         self._rules: ModuleType | None = None
-        self.cleared: Verdicts | None = None
+        self.known_verdicts: Verdicts | None = None
         """Verdicts for the current job; set by the committer."""
         self.can_wait = False
         """True if the committer can have messages checked outside a transaction."""
         self.is_busy: Callable[[str], bool] = lambda queue: False
         """Return True while messages of the queue are being checked; later messages then wait behind them."""
-        self._told_at = 0.0
-        self._told = 0
+        self._logged_at = 0.0
+        self._logged = 0
 
     def chain_of(self, transaction: Transaction, queue: str) -> Chain | None:
         return self._defaults.chain_in(transaction.policy(queue), queue)
@@ -219,14 +219,14 @@ class Gate:
     ) -> Admitted:
         """Run all checks on the messages and on those derived from them.
 
-        Raises ``Unfit``, ``HookFailed``, ``TooLarge``, ``QuotaExceeded`` or ``Uncleared``."""
+        Raises ``Unfit``, ``HookFailed``, ``TooLarge``, ``QuotaExceeded`` or ``NeedsCheck``."""
         if chain.hooks:
             self.clear(transaction, queue, envelopes)
         born: dict[str, list[Envelope]] = {}
         admitted = self._admitted(transaction, queue, chain, envelopes, now, (queue,), born)
         if born:
             check_new_queues(transaction, {queue: None, **dict.fromkeys(born)}, self._defaults.max_queues)
-        self._check_room(transaction, born, now)
+        self._check_quota(transaction, born, now)
         return admitted
 
     def check_all(self, transaction: Transaction, queues: Mapping[str, Sequence[Envelope]], now: int) -> None:
@@ -238,19 +238,19 @@ class Gate:
                 self._admitted(transaction, queue, chain, envelopes, now, (queue,), born)
         if born:
             check_new_queues(transaction, {**dict.fromkeys(queues), **dict.fromkeys(born)}, self._defaults.max_queues)
-            self._check_room(transaction, {to: [*queues.get(to, ()), *found] for to, found in born.items()}, now)
+            self._check_quota(transaction, {to: [*queues.get(to, ()), *found] for to, found in born.items()}, now)
 
     def clear(
         self, transaction: Transaction, queue: str, envelopes: Sequence[Envelope], lineage: tuple[str, ...] = ()
     ) -> None:
-        """Raise ``Uncleared`` if a message, or one derived from it, needs checks outside the transaction.
+        """Raise ``NeedsCheck`` if a message, or one derived from it, needs checks outside the transaction.
 
         Refusals are not raised here. A job that writes before it admits its last message calls this first."""
         chain = self.chain_of(transaction, queue)
         if chain is None or not envelopes or not (chain.hooks or self._must_wait(queue, chain, envelopes)):
             return
         verdicts = self._verdicts(queue, chain, envelopes)
-        for target, found in children_of(envelopes, [one.made for one in verdicts], 0, is_lenient=True).items():
+        for target, found in derive_messages(envelopes, [one.produced for one in verdicts], 0, is_lenient=True).items():
             if target != queue and target not in lineage:
                 self.clear(transaction, target, [child.envelope for child in found], (*lineage, queue))
 
@@ -263,12 +263,12 @@ class Gate:
         return [str(one.error) if isinstance(one.error, Unfit) else "" for one in verdicts]
 
     def refused(self, queue: str, error: QueueError) -> None:
-        """Log a refusal, at most ``MOST_TOLD`` per second."""
+        """Log a refusal, at most ``MAX_REFUSALS_LOGGED`` per second."""
         now = monotonic()
-        if now - self._told_at >= 1:
-            self._told_at, self._told = now, 0
-        self._told += 1
-        if self._told <= MOST_TOLD:
+        if now - self._logged_at >= 1:
+            self._logged_at, self._logged = now, 0
+        self._logged += 1
+        if self._logged <= MAX_REFUSALS_LOGGED:
             log.warning("processor_message_rejected", extra={"values": {"queue": queue, "error": str(error)}})
 
     def _admitted(
@@ -284,17 +284,17 @@ class Gate:
         verdicts = self._verdicts(queue, chain, envelopes)
         for one in verdicts:
             if one.error is not None:
-                raise _again(one.error)
-        children = children_of(envelopes, [one.made for one in verdicts], now) if chain.hooks else {}
-        recorded = {place for place, one in enumerate(verdicts) if any(hook.is_recording for hook, _ in one.made)}
-        for target, found in children.items():
+                raise _copy_error(one.error)
+        derived = derive_messages(envelopes, [one.produced for one in verdicts], now) if chain.hooks else {}
+        recorded = {place for place, one in enumerate(verdicts) if any(hook.is_recording for hook, _ in one.produced)}
+        for target, found in derived.items():
             if target in lineage:
                 raise Unfit(f"the processors go round: {' → '.join((*lineage, target))}", field="processor")
             self._check_target(transaction, target, [child.envelope for child in found], now, lineage, born)
         kept = _stamped(envelopes) if chain.integrity else envelopes
         if recorded:
             kept = [at_once(one) if place in recorded else one for place, one in enumerate(kept)]
-        return Admitted(kept, children, frozenset(recorded))
+        return Admitted(kept, derived, frozenset(recorded))
 
     def _check_target(
         self,
@@ -314,16 +314,16 @@ class Gate:
         if chain is not None:
             self._admitted(transaction, target, chain, envelopes, now, (*lineage, target), born)
 
-    def _check_room(self, transaction: Transaction, coming: Mapping[str, list[Envelope]], now: int) -> None:
+    def _check_quota(self, transaction: Transaction, coming: Mapping[str, list[Envelope]], now: int) -> None:
         for queue, envelopes in coming.items():
             policy = transaction.policy(queue)
             if policy.quota.is_set:
-                load = newcomers(transaction, policy, queue, envelopes)
+                load = added_load(transaction, policy, queue, envelopes)
                 if load.messages:
-                    make_room(transaction, policy, queue, load, now)
+                    enforce_quota(transaction, policy, queue, load, now)
 
-    def _verdicts(self, queue: str, chain: Chain, envelopes: Sequence[Envelope]) -> list[Verdict]:
-        known = self.cleared
+    def _verdicts(self, queue: str, chain: Chain, envelopes: Sequence[Envelope]) -> list[AdmissionVerdict]:
+        known = self.known_verdicts
         if known:
             found = [known.get(key_of(envelope)) for envelope in envelopes]
             missing = [
@@ -334,10 +334,10 @@ class Gate:
             if not missing:
                 return [one for one in found if one is not None]
             if self._must_wait(queue, chain, missing):
-                raise Uncleared(queue, chain, missing)
+                raise NeedsCheck(queue, chain, missing)
         elif self._must_wait(queue, chain, envelopes):
-            raise Uncleared(queue, chain, envelopes)
-        return [Verdict(chain, self.checked(chain, envelope)) for envelope in envelopes]
+            raise NeedsCheck(queue, chain, envelopes)
+        return [AdmissionVerdict(chain, self.check_message(chain, envelope)) for envelope in envelopes]
 
     def _must_wait(self, queue: str, chain: Chain, envelopes: Sequence[Envelope]) -> bool:
         if chain.hooks:
@@ -348,7 +348,7 @@ class Gate:
 
     # -- single messages ------------------------------------------------------------------------------------------
 
-    def checked(self, chain: Chain, envelope: Envelope) -> QueueError | None:
+    def check_message(self, chain: Chain, envelope: Envelope) -> QueueError | None:
         """Run the checks of a chain on one message; return the refusal or None."""
         if not chain.checks:
             return None
@@ -356,11 +356,11 @@ class Gate:
             from yirangmq.core import payload_checks  # loaded with the first chain
 
             self._rules = payload_checks
-        subject = self._rules.Subject(
+        subject = self._rules.CheckedMessage(
             envelope.payload, envelope.is_json, lambda: header_of(envelope), loads, self._fits
         )
         try:
-            found = self._rules.first_complaint(chain.checks, subject)
+            found = self._rules.first_problem(chain.checks, subject)
         except BadInput as error:
             return unfit(envelope, "headers", "header", str(error))
         if found is None:
@@ -368,10 +368,10 @@ class Gate:
         check, (field, text) = found
         return unfit(envelope, check.name, field, text)
 
-    def looked_at(self, needed: Uncleared) -> Verdicts:
+    def check_without_hooks(self, needed: NeedsCheck) -> Verdicts:
         """Run the checks without hooks."""
         chain = needed.chain
-        return {key_of(one): Verdict(chain, self.checked(chain, one)) for one in needed.envelopes}
+        return {key_of(one): AdmissionVerdict(chain, self.check_message(chain, one)) for one in needed.envelopes}
 
     def may_run(self, hook: Hook) -> QueueError | None:
         if may_run(hook, self._defaults.hooks):
@@ -385,10 +385,10 @@ class Gate:
     def _fits(self, check: "Schema", value: Any) -> str:
         known = self._compiled.get(id(check))
         if known is None or known[0] is not check:
-            if len(self._compiled) > MOST_COMPILED:
+            if len(self._compiled) > MAX_COMPILED:
                 self._compiled.clear()
             known = self._compiled[id(check)] = (check, compiled(check.schema, "processor", BadPolicy))
-        return first_complaint(known[1], value)
+        return first_problem(known[1], value)
 
 
 def check_schemas(chain: Chain | None) -> None:
@@ -410,7 +410,7 @@ def unfit(envelope: Envelope, what: str, field: str, text: str) -> Unfit:
     return Unfit(f"{text} (message {envelope.id}, check {what!r} of queue {envelope.queue!r})", field=field)
 
 
-def _again(error: QueueError) -> QueueError:
+def _copy_error(error: QueueError) -> QueueError:
     """Copy an error, because each raise changes the exception object (traceback, context)."""
     field = error.field
     text = str(error).removeprefix(f"{field}: ") if field else str(error)

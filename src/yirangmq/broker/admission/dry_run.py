@@ -12,8 +12,8 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 
 from yirangmq.broker import policies
-from yirangmq.broker.admission.admission import Gate, Uncleared, Verdicts, key_of
-from yirangmq.broker.operations import Verbs
+from yirangmq.broker.admission.admission import AdmissionControl, NeedsCheck, Verdicts, key_of
+from yirangmq.broker.operations import QueueOperations
 from yirangmq.core.errors import NotFound, QueueError, TooLarge
 from yirangmq.core.message import Envelope
 from yirangmq.core.ports import Transaction
@@ -24,7 +24,7 @@ from yirangmq.format.json_codec import loads
 BY_POLICY, BY_SERVER = "policy", "server"
 
 
-class Tried(NamedTuple):
+class DryRun(NamedTuple):
     """A dry run: messages for a queue, with its chain. ``most``: the largest payload that it accepts, in bytes."""
 
     queue: str
@@ -33,10 +33,10 @@ class Tried(NamedTuple):
     envelopes: Sequence[Envelope]
 
     @property
-    def needed(self) -> Uncleared | None:
+    def needed(self) -> NeedsCheck | None:
         """The messages to be checked, or None if there is nothing to check."""
         fitting = [one for one in self.envelopes if len(one.payload) <= self.most]
-        return Uncleared(self.queue, self.chain, fitting) if self.chain is not None and fitting else None
+        return NeedsCheck(self.queue, self.chain, fitting) if self.chain is not None and fitting else None
 
     def report(self, verdicts: Verdicts) -> dict[str, Any]:
         """Return for each message whether it would be stored, and if not, why."""
@@ -48,17 +48,17 @@ class Tried(NamedTuple):
         size = len(envelope.payload)
         row: dict[str, Any] = {"bytes": size, "sha256": sha256(envelope.payload).hexdigest()}
         error: QueueError | None = None
-        made: list[dict[str, Any]] = []
+        produced: list[dict[str, Any]] = []
         if size > self.most:
             error = TooLarge(f"{size} bytes, this queue takes {self.most}", field="payload")
         elif self.chain is not None:
             verdict = verdicts[key_of(envelope)]
             error = verdict.error or self._misstated(envelope)
-            made = [{"queue": hook.produces, "hook": hook.name} for hook, _ in verdict.made]
+            produced = [{"queue": hook.produces, "hook": hook.name} for hook, _ in verdict.produced]
         if error is not None:
             text = str(error).removeprefix(f"{error.field}: ") if error.field else str(error)
             row |= {"code": error.code, "error": text, "field": error.field}
-        return {"ok": error is None, **row, "produces": made}
+        return {"ok": error is None, **row, "produces": produced}
 
     def _misstated(self, envelope: Envelope) -> QueueError | None:
         try:
@@ -69,29 +69,33 @@ class Tried(NamedTuple):
         return None
 
 
-def tried(transaction: Transaction, gate: Gate, queue: str, envelopes: Sequence[Envelope]) -> Tried:
-    return Tried(queue, gate.chain_of(transaction, queue), transaction.policy(queue).max_body, envelopes)
+def prepare(transaction: Transaction, admission: AdmissionControl, queue: str, envelopes: Sequence[Envelope]) -> DryRun:
+    return DryRun(queue, admission.chain_of(transaction, queue), transaction.policy(queue).max_body, envelopes)
 
 
-def listed(transaction: Transaction, verbs: Verbs, queue: str | None = None) -> list[dict[str, Any]]:
+def processor_rows(
+    transaction: Transaction, operations: QueueOperations, queue: str | None = None
+) -> list[dict[str, Any]]:
     """Return a row per queue with a processor, or for ``queue`` only. The server's default processor comes last."""
-    has_all = EVERY in verbs.defaults.chains
-    known = {*(transaction.queues() if has_all else transaction.policied()), *verbs.defaults.chains} - {EVERY}
+    has_all = EVERY in operations.defaults.chains
+    known = {*(transaction.queues() if has_all else transaction.queues_with_policy()), *operations.defaults.chains} - {
+        EVERY
+    }
     if queue is not None:
         known = {queue}
     rows = []
     for name in sorted(known):
         policy = policies.readable(transaction, name)
-        chain = None if policy is None else verbs.defaults.chain_in(policy, name)
+        chain = None if policy is None else operations.defaults.chain_in(policy, name)
         if chain is not None and policy is not None:
             where = BY_SERVER if policy.chain is None else BY_POLICY
             rows.append({"queue": name, "from": where, "processor": show_chain(chain)})
-    if queue is None and EVERY in verbs.defaults.chains:
-        rows.append({"queue": EVERY, "from": BY_SERVER, "processor": show_chain(verbs.defaults.chains[EVERY])})
+    if queue is None and EVERY in operations.defaults.chains:
+        rows.append({"queue": EVERY, "from": BY_SERVER, "processor": show_chain(operations.defaults.chains[EVERY])})
     return rows
 
 
-def put(transaction: Transaction, verbs: Verbs, queue: str, document: object) -> dict[str, Any] | None:
+def put(transaction: Transaction, operations: QueueOperations, queue: str, document: object) -> dict[str, Any] | None:
     """Set the processor member of a policy. None removes it; then the server's settings apply."""
     text = transaction.policy_text(queue)
     whole = loads(text.encode()) if text else {}
@@ -100,6 +104,6 @@ def put(transaction: Transaction, verbs: Verbs, queue: str, document: object) ->
     whole.pop("processor", None)
     if document is not None:
         whole["processor"] = document
-    policy = policies.checked(whole, queue, verbs.schemas, verbs.gate)
-    policies.put(transaction, verbs, queue, whole or None)
+    policy = policies.checked(whole, queue, operations.schemas, operations.admission)
+    policies.put(transaction, operations, queue, whole or None)
     return show_chain(policy.chain)

@@ -26,14 +26,14 @@ from yirangmq.format.json_codec import dumps
 
 FINE, UNFIT, FAILED = "fine", "unfit", "failed"
 Answer = dict[str, Any]
-PARTS = (
+MESSAGE_FIELDS = (
     "id", "type", "version", "attributes", "trace_id", "deduplication_key", "priority", "delay", "ttl", "timestamp",
     "content_type", "group", "target",
 )  # fmt: skip
 """Fields of a new message other than its payload."""
 
 
-class Incoming:
+class HookMessage:
     """Argument of a hook: a read-only view of a message that is not stored yet."""
 
     def __init__(self, envelope: Envelope) -> None:
@@ -77,18 +77,18 @@ def unframe(data: bytes) -> tuple[dict[str, Any], bytes]:
     return about, data[edge:]
 
 
-def load(name: str) -> Callable[[Incoming], Any]:
+def load(name: str) -> Callable[[HookMessage], Any]:
     module, _, path = name.partition(":")
     found: Any = import_module(module)
     for step in path.split("."):
         found = getattr(found, step)
     if not callable(found):
         raise TypeError(f"{name} is not a function")
-    function: Callable[[Incoming], Any] = found
+    function: Callable[[HookMessage], Any] = found
     return function
 
 
-def answer(hooks: dict[str, Callable[[Incoming], Any]], about: dict[str, Any], payload: bytes) -> bytes:
+def answer(hooks: dict[str, Callable[[HookMessage], Any]], about: dict[str, Any], payload: bytes) -> bytes:
     """Answer one request: load a hook, or call it with a message."""
     name = about["hook"]
     try:
@@ -97,13 +97,13 @@ def answer(hooks: dict[str, Callable[[Incoming], Any]], about: dict[str, Any], p
         if "id" not in about:
             return frame({"outcome": FINE})
         sent = (about["queue"], about["id"], 0, about["at"], about["at"], 0, None, about["header"], payload)
-        value = hooks[name](Incoming(Envelope(*sent, about["isJson"])))
-        return _said(value, produces=about["produces"])
+        value = hooks[name](HookMessage(Envelope(*sent, about["isJson"])))
+        return _encode_result(value, produces=about["produces"])
     except BaseException as error:  # SystemExit too: a hook must not end the worker
         return frame(_raised(error))
 
 
-def _said(value: Any, *, produces: bool) -> bytes:
+def _encode_result(value: Any, *, produces: bool) -> bytes:
     if produces:
         made = value if isinstance(value, list | tuple) else [] if value is None else [value]
         parts = [_packed(one) for one in made]
@@ -118,7 +118,7 @@ def _said(value: Any, *, produces: bool) -> bytes:
 
 def _packed(value: Any) -> tuple[dict[str, Any], bytes]:
     new = value if isinstance(value, NewMessage) else NewMessage(payload=value)
-    about = {name: getattr(new, name) for name in PARTS}
+    about = {name: getattr(new, name) for name in MESSAGE_FIELDS}
     about["attributes"] = dict(new.attributes)
     if isinstance(new.payload, bytes | bytearray | memoryview):
         body = bytes(new.payload)
@@ -128,7 +128,7 @@ def _packed(value: Any) -> tuple[dict[str, Any], bytes]:
 
 
 def unpacked(about: dict[str, Any], body: bytes) -> list[NewMessage]:
-    """Decode the new messages of an answer of ``_said``."""
+    """Decode the new messages of an answer of ``_encode_result``."""
     made, at = [], 0
     for one in about.get("made", ()):
         size = one.pop("size")
@@ -151,23 +151,23 @@ def _raised(error: BaseException) -> Answer:
     return {"outcome": FAILED, "text": f"{type(error).__name__}: {text}"}
 
 
-def _read(line: socket.socket, requests: "queue.SimpleQueue[bytes]") -> None:
+def _read(connection: socket.socket, requests: "queue.SimpleQueue[bytes]") -> None:
     """Read requests on a separate thread, so that the worker exits when the socket is closed while a hook runs."""
-    with line.makefile("rb") as stream:
+    with connection.makefile("rb") as stream:
         while head := stream.read(4):
             requests.put(stream.read(int.from_bytes(head)))
     os._exit(0)
 
 
 def main(descriptor: int) -> None:
-    line = socket.socket(fileno=descriptor)
+    connection = socket.socket(fileno=descriptor)
     if os.getcwd() not in sys.path:  # noqa: PTH109  (sys.path holds strings)
         sys.path.insert(0, os.getcwd())  # noqa: PTH109
     requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    threading.Thread(target=_read, args=(line, requests), daemon=True).start()
-    hooks: dict[str, Callable[[Incoming], Any]] = {}
+    threading.Thread(target=_read, args=(connection, requests), daemon=True).start()
+    hooks: dict[str, Callable[[HookMessage], Any]] = {}
     while True:
-        line.sendall(answer(hooks, *unframe(requests.get())))
+        connection.sendall(answer(hooks, *unframe(requests.get())))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ process and its children are killed; the next call starts another. Starting Pyth
 a separate limit, ``START_SECONDS``.
 
 The checker runs outside transactions: checks first, then hooks, each within its timeout. A failing message does not
-affect the others. After ``MOST_LOST`` lost processes the remaining messages of a request fail untried.
+affect the others. After ``MAX_LOST`` lost processes the remaining messages of a request fail untried.
 
 Both classes are for one thread at a time; ``close`` may be called from any thread."""
 
@@ -19,7 +19,7 @@ import threading
 import time
 from typing import Any
 
-from yirangmq.broker.admission.admission import Gate, Uncleared, Verdict, Verdicts, key_of, unfit
+from yirangmq.broker.admission.admission import AdmissionControl, AdmissionVerdict, NeedsCheck, Verdicts, key_of, unfit
 from yirangmq.broker.admission.hook_worker import FAILED, UNFIT, frame, unframe, unpacked
 from yirangmq.core.errors import HookFailed, QueueError
 from yirangmq.core.message import Envelope
@@ -32,7 +32,7 @@ START_SECONDS = 60.0
 """Timeout for the start of Python and the import of the hook's module, in seconds; not part of the hook's timeout."""
 
 
-class Lost(HookFailed):
+class HookProcessLost(HookFailed):
     """The hook process was killed or ended; the next call starts another."""
 
 
@@ -41,9 +41,9 @@ class HookProcess:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
-        self._line: socket.socket | None = None
+        self._connection: socket.socket | None = None
         self._loaded: set[str] = set()
-        self._turn = threading.Lock()
+        self._call_lock = threading.Lock()
         self._guard = threading.Lock()
         self._is_closed = False
 
@@ -52,68 +52,69 @@ class HookProcess:
         return None if self._process is None else self._process.pid
 
     def call(self, hook: str, about: dict[str, Any], payload: bytes, seconds: float) -> tuple[dict[str, Any], bytes]:
-        """Return the hook's answer and its payloads; ``Lost`` if the hook exceeds ``seconds`` or its process ends."""
-        with self._turn:
+        """Return the hook's answer and its payloads; ``HookProcessLost`` if the hook exceeds ``seconds`` or its process
+        ends."""
+        with self._call_lock:
             return self._called(hook, about, payload, seconds)
 
     def _called(self, hook: str, about: dict[str, Any], payload: bytes, seconds: float) -> tuple[dict[str, Any], bytes]:
-        line = self._started()
+        connection = self._started()
         if hook not in self._loaded:
-            loaded, _ = self._ask(line, hook, {"hook": hook}, b"", START_SECONDS)
+            loaded, _ = self._ask(connection, hook, {"hook": hook}, b"", START_SECONDS)
             if loaded["outcome"] == FAILED:
                 raise HookFailed(f"hook {hook} cannot be loaded: {loaded['text']}", field="processor.hooks")
             self._loaded.add(hook)
-        return self._ask(line, hook, {"hook": hook, **about}, payload, seconds)
+        return self._ask(connection, hook, {"hook": hook, **about}, payload, seconds)
 
     def _started(self) -> socket.socket:
         with self._guard:
             self._check_open()
-            if self._line is not None and self._process is not None and self._process.poll() is None:
-                return self._line
+            if self._connection is not None and self._process is not None and self._process.poll() is None:
+                return self._connection
         self._end()
         ours, theirs = socket.socketpair()
         command = [sys.executable, "-m", "yirangmq.broker.admission.hook_worker", str(theirs.fileno())]
         with self._guard, theirs:
             try:
                 self._check_open()  # ``close`` may have run meanwhile, and would wait for this hook
-            except Lost:
+            except HookProcessLost:
                 ours.close()
                 raise
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=2, pass_fds=[theirs.fileno()], start_new_session=True
             )
-            self._line = ours
+            self._connection = ours
         return ours
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise Lost("the server is stopping", field="processor.hooks")
+            raise HookProcessLost("the server is stopping", field="processor.hooks")
 
     def _ask(
-        self, line: socket.socket, hook: str, about: dict[str, Any], payload: bytes, seconds: float
+        self, connection: socket.socket, hook: str, about: dict[str, Any], payload: bytes, seconds: float
     ) -> tuple[dict[str, Any], bytes]:
         until = time.monotonic() + seconds
         try:
-            line.settimeout(seconds)
-            line.sendall(frame(about, payload))
-            size = int.from_bytes(_received(line, 4, until))
-            return unframe(_received(line, size, until))
+            connection.settimeout(seconds)
+            connection.sendall(frame(about, payload))
+            size = int.from_bytes(_received(connection, 4, until))
+            return unframe(_received(connection, size, until))
         except TimeoutError:
             self._end()
-            raise Lost(f"hook {hook} was cut off after {seconds:g} s", field="processor.hooks") from None
+            raise HookProcessLost(f"hook {hook} was cut off after {seconds:g} s", field="processor.hooks") from None
         except OSError:
             code = self._end()
             how = f"by {_signal_name(-code)}" if code < 0 else f"with exit code {code}"
-            raise Lost(f"the process of hook {hook} ended {how}", field="processor.hooks") from None
+            raise HookProcessLost(f"the process of hook {hook} ended {how}", field="processor.hooks") from None
 
     def _end(self) -> int:
         """Kill the process group, with the processes that a hook started. Return the exit code."""
         with self._guard:
-            process, line = self._process, self._line
-            self._process = self._line = None
+            process, connection = self._process, self._connection
+            self._process = self._connection = None
             self._loaded.clear()
-        if line is not None:
-            line.close()
+        if connection is not None:
+            connection.close()
         if process is None:
             return 0
         code = process.poll()
@@ -130,18 +131,18 @@ class HookProcess:
         if process is not None:
             with contextlib.suppress(OSError):
                 os.killpg(process.pid, signal.SIGKILL)
-        with self._turn:  # a call in progress has got its error and left
+        with self._call_lock:  # a call in progress has got its error and left
             self._end()
 
 
-def _received(line: socket.socket, size: int, until: float) -> bytes:
+def _received(connection: socket.socket, size: int, until: float) -> bytes:
     data = bytearray()
     while len(data) < size:
         left = until - time.monotonic()
         if left <= 0:
             raise TimeoutError
-        line.settimeout(left)
-        piece = line.recv(min(size - len(data), 1 << 20))
+        connection.settimeout(left)
+        piece = connection.recv(min(size - len(data), 1 << 20))
         if not piece:
             raise ConnectionError
         data += piece
@@ -157,49 +158,49 @@ def _signal_name(number: int) -> str:
 
 # -- the checker -------------------------------------------------------------------------------------------------------
 
-MOST_LOST = 3
+MAX_LOST = 3
 """Number of processes lost during one request after which its remaining messages are not tried."""
 
 
-class Judge:
+class Checker:
     """Checker: runs the checks and hooks of a chain, with one hook process. One thread at a time."""
 
-    def __init__(self, gate: Gate) -> None:
-        self._gate = gate
+    def __init__(self, admission: AdmissionControl) -> None:
+        self._admission = admission
         self.process = HookProcess()
 
-    def verdicts(self, needed: Uncleared) -> Verdicts:
+    def verdicts(self, needed: NeedsCheck) -> Verdicts:
         """Return a verdict per message. A failure does not affect the other messages.
 
-        After ``MOST_LOST`` lost processes the remaining messages fail untried."""
+        After ``MAX_LOST`` lost processes the remaining messages fail untried."""
         lost = 0
         found: Verdicts = {}
         for envelope in needed.envelopes:
-            if lost >= MOST_LOST:
+            if lost >= MAX_LOST:
                 error = HookFailed(f"not tried: hooks of queue {needed.queue!r} failed before it", field=HOOKS)
-                found[key_of(envelope)] = Verdict(needed.chain, error)
+                found[key_of(envelope)] = AdmissionVerdict(needed.chain, error)
                 continue
             verdict, was_lost = self._verdict(needed.chain, envelope)
             lost += was_lost
             found[key_of(envelope)] = verdict
         return found
 
-    def _verdict(self, chain: Chain, envelope: Envelope) -> tuple[Verdict, bool]:
-        error: QueueError | None = self._gate.checked(chain, envelope)
+    def _verdict(self, chain: Chain, envelope: Envelope) -> tuple[AdmissionVerdict, bool]:
+        error: QueueError | None = self._admission.check_message(chain, envelope)
         made: list[tuple[Hook, NewMessage]] = []
         try:
             for hook in chain.hooks if error is None else ():
                 made += [(hook, new) for new in self._run(hook, envelope)]
-        except Lost as problem:
-            return Verdict(chain, HookFailed(_named(problem, envelope), field=HOOKS)), True
+        except HookProcessLost as problem:
+            return AdmissionVerdict(chain, HookFailed(_named(problem, envelope), field=HOOKS)), True
         except HookFailed as problem:
             error = HookFailed(_named(problem, envelope), field=HOOKS)
         except QueueError as problem:
             error = problem
-        return Verdict(chain, error, () if error is not None else tuple(made)), False
+        return AdmissionVerdict(chain, error, () if error is not None else tuple(made)), False
 
     def _run(self, hook: Hook, envelope: Envelope) -> list[NewMessage]:
-        forbidden = self._gate.may_run(hook)
+        forbidden = self._admission.may_run(hook)
         if forbidden is not None:
             raise forbidden
         about: dict[str, Any] = {

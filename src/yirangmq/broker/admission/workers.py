@@ -2,8 +2,8 @@
 
 Each queue has its own pool, so that a slow processor does not delay other queues. Results are delivered on the
 committer's thread, for each queue in the order of the requests. A thread that is idle for ``IDLE_SECONDS`` ends with
-its process. When too many messages or bytes wait for a queue (``MOST_WAITING``, ``MOST_BYTES``), further requests are
-refused.
+its process. When too many messages or bytes wait for a queue (``MAX_WAITING``, ``MAX_WAITING_BYTES``), further requests
+are refused.
 
 Without an event loop there is no pool: the calling thread runs the checks, and only callers of the same queue wait for
 each other."""
@@ -14,25 +14,25 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from yirangmq.broker.admission.admission import Gate, Uncleared, Verdicts
+from yirangmq.broker.admission.admission import AdmissionControl, NeedsCheck, Verdicts
 from yirangmq.core.errors import HookFailed, QueueError
 
 if TYPE_CHECKING:
-    from yirangmq.broker.admission.hooks import Judge
+    from yirangmq.broker.admission.hooks import Checker
 
 IDLE_SECONDS = 60.0
 """Idle time after which a thread and its hook process end, in seconds."""
-MOST_WAITING = 10_000
+MAX_WAITING = 10_000
 """Upper bound of messages that wait for the checks of one queue; further requests are refused."""
-MOST_BYTES = 64 * 1024 * 1024
+MAX_WAITING_BYTES = 64 * 1024 * 1024
 """Upper bound of payload bytes that wait for the checks of one queue; a single larger request is accepted."""
-Cleared = Callable[[Verdicts, QueueError | None], None]
+OnChecked = Callable[[Verdicts, QueueError | None], None]
 
 
-class Clearing(Protocol):
+class CheckPort(Protocol):
     """Port of the committer to the check workers."""
 
-    def clear(self, needed: Uncleared, done: Cleared) -> None:
+    def clear(self, needed: NeedsCheck, done: OnChecked) -> None:
         """Check messages. ``done`` runs on the committer's thread, for each queue in the order of the requests."""
 
     def is_busy(self, queue: str) -> bool: ...
@@ -43,7 +43,7 @@ class CheckTask:
 
     __slots__ = ("done", "error", "is_over", "needed", "size", "verdicts")
 
-    def __init__(self, needed: Uncleared, done: Cleared) -> None:
+    def __init__(self, needed: NeedsCheck, done: OnChecked) -> None:
         self.needed = needed
         self.done = done
         self.size = sum(len(envelope.payload) for envelope in needed.envelopes)
@@ -52,17 +52,17 @@ class CheckTask:
         self.is_over = False
 
 
-class Line:
+class CheckPool:
     """Requests and worker threads of one queue.
 
-    ``order`` has the unanswered requests and is used by the committer's thread only. ``bell`` guards the other
+    ``order`` has the unanswered requests and is used by the committer's thread only. ``condition`` guards the other
     attributes."""
 
     def __init__(self) -> None:
         self.order: deque[CheckTask] = deque()
-        self.bell = threading.Condition()
+        self.condition = threading.Condition()
         self.tasks: deque[CheckTask] = deque()
-        self.judges: set[Judge] = set()  # one per thread; the class is imported on first use
+        self.judges: set[Checker] = set()  # one per thread; the class is imported on first use
         self.idle = 0
 
     @property
@@ -74,118 +74,118 @@ class Line:
         return sum(task.size for task in self.order)
 
 
-class Lines:
+class CheckWorkers:
     """Check workers of all queues. ``call`` schedules a function on the committer's thread, from any thread.
 
     ``clear`` and ``is_busy`` are for the committer's thread."""
 
-    def __init__(self, gate: Gate, call: Callable[[Callable[[], None]], Any]) -> None:
-        self._gate = gate
+    def __init__(self, admission: AdmissionControl, call: Callable[[Callable[[], None]], Any]) -> None:
+        self._admission = admission
         self._call = call
-        self._lines: dict[str, Line] = {}
+        self._lines: dict[str, CheckPool] = {}
         self._is_closed = False
 
     def is_busy(self, queue: str) -> bool:
-        line = self._lines.get(queue)
-        return line is not None and bool(line.order)
+        pool = self._lines.get(queue)
+        return pool is not None and bool(pool.order)
 
-    def clear(self, needed: Uncleared, done: Cleared) -> None:
-        line = self._lines.setdefault(needed.queue, Line())
+    def clear(self, needed: NeedsCheck, done: OnChecked) -> None:
+        pool = self._lines.setdefault(needed.queue, CheckPool())
         if self._is_closed:
             done({}, HookFailed("the server is stopping", field="processor"))
             return
-        if line.order and (line.messages + len(needed.envelopes) > MOST_WAITING or line.size > MOST_BYTES):
+        if pool.order and (pool.messages + len(needed.envelopes) > MAX_WAITING or pool.size > MAX_WAITING_BYTES):
             text = f"the processor of queue {needed.queue!r} has too many waiting for it; try again later"
             done({}, HookFailed(text, field="processor"))
             return
         task = CheckTask(needed, done)
-        line.order.append(task)
-        with line.bell:
-            line.tasks.append(task)
-            if line.idle >= len(line.tasks):  # a notified thread counts as idle until it takes its task
-                line.bell.notify()
-            elif len(line.judges) < needed.chain.workers:
-                judge = _judge(self._gate)
-                line.judges.add(judge)
+        pool.order.append(task)
+        with pool.condition:
+            pool.tasks.append(task)
+            if pool.idle >= len(pool.tasks):  # a notified thread counts as idle until it takes its task
+                pool.condition.notify()
+            elif len(pool.judges) < needed.chain.workers:
+                checker = _new_checker(self._admission)
+                pool.judges.add(checker)
                 name = f"processor-{needed.queue[:40]}"
-                threading.Thread(target=self._work, args=(line, judge), name=name, daemon=True).start()
+                threading.Thread(target=self._work, args=(pool, checker), name=name, daemon=True).start()
 
-    def _work(self, line: Line, judge: "Judge") -> None:
-        while (task := self._next(line, judge)) is not None:
+    def _work(self, pool: CheckPool, checker: "Checker") -> None:
+        while (task := self._next(pool, checker)) is not None:
             try:
-                task.verdicts = judge.verdicts(task.needed)
+                task.verdicts = checker.verdicts(task.needed)
             except QueueError as error:
                 task.error = error
             except Exception as error:
                 task.error = QueueError(f"{type(error).__name__}: {error}")
             try:
-                self._call(partial(self._over, line, task))
+                self._call(partial(self._over, pool, task))
             except RuntimeError:  # the event loop is closed: no caller is left
                 break
-        judge.close()
+        checker.close()
 
-    def _next(self, line: Line, judge: "Judge") -> CheckTask | None:
+    def _next(self, pool: CheckPool, checker: "Checker") -> CheckTask | None:
         """Return the next task, or None if the thread was idle for ``IDLE_SECONDS`` or the pool closes.
 
         After None the thread ends; it no longer counts as a worker."""
-        with line.bell:
-            if not line.tasks and not self._is_closed:
-                line.idle += 1
-                line.bell.wait_for(lambda: line.tasks or self._is_closed, IDLE_SECONDS)
-                line.idle -= 1
-            if line.tasks and not self._is_closed:
-                return line.tasks.popleft()
-            line.judges.discard(judge)
+        with pool.condition:
+            if not pool.tasks and not self._is_closed:
+                pool.idle += 1
+                pool.condition.wait_for(lambda: pool.tasks or self._is_closed, IDLE_SECONDS)
+                pool.idle -= 1
+            if pool.tasks and not self._is_closed:
+                return pool.tasks.popleft()
+            pool.judges.discard(checker)
             return None
 
-    def _over(self, line: Line, task: CheckTask) -> None:
+    def _over(self, pool: CheckPool, task: CheckTask) -> None:
         """Deliver the finished requests at the head of the queue. Committer's thread only."""
         task.is_over = True
-        while line.order and line.order[0].is_over:
-            first = line.order.popleft()
+        while pool.order and pool.order[0].is_over:
+            first = pool.order.popleft()
             first.done(first.verdicts, first.error)
 
     def processes(self) -> dict[str, list[int]]:
         """Return the process ids of the hook processes, by queue."""
-        found = {queue: [judge.process.pid for judge in [*line.judges]] for queue, line in self._lines.items()}
+        found = {queue: [checker.process.pid for checker in [*pool.judges]] for queue, pool in self._lines.items()}
         return {queue: [pid for pid in pids if pid is not None] for queue, pids in found.items() if any(pids)}
 
     def close(self) -> None:
         """Kill running hooks. Waiting requests get no answer."""
         self._is_closed = True
-        for line in self._lines.values():
-            with line.bell:
-                judges = [*line.judges]
-                line.bell.notify_all()
-            for judge in judges:
-                judge.close()
+        for pool in self._lines.values():
+            with pool.condition:
+                judges = [*pool.judges]
+                pool.condition.notify_all()
+            for checker in judges:
+                checker.close()
 
 
-class OwnLine:
+class InlineChecks:
     """Checks without an event loop, on the calling thread. One lock per queue serializes callers of the same queue."""
 
-    def __init__(self, gate: Gate) -> None:
-        self._gate = gate
+    def __init__(self, admission: AdmissionControl) -> None:
+        self._admission = admission
         self._guard = threading.Lock()
-        self._judges: dict[str, tuple[threading.Lock, Judge]] = {}
+        self._judges: dict[str, tuple[threading.Lock, Checker]] = {}
 
-    def verdicts(self, needed: Uncleared) -> Verdicts:
+    def verdicts(self, needed: NeedsCheck) -> Verdicts:
         with self._guard:
             if needed.queue not in self._judges:
-                self._judges[needed.queue] = threading.Lock(), _judge(self._gate)
-            turn, judge = self._judges[needed.queue]
-        with turn:
-            return judge.verdicts(needed)
+                self._judges[needed.queue] = threading.Lock(), _new_checker(self._admission)
+            lock, checker = self._judges[needed.queue]
+        with lock:
+            return checker.verdicts(needed)
 
     def close(self) -> None:
         with self._guard:
-            judges = [judge for _, judge in self._judges.values()]
+            judges = [checker for _, checker in self._judges.values()]
             self._judges.clear()
-        for judge in judges:
-            judge.close()
+        for checker in judges:
+            checker.close()
 
 
-def _judge(gate: Gate) -> "Judge":
-    from yirangmq.broker.admission.hooks import Judge
+def _new_checker(admission: AdmissionControl) -> "Checker":
+    from yirangmq.broker.admission.hooks import Checker
 
-    return Judge(gate)
+    return Checker(admission)

@@ -12,15 +12,15 @@ from itertools import islice
 from typing import Protocol
 
 from yirangmq.broker import selection
-from yirangmq.broker.event_buffer import Happenings
-from yirangmq.broker.quota import check_new_queues, newcomers
-from yirangmq.broker.selection import Head, Offers, addressed, targets
+from yirangmq.broker.event_buffer import EventBuffer
+from yirangmq.broker.quota import added_load, check_new_queues
+from yirangmq.broker.selection import Head, MessageSelector, addressed, targets
 from yirangmq.core import transitions, validation
 from yirangmq.core.dispatch import copy_id, is_copy
 from yirangmq.core.errors import QueueError, StoreError
-from yirangmq.core.events import RELEASED, DeliveryRecord, Refused
+from yirangmq.core.events import RELEASED, DeliveryRecord, MessagesRefused
 from yirangmq.core.message import Envelope
-from yirangmq.core.policy import Defaults, Load, QueuePolicy
+from yirangmq.core.policy import Defaults, MessageLoad, QueuePolicy
 from yirangmq.core.ports import Change, Ids, Transaction
 from yirangmq.format.envelope import MAX_TEXT, NewMessage, build, iso
 from yirangmq.format.json_codec import dumps, loads
@@ -29,25 +29,25 @@ from yirangmq.format.json_codec import dumps, loads
 
 BROADCASTER = "broadcast"
 """Consumer id under which the original message is leased and acked."""
-MOST_COPIES = 1_000
+MAX_COPIES = 1_000
 """Upper bound of copies per commit; the copies of a single message may exceed it."""
-MOST_FANNED = 100
+MAX_BROADCAST = 100
 """Upper bound of messages copied per commit."""
-BYTES_FANNED = 512 * 1024
+MAX_BROADCAST_BYTES = 512 * 1024
 """Upper bound of payload bytes of the messages copied per commit."""
-LOOK_MS = 10_000
+SEARCH_INTERVAL_MS = 10_000
 """Interval of the search for copies addressed to former members, in ms. A change of membership starts one too."""
-MOST_LINES = 64
+MAX_CONSUMERS_PER_SEARCH = 64
 """Upper bound of consumers examined per search."""
-PER_LINE = 100
+MAX_COPIES_PER_CONSUMER = 100
 """Upper bound of copies per former member that one search makes dead letters."""
 
 
-class Deeds(Protocol):
-    """Port to the queue operations that broadcast needs (``broker.operations.Verbs``)."""
+class BroadcastOperations(Protocol):
+    """Port to the queue operations that broadcast needs (``broker.operations.QueueOperations``)."""
 
-    happened: Happenings
-    offers: Offers
+    event_buffer: EventBuffer
+    selector: MessageSelector
     touched: set[str]
 
     def swap(self, transaction: Transaction, changes: Sequence[Change], now: int) -> None: ...
@@ -56,61 +56,63 @@ class Deeds(Protocol):
 class Broadcast:
     """Broadcast fan-out: stores a copy of each message per member, and acks the original. Committing thread only."""
 
-    def __init__(self, deeds: Deeds) -> None:
-        self._deeds = deeds
+    def __init__(self, operations: BroadcastOperations) -> None:
+        self._operations = operations
         self._looked: dict[str, tuple[int, tuple[str, ...]]] = {}
 
-    def fan_out(self, transaction: Transaction, queue: str, everyone: Sequence[str], now: int) -> bool:
+    def fan_out(self, transaction: Transaction, queue: str, members: Sequence[str], now: int) -> bool:
         """Copy the first ready messages for all members. Return True if there may be more.
 
         Without members the messages stay ready for later members."""
-        self._bury_abandoned(transaction, queue, everyone, now)
-        if not everyone:
+        self._dead_letter_abandoned(transaction, queue, members, now)
+        if not members:
             return False
-        most = max(1, min(MOST_FANNED, MOST_COPIES // len(everyone)))
-        heads = self._deeds.offers.affordable(transaction, queue, most, 0, BYTES_FANNED, now)
+        most = max(1, min(MAX_BROADCAST, MAX_COPIES // len(members)))
+        heads = self._operations.selector.select(transaction, queue, most, 0, MAX_BROADCAST_BYTES, now)
         if heads:
-            self._copy(transaction, queue, heads, everyone, now)
+            self._copy(transaction, queue, heads, members, now)
             self._finish(transaction, queue, heads, now)
         return len(heads) == most
 
     def _copy(
-        self, transaction: Transaction, queue: str, heads: Sequence[Head], everyone: Sequence[str], now: int
+        self, transaction: Transaction, queue: str, heads: Sequence[Head], members: Sequence[str], now: int
     ) -> None:
-        copies = [copy_of(envelope, name, now) for _, envelope in heads for name in everyone]
+        copies = [copy_of(envelope, name, now) for _, envelope in heads for name in members]
         stored = transaction.add(copies, now, 0)
-        self._deeds.happened.published(queue, copies, [len(one.payload) for one in copies], stored, now)
+        self._operations.event_buffer.published(queue, copies, [len(one.payload) for one in copies], stored, now)
         if any(copy.group for copy in copies):
             seqs = [one.seq for one, copy in zip(stored, copies, strict=True) if copy.group and not one.duplicate]
-            selection.line_up(transaction, [card for card in transaction.by_seq(seqs) if card is not None])
+            selection.hold_group_followers(transaction, [row for row in transaction.by_seq(seqs) if row is not None])
 
     def _finish(self, transaction: Transaction, queue: str, heads: Sequence[Head], now: int) -> None:
         policy = transaction.policy(queue)
         taken = [transitions.lease(message, now, now, BROADCASTER) for message, _ in heads]
         transaction.swap([Change(message, after) for (message, _), after in zip(heads, taken, strict=True)])
-        done = [Change(card, transitions.ack(card, policy, now)) for card in taken]
-        self._deeds.happened.leased(queue, heads, now)
-        self._deeds.swap(transaction, done, now)
-        self._deeds.happened.settled("ack", done, now)
+        done = [Change(row, transitions.ack(row, policy, now)) for row in taken]
+        self._operations.event_buffer.leased(queue, heads, now)
+        self._operations.swap(transaction, done, now)
+        self._operations.event_buffer.settled("ack", done, now)
 
-    def _bury_abandoned(self, transaction: Transaction, queue: str, everyone: Sequence[str], now: int) -> None:
+    def _dead_letter_abandoned(self, transaction: Transaction, queue: str, members: Sequence[str], now: int) -> None:
         looked_at, known = self._looked.get(queue, (0, ()))
-        if known == tuple(everyone) and 0 <= now - looked_at < LOOK_MS:
+        if known == tuple(members) and 0 <= now - looked_at < SEARCH_INTERVAL_MS:
             return
-        self._looked[queue] = now, tuple(everyone)
-        lines = {validation.line_of(name) for name in everyone}
-        gone = [line for line in islice(targets(transaction, queue), MOST_LINES) if line not in lines]
+        self._looked[queue] = now, tuple(members)
+        lines = {validation.line_of(name) for name in members}
+        gone = [line for line in islice(targets(transaction, queue), MAX_CONSUMERS_PER_SEARCH) if line not in lines]
         policy = transaction.policy(queue)
         changes = []
         for line in gone:
-            cards = [card for card in addressed(transaction, queue, line, PER_LINE) if is_copy(card.id, line)]
-            if cards:
+            rows = [
+                row for row in addressed(transaction, queue, line, MAX_COPIES_PER_CONSUMER) if is_copy(row.id, line)
+            ]
+            if rows:
                 self._looked.pop(queue, None)  # search again: more may remain, or become ready in a group
-            for card in cards:
-                outcome = transitions.abandon(card, policy, now, "its consumer is no longer one of this queue")
-                changes.append(Change(card, outcome.message, outcome.failure))
-        self._deeds.swap(transaction, changes, now)
-        self._deeds.happened.refused(changes, now)
+            for row in rows:
+                outcome = transitions.abandon(row, policy, now, "its consumer is no longer one of this queue")
+                changes.append(Change(row, outcome.message, outcome.failure))
+        self._operations.swap(transaction, changes, now)
+        self._operations.event_buffer.refused(changes, now)
 
 
 def copy_of(envelope: Envelope, name: str, now: int) -> Envelope:
@@ -137,43 +139,50 @@ def copy_of(envelope: Envelope, name: str, now: int) -> Envelope:
 TYPE = "delivery.outcome"
 
 
-class OutcomeDeeds(Protocol):
-    """Port to the queue operations that outcomes need (``broker.operations.Verbs``)."""
+class OutcomeOperations(Protocol):
+    """Port to the queue operations that outcomes need (``broker.operations.QueueOperations``)."""
 
-    happened: Happenings
+    event_buffer: EventBuffer
     touched: set[str]
     defaults: Defaults
 
-    def make_room(self, transaction: Transaction, policy: QueuePolicy, queue: str, coming: Load, now: int) -> None: ...
+    def enforce_quota(
+        self, transaction: Transaction, policy: QueuePolicy, queue: str, coming: MessageLoad, now: int
+    ) -> None: ...
 
 
-def tell_outcomes(
-    deeds: OutcomeDeeds, transaction: Transaction, queue: str, records: Sequence[DeliveryRecord], ids: Ids, now: int
+def publish_outcomes(
+    operations: OutcomeOperations,
+    transaction: Transaction,
+    queue: str,
+    records: Sequence[DeliveryRecord],
+    ids: Ids,
+    now: int,
 ) -> None:
     """Publish the outcomes of deliveries to ``queue``. Releases are not outcomes.
 
     If the queue is full, or has ``outcomes`` in its own policy, the refusal is counted and the deliveries do not fail.
     The queue's processor is not applied, because the server builds these messages."""
-    told = [record for record in records if record.reason != RELEASED]
-    if not told:
+    reportable = [record for record in records if record.reason != RELEASED]
+    if not reportable:
         return
     try:
         policy = transaction.policy(queue)
         if policy.dispatch is not None and policy.dispatch.outcomes:
-            deeds.happened.add(Refused(queue, "outcomes_of_outcomes", len(told)))
+            operations.event_buffer.add(MessagesRefused(queue, "outcomes_of_outcomes", len(reportable)))
             return
-        check_new_queues(transaction, [queue], deeds.defaults.max_queues)
-        new = [NewMessage(payload=document(record), type=TYPE) for record in told]
+        check_new_queues(transaction, [queue], operations.defaults.max_queues)
+        new = [NewMessage(payload=document(record), type=TYPE) for record in reportable]
         envelopes = [build(queue, one, id, now) for one, id in zip(new, ids.new(len(new)), strict=True)]
         if policy.quota.is_set:
-            deeds.make_room(transaction, policy, queue, newcomers(transaction, policy, queue, envelopes), now)
+            operations.enforce_quota(transaction, policy, queue, added_load(transaction, policy, queue, envelopes), now)
         stored = transaction.add(envelopes, now, 0)
-        deeds.happened.published(queue, envelopes, [len(one.payload) for one in envelopes], stored, now)
-        deeds.touched.add(queue)
+        operations.event_buffer.published(queue, envelopes, [len(one.payload) for one in envelopes], stored, now)
+        operations.touched.add(queue)
     except StoreError:
         raise
     except QueueError as error:
-        deeds.happened.add(Refused(queue, error.code, len(told)))
+        operations.event_buffer.add(MessagesRefused(queue, error.code, len(reportable)))
 
 
 def document(record: DeliveryRecord) -> dict[str, object]:

@@ -7,44 +7,44 @@ import getpass
 from typing import Any
 
 from yirangmq.cli import arguments, connection, output
-from yirangmq.cli.arguments import brief, counted
+from yirangmq.cli.arguments import count_text, shorten_instant
 from yirangmq.cli.command import Command
 from yirangmq.cli.output import Screen
-from yirangmq.cli.table import Column
+from yirangmq.cli.table import TableColumn
 from yirangmq.core.alerts import Level
 from yirangmq.core.errors import Unavailable
 
 COLUMNS = (
-    Column("id", right=True),
-    Column("level"),
-    Column("state"),
-    Column("rule"),
-    Column("since"),
-    Column("acknowledged"),
-    Column("what", shrinks=True),
+    TableColumn("id", right=True),
+    TableColumn("level"),
+    TableColumn("state"),
+    TableColumn("rule"),
+    TableColumn("since"),
+    TableColumn("acknowledged"),
+    TableColumn("what", shrinks=True),
 )
 RULE_COLUMNS = (
-    Column("rule"),
-    Column("on"),
-    Column("limit", right=True),
-    Column("unit"),
-    Column("level"),
-    Column("about", shrinks=True),
+    TableColumn("rule"),
+    TableColumn("on"),
+    TableColumn("limit", right=True),
+    TableColumn("unit"),
+    TableColumn("level"),
+    TableColumn("about", shrinks=True),
 )
 SINK_COLUMNS = (
-    Column("sink"),
-    Column("kind"),
-    Column("level"),
-    Column("sent", right=True),
-    Column("failed", right=True),
-    Column("lost", right=True),
-    Column("pending", right=True),
-    Column("last error", shrinks=True),
+    TableColumn("sink"),
+    TableColumn("kind"),
+    TableColumn("level"),
+    TableColumn("sent", right=True),
+    TableColumn("failed", right=True),
+    TableColumn("lost", right=True),
+    TableColumn("pending", right=True),
+    TableColumn("last error", shrinks=True),
 )
 
 
 def _call(args: argparse.Namespace, method: str, **values: Any) -> Any:
-    with connection.existing(args) as queues:
+    with connection.open_existing(args) as queues:
         if connection.address_of(queues) is None:
             raise Unavailable("no server holds this store; alerts are a server's: begin with 'yirangmq serve'")
         return connection.call(queues, method, **values)
@@ -72,16 +72,16 @@ def run_list(args: argparse.Namespace, screen: Screen) -> int:
         screen.note("no alerts" if args.all else "no open alerts; --all shows those that are over")
     withheld = sum(one["withheld"] for one in found["alerts"])
     if withheld:
-        screen.note(f"{counted(withheld, 'notice')} withheld: there were too many in this hour")
+        screen.note(f"{count_text(withheld, 'notice')} withheld: there were too many in this hour")
     if args.sinks:
-        screen.say()
+        screen.report()
         screen.table(SINK_COLUMNS, [_sink(one) for one in found["sinks"]])
     return output.OK
 
 
 def _cells(one: dict[str, Any]) -> tuple[object, ...]:
     acked = one["acknowledgedBy"] or ("yes" if one["acknowledgedAt"] else None)
-    return one["id"], one["level"], one["state"], one["rule"], brief(one["openedAt"]), acked, one["text"]
+    return one["id"], one["level"], one["state"], one["rule"], shorten_instant(one["openedAt"]), acked, one["text"]
 
 
 def _sink(one: dict[str, Any]) -> tuple[object, ...]:
@@ -142,8 +142,8 @@ def run_test(args: argparse.Namespace, screen: Screen) -> int:
     if screen.json:
         screen.document({"ok": is_well, "sinks": rows})
     for row in rows if not screen.json else ():
-        screen.say(f"{row['sink']}: " + (f"took it in {row['seconds']:g} s" if row["ok"] else row["error"]))
-    return output.OK if is_well else output.UNWELL
+        screen.report(f"{row['sink']}: " + (f"took it in {row['seconds']:g} s" if row["ok"] else row["error"]))
+    return output.OK if is_well else output.UNHEALTHY
 
 
 def rules_options(parser: argparse.ArgumentParser) -> None:

@@ -12,19 +12,19 @@ from yirangmq.broker.queues import Queues
 from yirangmq.cli import arguments, connection, output
 from yirangmq.cli.command import Command
 from yirangmq.cli.output import Screen
-from yirangmq.cli.table import Column
+from yirangmq.cli.table import TableColumn
 from yirangmq.core.bridges import check_bridge, read_new
 from yirangmq.core.errors import BadInput, Unavailable
 
 COLUMNS = (
-    Column("name", shrinks=True),
-    Column("queue", shrinks=True),
-    Column("topics", shrinks=True),
-    Column("state"),
-    Column("sequence", right=True),
-    Column("lag", right=True),
-    Column("delivered", right=True),
-    Column("refused", right=True),
+    TableColumn("name", shrinks=True),
+    TableColumn("queue", shrinks=True),
+    TableColumn("topics", shrinks=True),
+    TableColumn("state"),
+    TableColumn("sequence", right=True),
+    TableColumn("lag", right=True),
+    TableColumn("delivered", right=True),
+    TableColumn("refused", right=True),
 )
 
 
@@ -84,7 +84,7 @@ def _nanoseconds(text: str) -> int:
 
 @contextmanager
 def _server(args: argparse.Namespace) -> Iterator[Queues]:
-    with connection.existing(args) as queues:
+    with connection.open_existing(args) as queues:
         if connection.address_of(queues) is None:
             raise Unavailable("no server holds this store; bridges are a server's: begin with 'yirangmq serve'")
         yield queues
@@ -93,24 +93,30 @@ def _server(args: argparse.Namespace) -> Iterator[Queues]:
 def run_add(args: argparse.Namespace, screen: Screen) -> int:
     given = {"name": args.name, "queue": args.queue, "topics": args.topic, "groups": not args.no_groups, **_start(args)}
     read_new(given)
-    return _do(args, screen, "bridge_add", given, lambda row: f"{_topics(row)} feed {row['queue']}: {row['name']}")
+    return _call_and_print(
+        args, screen, "bridge_add", given, lambda row: f"{_topics(row)} feed {row['queue']}: {row['name']}"
+    )
 
 
 def run_pause(args: argparse.Namespace, screen: Screen) -> int:
-    return _do(args, screen, "bridge_pause", _named(args), lambda row: f"paused: {row['name']}, {row['lag']} behind")
+    return _call_and_print(
+        args, screen, "bridge_pause", _named(args), lambda row: f"paused: {row['name']}, {row['lag']} behind"
+    )
 
 
 def run_resume(args: argparse.Namespace, screen: Screen) -> int:
     given = {**_named(args), **_start(args)}
-    return _do(args, screen, "bridge_resume", given, lambda row: f"resumed: {row['name']}, {row['lag']} behind")
+    return _call_and_print(
+        args, screen, "bridge_resume", given, lambda row: f"resumed: {row['name']}, {row['lag']} behind"
+    )
 
 
 def run_remove(args: argparse.Namespace, screen: Screen) -> int:
-    return _do(args, screen, "bridge_remove", _named(args), lambda row: f"removed: {row['name']}")
+    return _call_and_print(args, screen, "bridge_remove", _named(args), lambda row: f"removed: {row['name']}")
 
 
 def run_show(args: argparse.Namespace, screen: Screen) -> int:
-    return _do(args, screen, "bridge_show", _named(args), _all_of)
+    return _call_and_print(args, screen, "bridge_show", _named(args), _all_of)
 
 
 def run_list(args: argparse.Namespace, screen: Screen) -> int:
@@ -129,7 +135,7 @@ def run_list(args: argparse.Namespace, screen: Screen) -> int:
     return output.OK
 
 
-def _do(
+def _call_and_print(
     args: argparse.Namespace, screen: Screen, method: str, given: dict[str, Any], text: Callable[[dict[str, Any]], str]
 ) -> int:
     with _server(args) as queues:
@@ -156,7 +162,7 @@ def _all_of(row: dict[str, Any]) -> str:
     return "\n".join(f"{name:{width}}  {_topics(row) if name == 'topics' else value}" for name, value in row.items())
 
 
-def _verb(
+def _subcommand(
     about: str,
     examples: tuple[tuple[str, str], ...],
     configure: Callable[[argparse.ArgumentParser], None],
@@ -176,7 +182,7 @@ COMMANDS = {
         subcommands={
             "add": (
                 "let topics feed a queue",
-                _verb(
+                _subcommand(
                     "Let topics feed a queue, from now on or from an earlier place. A record's key becomes its "
                     "message's group, so that records of one key are worked on in order.",
                     (
@@ -190,7 +196,7 @@ COMMANDS = {
             ),
             "list": (
                 "every bridge, with its lag",
-                _verb(
+                _subcommand(
                     "Every bridge: what feeds what, its state, how far it has come and how far it is behind.",
                     (("for people", "yirangmq bridge list"), ("for programs", "yirangmq bridge list --json")),
                     list_options,
@@ -199,7 +205,7 @@ COMMANDS = {
             ),
             "show": (
                 "one bridge",
-                _verb(
+                _subcommand(
                     "Everything that is known of one bridge.",
                     (
                         ("for people", "yirangmq bridge show billing"),
@@ -211,7 +217,7 @@ COMMANDS = {
             ),
             "remove": (
                 "end a bridge; its messages stay",
-                _verb(
+                _subcommand(
                     "End a bridge and forget how far it had come. Messages that are in the queue stay there.",
                     (
                         ("one", "yirangmq bridge remove billing"),
@@ -223,7 +229,7 @@ COMMANDS = {
             ),
             "pause": (
                 "bring nothing more over",
-                _verb(
+                _subcommand(
                     "Bring nothing more over. Records wait in the log, for as long as topic_cursor_seconds allow.",
                     (
                         ("one", "yirangmq bridge pause billing"),
@@ -235,7 +241,7 @@ COMMANDS = {
             ),
             "resume": (
                 "go on",
-                _verb(
+                _subcommand(
                     "Go on from where it was. A bridge that stopped because its records are gone, or because the log "
                     "is another one, goes on from where it is told to.",
                     (

@@ -20,8 +20,8 @@ from yirangmq.core.errors import BadInput
 from yirangmq.observe import logs
 
 if TYPE_CHECKING:
-    from yirangmq.cluster.admin import Role
-    from yirangmq.cluster.etcd.address import Address
+    from yirangmq.cluster.admin import EtcdRole
+    from yirangmq.cluster.etcd.address import EtcdAddress
     from yirangmq.cluster.etcd.client import Etcd
 
 
@@ -48,7 +48,7 @@ def options(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(name, metavar="NAME", action="append", default=[], help=f"a client that {what}; repeat it")
 
 
-def _chosen(args: argparse.Namespace) -> "list[Role]":
+def _chosen(args: argparse.Namespace) -> "list[EtcdRole]":
     from yirangmq.cluster.admin import roles_of, server_role
 
     roles = [server_role(validation.check_queue(name, "--server")) for name in args.server]
@@ -63,7 +63,7 @@ def _chosen(args: argparse.Namespace) -> "list[Role]":
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
-    from yirangmq.cluster.admin import apply, as_commands
+    from yirangmq.cluster.admin import as_commands, create_roles
 
     roles = _chosen(args)
     if args.act == "print":
@@ -71,8 +71,8 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         screen.answer({"commands": lines}, "\n".join(lines))
         return output.OK
 
-    async def make(etcd: "Etcd", _: "Address") -> int:
-        made = await apply(etcd, roles)
+    async def make(etcd: "Etcd", _: "EtcdAddress") -> int:
+        made = await create_roles(etcd, roles)
         known = [role.name for role in roles]
         screen.answer({"roles": known, "made": made}, "\n".join(known))
         return output.OK
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     return run_with(args, make)
 
 
-VERBS: dict[str, tuple[str, Command]] = {
+SUBCOMMANDS: dict[str, tuple[str, Command]] = {
     "roles": (
         "who may do what in etcd",
         Command(
@@ -99,8 +99,8 @@ VERBS: dict[str, tuple[str, Command]] = {
 
 # -- serve and create --------------------------------------------------------------------------------------------------
 
-STOPS = (signal.SIGTERM, signal.SIGINT)
-MOST_POLICY = 1024 * 1024
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+MAX_POLICY_BYTES = 1024 * 1024
 
 
 def serve_options(parser: argparse.ArgumentParser) -> None:
@@ -128,33 +128,33 @@ def serve_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_serve(args: argparse.Namespace, screen: Screen) -> int:
-    from yirangmq.cluster.dispatch.dispatcher import Manner
-    from yirangmq.cluster.node import Node, Settings
+    from yirangmq.cluster.dispatch.dispatcher import DispatcherOptions
+    from yirangmq.cluster.node import ClusterNode, ClusterNodeSettings
 
     for name, least in (("lease", 1), ("window", 1), ("watchdog", 1), ("compact", 0), ("quota", 1), ("idle", 1)):
         if getattr(args, name) < least:
             raise BadInput(f"must be {least} or more", field=f"--{name}")
     name = validation.check_consumer(args.node or default_consumer(), "--node")
-    logs.begin(args.log_level, args.log_format, sys.stderr)
-    settings = Settings(
+    logs.start_log(args.log_level, args.log_format, sys.stderr)
+    settings = ClusterNodeSettings(
         name=name,
         lease=args.lease,
         watchdog=args.watchdog,
         compact=args.compact,
         quota=args.quota,
-        manner=Manner(window=args.window, idle_ms=round(args.idle * 1000)),
+        dispatcher_options=DispatcherOptions(window=args.window, idle_ms=round(args.idle * 1000)),
     )
 
-    async def serve(etcd: "Etcd", address: "Address") -> int:
+    async def serve(etcd: "Etcd", address: "EtcdAddress") -> int:
         stop, caught = asyncio.Event(), []
 
         def end(number: int) -> None:
             caught.append(number)
             stop.set()
 
-        for number in STOPS:
+        for number in STOP_SIGNALS:
             asyncio.get_running_loop().add_signal_handler(number, end, number)
-        node = Node(etcd, address, SystemClock(), TimeOrderedIds(), settings)
+        node = ClusterNode(etcd, address, SystemClock(), TimeOrderedIds(), settings)
         await node.check_free()
         screen.answer({"node": name, "etcd": list(address.endpoints)}, f"node {name} serves the queues of the cluster")
         screen.flush()
@@ -171,13 +171,13 @@ def create_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_create(args: argparse.Namespace, screen: Screen) -> int:
-    from yirangmq.cluster.keys import define
+    from yirangmq.cluster.keys import write_policy
 
     queue = validation.check_queue(args.queue, "QUEUE")
-    text = read_input(args.policy, MOST_POLICY) if args.policy else b"{}"
+    text = read_input(args.policy, MAX_POLICY_BYTES) if args.policy else b"{}"
 
-    async def create(etcd: "Etcd", _: "Address") -> int:
-        was_new = await define(etcd, queue, text)
+    async def create(etcd: "Etcd", _: "EtcdAddress") -> int:
+        was_new = await write_policy(etcd, queue, text)
         done = "created" if was_new else "defined anew"
         screen.answer({"queue": queue, "created": was_new}, f"{queue}: {done}")
         return output.OK
@@ -224,8 +224,8 @@ COMMANDS = {
                     run=run_create,
                 ),
             ),
-            **cluster_status.VERBS,
-            **VERBS,
+            **cluster_status.SUBCOMMANDS,
+            **SUBCOMMANDS,
         },
     ),
 }

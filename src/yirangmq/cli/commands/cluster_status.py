@@ -13,13 +13,13 @@ from urllib.parse import parse_qsl, urlencode
 from yirangmq.cli import output
 from yirangmq.cli.command import Command
 from yirangmq.cli.output import Screen
-from yirangmq.cli.table import Column
+from yirangmq.cli.table import TableColumn
 from yirangmq.clock import SystemClock
 from yirangmq.core import validation
 from yirangmq.core.errors import NotFound, QueueError, TimedOut
 
 if TYPE_CHECKING:
-    from yirangmq.cluster.etcd.address import Address
+    from yirangmq.cluster.etcd.address import EtcdAddress
     from yirangmq.cluster.etcd.client import Etcd
 
 
@@ -50,7 +50,7 @@ def etcd_options(parser: argparse.ArgumentParser) -> None:
         )
 
 
-def run_with(args: argparse.Namespace, act: Callable[["Etcd", "Address"], Coroutine[Any, Any, Answer]]) -> Answer:
+def run_with(args: argparse.Namespace, act: Callable[["Etcd", "EtcdAddress"], Coroutine[Any, Any, Answer]]) -> Answer:
     """Run ``act`` with an etcd client, in a new event loop."""
     from yirangmq.cluster.etcd.address import read_address
     from yirangmq.cluster.etcd.client import Etcd
@@ -86,50 +86,50 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 # -- commands ----------------------------------------------------------------------------------------------------------
 
 QUEUES = (
-    Column("queue", shrinks=True),
-    Column("leader"),
-    Column("inbox", right=True),
-    Column("in line", right=True),
-    Column("waiting", right=True),
-    Column("given out", right=True),
-    Column("again", right=True),
-    Column("dead", right=True),
-    Column("consumers", right=True),
-    Column("moved", right=True),
-    Column("acked", right=True),
+    TableColumn("queue", shrinks=True),
+    TableColumn("leader"),
+    TableColumn("inbox", right=True),
+    TableColumn("in line", right=True),
+    TableColumn("waiting", right=True),
+    TableColumn("given out", right=True),
+    TableColumn("again", right=True),
+    TableColumn("dead", right=True),
+    TableColumn("consumers", right=True),
+    TableColumn("moved", right=True),
+    TableColumn("acked", right=True),
 )
 MEMBERS = (
-    Column("member"),
-    Column("endpoint"),
-    Column("version"),
-    Column("role"),
-    Column("MiB", right=True),
-    Column("in use", right=True),
-    Column("term", right=True),
-    Column("trouble", shrinks=True),
+    TableColumn("member"),
+    TableColumn("endpoint"),
+    TableColumn("version"),
+    TableColumn("role"),
+    TableColumn("MiB", right=True),
+    TableColumn("in use", right=True),
+    TableColumn("term", right=True),
+    TableColumn("trouble", shrinks=True),
 )
-PATIENCE = 15.0
+TIMEOUT_SECONDS = 15.0
 QUOTA = 2 * 1024**3
 
 
 def run_status(args: argparse.Namespace, screen: Screen) -> int:
-    from yirangmq.cluster.admin import views
+    from yirangmq.cluster.admin import queue_statuses
 
-    async def look(etcd: "Etcd", _: "Address") -> int:
-        found = await views(etcd)
+    async def collect(etcd: "Etcd", _: "EtcdAddress") -> int:
+        found = await queue_statuses(etcd)
         if screen.json:
             screen.document({"ok": True, "queues": [one._asdict() for one in found]})
         else:
             screen.table(QUEUES, [columns for *columns, _ in found])  # all but the instant
         return output.OK
 
-    return run_with(args, look)
+    return run_with(args, collect)
 
 
-async def _members(etcd: "Etcd", address: "Address") -> list[dict[str, Any]]:
+async def _members(etcd: "Etcd", address: "EtcdAddress") -> list[dict[str, Any]]:
     from yirangmq.cluster.etcd.maintenance import Maintenance
 
-    upkeep = Maintenance(address, etcd.lines)
+    upkeep = Maintenance(address, etcd.connection)
     known = {one.ID: one.name for one in await upkeep.members()}
     found: list[dict[str, Any]] = []
     for endpoint in address.endpoints:
@@ -158,11 +158,13 @@ def _member_row(one: dict[str, Any]) -> tuple[object, ...]:
 
 
 def run_leader(args: argparse.Namespace, screen: Screen) -> int:
-    from yirangmq.cluster.admin import view, views
+    from yirangmq.cluster.admin import queue_status, queue_statuses
     from yirangmq.cluster.leadership import find_leader
 
-    async def look(etcd: "Etcd", address: "Address") -> int:
-        chosen = [await view(etcd, validation.check_queue(args.queue))] if args.queue else await views(etcd)
+    async def collect(etcd: "Etcd", address: "EtcdAddress") -> int:
+        chosen = (
+            [await queue_status(etcd, validation.check_queue(args.queue))] if args.queue else await queue_statuses(etcd)
+        )
         leads = {one.queue: one.leader or None for one in chosen}
         if args.queue and leads[args.queue] is None:
             raise NotFound(f"nobody leads {args.queue}", field="queue")
@@ -176,10 +178,12 @@ def run_leader(args: argparse.Namespace, screen: Screen) -> int:
             screen.document({"ok": True, "etcd": name, "served": served, "queues": leads})
         else:
             served_row = (f"the served store {address.name}", node)
-            screen.table((Column("of"), Column("leader")), [("etcd itself", name), served_row, *leads.items()])
+            screen.table(
+                (TableColumn("of"), TableColumn("leader")), [("etcd itself", name), served_row, *leads.items()]
+            )
         return output.OK
 
-    return run_with(args, look)
+    return run_with(args, collect)
 
 
 def run_move_leader(args: argparse.Namespace, screen: Screen) -> int:
@@ -187,13 +191,15 @@ def run_move_leader(args: argparse.Namespace, screen: Screen) -> int:
 
     queue = validation.check_queue(args.queue)
 
-    async def move(etcd: "Etcd", _: "Address") -> int:
+    async def move(etcd: "Etcd", _: "EtcdAddress") -> int:
         before = await depose(etcd, queue)
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT_SECONDS):
                 after = await next_leader(etcd, queue)
         except TimeoutError:
-            raise TimedOut(f"{before} no longer leads {queue}, and nobody took it within {PATIENCE:g} s") from None
+            raise TimedOut(
+                f"{before} no longer leads {queue}, and nobody took it within {TIMEOUT_SECONDS:g} s"
+            ) from None
         screen.answer({"queue": queue, "before": before, "after": after}, f"{queue}: {before} → {after}")
         return output.OK
 
@@ -201,19 +207,19 @@ def run_move_leader(args: argparse.Namespace, screen: Screen) -> int:
 
 
 def run_doctor(args: argparse.Namespace, screen: Screen) -> int:
-    from yirangmq.cluster.etcd.diagnostics import FAIL, examine
+    from yirangmq.cluster.etcd.diagnostics import FAIL, run_checks
 
-    async def look(etcd: "Etcd", address: "Address") -> int:
-        signs = await examine(etcd, address, args.quota, SystemClock().now_ms())
+    async def collect(etcd: "Etcd", address: "EtcdAddress") -> int:
+        signs = await run_checks(etcd, address, args.quota, SystemClock().now_ms())
         is_well = all(sign.level != FAIL for sign in signs)
         if screen.json:
             screen.document({"ok": is_well, "signs": [sign._asdict() for sign in signs]})
         else:
             for sign in signs:
-                screen.say(f"{sign.level}: {sign.code}: {sign.text}")
-        return output.OK if is_well else output.UNWELL
+                screen.report(f"{sign.level}: {sign.code}: {sign.text}")
+        return output.OK if is_well else output.UNHEALTHY
 
-    return run_with(args, look)
+    return run_with(args, collect)
 
 
 STILL_FULL = (
@@ -225,14 +231,14 @@ STILL_FULL = (
 def run_repair(args: argparse.Namespace, screen: Screen) -> int:
     from yirangmq.cluster.etcd.diagnostics import repair
 
-    async def mend(etcd: "Etcd", address: "Address") -> int:
+    async def mend(etcd: "Etcd", address: "EtcdAddress") -> int:
         done = await repair(etcd, address, screen.note)
         freed = sum(done.before.values()) - sum(done.after.values())
         text = f"{freed >> 20} MiB freed, {done.lifted} alarms lifted"
         if done.full:
             text += f"; {STILL_FULL}"
         screen.answer(done._asdict(), text)
-        return output.UNWELL if done.full else output.OK
+        return output.UNHEALTHY if done.full else output.OK
 
     return run_with(args, mend)
 
@@ -255,7 +261,7 @@ def _doctor_options(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-VERBS: dict[str, tuple[str, Command]] = {
+SUBCOMMANDS: dict[str, tuple[str, Command]] = {
     "status": (
         "how many messages are where, and who leads",
         Command(

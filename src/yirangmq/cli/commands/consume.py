@@ -24,7 +24,7 @@ from yirangmq.cli.render import delivery_block
 from yirangmq.core.errors import BadInput, QueueError
 from yirangmq.core.message import Reason
 from yirangmq.core.validation import nearest
-from yirangmq.format.delivery import Delivery
+from yirangmq.format.delivery import MessageDelivery
 
 # -- ack, nack and extend ----------------------------------------------------------------------------------------------
 
@@ -51,19 +51,19 @@ def extend_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_ack(args: argparse.Namespace, screen: Screen) -> int:
-    with connection.existing(args) as queues:
+    with connection.open_existing(args) as queues:
         errors = queues.ack_many(args.leases, consumer=args.consumer_id)
     return _report(args, screen, "acked", errors)
 
 
 def run_nack(args: argparse.Namespace, screen: Screen) -> int:
-    with connection.existing(args) as queues:
+    with connection.open_existing(args) as queues:
         errors = queues.nack_many(args.leases, args.reason, args.text, delay=args.delay, consumer=args.consumer_id)
     return _report(args, screen, "nacked", errors)
 
 
 def run_extend(args: argparse.Namespace, screen: Screen) -> int:
-    with connection.existing(args) as queues:
+    with connection.open_existing(args) as queues:
         errors = queues.extend_many(args.leases, args.seconds, consumer=args.consumer_id)
     return _report(args, screen, "extended", errors)
 
@@ -79,7 +79,7 @@ def _report(args: argparse.Namespace, screen: Screen, did: str, errors: list[Que
     else:
         for lease, error in zip(args.leases, errors, strict=True):
             if error is None:
-                screen.say(f"{did} {lease}")
+                screen.report(f"{did} {lease}")
             else:
                 screen.problem(error)
     return output.OK if first is None else output.exit_code(first.code)
@@ -129,10 +129,10 @@ SETTLE_COMMANDS = {
 
 DRAIN_SECONDS = 30.0
 GRACE_SECONDS = 5.0
-OURS = ("concurrency", "timeout", "prefetch", "drain_seconds", "poison_after", "schema", "until_empty")
-PROGRAMS = ("shell", "retry_after", "kill_after")
+WORKER_OPTIONS = ("concurrency", "timeout", "prefetch", "drain_seconds", "poison_after", "schema", "until_empty")
+PROGRAM_OPTIONS = ("shell", "retry_after", "kill_after")
 """Options that are valid only with ``--exec``."""
-PRINTING = {"no_ack": False, "batch": 1, "wait": 0, "fail_empty": False}
+PRINT_OPTIONS = {"no_ack": False, "batch": 1, "wait": 0, "fail_empty": False}
 """Options that are valid only for plain ``consume``, with their defaults."""
 
 
@@ -172,10 +172,10 @@ def add_worker_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--until-empty", action="store_true", help="end when nothing is ready and nothing in work")
 
 
-def is_wanted(args: argparse.Namespace) -> bool:
+def wants_workers(args: argparse.Namespace) -> bool:
     if args.handler is not None or args.program is not None:
         return True
-    _refuse(args, (*OURS, *PROGRAMS), "needs --handler or --exec")
+    _reject_options(args, (*WORKER_OPTIONS, *PROGRAM_OPTIONS), "needs --handler or --exec")
     return False
 
 
@@ -183,8 +183,8 @@ def run_workers(args: argparse.Namespace, screen: Screen) -> int:
     if args.handler is not None and args.program is not None:
         raise BadInput("give this or --exec, not both", field="--handler")
     if args.handler is not None:
-        _refuse(args, (*PROGRAMS, "raw"), "needs --exec")
-    for name, default in PRINTING.items():
+        _reject_options(args, (*PROGRAM_OPTIONS, "raw"), "needs --exec")
+    for name, default in PRINT_OPTIONS.items():
         if getattr(args, name) != default:
             raise BadInput("is not for a consumer process", field=_flag(name))
     from yirangmq.cli.commands import consume_handlers
@@ -192,7 +192,7 @@ def run_workers(args: argparse.Namespace, screen: Screen) -> int:
     return consume_handlers.run(args, screen)
 
 
-def _refuse(args: argparse.Namespace, names: tuple[str, ...], why: str) -> None:
+def _reject_options(args: argparse.Namespace, names: tuple[str, ...], why: str) -> None:
     for name in names:
         if getattr(args, name) is not None and getattr(args, name) is not False:
             raise BadInput(why, field=_flag(name))
@@ -224,27 +224,27 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
-    if is_wanted(args):
+    if wants_workers(args):
         return run_workers(args, screen)
-    with stopping_on_terminate(), connection.opened(args) as queues:
+    with stopping_on_terminate(), connection.open_or_create(args) as queues:
         shown = DeadLetters(queues).shown_by(args.queue)
         if shown:
             screen.note(f"{args.queue} shows the dead letters of {shown[0]}; see 'yirangmq dlq list' and 'dlq requeue'")
         count = 0
         while args.max is None or count < args.max:
-            taken = _taken(args, queues, count)
-            if not taken and not args.follow:
+            deliveries = _lease_batch(args, queues, count)
+            if not deliveries and not args.follow:
                 break
-            _hand_over(args, queues, screen, taken)
-            count += len(taken)
-        why = "" if count or shown else _why_nothing(queues, args.queue)
+            _print_and_ack(args, queues, screen, deliveries)
+            count += len(deliveries)
+        why = "" if count or shown else _explain_empty(queues, args.queue)
     if count == 0:
         screen.note(f"nothing to consume in {args.queue}{why}")
         return output.EMPTY if args.fail_empty else output.OK
     return output.OK
 
 
-def _why_nothing(queues: Queues, queue: str) -> str:
+def _explain_empty(queues: Queues, queue: str) -> str:
     """Explain for people why nothing was consumed; "" if the client may not read the counts."""
     try:
         known = queues.queues()
@@ -257,41 +257,41 @@ def _why_nothing(queues: Queues, queue: str) -> str:
     except QueueError:
         return ""
     waits = {"leased": counts.leased, "delayed": counts.delayed, "held": counts.held}
-    told = ", ".join(f"{number} {state}" for state, number in waits.items() if number)
-    return f" now: {told}" if told else ""
+    counts_text = ", ".join(f"{number} {state}" for state, number in waits.items() if number)
+    return f" now: {counts_text}" if counts_text else ""
 
 
-def _taken(args: argparse.Namespace, queues: Queues, count: int) -> list[Delivery]:
+def _lease_batch(args: argparse.Namespace, queues: Queues, count: int) -> list[MessageDelivery]:
     limit = args.batch if args.max is None else min(args.batch, args.max - count)
     wait = FOLLOW_SECONDS if args.follow else args.wait
     return queues.lease(args.queue, limit, wait=wait, lease_seconds=args.lease_seconds)
 
 
-def _hand_over(args: argparse.Namespace, queues: Queues, screen: Screen, taken: list[Delivery]) -> None:
+def _print_and_ack(args: argparse.Namespace, queues: Queues, screen: Screen, deliveries: list[MessageDelivery]) -> None:
     """Print deliveries, then ack them. If printing is interrupted, release them now instead of at lease expiry.
 
     With --no-ack the printed ones stay leased."""
     printed = 0
     try:
-        for delivery in taken:
+        for delivery in deliveries:
             _print(args, screen, delivery)
             printed += 1
         screen.flush()
     except BaseException:
-        left = taken[printed:] if args.no_ack else taken
+        left = deliveries[printed:] if args.no_ack else deliveries
         queues.release_many([delivery.lease_id for delivery in left])
         raise
     if not args.no_ack:
-        queues.ack([delivery.lease_id for delivery in taken])
+        queues.ack([delivery.lease_id for delivery in deliveries])
 
 
-def _print(args: argparse.Namespace, screen: Screen, delivery: Delivery) -> None:
+def _print(args: argparse.Namespace, screen: Screen, delivery: MessageDelivery) -> None:
     if args.raw:
         screen.write(delivery.payload + b"\n")
     elif screen.json:
         screen.line(delivery.as_json())
     else:
-        screen.say(delivery_block(delivery))
+        screen.report(delivery_block(delivery))
 
 
 @contextmanager

@@ -20,23 +20,23 @@ from yirangmq.cli.arguments import read_json
 from yirangmq.cli.commands.consume import DRAIN_SECONDS, GRACE_SECONDS
 from yirangmq.cli.output import Screen
 from yirangmq.consumer.consumer import Consumer
-from yirangmq.consumer.routes import Route, Validation
-from yirangmq.consumer.settler import Summary
-from yirangmq.consumer.subprocess_handler import Program
+from yirangmq.consumer.routes import HandlerRoute, Validation
+from yirangmq.consumer.settler import ConsumerSummary
+from yirangmq.consumer.subprocess_handler import SubprocessHandler
 from yirangmq.core.errors import BadInput
 from yirangmq.observe import logs
 
-MOST_SCHEMA = 1024 * 1024
+MAX_SCHEMA_BYTES = 1024 * 1024
 SHELL = "/bin/sh"
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     route = _program_route(args) if args.program is not None else _function_route(args)
-    log = logs.begin("info", "json" if screen.json else "text", sys.stderr)
+    log = logs.start_log("info", "json" if screen.json else "text", sys.stderr)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # output of handlers appears immediately
     try:
-        with connection.opened(args) as queues:
+        with connection.open_or_create(args) as queues:
             consumer = Consumer(
                 queues,
                 lease_seconds=args.lease_seconds,
@@ -48,11 +48,11 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
             summary = consumer.run(until_empty=args.until_empty, limit=args.max)
     finally:
         logging.getLogger().removeHandler(log)
-    screen.answer(asdict(summary), _told(summary))
+    screen.answer(asdict(summary), _summary_text(summary))
     return output.OK
 
 
-def _told(summary: Summary) -> str:
+def _summary_text(summary: ConsumerSummary) -> str:
     counted = [f"{count} {name}" for name, count in asdict(summary).items() if count or name == "done"]
     return ", ".join(counted)
 
@@ -60,8 +60,8 @@ def _told(summary: Summary) -> str:
 # -- routes ------------------------------------------------------------------------------------------------------------
 
 
-def _function_route(args: argparse.Namespace) -> Route:
-    return Route(
+def _function_route(args: argparse.Namespace) -> HandlerRoute:
+    return HandlerRoute(
         queue=args.queue,
         handle=_function(args.handler),
         concurrency=1 if args.concurrency is None else args.concurrency,
@@ -71,15 +71,15 @@ def _function_route(args: argparse.Namespace) -> Route:
     )
 
 
-def _program_route(args: argparse.Namespace) -> Route:
-    program = Program(
+def _program_route(args: argparse.Namespace) -> HandlerRoute:
+    program = SubprocessHandler(
         _command(args.program, shell=args.shell),
         raw=args.raw,
         timeout=args.timeout,
         grace=GRACE_SECONDS if args.kill_after is None else args.kill_after,
         retry_after=args.retry_after,
     )
-    return Route(
+    return HandlerRoute(
         queue=args.queue,
         handle=program,
         concurrency=1 if args.concurrency is None else args.concurrency,
@@ -126,7 +126,7 @@ def _function(text: str) -> Callable[..., Any]:
 def _schema(args: argparse.Namespace) -> Any:
     if args.schema is None:
         return None
-    schema = read_json(args.schema, MOST_SCHEMA, "--schema")
+    schema = read_json(args.schema, MAX_SCHEMA_BYTES, "--schema")
     if not isinstance(schema, dict | bool):
         raise BadInput("must be an object", field="--schema")
     return schema

@@ -8,27 +8,27 @@ from typing import Any
 
 from yirangmq.broker.queues import Queues
 from yirangmq.cli import arguments, connection, output
-from yirangmq.cli.arguments import counted, span
+from yirangmq.cli.arguments import count_text, format_duration
 from yirangmq.cli.command import Command
 from yirangmq.cli.output import Screen
-from yirangmq.cli.table import Column
+from yirangmq.cli.table import TableColumn
 from yirangmq.core import validation
 from yirangmq.core.consumer_registry import SILENT, WISHES
 from yirangmq.core.errors import BadInput, NotFound, Unavailable
 from yirangmq.format.envelope import iso
 
-LOOK_SECONDS = 0.1
+POLL_SECONDS = 0.1
 COLUMNS = (
-    Column("consumer", shrinks=True),
-    Column("state"),
-    Column("queues", shrinks=True),
-    Column("in work", right=True),
-    Column("done", right=True),
-    Column("failed", right=True),
-    Column("lost", right=True),
-    Column("stuck", right=True),
-    Column("runs for", right=True),
-    Column("heard of", right=True),
+    TableColumn("consumer", shrinks=True),
+    TableColumn("state"),
+    TableColumn("queues", shrinks=True),
+    TableColumn("in work", right=True),
+    TableColumn("done", right=True),
+    TableColumn("failed", right=True),
+    TableColumn("lost", right=True),
+    TableColumn("stuck", right=True),
+    TableColumn("runs for", right=True),
+    TableColumn("heard of", right=True),
 )
 
 
@@ -42,7 +42,7 @@ def status_options(parser: argparse.ArgumentParser) -> None:
     arguments.store(parser)
 
 
-def wish_options(parser: argparse.ArgumentParser) -> None:
+def request_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("ids", nargs="*", metavar="ID", help="consumer id, as 'consumer list' prints it")
     arguments.queue(parser, needed=False, what="all that work on this queue")
     parser.add_argument("--all", action="store_true", help="all of them")
@@ -56,72 +56,79 @@ def wish_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_list(args: argparse.Namespace, screen: Screen) -> int:
-    with connection.seen(args, screen) as queues:
-        cards = _of_queue(queues.consumer_list(), args.queue)
+    with connection.open_read_only(args, screen) as queues:
+        consumers = _of_queue(queues.consumer_list(), args.queue)
     if screen.json:
-        screen.document({"ok": True, "consumers": [_document(card) for card in cards]})
-    elif cards:
-        screen.table(COLUMNS, [_row(card) for card in cards])
+        screen.document({"ok": True, "consumers": [_document(consumer) for consumer in consumers]})
+    elif consumers:
+        screen.table(COLUMNS, [_row(consumer) for consumer in consumers])
     else:
         screen.note("no consumer process tells of itself here")
     return output.OK
 
 
 def run_status(args: argparse.Namespace, screen: Screen) -> int:
-    with connection.seen(args, screen) as queues:
-        card = _named(queues.consumer_list(), args.id)
-    document = _document(card)
+    with connection.open_read_only(args, screen) as queues:
+        consumer = _named(queues.consumer_list(), args.id)
+    document = _document(consumer)
     if screen.json:
         screen.document({"ok": True, **document})
         return output.OK
     for name, value in document.items():
         if value is not None:
-            screen.say(f"{name:<14}{', '.join(value) if isinstance(value, list) else value}")
+            screen.report(f"{name:<14}{', '.join(value) if isinstance(value, list) else value}")
     return output.OK
 
 
-def _row(card: dict[str, Any]) -> tuple[object, ...]:
-    runs = span((card["seenAt"] - card["startedAt"]) / 1000)
-    numbers = (card[name] for name in ("inWork", "done", "failed", "lost", "stuck"))
-    state = f"{card['state']} (asked to {card['wish']})" if card["wish"] else card["state"]
-    return card["consumerId"], state, ", ".join(card["queues"]), *numbers, runs, f"{span(card['silentSec'])} ago"
+def _row(consumer: dict[str, Any]) -> tuple[object, ...]:
+    runs = format_duration((consumer["seenAt"] - consumer["startedAt"]) / 1000)
+    numbers = (consumer[name] for name in ("inWork", "done", "failed", "lost", "stuck"))
+    state = f"{consumer['state']} (asked to {consumer['wish']})" if consumer["wish"] else consumer["state"]
+    return (
+        consumer["consumerId"],
+        state,
+        ", ".join(consumer["queues"]),
+        *numbers,
+        runs,
+        f"{format_duration(consumer['silentSec'])} ago",
+    )
 
 
-def _document(card: dict[str, Any]) -> dict[str, Any]:
+def _document(consumer: dict[str, Any]) -> dict[str, Any]:
     """Return the consumer's JSON document, with instants in ISO 8601."""
-    return {**card, "startedAt": iso(card["startedAt"]), "seenAt": iso(card["seenAt"])}
+    return {**consumer, "startedAt": iso(consumer["startedAt"]), "seenAt": iso(consumer["seenAt"])}
 
 
-def _of_queue(cards: list[dict[str, Any]], queue: str | None) -> list[dict[str, Any]]:
+def _of_queue(consumers: list[dict[str, Any]], queue: str | None) -> list[dict[str, Any]]:
     if queue is None:
-        return cards
+        return consumers
     validation.check_queue(queue)
-    return [card for card in cards if queue in card["queues"]]
+    return [consumer for consumer in consumers if queue in consumer["queues"]]
 
 
-def _named(cards: list[dict[str, Any]], id: str) -> dict[str, Any]:
+def _named(consumers: list[dict[str, Any]], id: str) -> dict[str, Any]:
     validation.check_consumer(id)
-    for card in cards:
-        if card["consumerId"] == id:
-            return card
+    for consumer in consumers:
+        if consumer["consumerId"] == id:
+            return consumer
     raise NotFound(f"there is no consumer {id!r} here", field="consumerId")
 
 
 # -- pause, resume and drain -------------------------------------------------------------------------------------------
 
 
-def run_wish(args: argparse.Namespace, screen: Screen) -> int:
-    wish = args.verb
+def run_request(args: argparse.Namespace, screen: Screen) -> int:
+    request = args.verb
     validation.check_milliseconds(args.wait, "wait")
-    with connection.existing(args) as queues:
+    with connection.open_existing(args) as queues:
         ids = _chosen(args, queues)
         for id in ids:
-            queues.consumer_wish(id, wish)
-        left = _wait(queues, ids, wish, args.wait) if args.wait else []
+            queues.consumer_wish(id, request)
+        left = _wait(queues, ids, request, args.wait) if args.wait else []
     if left:
-        raise Unavailable(f"asked to {wish}, but not there yet: {', '.join(left)}")
-    did = f"asked {counted(len(ids), 'consumer')} to {wish}"
-    screen.answer({"wish": wish, "consumers": ids}, did if ids else "there is no consumer to ask")
+        raise Unavailable(f"asked to {request}, but not there yet: {', '.join(left)}")
+    did = f"asked {count_text(len(ids), 'consumer')} to {request}"
+    screen.answer({"wish": request, "consumers": ids}, did if ids else "there is no consumer to ask")
     return output.OK
 
 
@@ -129,28 +136,28 @@ def _chosen(args: argparse.Namespace, queues: Queues) -> list[str]:
     """Return the consumer ids selected by id, by queue, or with --all. Silent consumers are selected only by id."""
     if sum((bool(args.ids), args.queue is not None, args.all)) != 1:
         raise BadInput("give one or more ids, or --queue, or --all", field="consumerId")
-    cards = queues.consumer_list()
+    consumers = queues.consumer_list()
     if args.ids:
-        return [str(_named(cards, id)["consumerId"]) for id in args.ids]
-    return [str(card["consumerId"]) for card in _of_queue(cards, args.queue) if card["state"] != SILENT]
+        return [str(_named(consumers, id)["consumerId"]) for id in args.ids]
+    return [str(consumer["consumerId"]) for consumer in _of_queue(consumers, args.queue) if consumer["state"] != SILENT]
 
 
-def _wait(queues: Queues, ids: list[str], wish: str, seconds: float) -> list[str]:
+def _wait(queues: Queues, ids: list[str], request: str, seconds: float) -> list[str]:
     """Wait until all consumers have followed the request; return those that have not within ``seconds``.
 
     A drain is complete when the consumer is no longer listed."""
     until = time.monotonic() + seconds
     while True:
-        states = {card["consumerId"]: card["state"] for card in queues.consumer_list()}
-        goal = None if wish == "drain" else WISHES[wish]
+        states = {consumer["consumerId"]: consumer["state"] for consumer in queues.consumer_list()}
+        goal = None if request == "drain" else WISHES[request]
         left = [id for id in ids if states.get(id, goal) != goal]
         if not left or time.monotonic() >= until:
             return left
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
 
 
-def _asking(about: str, examples: tuple[tuple[str, str], ...]) -> Command:
-    return Command(about=about, examples=examples, options=wish_options, run=run_wish)
+def _request_command(about: str, examples: tuple[tuple[str, str], ...]) -> Command:
+    return Command(about=about, examples=examples, options=request_options, run=run_request)
 
 
 COMMANDS = {
@@ -191,7 +198,7 @@ COMMANDS = {
             ),
             "pause": (
                 "ask them to take no messages for now",
-                _asking(
+                _request_command(
                     "Ask consumer processes to take no more messages. What is in work goes on; what was not begun goes "
                     "back in line.",
                     (
@@ -202,7 +209,7 @@ COMMANDS = {
             ),
             "resume": (
                 "ask them to go on",
-                _asking(
+                _request_command(
                     "Ask paused consumer processes to go on.",
                     (
                         ("one", "yirangmq consumer resume box-4711"),
@@ -212,7 +219,7 @@ COMMANDS = {
             ),
             "drain": (
                 "ask them to finish and end",
-                _asking(
+                _request_command(
                     "Ask consumer processes to take no more messages, finish what is in work, and end.",
                     (
                         ("one, to start it anew", "yirangmq consumer drain box-4711"),

@@ -34,23 +34,23 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
 def _play(args: argparse.Namespace, screen: Screen, folder: Path) -> int:
     url = f"sqlite:{folder / 'yirang.db'}" if args.backend == "sqlite" else f"files:{folder / 'queues'}"
     with yirangmq.open(url, consumer="demo") as queues:
-        tale = Tale(queues, screen)
-        tale.step(f"a fresh store: {url}", durability=queues.durability())
-        tale.publish()
-        tale.work()
-        tale.fail()
-        tale.redrive()
+        demo = DemoSteps(queues, screen)
+        demo.step(f"a fresh store: {url}", durability=queues.durability())
+        demo.publish()
+        demo.work()
+        demo.fail()
+        demo.redrive()
         counts = queues.counts(QUEUE)
-        tale.step("all done", published=counts.published, acked=counts.acked, failed=counts.failed, dead=counts.dead)
+        demo.step("all done", published=counts.published, acked=counts.acked, failed=counts.failed, dead=counts.dead)
     if screen.json:
-        screen.document({"ok": True, "store": url, "kept": args.keep, "steps": tale.steps})
+        screen.document({"ok": True, "store": url, "kept": args.keep, "steps": demo.steps})
     else:
-        say = f"The store is left at {folder}." if args.keep else "The store is gone again; --keep leaves it."
-        screen.say(f"\n{say} Next: yirangmq publish --help")
+        report = f"The store is left at {folder}." if args.keep else "The store is gone again; --keep leaves it."
+        screen.report(f"\n{report} Next: yirangmq publish --help")
     return output.OK
 
 
-class Tale:
+class DemoSteps:
     """Runs the steps of the demo, and prints and records each one."""
 
     def __init__(self, queues: Queues, screen: Screen) -> None:
@@ -62,7 +62,7 @@ class Tale:
         self.steps.append({"step": text, **details})
         if not self._screen.json:
             shown = "".join(f"\n      {name}: {_short(value)}" for name, value in details.items())
-            self._screen.say(f"{len(self.steps):>2}. {text}{shown}")
+            self._screen.report(f"{len(self.steps):>2}. {text}{shown}")
             self._screen.flush()
 
     def publish(self) -> None:
@@ -86,8 +86,8 @@ class Tale:
         self.step("wait for it: it came back after its backoff", message=again.id, attempt=again.attempt)
         self._queues.nack(again.lease_id, Reason.HANDLER_ERROR, "the disk of the archive is still full")
         self.step("nack it once more: out of attempts, so it goes to the dead letters")
-        for look in DeadLetters(self._queues).find(f"{QUEUE}-dlq"):
-            self.step("the dead letter, under its queue's other name", record=look.record())
+        for view in DeadLetters(self._queues).find(f"{QUEUE}-dlq"):
+            self.step("the dead letter, under its queue's other name", record=view.record())
 
     def redrive(self) -> None:
         moved = DeadLetters(self._queues).requeue(f"{QUEUE}-dlq", "reasonCode=HANDLER_ERROR")

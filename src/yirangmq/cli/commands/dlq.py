@@ -9,24 +9,24 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
-from yirangmq.broker.dead_letters import KINDS, DeadLetters, Moved
+from yirangmq.broker.dead_letters import KINDS, DeadLetters, MoveResult
 from yirangmq.cli import arguments, connection, output
-from yirangmq.cli.arguments import brief
+from yirangmq.cli.arguments import shorten_instant
 from yirangmq.cli.command import Command
-from yirangmq.cli.output import Progress, Screen
-from yirangmq.cli.render import letter_card, letter_record
-from yirangmq.cli.table import Column
+from yirangmq.cli.output import ProgressBar, Screen
+from yirangmq.cli.render import dead_letter_record, dead_letter_row
+from yirangmq.cli.table import TableColumn
 from yirangmq.core import validation
 from yirangmq.core.errors import BadInput
 from yirangmq.format.json_codec import loads
 
 SHOWN = 100
 """Default number of table rows for people; programs get all rows."""
-WHAT = "the source queue, or the name in its policy's dlq.queue"
+QUEUE_HELP = "the source queue, or the name in its policy's dlq.queue"
 
 
 def list_options(parser: argparse.ArgumentParser) -> None:
-    arguments.queue(parser, what=WHAT)
+    arguments.queue(parser, what=QUEUE_HELP)
     arguments.filter_option(parser)
     _state_option(parser)
     parser.add_argument(
@@ -37,13 +37,13 @@ def list_options(parser: argparse.ArgumentParser) -> None:
 
 
 def show_options(parser: argparse.ArgumentParser) -> None:
-    arguments.queue(parser, what=WHAT)
+    arguments.queue(parser, what=QUEUE_HELP)
     parser.add_argument("id", metavar="ID", help="message id")
     arguments.store(parser)
 
 
 def stats_options(parser: argparse.ArgumentParser) -> None:
-    arguments.queue(parser, what=WHAT)
+    arguments.queue(parser, what=QUEUE_HELP)
     arguments.store(parser)
 
 
@@ -61,7 +61,7 @@ def quarantine_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _which_options(parser: argparse.ArgumentParser) -> None:
-    arguments.queue(parser, what=WHAT)
+    arguments.queue(parser, what=QUEUE_HELP)
     arguments.filter_option(parser)
     parser.add_argument("--id", action="append", metavar="ID", help="this one; may be repeated")
     parser.add_argument("--all", action="store_true", help="all of them")
@@ -77,61 +77,65 @@ def _state_option(parser: argparse.ArgumentParser) -> None:
 def run_list(args: argparse.Namespace, screen: Screen) -> int:
     if args.limit is not None:
         validation.check_count(args.limit, "limit", most=10**9)
-    with connection.seen(args, screen) as queues:
+    with connection.open_read_only(args, screen) as queues:
         found = DeadLetters(queues).find(args.queue, args.filter, args.state)
         if args.records or screen.json:
-            for look in islice(found, args.limit):
-                screen.line(letter_record(look)) if args.records else screen.document(letter_card(look))
+            for view in islice(found, args.limit):
+                screen.line(dead_letter_record(view)) if args.records else screen.document(dead_letter_row(view))
             return output.OK
         limit = args.limit or SHOWN
-        cards = [letter_card(look) for look in islice(found, limit + 1)]
-    if not cards:
+        rows = [dead_letter_row(view) for view in islice(found, limit + 1)]
+    if not rows:
         screen.note(f"no {'' if args.state == 'all' else args.state + ' '}letters under {args.queue}")
         return output.OK
-    screen.table(COLUMNS, [[_cell(card, column.title) for column in COLUMNS] for card in cards[:limit]])
-    if len(cards) > limit:
+    screen.table(COLUMNS, [[_cell(row, column.title) for column in COLUMNS] for row in rows[:limit]])
+    if len(rows) > limit:
         screen.note(f"only the first {limit} are shown; --limit N shows more, 'dlq stats' counts them all")
     return output.OK
 
 
 COLUMNS = (
-    Column("messageId", shrinks=True),
-    Column("sourceQueue", shrinks=True),
-    Column("state"),
-    Column("reasonCode"),
-    Column("failedAt"),
-    Column("attempt", right=True),
-    Column("consumerId", shrinks=True),
-    Column("reasonMessage", shrinks=True),
+    TableColumn("messageId", shrinks=True),
+    TableColumn("sourceQueue", shrinks=True),
+    TableColumn("state"),
+    TableColumn("reasonCode"),
+    TableColumn("failedAt"),
+    TableColumn("attempt", right=True),
+    TableColumn("consumerId", shrinks=True),
+    TableColumn("reasonMessage", shrinks=True),
 )
 
 
-def _cell(card: dict[str, Any], name: str) -> object:
-    return brief(card[name]) if name == "failedAt" else card[name]
+def _cell(row: dict[str, Any], name: str) -> object:
+    return shorten_instant(row[name]) if name == "failedAt" else row[name]
 
 
 def run_show(args: argparse.Namespace, screen: Screen) -> int:
-    with connection.seen(args, screen) as queues:
-        record = letter_record(DeadLetters(queues).show(args.queue, args.id))
+    with connection.open_read_only(args, screen) as queues:
+        record = dead_letter_record(DeadLetters(queues).show(args.queue, args.id))
     if screen.json:
         screen.line(record)
     else:
-        screen.say(json.dumps(loads(record), indent=2, ensure_ascii=False))
+        screen.report(json.dumps(loads(record), indent=2, ensure_ascii=False))
     return output.OK
 
 
 def run_stats(args: argparse.Namespace, screen: Screen) -> int:
-    with connection.seen(args, screen) as queues:
+    with connection.open_read_only(args, screen) as queues:
         stats = DeadLetters(queues).stats(args.queue)
     if screen.json:
         screen.document({"ok": True, **stats})
         return output.OK
-    screen.say(f"{args.queue}: {stats['total']} dead, {stats['parked']} parked")
+    screen.report(f"{args.queue}: {stats['total']} dead, {stats['parked']} parked")
     if stats["total"]:
-        screen.say(f"oldest {brief(stats['oldest'])}  newest {brief(stats['newest'])}")
-        screen.say()
+        screen.report(f"oldest {shorten_instant(stats['oldest'])}  newest {shorten_instant(stats['newest'])}")
+        screen.report()
         codes = list(stats["byReason"])
-        columns = [Column("day"), *(Column(code, right=True) for code in codes), Column("total", right=True)]
+        columns = [
+            TableColumn("day"),
+            *(TableColumn(code, right=True) for code in codes),
+            TableColumn("total", right=True),
+        ]
         rows = [[day["day"], *(day["byReason"].get(code, 0) for code in codes), day["total"]] for day in stats["byDay"]]
         rows.append(["all", *stats["byReason"].values(), stats["total"]])
         screen.table(columns, rows)
@@ -142,35 +146,35 @@ def run_stats(args: argparse.Namespace, screen: Screen) -> int:
 
 
 def run_requeue(args: argparse.Namespace, screen: Screen) -> int:
-    with _letters(args, screen) as letters:
-        moved = letters.requeue(args.queue, args.filter, args.id, state=args.state, dry_run=args.dry_run)
+    with _open_dead_letters(args, screen) as dead_letters:
+        moved = dead_letters.requeue(args.queue, args.filter, args.id, state=args.state, dry_run=args.dry_run)
     return _report(args, screen, "requeued", moved)
 
 
 def run_quarantine(args: argparse.Namespace, screen: Screen) -> int:
-    with _letters(args, screen) as letters:
-        moved = letters.quarantine(args.queue, args.filter, args.id, dry_run=args.dry_run)
+    with _open_dead_letters(args, screen) as dead_letters:
+        moved = dead_letters.quarantine(args.queue, args.filter, args.id, dry_run=args.dry_run)
     return _report(args, screen, "quarantined", moved)
 
 
 def run_purge(args: argparse.Namespace, screen: Screen) -> int:
-    with _letters(args, screen) as letters:
-        moved = letters.purge(args.queue, args.filter, args.id, state=args.state, dry_run=args.dry_run)
+    with _open_dead_letters(args, screen) as dead_letters:
+        moved = dead_letters.purge(args.queue, args.filter, args.id, state=args.state, dry_run=args.dry_run)
     return _report(args, screen, "purged", moved)
 
 
 @contextmanager
-def _letters(args: argparse.Namespace, screen: Screen) -> Iterator[DeadLetters]:
+def _open_dead_letters(args: argparse.Namespace, screen: Screen) -> Iterator[DeadLetters]:
     """Check that the options select dead letters, then open them. A forgotten filter must not move everything."""
     if args.all and (args.filter or args.id):
         raise BadInput("together with --filter or --id; give one of them", field="--all")
     if not (args.all or args.filter or args.id):
         raise BadInput("say which ones: --filter TEXT, --id ID or --all", field="filter")
-    with connection.opened(args) as queues, Progress(args.verb, None, shown=screen.shows_progress) as show:
+    with connection.open_or_create(args) as queues, ProgressBar(args.verb, None, shown=screen.shows_progress) as show:
         yield connection.dead_letters(queues, lambda done, total: show(done, f"of {total:,}"))
 
 
-def _report(args: argparse.Namespace, screen: Screen, did: str, moved: Moved) -> int:
+def _report(args: argparse.Namespace, screen: Screen, did: str, moved: MoveResult) -> int:
     value = {"did": did, "queue": args.queue, "count": moved.count, "ids": moved.ids, "dryRun": args.dry_run}
     text = f"{'would have been ' if args.dry_run else ''}{did}: {moved.count:,} under {args.queue}"
     if moved.ids:
@@ -179,7 +183,7 @@ def _report(args: argparse.Namespace, screen: Screen, did: str, moved: Moved) ->
     return output.OK
 
 
-VERBS = {
+SUBCOMMANDS = {
     "list": (
         "list them, oldest first",
         Command(
@@ -269,6 +273,6 @@ COMMANDS = {
             ("look at them", "yirangmq dlq list --queue telemetry-dlq"),
             ("send some round again", "yirangmq dlq requeue --queue telemetry-dlq --filter reasonCode=TIMEOUT"),
         ),
-        subcommands=VERBS,
+        subcommands=SUBCOMMANDS,
     )
 }

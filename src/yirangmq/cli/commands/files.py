@@ -11,24 +11,24 @@ from typing import Any
 
 from yirangmq.broker.queues import Queues
 from yirangmq.cli import arguments, connection, output
-from yirangmq.cli.arguments import counted
+from yirangmq.cli.arguments import count_text
 from yirangmq.cli.command import Command
 from yirangmq.cli.output import Screen
-from yirangmq.cli.table import Column
+from yirangmq.cli.table import TableColumn
 from yirangmq.clock import SystemClock
 from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, NotFound
-from yirangmq.core.journal import Kind, day_of, is_day
+from yirangmq.core.journal import JournalRecordKind, day_of, is_day
 from yirangmq.core.setting_types import KEEP_DAYS
 from yirangmq.format import journal_line
-from yirangmq.server.journal import as_document, as_values
+from yirangmq.server.journal import check_document, housekeeping_document
 from yirangmq.stores.journal import files as dayfiles
 from yirangmq.stores.journal.maintenance import check, housekeep, size_of
 
 SHOWN = 20
 SWITCH_ON = "a server writes them once files_by_date is switched on: yirangmq serve --files-by-date on"
-MOST_PREVIEW = 60
-CONTENT = (Kind.ACCEPTED, Kind.REWRITTEN)
+MAX_PREVIEW = 60
+CONTENT = (JournalRecordKind.ACCEPTED, JournalRecordKind.REWRITTEN)
 
 
 def place_options(parser: argparse.ArgumentParser) -> None:
@@ -41,18 +41,18 @@ def _folder(args: argparse.Namespace) -> Path:
     if args.folder:
         found = Path(args.folder)
     else:
-        here = connection.of(args)
-        with connection.existing(args) as queues:
-            told, is_served = _told(queues), connection.address_of(queues) is not None
-        if told is None and (here.is_server or is_served):
+        here = connection.store_location(args)
+        with connection.open_existing(args) as queues:
+            facts, is_served = _server_facts(queues), connection.address_of(queues) is not None
+        if facts is None and (here.is_server or is_served):
             raise NotFound(f"this server keeps no files by date; {SWITCH_ON}", field="folder")
-        found = Path(told["folder"]) if told else Path(here.path).absolute().parent / dayfiles.BESIDE
+        found = Path(facts["folder"]) if facts else Path(here.path).absolute().parent / dayfiles.DEFAULT_FOLDER
     if not found.is_dir():
         raise NotFound(f"there are no files by date in {found}; {SWITCH_ON}", field="folder")
     return found
 
 
-def _told(queues: Queues) -> dict[str, Any] | None:
+def _server_facts(queues: Queues) -> dict[str, Any] | None:
     if connection.address_of(queues) is None:
         return None
     found: dict[str, Any] | None = connection.call(queues, "status").get("filesByDate")
@@ -72,7 +72,7 @@ def run_list(args: argparse.Namespace, screen: Screen) -> int:
     if screen.json:
         screen.document({"ok": True, "folder": str(root), "days": rows})
         return output.OK
-    columns = (Column("day"), *(Column(name, right=True) for name in ("files", "bytes", "snapshots")))
+    columns = (TableColumn("day"), *(TableColumn(name, right=True) for name in ("files", "bytes", "snapshots")))
     screen.table(columns, [(row["day"], row["files"], f"{row['bytes']:,}", row["snapshots"]) for row in rows])
     return output.OK
 
@@ -103,7 +103,7 @@ def run_show(args: argparse.Namespace, screen: Screen) -> int:
     found = 0
     for line in islice(_wanted(args, root), limit):
         found += 1
-        screen.line(line.rstrip(b"\n")) if screen.json else screen.say(_in_short(journal_line.read(line)))
+        screen.line(line.rstrip(b"\n")) if screen.json else screen.report(_in_short(journal_line.read(line)))
     if not found and args.id:
         raise NotFound(f"no file tells of message {args.id!r}", field="id")
     return output.OK
@@ -133,7 +133,7 @@ def _in_short(record: dict[str, Any]) -> str:
     words = [record["at"], record["record"], record["queue"], record["messageId"]]
     if record["record"] in CONTENT:
         text = record.get("payloadText") or "(Base64)"
-        preview = text if len(text) <= MOST_PREVIEW else f"{text[:MOST_PREVIEW]}…"
+        preview = text if len(text) <= MAX_PREVIEW else f"{text[:MAX_PREVIEW]}…"
         return "  ".join([*words, f"{record['bytes']} bytes", preview.replace("\n", " ").replace("\r", " ")])
     words += [record["state"], record.get("delivery", "")]
     words += [f"attempt {record['attempt']}"] if record.get("attempt") else []
@@ -146,20 +146,22 @@ def _in_short(record: dict[str, Any]) -> str:
 
 def run_check(args: argparse.Namespace, screen: Screen) -> int:
     if args.folder:
-        found = as_document(check(_folder(args), None))
+        found = check_document(check(_folder(args), None))
     else:
-        found = _ask(args, "files_check", {}, lambda root, queues: as_document(check(root, queues.read)))
+        found = _call_or_run_locally(
+            args, "files_check", {}, lambda root, queues: check_document(check(root, queues.read))
+        )
     findings = found["findings"]
     if screen.json:
         screen.document({"ok": not findings, **found})
     else:
-        held = f"{counted(found['messages'], 'message')} in {counted(found['records'], 'record')}"
-        screen.say(f"{held} of {counted(found['files'], 'file')}")
+        held = f"{count_text(found['messages'], 'message')} in {count_text(found['records'], 'record')}"
+        screen.report(f"{held} of {count_text(found['files'], 'file')}")
         if findings:
-            columns = (Column("kind"), Column("where", shrinks=True), Column("what", shrinks=True))
+            columns = (TableColumn("kind"), TableColumn("where", shrinks=True), TableColumn("what", shrinks=True))
             screen.table(columns, [(one["kind"], one["where"], one["text"]) for one in findings])
         else:
-            screen.say("in order: nothing is wrong")
+            screen.report("in order: nothing is wrong")
     return output.exit_code("store_damaged") if findings else output.OK
 
 
@@ -178,33 +180,34 @@ def run_housekeep(args: argparse.Namespace, screen: Screen) -> int:
     days = None if args.days is None else validation.check_count(args.days, "days", least=1, most=36_500)
     today = day_of(SystemClock().wall_ms())
 
-    def itself(root: Path, queues: Queues) -> dict[str, Any]:
-        told = housekeep(root, queues.read, today, days or KEEP_DAYS, dry_run=args.dry_run)
-        return as_values(told, dry_run=args.dry_run)
+    def run_locally(root: Path, queues: Queues) -> dict[str, Any]:
+        facts = housekeep(root, queues.read, today, days or KEEP_DAYS, dry_run=args.dry_run)
+        return housekeeping_document(facts, dry_run=args.dry_run)
 
     given = {"dry_run": args.dry_run, **({} if days is None else {"days": days})}
-    found = _ask(args, "files_housekeep", given, itself)
+    found = _call_or_run_locally(args, "files_housekeep", given, run_locally)
     would = "would go" if args.dry_run else "went"
-    lines = [f"{counted(len(found['removed']), 'day')} {would}, {found['freedBytes']:,} bytes"]
+    lines = [f"{count_text(len(found['removed']), 'day')} {would}, {found['freedBytes']:,} bytes"]
     lines += [f"  {would}: {day}" for day in found["removed"]]
     lines += [f"  kept: {one['day']}, {one['why']}" for one in found["kept"]]
     screen.answer(found, "\n".join(lines))
     return output.OK
 
 
-def _ask(
-    args: argparse.Namespace, method: str, given: dict[str, Any], itself: Callable[[Path, Queues], dict[str, Any]]
+def _call_or_run_locally(
+    args: argparse.Namespace, method: str, given: dict[str, Any], run_locally: Callable[[Path, Queues], dict[str, Any]]
 ) -> dict[str, Any]:
-    """Call the server if one holds the store and writes files; otherwise run ``itself`` on the folder and the store."""
-    with connection.existing(args) as queues:
+    """Call the server if one holds the store and writes files; otherwise run ``run_locally`` on the folder and the
+    store."""
+    with connection.open_existing(args) as queues:
         if args.folder and connection.address_of(queues) is not None:
             raise BadInput("a server holds this store; leave it out, or stop the server", field="folder")
-        if _told(queues) is not None:
+        if _server_facts(queues) is not None:
             answer: dict[str, Any] = connection.call(queues, method, **given)
             return answer
         if connection.address_of(queues) is not None:
             raise NotFound("this server keeps no files by date (setting files_by_date)", field="store")
-        return itself(_folder(args), queues)
+        return run_locally(_folder(args), queues)
 
 
 COMMANDS = {

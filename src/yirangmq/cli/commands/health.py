@@ -6,40 +6,40 @@ whether it can be written, and whether other users of the machine can reach it."
 import argparse
 from typing import Any
 
-from yirangmq.admin.health import Health
+from yirangmq.admin.health import ServerHealth
 from yirangmq.cli import arguments, connection, output
-from yirangmq.cli.arguments import span
+from yirangmq.cli.arguments import format_duration
 from yirangmq.cli.command import Command
 from yirangmq.cli.output import Screen
-from yirangmq.cli.table import Column
+from yirangmq.cli.table import TableColumn
 from yirangmq.clock import SystemClock
 from yirangmq.core.errors import BadInput, NotActive, NotFound, Unavailable, Unreachable
 from yirangmq.core.health import DOWN, FAIL, HealthReason, health_reason
-from yirangmq.stores.lock import who_serves
-from yirangmq.stores.open import loose_parts
+from yirangmq.stores.lock import find_holder
+from yirangmq.stores.open import find_wide_permissions
 
 # -- programs ----------------------------------------------------------------------------------------------------------
 
 PROGRAMS = (
-    Column("program", shrinks=True),
-    Column("addresses", shrinks=True),
-    Column("token"),
-    Column("takes from", shrinks=True),
-    Column("sends to", shrinks=True),
+    TableColumn("program", shrinks=True),
+    TableColumn("addresses", shrinks=True),
+    TableColumn("token"),
+    TableColumn("takes from", shrinks=True),
+    TableColumn("sends to", shrinks=True),
 )
 REFUSED = (
-    Column("at"),
-    Column("door"),
-    Column("address"),
-    Column("program"),
-    Column("reason"),
-    Column("times", right=True),
-    Column("what was said", shrinks=True),
+    TableColumn("at"),
+    TableColumn("door"),
+    TableColumn("address"),
+    TableColumn("program"),
+    TableColumn("reason"),
+    TableColumn("times", right=True),
+    TableColumn("what was said", shrinks=True),
 )
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
-    with connection.existing(args) as queues:
+    with connection.open_existing(args) as queues:
         if connection.address_of(queues) is None:
             raise Unavailable("programs are known to a server: run it beside one, or name it with --store")
         found: dict[str, Any] = queues.call("programs")  # type: ignore[attr-defined]  # ``RemoteQueues`` has it
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     else:
         screen.note("no programs are listed: whoever can reach the server, with its token, may use it")
     if found["refused"]["latest"]:
-        screen.say()
+        screen.report()
         screen.table(REFUSED, [_refused(row) for row in found["refused"]["latest"]])
     return output.OK
 
@@ -86,13 +86,13 @@ PROGRAM_COMMANDS = {
 # -- health and connections --------------------------------------------------------------------------------------------
 
 COLUMNS = (
-    Column("peer"),
-    Column("client", shrinks=True),
-    Column("connected", right=True),
-    Column("silent", right=True),
-    Column("pending", right=True),
-    Column("held", right=True),
-    Column("waits for", shrinks=True),
+    TableColumn("peer"),
+    TableColumn("client", shrinks=True),
+    TableColumn("connected", right=True),
+    TableColumn("silent", right=True),
+    TableColumn("pending", right=True),
+    TableColumn("held", right=True),
+    TableColumn("waits for", shrinks=True),
 )
 
 
@@ -111,8 +111,8 @@ def run_health(args: argparse.Namespace, screen: Screen) -> int:
     if screen.json:
         screen.document({"ok": found["status"] not in (FAIL, DOWN), **found})
     else:
-        screen.say(text)
-    return {FAIL: output.UNWELL, DOWN: output.exit_code(Unreachable.code)}.get(found["status"], output.OK)
+        screen.report(text)
+    return {FAIL: output.UNHEALTHY, DOWN: output.exit_code(Unreachable.code)}.get(found["status"], output.OK)
 
 
 def _health(args: argparse.Namespace) -> dict[str, Any]:
@@ -121,7 +121,7 @@ def _health(args: argparse.Namespace) -> dict[str, Any]:
     For a store without a server, check whether it can be written."""
     if args.data is not None:
         _choose_data(args)
-    where = connection.of(args)
+    where = connection.store_location(args)
     if (
         where.exists
         and connection.expects_server(where, args)
@@ -129,11 +129,11 @@ def _health(args: argparse.Namespace) -> dict[str, Any]:
     ):
         return _down(f"no server holds {where.path}; start it, or ask for the store itself with --direct")
     try:
-        with connection.existing(args) as queues:
+        with connection.open_existing(args) as queues:
             address = connection.address_of(queues)
             if address is not None:
                 return {"server": address, **connection.call(queues, "health")}
-            health = Health(SystemClock(), None, others=(lambda: _loose(where.url),))
+            health = ServerHealth(SystemClock(), None, extra_checks=(lambda: _loose(where.url),))
             return {"server": None, **health.of_store(queues)}
     except (NotActive, NotFound):
         raise
@@ -142,14 +142,14 @@ def _health(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _loose(url: str) -> list[HealthReason]:
-    return [health_reason("permissions", f"{one.where} {one.text}") for one in loose_parts(url)]
+    return [health_reason("permissions", f"{one.where} {one.text}") for one in find_wide_permissions(url)]
 
 
 def _choose_data(args: argparse.Namespace) -> None:
     """Set ``args.store`` to the server of the data folder: the holder of its store, or the folder's socket."""
     if any(getattr(args, name) is not None for name in ("store", "backend", "db", "path")):
         raise BadInput("says which server already; give no other store", field="--data")
-    holder = who_serves(f"sqlite:{args.data}/queue.db")
+    holder = find_holder(f"sqlite:{args.data}/queue.db")
     args.store = f"unix:{args.data}/yirangmq.sock" if holder is None else holder.address
 
 
@@ -158,7 +158,7 @@ def _down(text: str) -> dict[str, Any]:
 
 
 def run_connections(args: argparse.Namespace, screen: Screen) -> int:
-    with connection.existing(args) as queues:
+    with connection.open_existing(args) as queues:
         if connection.address_of(queues) is None:
             raise Unavailable("no server holds this store, so nobody is connected to it")
         found: list[dict[str, Any]] = connection.call(queues, "connections")
@@ -170,13 +170,13 @@ def run_connections(args: argparse.Namespace, screen: Screen) -> int:
 
 
 def _row(one: dict[str, Any]) -> tuple[object, ...]:
-    waits = [f"{taker['queue']} ({taker['unsettled']}/{taker['credit']})" for taker in one["subscriptions"]]
+    waits = [f"{consumer['queue']} ({consumer['unsettled']}/{consumer['credit']})" for consumer in one["subscriptions"]]
     waits += [f"{one['waiting']} leases"] if one["waiting"] else []
     return (
         one["peer"],
         one["client"],
-        span(one["connectedSec"]),
-        span(one["silentSec"]),
+        format_duration(one["connectedSec"]),
+        format_duration(one["silentSec"]),
         one["pending"],
         one["bytesHeld"],
         ", ".join(waits) or None,

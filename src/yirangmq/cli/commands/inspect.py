@@ -8,16 +8,16 @@ from yirangmq.broker.dead_letters import DeadLetters, search
 from yirangmq.broker.queries import STATES, TOTALS
 from yirangmq.broker.queues import Queues
 from yirangmq.cli import arguments, connection, output
-from yirangmq.cli.arguments import moment, span
+from yirangmq.cli.arguments import format_duration, format_instant
 from yirangmq.cli.command import Command
 from yirangmq.cli.commands import watch
 from yirangmq.cli.output import Screen
-from yirangmq.cli.render import header_text, look_line, payload_text, show_site
-from yirangmq.cli.table import Column, cut
+from yirangmq.cli.render import header_text, message_line, payload_text, show_server_status
+from yirangmq.cli.table import TableColumn, cut
 from yirangmq.core import validation
 from yirangmq.core.filter import parse
 from yirangmq.core.states import State
-from yirangmq.format.delivery import Look
+from yirangmq.format.delivery import MessageView
 
 # -- status and queues -------------------------------------------------------------------------------------------------
 
@@ -34,18 +34,18 @@ def queues_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_status(args: argparse.Namespace, screen: Screen) -> int:
-    at = connection.of(args)
+    at = connection.store_location(args)
     limit = watch.limit_of(args, screen)
-    with connection.seen(args, screen) as queues:
+    with connection.open_read_only(args, screen) as queues:
         shown = DeadLetters(queues).shown_by(args.queue) if args.queue is not None else []
         site = watch.page(queues, limit=1)
         if args.queue is not None:
-            rows = watch.of_queues(queues, shown or [args.queue])
+            rows = watch.rows_of_queues(queues, shown or [args.queue])
         else:
             rows = watch.first_rows(queues, limit, args.prefix)
         durability = queues.durability()
         server = connection.address_of(queues)
-        subscribers = connection.following(queues, site)
+        subscribers = connection.topic_subscribers(queues, site)
     for row in rows:
         row.setdefault("rates", None)
     value = {
@@ -70,22 +70,22 @@ def run_status(args: argparse.Namespace, screen: Screen) -> int:
     _print(args, screen, value)
     if args.queue is None:
         watch.note_more(screen, len(rows), site["all"]["queues"], args.prefix)
-        show_site(screen, value)
+        show_server_status(screen, value)
     return output.OK
 
 
 def _print(args: argparse.Namespace, screen: Screen, value: dict[str, Any]) -> None:
     through = f"  through {value['server']}" if value["server"] else ""
-    screen.say(f"{value['store']}  backend {value['backend']}  durability {value['durability']}{through}")
+    screen.report(f"{value['store']}  backend {value['backend']}  durability {value['durability']}{through}")
     if value["deadLettersOf"]:
-        screen.say(f"{args.queue} shows the dead letters of {', '.join(value['deadLettersOf'])}")
+        screen.report(f"{args.queue} shows the dead letters of {', '.join(value['deadLettersOf'])}")
     rows = value["queues"]
     if not rows:
         screen.note("no queues yet; publishing to one makes it")
         return
-    columns = [Column("queue", shrinks=True), Column("backlog", right=True)]
-    columns += [Column(name, right=True) for name in STATES]
-    columns += [Column("head age", right=True)] + [Column(name, right=True) for name in TOTALS]
+    columns = [TableColumn("queue", shrinks=True), TableColumn("backlog", right=True)]
+    columns += [TableColumn(name, right=True) for name in STATES]
+    columns += [TableColumn("head age", right=True)] + [TableColumn(name, right=True) for name in TOTALS]
     screen.table(columns, [_cells(row) for row in rows])
     for row in rows:
         if not row["exists"]:
@@ -105,19 +105,19 @@ def _print(args: argparse.Namespace, screen: Screen, value: dict[str, Any]) -> N
 def _cells(row: dict[str, Any]) -> list[object]:
     counted = [row[name] for name in STATES]
     totals = [row["totals"][name] for name in TOTALS]
-    return [row["queue"], row["backlog"], *counted, span(row["headAgeSec"]), *totals]
+    return [row["queue"], row["backlog"], *counted, format_duration(row["headAgeSec"]), *totals]
 
 
 def run_queues(args: argparse.Namespace, screen: Screen) -> int:
     limit = watch.limit_of(args, screen)
-    with connection.seen(args, screen) as queues:
+    with connection.open_read_only(args, screen) as queues:
         everything = watch.page(queues, limit=1)["all"]
         rows = _listed(queues, limit, args.prefix)
     if screen.json:
         screen.document({"ok": True, "queues": rows})
     elif rows:
-        columns = [Column("queue"), Column("backlog", right=True), Column("dead", right=True)]
-        columns += [Column("dead letters shown as"), Column("policy")]
+        columns = [TableColumn("queue"), TableColumn("backlog", right=True), TableColumn("dead", right=True)]
+        columns += [TableColumn("dead letters shown as"), TableColumn("policy")]
         cells = [
             (row["queue"], row["backlog"], row["dead"], row["dlqQueue"], "own" if row["hasPolicy"] else "defaults")
             for row in rows
@@ -132,10 +132,10 @@ def run_queues(args: argparse.Namespace, screen: Screen) -> int:
 
 
 def _listed(queues: Queues, limit: int | None, prefix: str) -> list[dict[str, Any]]:
-    policied = {*queues.read(lambda transaction: transaction.policied())}
+    queues_with_policy = {*queues.read(lambda transaction: transaction.queues_with_policy())}
     shown = ("queue", "backlog", "dead", "dlqQueue")
     return [
-        {**{name: row[name] for name in shown}, "hasPolicy": row["queue"] in policied}
+        {**{name: row[name] for name in shown}, "hasPolicy": row["queue"] in queues_with_policy}
         for row in watch.first_rows(queues, limit, prefix)
     ]
 
@@ -191,13 +191,13 @@ def run_peek(args: argparse.Namespace, screen: Screen) -> int:
     validation.check_queue(args.queue)
     validation.check_count(args.limit, "limit")
     node = parse(args.filter)
-    with connection.seen(args, screen) as queues:
+    with connection.open_read_only(args, screen) as queues:
         found = islice(search(queues, args.queue, State(args.state), node), args.limit)
         if screen.json:
-            for look in found:
-                screen.line(look_line(look))
+            for view in found:
+                screen.line(message_line(view))
             return output.OK
-        rows = [_row(look) for look in found]
+        rows = [_row(view) for view in found]
     if rows:
         screen.table(COLUMNS, rows)
     else:
@@ -206,37 +206,37 @@ def run_peek(args: argparse.Namespace, screen: Screen) -> int:
 
 
 COLUMNS = (
-    Column("message", shrinks=True),
-    Column("priority", right=True),
-    Column("attempt", right=True),
-    Column("since"),
-    Column("due"),
-    Column("payload", shrinks=True),
+    TableColumn("message", shrinks=True),
+    TableColumn("priority", right=True),
+    TableColumn("attempt", right=True),
+    TableColumn("since"),
+    TableColumn("due"),
+    TableColumn("payload", shrinks=True),
 )
 
 
-def _row(look: Look) -> tuple[object, ...]:
-    card, message = look.card(), look.message
-    payload = cut(payload_text(look.envelope).replace("\n", " "), PREVIEW) if look.envelope is not None else None
-    since, due = moment(message.changed_at), moment(message.due_at)
-    return message.id, card["priority"], message.attempt, since, due, payload
+def _row(view: MessageView) -> tuple[object, ...]:
+    row, message = view.row(), view.message
+    payload = cut(payload_text(view.envelope).replace("\n", " "), PREVIEW) if view.envelope is not None else None
+    since, due = format_instant(message.changed_at), format_instant(message.due_at)
+    return message.id, row["priority"], message.attempt, since, due, payload
 
 
 def run_show(args: argparse.Namespace, screen: Screen) -> int:
-    with connection.seen(args, screen) as queues:
-        look = queues.show(args.queue, args.id)
+    with connection.open_read_only(args, screen) as queues:
+        view = queues.show(args.queue, args.id)
     if screen.json:
-        screen.line(look_line(look))
+        screen.line(message_line(view))
         return output.OK
-    for name, value in look.card().items():
+    for name, value in view.row().items():
         if value is not None:
-            screen.say(f"{name:<14}{value}")
-    if look.failure is not None:
-        screen.say(f"{'failedAt':<14}{moment(look.failure.failed_at)}")
-        screen.say(f"{'reasonMessage':<14}{look.failure.reason_message}")
-    if look.envelope is not None:
-        screen.say(f"{'envelope':<14}{header_text(look.envelope)}")
-        screen.say(payload_text(look.envelope))
+            screen.report(f"{name:<14}{value}")
+    if view.failure is not None:
+        screen.report(f"{'failedAt':<14}{format_instant(view.failure.failed_at)}")
+        screen.report(f"{'reasonMessage':<14}{view.failure.reason_message}")
+    if view.envelope is not None:
+        screen.report(f"{'envelope':<14}{header_text(view.envelope)}")
+        screen.report(payload_text(view.envelope))
     return output.OK
 
 

@@ -10,17 +10,17 @@ from itertools import islice
 from typing import Any
 
 from yirangmq.cli import arguments, output
-from yirangmq.cli.arguments import counted
+from yirangmq.cli.arguments import count_text
 from yirangmq.cli.command import Command
 from yirangmq.cli.commands.topic_common import record_line
-from yirangmq.cli.output import Progress, Screen
-from yirangmq.cli.table import Column
+from yirangmq.cli.output import ProgressBar, Screen
+from yirangmq.cli.table import TableColumn
 from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, NotFound
 from yirangmq.core.ports import Finding
-from yirangmq.core.topics import MOST_SEQUENCE, Record, Wanted
+from yirangmq.core.topics import MAX_SEQUENCE, Record, TopicPredicate
 from yirangmq.format.topic_record import as_json
-from yirangmq.stores.log.check import ASIDE, Checked, check, has_segments, sound_records
+from yirangmq.stores.log.check import QUARANTINED, LogCheckResult, check, has_segments, sound_records
 from yirangmq.stores.log.log import SegmentLog
 from yirangmq.stores.log.readonly import SegmentView
 
@@ -55,8 +55,8 @@ def run_check(args: argparse.Namespace, screen: Screen) -> int:
     return _report(screen, view, _checked(view, screen))
 
 
-def _checked(view: SegmentView, screen: Screen) -> Checked:
-    with Progress("checking", sum(segment.size for segment in view.chain), shown=screen.shows_progress) as show:
+def _checked(view: SegmentView, screen: Screen) -> LogCheckResult:
+    with ProgressBar("checking", sum(segment.size for segment in view.chain), shown=screen.shows_progress) as show:
         return check(view, lambda done, total: show(done, f"{done / 1e6:,.0f} MB"))
 
 
@@ -71,9 +71,9 @@ def run_repair(args: argparse.Namespace, screen: Screen) -> int:
     return _report(screen, view, _checked(view, screen), done)
 
 
-def _report(screen: Screen, view: SegmentView, found: Checked, done: Iterable[str] = ()) -> int:
+def _report(screen: Screen, view: SegmentView, found: LogCheckResult, done: Iterable[str] = ()) -> int:
     done = list(done)
-    wrong = [finding for finding in found.findings if finding.kind != ASIDE]
+    wrong = [finding for finding in found.findings if finding.kind != QUARANTINED]
     facts = {
         "epoch": view.epoch,
         "first": view.first,
@@ -88,33 +88,33 @@ def _report(screen: Screen, view: SegmentView, found: Checked, done: Iterable[st
         screen.document({"ok": not wrong, **facts, "gaps": gaps, "findings": findings, "done": done})
     else:
         for text in done:
-            screen.say(f"done: {text}")
-        held = f"{counted(found.records, 'record')} of {counted(len(view.topics()), 'topic')}"
-        where = f"{view.first} to {view.last}, in {counted(len(view.chain), 'segment')}"
-        screen.say(f"{held}, {where}; epoch {view.epoch}")
-        _say_findings(screen, found.findings)
+            screen.report(f"done: {text}")
+        held = f"{count_text(found.records, 'record')} of {count_text(len(view.topics()), 'topic')}"
+        where = f"{view.first} to {view.last}, in {count_text(len(view.chain), 'segment')}"
+        screen.report(f"{held}, {where}; epoch {view.epoch}")
+        _print_findings(screen, found.findings)
     return output.exit_code("store_damaged") if wrong else output.OK
 
 
-def _say_findings(screen: Screen, findings: list[Finding]) -> None:
+def _print_findings(screen: Screen, findings: list[Finding]) -> None:
     if not findings:
-        screen.say("in order: nothing is wrong")
+        screen.report("in order: nothing is wrong")
         return
-    columns = (Column("kind"), Column("where", shrinks=True), Column("what", shrinks=True))
+    columns = (TableColumn("kind"), TableColumn("where", shrinks=True), TableColumn("what", shrinks=True))
     screen.table(columns, [(finding.kind, finding.where, finding.text) for finding in findings])
 
 
 def _document(finding: Finding) -> dict[str, Any]:
-    return {"kind": finding.kind, "where": finding.where, "text": finding.text, "mended": finding.mended}
+    return {"kind": finding.kind, "where": finding.where, "text": finding.text, "mended": finding.is_repaired}
 
 
 # -- dump -----------------------------------------------------------------------------------------------------------
 
 
 def run_dump(args: argparse.Namespace, screen: Screen) -> int:
-    start = None if args.from_seq is None else validation.check_count(args.from_seq, "fromSeq", most=MOST_SEQUENCE)
-    last = None if args.to_seq is None else validation.check_count(args.to_seq, "toSeq", least=0, most=MOST_SEQUENCE)
-    limit = None if args.limit is None else validation.check_count(args.limit, "limit", least=0, most=MOST_SEQUENCE)
+    start = None if args.from_seq is None else validation.check_count(args.from_seq, "fromSeq", most=MAX_SEQUENCE)
+    last = None if args.to_seq is None else validation.check_count(args.to_seq, "toSeq", least=0, most=MAX_SEQUENCE)
+    limit = None if args.limit is None else validation.check_count(args.limit, "limit", least=0, most=MAX_SEQUENCE)
     wanted = _wanted(args.topic)
     if args.frames:
         return _dump_frames(args, screen, start, last, wanted)
@@ -122,32 +122,32 @@ def run_dump(args: argparse.Namespace, screen: Screen) -> int:
         if screen.json:
             screen.line(as_json(record))
         else:
-            screen.say(record_line(record))
+            screen.report(record_line(record))
     return output.OK
 
 
-def _wanted(topic: str | None) -> Wanted | None:
+def _wanted(topic: str | None) -> TopicPredicate | None:
     if topic is None:
         return None
     return lambda name: fnmatchcase(name, topic.replace("[", "[[]").replace("?", "[?]"))
 
 
-def _records(folder: str, start: int | None, last: int | None, wanted: Wanted | None) -> Iterator[Record]:
+def _records(folder: str, start: int | None, last: int | None, wanted: TopicPredicate | None) -> Iterator[Record]:
     if os.path.isfile(folder):  # noqa: PTH113
-        return _records_of_file(folder, start or 0, MOST_SEQUENCE if last is None else last, wanted)
+        return _records_of_file(folder, start or 0, MAX_SEQUENCE if last is None else last, wanted)
     view = SegmentView(folder)
     stop = None if last is None else last + 1
     return view.reader().records(view.first if start is None else start, stop, wanted)
 
 
-def _records_of_file(path: str, start: int, last: int, wanted: Wanted | None) -> Iterator[Record]:
+def _records_of_file(path: str, start: int, last: int, wanted: TopicPredicate | None) -> Iterator[Record]:
     for record in sound_records(path):
         if start <= record.sequence <= last and (wanted is None or wanted(record.topic)):
             yield record
 
 
 def _dump_frames(
-    args: argparse.Namespace, screen: Screen, start: int | None, last: int | None, wanted: Wanted | None
+    args: argparse.Namespace, screen: Screen, start: int | None, last: int | None, wanted: TopicPredicate | None
 ) -> int:
     if screen.json or screen.is_terminal or args.limit is not None:
         raise BadInput("goes to a file or a pipe, without --json and --limit", field="frames")
@@ -155,7 +155,7 @@ def _dump_frames(
     first = view.first if start is None else start
     total = view.reader().count(first, None if last is None else last + 1, wanted)
     done = 0
-    with Progress("dumping", total, shown=screen.shows_progress) as show:
+    with ProgressBar("dumping", total, shown=screen.shows_progress) as show:
         for part in view.reader().frames(first, None if last is None else last + 1, wanted):
             screen.write(part.data)
             done += part.records

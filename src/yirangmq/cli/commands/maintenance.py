@@ -9,17 +9,17 @@ from typing import Any
 
 from yirangmq.broker.queues import Queues
 from yirangmq.cli import arguments, connection, output
-from yirangmq.cli.arguments import counted
+from yirangmq.cli.arguments import count_text
 from yirangmq.cli.command import Command
 from yirangmq.cli.output import Screen
-from yirangmq.cli.table import Column
+from yirangmq.cli.table import TableColumn
 from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, NotFound, QueueError, StoreBusy, StoreDamaged, WrongState
 from yirangmq.core.ports import Finding, Transaction
-from yirangmq.core.states import KEPT, State
-from yirangmq.stores.open import loose_parts, mend
+from yirangmq.core.states import STORED_STATES, State
+from yirangmq.stores.open import find_wide_permissions, salvage_store
 
-MOST_DUE = 1_000_000
+MAX_DUE = 1_000_000
 """Maximum number of due messages that a dry run of ``sweep`` counts."""
 
 
@@ -52,7 +52,7 @@ def repair_options(parser: argparse.ArgumentParser) -> None:
 def run_drop(args: argparse.Namespace, screen: Screen) -> int:
     if bool(args.ids) == args.whole_queue:
         raise BadInput("give message ids, or --whole-queue", field="ids")
-    with connection.existing(args) as queues:
+    with connection.open_existing(args) as queues:
         if args.whole_queue:
             return _drop_queue(args, screen, queues)
         return _drop_ids(args, screen, queues)
@@ -89,11 +89,11 @@ def _drop_queue(args: argparse.Namespace, screen: Screen, queues: Queues) -> int
         raise WrongState(
             f"{counts.leased} messages of {args.queue!r} are leased; --force drops them too", field="queue"
         )
-    count = sum(getattr(counts, state.value) for state in KEPT)
+    count = sum(getattr(counts, state.value) for state in STORED_STATES)
     if not args.dry_run:
         queues.delete_queue(args.queue)
     value = {"did": "dropped", "queue": args.queue, "count": count, "wholeQueue": True, "dryRun": args.dry_run}
-    screen.answer(value, f"{_did(args, 'dropped')}: queue {args.queue} with {counted(count, 'message')}")
+    screen.answer(value, f"{_did(args, 'dropped')}: queue {args.queue} with {count_text(count, 'message')}")
     return output.OK
 
 
@@ -106,15 +106,15 @@ def _did(args: argparse.Namespace, did: str) -> str:
 
 def run_sweep(args: argparse.Namespace, screen: Screen) -> int:
     if args.dry_run:
-        with connection.seen(args, screen) as queues:
+        with connection.open_read_only(args, screen) as queues:
             due = _due(queues)
         count = sum(due.values())
         text = ", ".join(f"{number:,} {state}" for state, number in due.items()) or "nothing"
         screen.answer({"did": "swept", "count": count, "byState": due, "dryRun": True}, f"due to move: {text}")
         return output.OK
-    with connection.opened(args) as queues:
+    with connection.open_or_create(args) as queues:
         count = queues.sweep()
-    screen.answer({"did": "swept", "count": count, "dryRun": False}, f"swept: {counted(count, 'change')}")
+    screen.answer({"did": "swept", "count": count, "dryRun": False}, f"swept: {count_text(count, 'change')}")
     return output.OK
 
 
@@ -122,7 +122,7 @@ def _due(queues: Queues) -> dict[str, int]:
     now = queues.now_ms()
 
     def work(transaction: Transaction) -> dict[str, int]:
-        return dict(Counter(message.state.value for message in transaction.due(now, MOST_DUE)))
+        return dict(Counter(message.state.value for message in transaction.due(now, MAX_DUE)))
 
     return queues.read(work)
 
@@ -131,46 +131,51 @@ def _due(queues: Queues) -> dict[str, int]:
 
 
 def run_check(args: argparse.Namespace, screen: Screen) -> int:
-    with connection.existing(args, itself=True) as queues:
-        found = [*queues.check(), *loose_parts(connection.of(args).url)]
-        return _report(screen, found, mending=False)
+    with connection.open_existing(args, bypass_server=True) as queues:
+        found = [*queues.check(), *find_wide_permissions(connection.store_location(args).url)]
+        return _report(screen, found, repairing=False)
 
 
 def run_repair(args: argparse.Namespace, screen: Screen) -> int:
-    server = connection.server_of(connection.of(args), args)
+    server = connection.server_of(connection.store_location(args), args)
     if server and not args.dry_run:
         raise StoreBusy(f"a server holds this store, at {server}; stop it first", field="store")
-    return _report(screen, _repair(args), mending=not args.dry_run)
+    return _report(screen, _repair(args), repairing=not args.dry_run)
 
 
 def _repair(args: argparse.Namespace) -> list[Finding]:
     try:
-        with connection.existing(args, itself=True) as queues:
+        with connection.open_existing(args, bypass_server=True) as queues:
             found = queues.check(repair=not args.dry_run)
-            return [*found, *loose_parts(connection.of(args).url, repair=not args.dry_run)]
+            return [*found, *find_wide_permissions(connection.store_location(args).url, repair=not args.dry_run)]
     except StoreDamaged:
         if args.dry_run:
             raise
-        return mend(connection.of(args).url)  # the store cannot even be opened
+        return salvage_store(connection.store_location(args).url)  # the store cannot even be opened
 
 
-def _report(screen: Screen, findings: list[Finding], *, mending: bool) -> int:
-    left = sum(not finding.mended for finding in findings)
+def _report(screen: Screen, findings: list[Finding], *, repairing: bool) -> int:
+    left = sum(not finding.is_repaired for finding in findings)
     if screen.json:
         screen.document({"ok": left == 0, "findings": [_document(finding) for finding in findings], "left": left})
     elif not findings:
-        screen.say("in order: nothing is wrong")
+        screen.report("in order: nothing is wrong")
     else:
-        columns = (Column("kind"), Column("where", shrinks=True), Column("what", shrinks=True), Column("mended"))
-        rows = [(f.kind, f.where, f.text, "yes" if f.mended else "no") for f in findings]
+        columns = (
+            TableColumn("kind"),
+            TableColumn("where", shrinks=True),
+            TableColumn("what", shrinks=True),
+            TableColumn("mended"),
+        )
+        rows = [(f.kind, f.where, f.text, "yes" if f.is_repaired else "no") for f in findings]
         screen.table(columns, rows)
-        if not mending:
+        if not repairing:
             screen.note("'yirangmq repair' mends what can be mended; back the store up first")
     return output.OK if left == 0 else output.exit_code("store_damaged")
 
 
 def _document(finding: Finding) -> dict[str, Any]:
-    return {"kind": finding.kind, "where": finding.where, "text": finding.text, "mended": finding.mended}
+    return {"kind": finding.kind, "where": finding.where, "text": finding.text, "mended": finding.is_repaired}
 
 
 COMMANDS = {

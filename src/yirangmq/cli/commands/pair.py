@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from yirangmq.cli import arguments, connection, output
-from yirangmq.cli.arguments import span
+from yirangmq.cli.arguments import format_duration
 from yirangmq.cli.command import Command
 from yirangmq.cli.output import Screen
 from yirangmq.core.errors import Unavailable, WrongState
@@ -18,7 +18,7 @@ SHOWN = 20
 
 
 def _call(args: argparse.Namespace, method: str, **values: Any) -> Any:
-    with connection.existing(args) as queues:
+    with connection.open_existing(args) as queues:
         if connection.address_of(queues) is None:
             raise Unavailable("no server holds this store; a pair is asked through one of its servers")
         return connection.call(queues, method, **values)
@@ -35,8 +35,8 @@ def run_status(args: argparse.Namespace, screen: Screen) -> int:
     if peer is None:
         lines.append("the peer was never heard")
     else:
-        told = f"heard {span(peer['heardSec'])} ago" + (", SILENT" if peer["silent"] else "")
-        lines.append(f"{peer['node']}: {peer['role']}, {peer['status']}, term {peer['term']}, {told}")
+        contact_text = f"heard {format_duration(peer['heardSec'])} ago" + (", SILENT" if peer["silent"] else "")
+        lines.append(f"{peer['node']}: {peer['role']}, {peer['status']}, term {peer['term']}, {contact_text}")
     lines += [f"  {step}: {text}" for step, text in found["evidence"]]
     waiting = sum(found["backlog"].values())
     if waiting and not found["works"]:
@@ -88,11 +88,11 @@ def run_history(args: argparse.Namespace, screen: Screen) -> int:
         if screen.json:
             screen.document(line)
         else:
-            screen.say(_told(line))
+            screen.report(_history_line(line))
     return output.OK
 
 
-def _told(line: dict[str, Any]) -> str:
+def _history_line(line: dict[str, Any]) -> str:
     known = ("at", "event", "node", "evidence", "role", "term")
     more = "".join(f", {name} {value}" for name, value in line.items() if name not in known)
     term = f", term {line['term']}" if "term" in line else ""

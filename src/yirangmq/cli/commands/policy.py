@@ -12,10 +12,10 @@ from yirangmq.broker.admission import dry_run
 from yirangmq.broker.admission.admission import Schemas
 from yirangmq.broker.queues import Queues
 from yirangmq.cli import arguments, connection, output
-from yirangmq.cli.arguments import attribute, counted, read_input
+from yirangmq.cli.arguments import attribute, count_text, read_input
 from yirangmq.cli.command import Command
 from yirangmq.cli.output import Screen
-from yirangmq.cli.table import Column
+from yirangmq.cli.table import TableColumn
 from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, BadPolicy
 from yirangmq.core.policy import MAX_BODY, show_policy
@@ -25,7 +25,7 @@ from yirangmq.format.json_codec import loads
 
 # -- policy ------------------------------------------------------------------------------------------------------------
 
-LARGEST = 4 * 1024 * 1024
+MAX_DOCUMENT_BYTES = 4 * 1024 * 1024
 """Maximum size of a policy document, in bytes. A policy may carry schemas."""
 
 
@@ -55,7 +55,7 @@ def _document_options(parser: argparse.ArgumentParser) -> None:
 def _document(args: argparse.Namespace) -> Any:
     if (args.document is None) == (args.file is None):
         raise BadInput("give one of: JSON text, --file FILE (or --file -)", field="policy")
-    text = args.document.encode() if args.file is None else read_input(args.file, LARGEST)
+    text = args.document.encode() if args.file is None else read_input(args.file, MAX_DOCUMENT_BYTES)
     try:
         return loads(text)
     except BadInput as error:
@@ -63,7 +63,7 @@ def _document(args: argparse.Namespace) -> Any:
 
 
 def run_get(args: argparse.Namespace, screen: Screen) -> int:
-    with connection.seen(args, screen) as queues:
+    with connection.open_read_only(args, screen) as queues:
         policy = queues.policy(args.queue)
         own = queues.read(lambda transaction: transaction.policy_text(args.queue)) is not None
     screen.answer({"queue": args.queue, "own": own, "policy": policy}, _pretty(policy))
@@ -77,7 +77,7 @@ def run_set(args: argparse.Namespace, screen: Screen) -> int:
     if args.dry_run:
         policy = _checked(args.queue, {} if document is None else document)
     else:
-        with connection.opened(args) as queues:
+        with connection.open_or_create(args) as queues:
             policy = queues.set_policy(args.queue, document)
     done = "would be" if args.dry_run else "is"
     value = {"queue": args.queue, "dryRun": args.dry_run, "policy": policy}
@@ -155,11 +155,11 @@ POLICY_COMMANDS = {
 # -- processor ---------------------------------------------------------------------------------------------------------
 
 COLUMNS = (
-    Column("queue", shrinks=True),
-    Column("from"),
-    Column("integrity"),
-    Column("checks", shrinks=True),
-    Column("hooks", shrinks=True),
+    TableColumn("queue", shrinks=True),
+    TableColumn("from"),
+    TableColumn("integrity"),
+    TableColumn("checks", shrinks=True),
+    TableColumn("hooks", shrinks=True),
 )
 
 
@@ -192,7 +192,7 @@ def run_processor_set(args: argparse.Namespace, screen: Screen) -> int:
     if args.dry_run:
         chain = show_chain(read_chain(document, validation.check_queue(args.queue)))
     else:
-        with connection.opened(args) as queues:
+        with connection.open_or_create(args) as queues:
             chain = _put(queues, args.queue, document)
     done = "would be" if args.dry_run else "is"
     value = {"queue": args.queue, "dryRun": args.dry_run, "processor": chain}
@@ -203,7 +203,7 @@ def run_processor_set(args: argparse.Namespace, screen: Screen) -> int:
 def _processor_document(args: argparse.Namespace) -> Any:
     if (args.document is None) == (args.file is None):
         raise BadInput("give one of: JSON text, --file FILE (or --file -)", field="processor")
-    text = args.document.encode() if args.file is None else read_input(args.file, LARGEST)
+    text = args.document.encode() if args.file is None else read_input(args.file, MAX_DOCUMENT_BYTES)
     try:
         document = loads(text)
     except BadInput as error:
@@ -218,11 +218,11 @@ def _put(queues: Queues, queue: str, document: Any) -> dict[str, Any] | None:
         found: dict[str, Any] | None = connection.call(queues, "processor_set", queue=queue, document=document)
         return found
     validation.check_queue(queue)
-    return queues.run(lambda transaction: dry_run.put(transaction, queues.verbs, queue, document))
+    return queues.run(lambda transaction: dry_run.put(transaction, queues.operations, queue, document))
 
 
 def run_remove(args: argparse.Namespace, screen: Screen) -> int:
-    with connection.existing(args) as queues:
+    with connection.open_existing(args) as queues:
         _put(queues, args.queue, None)
     screen.answer({"queue": args.queue}, f"{args.queue} has no processor of its own any more")
     return output.OK
@@ -231,12 +231,12 @@ def run_remove(args: argparse.Namespace, screen: Screen) -> int:
 def _rows(queues: Queues, queue: str | None) -> list[dict[str, Any]]:
     if connection.address_of(queues) is not None:
         return [*connection.call(queues, "processors", **({} if queue is None else {"queue": queue}))]
-    return queues.read(lambda transaction: dry_run.listed(transaction, queues.verbs, queue))
+    return queues.read(lambda transaction: dry_run.processor_rows(transaction, queues.operations, queue))
 
 
 def run_show(args: argparse.Namespace, screen: Screen) -> int:
     validation.check_queue(args.queue)
-    with connection.seen(args, screen) as queues:
+    with connection.open_read_only(args, screen) as queues:
         rows = _rows(queues, args.queue)
     row = rows[0] if rows else {"queue": args.queue, "from": None, "processor": None}
     text = f"{args.queue} has no processor: every message is stored as it comes"
@@ -245,14 +245,14 @@ def run_show(args: argparse.Namespace, screen: Screen) -> int:
 
 
 def run_list(args: argparse.Namespace, screen: Screen) -> int:
-    with connection.seen(args, screen) as queues:
+    with connection.open_read_only(args, screen) as queues:
         rows = _rows(queues, None)
     if screen.json:
         screen.document({"ok": True, "processors": rows})
     elif rows:
         screen.table(COLUMNS, [_cells(row) for row in rows])
     else:
-        screen.say("no queue has a processor")
+        screen.report("no queue has a processor")
     return output.OK
 
 
@@ -269,27 +269,27 @@ def run_check(args: argparse.Namespace, screen: Screen) -> int:
     about |= {"type": args.type} if args.type is not None else {}
     about |= {"content_type": args.content_type} if args.content_type is not None else {}
     messages = [NewMessage(payload=read_input(name, MAX_BODY), **about) for name in args.files]
-    with connection.seen(args, screen) as queues:
+    with connection.open_read_only(args, screen) as queues:
         report = queues.try_out(args.queue, messages)
     for name, row in zip(args.files, report["messages"], strict=True):
         row["file"] = name
     if screen.json:
         screen.document({"ok": not report["refused"], **report})
     else:
-        _tell(report, screen)
-    return output.EXIT_OF["unfit"] if report["refused"] else output.OK
+        _print_report(report, screen)
+    return output.EXIT_CODES["unfit"] if report["refused"] else output.OK
 
 
-def _tell(report: dict[str, Any], screen: Screen) -> None:
+def _print_report(report: dict[str, Any], screen: Screen) -> None:
     if not report["processor"]:
         screen.note(f"{report['queue']} has no processor")
     for row in report["messages"]:
         if row["ok"]:
             made = "".join(f", {one['hook']} makes one for {one['queue']}" for one in row["produces"])
-            screen.say(f"{row['file']}: fits, {counted(row['bytes'], 'byte')}, SHA-256 {row['sha256']}{made}")
+            screen.report(f"{row['file']}: fits, {count_text(row['bytes'], 'byte')}, SHA-256 {row['sha256']}{made}")
         else:
             field = f"{row['field']}: " if row["field"] else ""
-            screen.say(f"{row['file']}: {row['code']}: {field}{row['error']}")
+            screen.report(f"{row['file']}: {row['code']}: {field}{row['error']}")
 
 
 def _pretty_processor(chain: dict[str, Any] | None) -> str:

@@ -13,16 +13,16 @@ from yirangmq.broker.queues import Queues
 from yirangmq.cli import arguments, connection, output
 from yirangmq.cli.arguments import attribute, open_input, read_input
 from yirangmq.cli.command import Command
-from yirangmq.cli.output import Progress, Screen
+from yirangmq.cli.output import ProgressBar, Screen
 from yirangmq.core.errors import BadInput, TooLarge
 from yirangmq.core.policy import MAX_BODY
-from yirangmq.core.ports import Stored
-from yirangmq.format.envelope import MARKS, MAX_HEADER, NewMessage, read
+from yirangmq.core.ports import AddResult
+from yirangmq.format.envelope import ENVELOPE_MEMBERS, MAX_HEADER, NewMessage, read
 from yirangmq.format.json_codec import dumps, loads, members
 
-MOST_PER_BATCH = 1000
+MAX_PER_BATCH = 1000
 BYTES_PER_BATCH = 4 * 1024 * 1024
-LONGEST = MAX_BODY * 4 // 3 + MAX_HEADER + 1024
+MAX_LINE_BYTES = MAX_BODY * 4 // 3 + MAX_HEADER + 1024
 """Maximum length of a document or a line, in bytes: the largest payload as Base64 with its envelope."""
 
 
@@ -53,7 +53,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     _check(args)
-    with connection.opened(args) as queues:
+    with connection.open_or_create(args) as queues:
         shown = DeadLetters(queues).shown_by(args.queue)
         if shown:
             raise BadInput(
@@ -82,9 +82,11 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _publish_one(args: argparse.Namespace, queues: Queues, screen: Screen) -> int:
-    text = read_input(args.file, LONGEST) if args.file is not None else (args.payload or args.text or "").encode()
+    text = (
+        read_input(args.file, MAX_LINE_BYTES) if args.file is not None else (args.payload or args.text or "").encode()
+    )
     try:
-        receipt = _sent(args, queues, [text])[0]
+        receipt = _publish(args, queues, [text])[0]
     except BadInput as error:
         if error.field != "document":
             raise
@@ -96,11 +98,11 @@ def _publish_one(args: argparse.Namespace, queues: Queues, screen: Screen) -> in
         "duplicate": receipt.duplicate,
         "refused": receipt.refused or None,
     }
-    screen.answer(value, _said(args.queue, receipt))
+    screen.answer(value, _receipt_text(args.queue, receipt))
     return output.REFUSED if receipt.refused else output.OK
 
 
-def _said(queue: str, receipt: Stored) -> str:
+def _receipt_text(queue: str, receipt: AddResult) -> str:
     if receipt.refused:
         return f"refused: {receipt.refused} ({receipt.id} lies among the dead letters of {queue})"
     if receipt.duplicate:
@@ -108,11 +110,11 @@ def _said(queue: str, receipt: Stored) -> str:
     return f"published {receipt.id} to {queue}"
 
 
-def _sent(args: argparse.Namespace, queues: Queues, texts: list[bytes]) -> list[Stored]:
+def _publish(args: argparse.Namespace, queues: Queues, texts: list[bytes]) -> list[AddResult]:
     if args.raw:
         return queues.publish_many(args.queue, [_raw(args, text) for text in texts])
     extra = _extra(args)
-    documents = [overlaid(text, *extra) for text in texts]
+    documents = [merge_options(text, *extra) for text in texts]
     return queues.publish_text(args.queue, documents, delay=args.delay, ttl=args.ttl)
 
 
@@ -151,12 +153,12 @@ def _extra(args: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
     return {name: value for name, value in given.items() if value is not None}, attributes
 
 
-def overlaid(text: bytes, extra: dict[str, Any], attributes: dict[str, Any]) -> bytes:
+def merge_options(text: bytes, extra: dict[str, Any], attributes: dict[str, Any]) -> bytes:
     """Merge options into the envelope of a document. A bare payload gets an envelope; its text is not changed."""
     if not extra and not attributes:
         return text
     parts = members(text)
-    if parts is None or not ("payload" in parts or "payloadBase64" in parts) or not MARKS & parts.keys():
+    if parts is None or not ("payload" in parts or "payloadBase64" in parts) or not ENVELOPE_MEMBERS & parts.keys():
         parts = {"payload": text.strip()}
     if attributes:
         there = loads(parts.get("attributes", b"{}"))
@@ -179,10 +181,10 @@ def _publish_lines(args: argparse.Namespace, queues: Queues, screen: Screen) -> 
             size = Path(args.file).stat().st_size
             _check_lines(args, queues, stream)
             stream.seek(0)
-        with Progress("publishing", size, shown=screen.shows_progress) as show:
+        with ProgressBar("publishing", size, shown=screen.shows_progress) as show:
             read = 0
             for batch in _batches(stream):
-                for stored in _sent_lines(args, queues, batch, total["published"]):
+                for stored in _publish_batch(args, queues, batch, total["published"]):
                     total["duplicates" if stored.duplicate else "refused" if stored.refused else "published"] += 1
                 read += sum(len(line.text) + 1 for line in batch)
                 show(read if size else batch[-1].number, f"{batch[-1].number:,} lines")
@@ -195,30 +197,30 @@ def _publish_lines(args: argparse.Namespace, queues: Queues, screen: Screen) -> 
     return output.REFUSED if total["refused"] else output.OK
 
 
-class Line(NamedTuple):
+class InputLine(NamedTuple):
     number: int
     text: bytes
 
 
-def _lines(stream: BinaryIO) -> Iterator[Line]:
+def _lines(stream: BinaryIO) -> Iterator[InputLine]:
     """Yield the lines without their line ends. Empty lines are skipped."""
     number = 0
-    while line := stream.readline(LONGEST + 1):
+    while line := stream.readline(MAX_LINE_BYTES + 1):
         number += 1
-        if len(line) > LONGEST:
-            raise TooLarge(f"line {number} is longer than {LONGEST} bytes", field="file")
+        if len(line) > MAX_LINE_BYTES:
+            raise TooLarge(f"line {number} is longer than {MAX_LINE_BYTES} bytes", field="file")
         text = line.rstrip(b"\r\n")
         if text.strip():
-            yield Line(number, text)
+            yield InputLine(number, text)
 
 
-def _batches(stream: BinaryIO) -> Iterator[list[Line]]:
-    batch: list[Line] = []
+def _batches(stream: BinaryIO) -> Iterator[list[InputLine]]:
+    batch: list[InputLine] = []
     size = 0
     for line in _lines(stream):
         batch.append(line)
         size += len(line.text)
-        if len(batch) >= MOST_PER_BATCH or size >= BYTES_PER_BATCH:
+        if len(batch) >= MAX_PER_BATCH or size >= BYTES_PER_BATCH:
             yield batch
             batch, size = [], 0
     if batch:
@@ -226,32 +228,34 @@ def _batches(stream: BinaryIO) -> Iterator[list[Line]]:
 
 
 def _check_lines(args: argparse.Namespace, queues: Queues, stream: BinaryIO) -> None:
-    most: int = queues.policy(args.queue)["maxBytes"]
+    max_bytes: int = queues.policy(args.queue)["maxBytes"]
     extra = _extra(args)
     for line in _lines(stream):
         try:
-            _check_line(args, line.text, most, extra)
+            _check_line(args, line.text, max_bytes, extra)
         except BadInput as error:
             raise type(error)(f"line {line.number}: {error}; nothing was stored", field="file") from None
 
 
-def _check_line(args: argparse.Namespace, text: bytes, most: int, extra: tuple[dict[str, Any], dict[str, Any]]) -> None:
+def _check_line(
+    args: argparse.Namespace, text: bytes, max_bytes: int, extra: tuple[dict[str, Any], dict[str, Any]]
+) -> None:
     size = len(text)
     if not args.raw:
-        size = len(read(args.queue, overlaid(text, *extra), "checked", 0, delay=args.delay, ttl=args.ttl).payload)
-    if size > most:
-        raise TooLarge(f"{size} bytes, this queue takes {most}", field="payload")
+        size = len(read(args.queue, merge_options(text, *extra), "checked", 0, delay=args.delay, ttl=args.ttl).payload)
+    if size > max_bytes:
+        raise TooLarge(f"{size} bytes, this queue takes {max_bytes}", field="payload")
 
 
-def _sent_lines(args: argparse.Namespace, queues: Queues, batch: list[Line], before: int) -> list[Stored]:
+def _publish_batch(args: argparse.Namespace, queues: Queues, batch: list[InputLine], before: int) -> list[AddResult]:
     """Publish a batch in one commit. If it is refused, check each line to report the one at fault."""
     try:
-        return _sent(args, queues, [line.text for line in batch])
+        return _publish(args, queues, [line.text for line in batch])
     except BadInput as error:
-        most: int = queues.policy(args.queue)["maxBytes"]
+        max_bytes: int = queues.policy(args.queue)["maxBytes"]
         for line in batch:
             try:
-                _check_line(args, line.text, most, _extra(args))
+                _check_line(args, line.text, max_bytes, _extra(args))
             except BadInput as found:
                 raise type(found)(f"line {line.number}: {found}; {before} before it are stored", field="file") from None
         raise type(error)(f"{error}; {before} are stored", field="file") from None

@@ -8,36 +8,36 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from yirangmq.cli import arguments, connection, output
-from yirangmq.cli.arguments import brief, span
+from yirangmq.cli.arguments import format_duration, shorten_instant
 from yirangmq.cli.command import Command
 from yirangmq.cli.output import Screen
-from yirangmq.cli.table import Column
+from yirangmq.cli.table import TableColumn
 from yirangmq.core import validation
 from yirangmq.core.dispatch import MEANING, Strategy
 from yirangmq.core.errors import BadInput
-from yirangmq.core.events import Status
+from yirangmq.core.events import DeliveryStatus
 from yirangmq.format.envelope import iso
 
 # -- options of dispatch and deliveries --------------------------------------------------------------------------------
 
 NONE = "none"
 CONSUMERS = (
-    Column("consumer", shrinks=True),
-    Column("registered"),
-    Column("is"),
-    Column("in flight", right=True),
-    Column("weight", right=True),
+    TableColumn("consumer", shrinks=True),
+    TableColumn("registered"),
+    TableColumn("is"),
+    TableColumn("in flight", right=True),
+    TableColumn("weight", right=True),
 )
 DELIVERIES = (
-    Column("begun"),
-    Column("took", right=True),
-    Column("queue", shrinks=True),
-    Column("message", shrinks=True),
-    Column("consumer", shrinks=True),
-    Column("attempt", right=True),
-    Column("status"),
-    Column("became"),
-    Column("reason", shrinks=True),
+    TableColumn("begun"),
+    TableColumn("took", right=True),
+    TableColumn("queue", shrinks=True),
+    TableColumn("message", shrinks=True),
+    TableColumn("consumer", shrinks=True),
+    TableColumn("attempt", right=True),
+    TableColumn("status"),
+    TableColumn("became"),
+    TableColumn("reason", shrinks=True),
 )
 
 
@@ -82,7 +82,7 @@ def deliveries_options(parser: argparse.ArgumentParser) -> None:
     arguments.queue(parser, needed=False, what="of this one only")
     parser.add_argument("--id", metavar="MESSAGE", help="of this message only")
     parser.add_argument("--consumer", metavar="NAME", help="to this consumer only")
-    parser.add_argument("--status", choices=[*Status], help="in this status only")
+    parser.add_argument("--status", choices=[*DeliveryStatus], help="in this status only")
     parser.add_argument("--limit", type=int, default=20, metavar="N", help="at most so many (default: 20)")
     arguments.store(parser)
 
@@ -91,7 +91,7 @@ def deliveries_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_show(args: argparse.Namespace, screen: Screen) -> int:
-    with connection.seen(args, screen) as queues:
+    with connection.open_read_only(args, screen) as queues:
         return _show(queues.dispatch(args.queue), screen)
 
 
@@ -101,19 +101,19 @@ def _show(found: dict[str, Any], screen: Screen) -> int:
         return output.OK
     strategy = found["strategy"]
     about = MEANING[Strategy(strategy)] if strategy else "whoever is first takes them, and nothing is recorded"
-    screen.say(f"{found['queue']}: {strategy or NONE} ({about})")
+    screen.report(f"{found['queue']}: {strategy or NONE} ({about})")
     counts = "  ".join(f"{status} {count}" for status, count in found["deliveries"].items())
     if strategy:
-        screen.say(f"in flight {found['inFlight']}  {counts}")
+        screen.report(f"in flight {found['inFlight']}  {counts}")
     if found["outcomes"]:
-        screen.say(f"outcomes are told to {found['outcomes']}")
+        screen.report(f"outcomes are told to {found['outcomes']}")
     if found["consumers"]:
         screen.table(CONSUMERS, [_consumer(row) for row in found["consumers"]])
     return output.OK
 
 
 def _consumer(row: dict[str, Any]) -> tuple[object, ...]:
-    away = "" if row["awaySec"] is None else f"away for {span(row['awaySec'])}"
+    away = "" if row["awaySec"] is None else f"away for {format_duration(row['awaySec'])}"
     state = "here" if row["here"] else away or "-"
     return row["consumerId"], "yes" if row["registered"] else "-", state, row["inFlight"], row["weight"]
 
@@ -122,7 +122,7 @@ def run_set(args: argparse.Namespace, screen: Screen) -> int:
     members = _members(args)
     if not members:
         raise BadInput("say what to set, such as --strategy round_robin", field="--strategy")
-    with connection.existing(args) as queues:
+    with connection.open_existing(args) as queues:
         return _show(queues.set_dispatch(validation.check_queue(args.queue), members), screen)
 
 
@@ -149,28 +149,28 @@ def _weight(text: str) -> tuple[str, int]:
 
 
 def run_register(args: argparse.Namespace, screen: Screen) -> int:
-    return _register(args, screen, comes=True)
+    return _register(args, screen, registering=True)
 
 
 def run_deregister(args: argparse.Namespace, screen: Screen) -> int:
-    return _register(args, screen, comes=False)
+    return _register(args, screen, registering=False)
 
 
-def _register(args: argparse.Namespace, screen: Screen, *, comes: bool) -> int:
+def _register(args: argparse.Namespace, screen: Screen, *, registering: bool) -> int:
     """Register or deregister consumers. All names are validated before the first is changed."""
     wanted = list(dict.fromkeys(validation.check_consumer(name) for name in args.consumers))
     rows = []
-    with connection.existing(args) as queues:
+    with connection.open_existing(args) as queues:
         for name in wanted:
-            changed = queues.register(args.queue, name) if comes else queues.deregister(args.queue, name)
-            rows.append({"consumerId": name, "registered": comes, "changed": changed})
+            changed = queues.register(args.queue, name) if registering else queues.deregister(args.queue, name)
+            rows.append({"consumerId": name, "registered": registering, "changed": changed})
     if screen.json:
         screen.document({"ok": True, "queue": args.queue, "consumers": rows})
         return output.OK
-    same = "was registered already" if comes else "was not registered"
+    same = "was registered already" if registering else "was not registered"
     for row in rows:
-        word = "registered" if comes else "deregistered"
-        screen.say(f"{word}: {row['consumerId']}" if row["changed"] else f"{row['consumerId']} {same}")
+        word = "registered" if registering else "deregistered"
+        screen.report(f"{word}: {row['consumerId']}" if row["changed"] else f"{row['consumerId']} {same}")
     return output.OK
 
 
@@ -183,7 +183,7 @@ def run_callback(args: argparse.Namespace, screen: Screen) -> int:
     if args.url is not None and urlsplit(args.url).scheme not in ("http", "https"):
         raise BadInput("must begin with http:// or https://; a program on a socket subscribes to the queue of "
                        "outcomes instead", field="--url")  # fmt: skip
-    with connection.existing(args) as queues:
+    with connection.open_existing(args) as queues:
         if args.url is not None:
             text = queues.read(lambda transaction: transaction.policy_text(goal))
             document = _loaded(text)
@@ -193,8 +193,8 @@ def run_callback(args: argparse.Namespace, screen: Screen) -> int:
     if args.off:
         screen.answer({"queue": queue, "outcomes": None}, f"outcomes of {queue} are told no longer")
     else:
-        told = f"outcomes of {queue} go to {args.url}, through {goal}"
-        screen.answer({"queue": queue, "outcomes": found["outcomes"], "url": args.url}, told)
+        description = f"outcomes of {queue} go to {args.url}, through {goal}"
+        screen.answer({"queue": queue, "outcomes": found["outcomes"], "url": args.url}, description)
     return output.OK
 
 
@@ -210,7 +210,7 @@ def _loaded(text: str | None) -> dict[str, Any]:
 
 def run_deliveries(args: argparse.Namespace, screen: Screen) -> int:
     validation.check_count(args.limit, "--limit", most=10_000)
-    with connection.seen(args, screen) as queues:
+    with connection.open_read_only(args, screen) as queues:
         rows = queues.deliveries(args.queue, id=args.id, consumer=args.consumer, status=args.status, limit=args.limit)
     if screen.json:
         screen.document({"ok": True, "deliveries": [_document(row) for row in rows]})
@@ -226,7 +226,7 @@ def _document(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _delivery(row: dict[str, Any]) -> tuple[object, ...]:
-    took = "-" if row["endedAt"] is None else span((row["endedAt"] - row["begunAt"]) / 1000)
+    took = "-" if row["endedAt"] is None else format_duration((row["endedAt"] - row["begunAt"]) / 1000)
     who = row["queue"], row["messageId"], row["consumerId"], row["attempt"]
     return iso(row["begunAt"]), took, *who, row["status"], row["became"], row["reason"] or ""
 
@@ -337,12 +337,12 @@ DISPATCH_COMMANDS = {
 # -- pause, resume and schedules ---------------------------------------------------------------------------------------
 
 COLUMNS = (
-    Column("queue", shrinks=True),
-    Column("name", shrinks=True),
-    Column("cron"),
-    Column("time zone"),
-    Column("next"),
-    Column("there"),
+    TableColumn("queue", shrinks=True),
+    TableColumn("name", shrinks=True),
+    TableColumn("cron"),
+    TableColumn("time zone"),
+    TableColumn("next"),
+    TableColumn("there"),
 )
 
 
@@ -357,18 +357,18 @@ def list_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_pause(args: argparse.Namespace, screen: Screen) -> int:
-    return _steer(args, screen, paused=True)
+    return _set_paused(args, screen, paused=True)
 
 
 def run_resume(args: argparse.Namespace, screen: Screen) -> int:
-    return _steer(args, screen, paused=False)
+    return _set_paused(args, screen, paused=False)
 
 
-def _steer(args: argparse.Namespace, screen: Screen, *, paused: bool) -> int:
+def _set_paused(args: argparse.Namespace, screen: Screen, *, paused: bool) -> int:
     """Pause or resume queues. All names are validated before the first queue is changed."""
     wanted = list(dict.fromkeys(validation.check_queue(name) for name in args.queues))
     done: list[dict[str, Any]] = []
-    with connection.existing(args) as queues:
+    with connection.open_existing(args) as queues:
         for queue in wanted:
             changed = queues.pause(queue) if paused else queues.resume(queue)
             done.append({"queue": queue, "paused": paused, "changed": changed})
@@ -377,12 +377,12 @@ def _steer(args: argparse.Namespace, screen: Screen, *, paused: bool) -> int:
     if screen.json:
         screen.document({"ok": True, "queues": done})
     for row in done if not screen.json else []:
-        screen.say(f"{word}: {row['queue']}" if row["changed"] else f"{row['queue']} {same}")
+        screen.report(f"{word}: {row['queue']}" if row["changed"] else f"{row['queue']} {same}")
     return output.OK
 
 
 def run_schedules(args: argparse.Namespace, screen: Screen) -> int:
-    with connection.seen(args, screen) as queues:
+    with connection.open_read_only(args, screen) as queues:
         rows = queues.schedules(args.queue)
     if screen.json:
         screen.document({"ok": True, "schedules": rows})
@@ -398,7 +398,7 @@ def run_schedules(args: argparse.Namespace, screen: Screen) -> int:
 
 
 def _cells(row: dict[str, Any]) -> list[str | None]:
-    at = None if row["nextAt"] is None else brief(row["nextAt"])
+    at = None if row["nextAt"] is None else shorten_instant(row["nextAt"])
     return [row["queue"], row["name"], row["cron"], row["timezone"], at, row["nextLocal"]]
 
 

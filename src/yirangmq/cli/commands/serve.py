@@ -13,7 +13,7 @@ from yirangmq.cli.output import Screen
 from yirangmq.config.config import Config, load
 from yirangmq.config.settings import default_of, flag
 
-MOST_CONFIG = 1024 * 1024
+MAX_CONFIG_BYTES = 1024 * 1024
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +29,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
-    document = read_json(args.config, MOST_CONFIG, "config") if args.config else {}
+    document = read_json(args.config, MAX_CONFIG_BYTES, "config") if args.config else {}
     chosen = load(document, os.environ, {one.name: getattr(args, one.name) for one in fields(Config)})
     gc.collect()  # free the parser and its options, so that long-lived objects reuse their memory
     from yirangmq.cli.commands.serve_process import serve

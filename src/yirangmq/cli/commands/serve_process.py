@@ -3,8 +3,8 @@
 Before the start it reads secrets from files, sets file modes and umask, makes folders, takes the lock of the store, and
 raises the limit of open files. Once the server is ready it tunes the garbage collector and malloc for a long run.
 
-The first SIGTERM or SIGINT stops the server gracefully. One that arrives more than ``SAME_SECONDS`` later terminates
-the process immediately. SIGHUP does nothing: settings are read at the start."""
+The first SIGTERM or SIGINT stops the server gracefully. One that arrives more than ``SIGNAL_REPEAT_SECONDS`` later
+terminates the process immediately. SIGHUP does nothing: settings are read at the start."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ from yirangmq.cli import output
 from yirangmq.cli.arguments import read_input
 from yirangmq.cli.output import Screen
 from yirangmq.config.config import Config, exposed
-from yirangmq.core.access import Grant, check_secret, check_token, grants
+from yirangmq.core.access import AccessGrant, check_secret, check_token, grants
 from yirangmq.core.errors import BadInput
 from yirangmq.core.ports import Store
 from yirangmq.fsio import permissions
@@ -38,11 +38,11 @@ from yirangmq.server.server import Daemon, Secrets
 from yirangmq.stores.lock import Holder, StoreLock
 from yirangmq.stores.open import open_store
 
-MOST_TOKEN = 4096
+MAX_TOKEN_BYTES = 4096
 SPARE_FILES = 64
 """Allowance of open files besides the sockets of clients."""
-STOPS = (signal.SIGTERM, signal.SIGINT)
-SAME_SECONDS = 1.0
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+SIGNAL_REPEAT_SECONDS = 1.0
 OURS = ("unix:", "tcp:", "tls:")
 """Prefixes of the addresses that serve the native protocol."""
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
@@ -53,30 +53,30 @@ are rare. (Measured: the throughput does not change; the pauses of full collecti
 
 
 def serve(chosen: Config, screen: Screen) -> int:
-    logs.begin(chosen.log_level, chosen.log_format, sys.stderr)
+    logs.start_log(chosen.log_level, chosen.log_format, sys.stderr)
     if chosen.syslog:
-        logs.begin_syslog(chosen.syslog)
+        logs.start_syslog(chosen.syslog)
     with contextlib.ExitStack() as stack:
         token = _token(chosen)
         secrets = Secrets(token, _tls(chosen), _grants(chosen, token), _pair_key(chosen), _programs(chosen))
-        _settle_modes(chosen)
+        _set_file_modes(chosen)
         _make_folders(chosen)
         lock = StoreLock(chosen.store_url, _holder(chosen, ""))
         stack.callback(lock.close)
         store = _store(chosen)
         stack.callback(lambda: store.close())
         if chosen.day_files_folder:
-            from yirangmq.server.journal import journaled  # not loaded by a server without files by date
+            from yirangmq.server.journal import open_journaled  # not loaded by a server without files by date
 
-            store = journaled(chosen, store)
+            store = open_journaled(chosen, store)
         _warn_of_clear_text(chosen)
         web = chosen.http_max_connections if chosen.http_address is not None else 0
         stomp = chosen.max_connections if chosen.stomp_address is not None else 0
-        _allow_files(chosen.max_connections + web + stomp + SPARE_FILES)
+        _raise_file_limit(chosen.max_connections + web + stomp + SPARE_FILES)
 
         def ready(addresses: list[str]) -> None:
-            lock.tell(_holder(chosen, next((one for one in addresses if one.startswith(OURS)), "")))
-            _settle_memory()
+            lock.write_holder(_holder(chosen, next((one for one in addresses if one.startswith(OURS)), "")))
+            _tune_memory()
             _announce(chosen, screen, addresses, store.durability())
 
         _run_loop(_serve(lambda: Daemon(chosen, store, secrets), ready))
@@ -103,7 +103,7 @@ async def _serve(make: Callable[[], Daemon], ready: Callable[[list[str]], None])
     daemon = make()
     loop = asyncio.get_running_loop()
     signals = Signals(daemon)
-    for number in STOPS:
+    for number in STOP_SIGNALS:
         loop.add_signal_handler(number, signals.stop, number)
     loop.add_signal_handler(signal.SIGHUP, signals.ignore, signal.SIGHUP)
     await daemon.run(ready)
@@ -112,7 +112,8 @@ async def _serve(make: Callable[[], Daemon], ready: Callable[[list[str]], None])
 class Signals:
     """Signal handler: the first signal stops the server gracefully, a later one terminates the process immediately.
 
-    A shell and a supervisor may both send the first signal, so signals within ``SAME_SECONDS`` count as one."""
+    A shell and a supervisor may both send the first signal, so signals within ``SIGNAL_REPEAT_SECONDS`` count as
+    one."""
 
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
@@ -124,7 +125,7 @@ class Signals:
             self._first = now
             log.info("signal_received", extra=values(signal=number.name))
             self._daemon.stop()
-        elif now - self._first > SAME_SECONDS:
+        elif now - self._first > SIGNAL_REPEAT_SECONDS:
             log.warning("server_stop_forced", extra=values(signal=number.name))
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
@@ -144,7 +145,7 @@ def _run_loop(main: Coroutine[Any, Any, None]) -> None:
         runner.run(main)
 
 
-def _settle_memory() -> None:
+def _tune_memory() -> None:
     """Tune the garbage collector and malloc after the start.
 
     Objects that exist now are frozen; only later ones are checked for cycles. Memory that the start freed is returned
@@ -179,19 +180,19 @@ def _pair_key(chosen: Config) -> str:
 
 
 def _first_line(path: str, field: str) -> str:
-    text = read_input(path, MOST_TOKEN, field).decode("utf-8", "replace").strip().partition("\n")[0].strip()
+    text = read_input(path, MAX_TOKEN_BYTES, field).decode("utf-8", "replace").strip().partition("\n")[0].strip()
     if not text:
         raise BadInput(f"{path} is empty", field=field)
     return text
 
 
-def _grants(chosen: Config, token: str) -> tuple[Grant, ...]:
+def _grants(chosen: Config, token: str) -> tuple[AccessGrant, ...]:
     """Return the grants of HTTP clients: the token that allows everything, and those of the token rules."""
     rules = [rule.grant(rule.token or _first_line(rule.token_file, "http_tokens")) for rule in chosen.http_tokens]
-    return (*([Grant(token)] if token else []), *rules)
+    return (*([AccessGrant(token)] if token else []), *rules)
 
 
-def _programs(chosen: Config) -> tuple[Grant, ...]:
+def _programs(chosen: Config) -> tuple[AccessGrant, ...]:
     """Return the grants of programs, with the tokens that are read from files."""
     in_files = [one for one in chosen.programs if one.token_file]
     tokens = {one.name: check_token(_first_line(one.token_file, "programs"), "programs") for one in in_files}
@@ -216,7 +217,7 @@ def _tls(chosen: Config) -> ssl.SSLContext | None:
     return context
 
 
-def _settle_modes(chosen: Config) -> None:
+def _set_file_modes(chosen: Config) -> None:
     """Set the default file modes and the umask. The umask applies to files that libraries and hooks create."""
     access = permissions.BY_NAME[chosen.file_access]
     permissions.set_default(access)
@@ -236,7 +237,7 @@ def _holder(chosen: Config, address: str) -> Holder:
     return Holder(os.getpid(), address, chosen.node_name, f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}")
 
 
-def _allow_files(wanted: int) -> None:
+def _raise_file_limit(wanted: int) -> None:
     """Raise the limit of open files to ``wanted``, at most to the hard limit. Log a warning if that is too low."""
     try:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -6,30 +6,30 @@ from yirangmq.cli import output
 from yirangmq.cli.command import Command
 from yirangmq.cli.commands.pipeline import common
 from yirangmq.cli.output import Screen
-from yirangmq.cli.table import Column
+from yirangmq.cli.table import TableColumn
 
 
 def doctor_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quick", action="store_true", help="only look; start no session")
-    common.reach_options(parser, path=False)
+    common.access_options(parser, path=False)
     common.spark_options(parser)
 
 
 def run_doctor(args: argparse.Namespace, screen: Screen) -> int:
     from yirangmq.pipeline import environment
 
-    found = environment.look(args.broker)
+    found = environment.run_checks(args.broker)
     if not args.quick and all(one.is_well for one in found if one.is_needed):
         with common.session_of(args, "doctor") as spark:
-            found += environment.try_out(spark)
+            found += environment.check_round_trip(spark)
     is_well = all(one.is_well for one in found if one.is_needed)
     if screen.json:
         screen.document({"ok": is_well, "checks": [one._asdict() for one in found]})
     else:
         rows = [["ok" if one.is_well else "NO" if one.is_needed else "-", one.what, one.found] for one in found]
-        screen.table([Column(""), Column("what"), Column("found", shrinks=True)], rows)
-        screen.say("Spark is ready" if is_well else "Spark is not ready")
-    return output.OK if is_well else output.UNWELL
+        screen.table([TableColumn(""), TableColumn("what"), TableColumn("found", shrinks=True)], rows)
+        screen.report("Spark is ready" if is_well else "Spark is not ready")
+    return output.OK if is_well else output.UNHEALTHY
 
 
 def warmup_options(parser: argparse.ArgumentParser) -> None:
@@ -37,14 +37,14 @@ def warmup_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_warmup(args: argparse.Namespace, screen: Screen) -> int:
-    common.need()
+    common.require_packages()
     from yirangmq.pipeline import environment
 
     if args.remove:
         gone = environment.remove()
         screen.answer({"removed": gone}, f"removed {gone} files" if gone else "there was nothing to remove")
         return output.OK
-    made = environment.make()
+    made = environment.make_archive()
     screen.answer(
         {"file": str(made.path), "bytes": made.size},
         f"made {made.path} ({made.size >> 20} MB); every session of yirangmq's own starts with it from now on",
@@ -52,7 +52,7 @@ def run_warmup(args: argparse.Namespace, screen: Screen) -> int:
     return output.OK
 
 
-VERBS = {
+SUBCOMMANDS = {
     "doctor": (
         "is everything here that Spark needs?",
         Command(
@@ -81,6 +81,6 @@ COMMANDS = {
     "spark": Command(
         about="Whether Spark is ready on this machine, and a quicker start for it.",
         examples=(("check", "yirangmq spark doctor"), ("a quicker start", "yirangmq spark warmup")),
-        subcommands=VERBS,
+        subcommands=SUBCOMMANDS,
     )
 }

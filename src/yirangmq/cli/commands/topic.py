@@ -7,13 +7,13 @@ import argparse
 from typing import Any
 
 from yirangmq.cli import output
-from yirangmq.cli.arguments import brief
+from yirangmq.cli.arguments import shorten_instant
 from yirangmq.cli.command import Command
 from yirangmq.cli.commands import topic_common, topic_io, topic_replay
 from yirangmq.cli.commands.topic_common import record_line
 from yirangmq.cli.output import Screen
-from yirangmq.cli.render import feed_line, show_subscribers
-from yirangmq.cli.table import Column
+from yirangmq.cli.render import publisher_line, show_subscribers
+from yirangmq.cli.table import TableColumn
 from yirangmq.core.errors import Unavailable
 from yirangmq.core.topic_filter import make_filter
 
@@ -56,13 +56,13 @@ COMMAND = Command(
 # -- list and show -----------------------------------------------------------------------------------------------------
 
 TOPIC_COLUMNS = (
-    Column("topic", shrinks=True),
-    Column("records", right=True),
-    Column("bytes", right=True),
-    Column("topic seq", right=True),
-    Column("sequence", right=True),
-    Column("last at"),
-    Column("per sec", right=True),
+    TableColumn("topic", shrinks=True),
+    TableColumn("records", right=True),
+    TableColumn("bytes", right=True),
+    TableColumn("topic seq", right=True),
+    TableColumn("sequence", right=True),
+    TableColumn("last at"),
+    TableColumn("per sec", right=True),
 )
 
 
@@ -82,7 +82,7 @@ def run_list(args: argparse.Namespace, screen: Screen) -> int:
     if screen.json:
         screen.document({"ok": True, **about, "following": subscribers})
         return output.OK
-    screen.say(feed_line(about))
+    screen.report(publisher_line(about))
     for first, last in about.get("gaps", ()):
         screen.note(f"the log has lost the records {first} to {last}")
     if about["topics"]:
@@ -90,7 +90,7 @@ def run_list(args: argparse.Namespace, screen: Screen) -> int:
     else:
         screen.note("no topics yet; publishing to one makes it")
     if subscribers:
-        screen.say()
+        screen.report()
         show_subscribers(screen, subscribers)
     return output.OK
 
@@ -98,16 +98,16 @@ def run_list(args: argparse.Namespace, screen: Screen) -> int:
 def run_show(args: argparse.Namespace, screen: Screen) -> int:
     with topic_common.open_topics(args) as topics:
         row = topics.show(args.topic)
-        following = [one for one in topics.subscribers() if _wants(one, args.topic)]
+        following = [one for one in topics.subscribers() if _may_follow(one, args.topic)]
         page = topics.read(args.topic, sequence=row["sequence"], limit=1) if row["records"] else None
     if screen.json:
         screen.document({"ok": True, **row, "following": following})
         return output.OK
     screen.table(TOPIC_COLUMNS, [_cells(row)])
     if page is not None and page.records:
-        screen.say(f"last: {record_line(page.records[0])}")
+        screen.report(f"last: {record_line(page.records[0])}")
     if following:
-        screen.say()
+        screen.report()
         show_subscribers(screen, following)
     else:
         screen.note("nobody follows it")
@@ -116,10 +116,10 @@ def run_show(args: argparse.Namespace, screen: Screen) -> int:
 
 def _cells(row: dict[str, Any]) -> list[object]:
     names = ("topic", "records", "bytes", "topicSequence", "sequence")
-    return [*(row[name] for name in names), brief(row["at"]), row["publishedPerSec"]]
+    return [*(row[name] for name in names), shorten_instant(row["at"]), row["publishedPerSec"]]
 
 
-def _wants(row: dict[str, Any], topic: str) -> bool:
+def _may_follow(row: dict[str, Any], topic: str) -> bool:
     """Return True if a subscriber may follow the topic, judged by the text of its filter.
 
     Only the server knows which topics a mask selects, so a filter with a mask matches every topic."""

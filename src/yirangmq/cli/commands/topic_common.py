@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import cast
 
 from yirangmq.cli import arguments, connection
-from yirangmq.cli.arguments import brief
+from yirangmq.cli.arguments import shorten_instant
 from yirangmq.cli.local_topics import LocalTopics
 from yirangmq.cli.output import Screen
 from yirangmq.cli.table import cut, safe
-from yirangmq.client.sync_client import Topics
+from yirangmq.client.sync_client import ClientTopics
 from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, Unavailable
-from yirangmq.core.topics import MOST_SEQUENCE, Record
+from yirangmq.core.topics import MAX_SEQUENCE, Record
 from yirangmq.format.topic_record import as_json, instant
 
 # -- records and instants ----------------------------------------------------------------------------------------------
@@ -38,7 +38,7 @@ def record_line(record: Record) -> str:
         text = safe(record.payload.decode())
     except UnicodeDecodeError:
         text = f"{len(record.payload)} bytes: {record.payload[: PREVIEW // 3].hex(' ')}"
-    title = f"{record.sequence} {record.topic}#{record.topic_sequence} {brief(instant(record.at_ns))}"
+    title = f"{record.sequence} {record.topic}#{record.topic_sequence} {shorten_instant(instant(record.at_ns))}"
     return f"{title}{key}{headers} {cut(text, PREVIEW)}".rstrip()
 
 
@@ -50,12 +50,12 @@ def show_records(args: argparse.Namespace, screen: Screen, records: Iterable[Rec
         elif screen.json:
             screen.line(as_json(record))
         else:
-            screen.say(record_line(record))
+            screen.report(record_line(record))
     screen.flush()
 
 
 def sequence_of(number: int | None, field: str) -> int | None:
-    return None if number is None else validation.check_count(number, field, most=MOST_SEQUENCE)
+    return None if number is None else validation.check_count(number, field, most=MAX_SEQUENCE)
 
 
 def moment_of(text: str | None, field: str) -> datetime | None:
@@ -101,27 +101,27 @@ def add_options(parser: argparse.ArgumentParser, *, has_own_key: bool = False) -
 
 
 @contextmanager
-def open_topics(args: argparse.Namespace) -> Iterator[Topics]:
+def open_topics(args: argparse.Namespace) -> Iterator[ClientTopics]:
     address = address_of(args)
     if address:
         try:
-            client = connection.client_at(address, connection.contact_of(args, os.environ))
+            client = connection.client_for(address, connection.read_connection_options(args, os.environ))
         except Unavailable:
-            if connection.of(args).is_server or address_of(args):
+            if connection.store_location(args).is_server or address_of(args):
                 raise
         else:
             with client:
                 yield client.topics
             return
     with LocalTopics(folder_of(args), args.durability) as topics:
-        yield cast("Topics", topics)  # it has every method of ``Topics`` that the commands use
+        yield cast("ClientTopics", topics)  # it has every method of ``ClientTopics`` that the commands use
 
 
 def address_of(args: argparse.Namespace) -> str:
     """Return the address of the server, or "" if the log is opened directly."""
     if args.log is not None:
         return ""
-    at = connection.of(args)
+    at = connection.store_location(args)
     return at.url if at.is_server else connection.server_of(at, args)
 
 
@@ -130,5 +130,5 @@ def folder_of(args: argparse.Namespace) -> Path:
         return Path(args.log)
     is_said = any(getattr(args, name) is not None for name in ("store", "backend", "db", "path"))
     is_said = is_said or any(os.environ.get(f"YIRANGMQ_{name}") for name in ("STORE", "DB", "PATH"))
-    store = connection.of(args).path if is_said else connection.SERVED.partition(":")[2]
+    store = connection.store_location(args).path if is_said else connection.DEFAULT_SERVER_STORE.partition(":")[2]
     return Path(store).parent / FOLDER

@@ -11,26 +11,26 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from yirangmq.cli import output
-from yirangmq.cli.arguments import counted, open_input, read_input
+from yirangmq.cli.arguments import count_text, open_input, read_input
 from yirangmq.cli.command import Command
 from yirangmq.cli.commands import topic_common
 from yirangmq.cli.commands.consume import stopping_on_terminate
 from yirangmq.cli.commands.topic_common import header_of, moment_of, sequence_of, show_records
-from yirangmq.cli.output import Progress, Screen
-from yirangmq.client.sync_client import Topics
+from yirangmq.cli.output import ProgressBar, Screen
+from yirangmq.client.sync_client import ClientTopics
 from yirangmq.client.values import Event, LostRecords, Missing, NewEpoch, Receipt, TopicRecord
 from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, QueueError, TooLarge
-from yirangmq.core.topics import MOST_SEQUENCE, NO_HEADERS, ClientState, NewRecord, check_topic
+from yirangmq.core.topics import MAX_SEQUENCE, NO_HEADERS, NewRecord, SubscriberState, check_topic
 from yirangmq.format.topic_record import from_json
 from yirangmq.wire.frames import MAX_FRAME
 from yirangmq.wire.records import check_record
 
 # -- publish -----------------------------------------------------------------------------------------------------------
 
-MOST_PER_BATCH = 1000
+MAX_PER_BATCH = 1000
 BYTES_PER_READ = 1 << 20
-LONGEST = MAX_FRAME * 4 // 3 + 1024
+MAX_LINE_BYTES = MAX_FRAME * 4 // 3 + 1024
 """Maximum length of an input, in bytes: the largest record as Base64 with its members."""
 
 
@@ -53,14 +53,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
-    make = _maker(args)
+    make = _record_builder(args)
     with topic_common.open_topics(args) as topics:
         if args.lines or args.ndjson:
             return _publish_lines(args, screen, topics, make)
         return _publish_each(args, screen, topics, make)
 
 
-def _maker(args: argparse.Namespace) -> Callable[[bytes], NewRecord]:
+def _record_builder(args: argparse.Namespace) -> Callable[[bytes], NewRecord]:
     """Return a function that builds a record from input bytes, according to the options."""
     given = [source for source in (args.payload, args.text, args.file) if source is not None]
     if len(given) != 1:
@@ -93,14 +93,16 @@ def _checked(record: NewRecord) -> NewRecord:
 # -- publish: one record, or a record for each file --------------------------------------------------------------------
 
 
-def _publish_each(args: argparse.Namespace, screen: Screen, topics: Topics, make: Callable[[bytes], NewRecord]) -> int:
+def _publish_each(
+    args: argparse.Namespace, screen: Screen, topics: ClientTopics, make: Callable[[bytes], NewRecord]
+) -> int:
     if args.file is None:
         given = [(args.payload if args.payload is not None else args.text).encode("utf-8", "surrogateescape")]
     else:
-        given = [read_input(name, LONGEST) for name in args.file]
+        given = [read_input(name, MAX_LINE_BYTES) for name in args.file]
     receipts = topics.publish_many([make(data) for data in given])
     for receipt in receipts:
-        screen.answer(_shown(args.topic, receipt), _said_receipt(args.topic, receipt))
+        screen.answer(_shown(args.topic, receipt), _receipt_text(args.topic, receipt))
     return output.OK
 
 
@@ -114,7 +116,7 @@ def _shown(topic: str, receipt: Receipt) -> dict[str, object]:
     }
 
 
-def _said_receipt(topic: str, receipt: Receipt) -> str:
+def _receipt_text(topic: str, receipt: Receipt) -> str:
     twice = " (its answer was lost once, so it may be there twice)" if receipt.resent else ""
     return f"published {receipt.sequence}, {topic}#{receipt.topic_sequence}{twice}"
 
@@ -122,30 +124,32 @@ def _said_receipt(topic: str, receipt: Receipt) -> str:
 # -- publish: lines ----------------------------------------------------------------------------------------------------
 
 
-class Line(NamedTuple):
+class NumberedLine(NamedTuple):
     name: str
     number: int
     text: bytes
 
 
-def _publish_lines(args: argparse.Namespace, screen: Screen, topics: Topics, make: Callable[[bytes], NewRecord]) -> int:
+def _publish_lines(
+    args: argparse.Namespace, screen: Screen, topics: ClientTopics, make: Callable[[bytes], NewRecord]
+) -> int:
     """Publish a record per line. Files are checked to their last line first; a stream is published as it arrives."""
     size = _size(args.file)
     if size is not None:
         for batch in _batches(args.file):
             for line in batch:
-                _made(make, line, 0)
+                _build_record(make, line, 0)
     count = read = resent = 0
     receipts: list[Receipt] = []
-    with Progress("publishing", size, shown=screen.shows_progress) as show:
+    with ProgressBar("publishing", size, shown=screen.shows_progress) as show:
         for batch in _batches(args.file):
-            receipts = [*topics.publish_many([_made(make, line, count) for line in batch])]
+            receipts = [*topics.publish_many([_build_record(make, line, count) for line in batch])]
             count += len(receipts)
             resent += sum(receipt.resent for receipt in receipts)
             read += sum(len(line.text) + 1 for line in batch)
             show(read if size else count, f"{count:,} records")
     last = receipts[-1].sequence if receipts else None
-    text = f"published {counted(count, 'record')}" + (f", the last is {last}" if last else "")
+    text = f"published {count_text(count, 'record')}" + (f", the last is {last}" if last else "")
     if resent:
         text += f"; {resent:,} were sent again after a loss, and may be there twice"
     screen.answer({"published": count, "resent": resent, "last": last}, text)
@@ -159,7 +163,7 @@ def _size(names: list[str]) -> int | None:
     return sum(Path(name).stat().st_size for name in names)
 
 
-def _made(make: Callable[[bytes], NewRecord], line: Line, before: int) -> NewRecord:
+def _build_record(make: Callable[[bytes], NewRecord], line: NumberedLine, before: int) -> NewRecord:
     try:
         return make(line.text)
     except QueueError as error:
@@ -168,25 +172,25 @@ def _made(make: Callable[[bytes], NewRecord], line: Line, before: int) -> NewRec
         raise type(error)(f"{where}: {error}; {done}", field="file") from None
 
 
-def _batches(names: list[str]) -> Iterator[list[Line]]:
+def _batches(names: list[str]) -> Iterator[list[NumberedLine]]:
     """Yield batches of lines as soon as they are read, so that a stream that pauses does not delay records."""
     for name in names:
         with open_input(name) as stream:
             for lines in _lines(name, stream):
-                for at in range(0, len(lines), MOST_PER_BATCH):
-                    yield lines[at : at + MOST_PER_BATCH]
+                for at in range(0, len(lines), MAX_PER_BATCH):
+                    yield lines[at : at + MAX_PER_BATCH]
 
 
-def _lines(name: str, stream: BinaryIO) -> Iterator[list[Line]]:
+def _lines(name: str, stream: BinaryIO) -> Iterator[list[NumberedLine]]:
     """Yield the lines of each read, without line ends. Empty lines are skipped."""
     number, rest = 0, b""
     while True:
         data = stream.read1(BYTES_PER_READ)  # type: ignore[attr-defined]  # every stream that we open has it
         *whole, rest = (rest + data).split(b"\n") if data else [rest, b""]
-        found = [Line(name, number + at, text.rstrip(b"\r")) for at, text in enumerate(whole, 1)]
+        found = [NumberedLine(name, number + at, text.rstrip(b"\r")) for at, text in enumerate(whole, 1)]
         number += len(whole)
-        if max(map(len, (rest, *whole))) > LONGEST:
-            raise TooLarge(f"{name}: a line after line {number} is longer than {LONGEST} bytes", field="file")
+        if max(map(len, (rest, *whole))) > MAX_LINE_BYTES:
+            raise TooLarge(f"{name}: a line after line {number} is longer than {MAX_LINE_BYTES} bytes", field="file")
         if kept := [line for line in found if line.text.strip()]:
             yield kept
         if not data:
@@ -211,7 +215,7 @@ COMMAND = Command(
 # -- options of subscribe and tail -------------------------------------------------------------------------------------
 
 PAGE = 1000
-MOST_TAIL = 1_000_000
+MAX_TAIL = 1_000_000
 
 
 def subscribe_options(parser: argparse.ArgumentParser) -> None:
@@ -226,17 +230,17 @@ def subscribe_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mask", type=int, default=0, metavar="N", help="topics by their bits, beside those named")
     parser.add_argument("--limit", type=int, metavar="N", help="stop after so many")
     parser.add_argument("--idle", type=float, metavar="SECONDS", help="stop when nothing came for so long")
-    _shape(parser)
+    _format_options(parser)
 
 
 def tail_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("topics", nargs="*", metavar="TOPIC", help="names and patterns (default: all topics)")
     parser.add_argument("-n", "--lines", type=int, default=10, metavar="N", help="so many (default: 10)")
     parser.add_argument("-f", "--follow", action="store_true", help="then go on with what is published")
-    _shape(parser)
+    _format_options(parser)
 
 
-def _shape(parser: argparse.ArgumentParser) -> None:
+def _format_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--raw", action="store_true", help="print the payload's bytes and a line feed, nothing else")
     topic_common.add_options(parser)
 
@@ -245,17 +249,19 @@ def _shape(parser: argparse.ArgumentParser) -> None:
 
 
 def run_subscribe(args: argparse.Namespace, screen: Screen) -> int:
-    given = _terms(args)
-    limit = MOST_SEQUENCE if args.limit is None else validation.check_count(args.limit, "--limit", most=MOST_SEQUENCE)
+    given = _subscribe_arguments(args)
+    limit = MAX_SEQUENCE if args.limit is None else validation.check_count(args.limit, "--limit", most=MAX_SEQUENCE)
     with stopping_on_terminate(), topic_common.open_topics(args) as topics:
         _follow(args, screen, topics, given, limit)
     return output.OK
 
 
-def _terms(args: argparse.Namespace) -> dict[str, Any]:
-    said = [name for name in ("from_beginning", "from_seq", "from_time") if getattr(args, name) not in (None, False)]
-    if len(said) > 1:
-        raise BadInput(f"stands beside --{said[0].replace('_', '-')}", field=f"--{said[1].replace('_', '-')}")
+def _subscribe_arguments(args: argparse.Namespace) -> dict[str, Any]:
+    positions = [
+        name for name in ("from_beginning", "from_seq", "from_time") if getattr(args, name) not in (None, False)
+    ]
+    if len(positions) > 1:
+        raise BadInput(f"stands beside --{positions[0].replace('_', '-')}", field=f"--{positions[1].replace('_', '-')}")
     if args.anew and not (args.name or args.cursor):
         raise BadInput("goes with --name or --cursor", field="--anew")
     given: dict[str, Any] = {"mask": args.mask, "resume": not args.anew}
@@ -272,30 +278,34 @@ def _terms(args: argparse.Namespace) -> dict[str, Any]:
     return given
 
 
-def _follow(args: argparse.Namespace, screen: Screen, topics: Topics, given: dict[str, Any], limit: int) -> None:
+def _follow(args: argparse.Namespace, screen: Screen, topics: ClientTopics, given: dict[str, Any], limit: int) -> None:
     """Print records until ``limit``, idle time or the end. Each batch is confirmed after it was printed."""
 
-    def tell(event: Event) -> None:
-        text = _said(event)
+    def on_event(event: Event) -> None:
+        text = _event_text(event)
         if text:
             screen.note(text)
 
     idle = None if args.idle is None else validation.check_milliseconds(args.idle, "--idle") / 1000
-    with topics.subscribe(args.topics, confirm="manual", on_event=tell, **given) as subscription:
+    with topics.subscribe(args.topics, confirm="manual", on_event=on_event, **given) as subscription:
         while limit and (batch := subscription.next_batch(idle)):
             show_records(args, screen, batch[:limit])
             subscription.confirm(batch[:limit][-1].sequence)
             limit -= len(batch[:limit])
 
 
-def _said(event: Event) -> str:
+def _event_text(event: Event) -> str:
     if isinstance(event, LostRecords):
         return f"the log has lost the records {event.first} to {event.last}"
     if isinstance(event, NewEpoch):
         return f"the feed began anew: its epoch is {event.after}"
     if isinstance(event, Missing):
         return f"something after {event.after} did not arrive ({event.why}); asked for again"
-    if event.after is ClientState.OFFLINE and event.before is not ClientState.CONNECTED and event.why != "closed":
+    if (
+        event.after is SubscriberState.OFFLINE
+        and event.before is not SubscriberState.CONNECTED
+        and event.why != "closed"
+    ):
         return f"offline: {event.why}"
     return ""
 
@@ -304,7 +314,7 @@ def _said(event: Event) -> str:
 
 
 def run_tail(args: argparse.Namespace, screen: Screen) -> int:
-    count = validation.check_count(args.lines, "-n", least=0, most=MOST_TAIL)
+    count = validation.check_count(args.lines, "-n", least=0, most=MAX_TAIL)
     with stopping_on_terminate(), topic_common.open_topics(args) as topics:
         about = topics.list()
         if "last" not in about and not args.follow:
@@ -316,11 +326,11 @@ def run_tail(args: argparse.Namespace, screen: Screen) -> int:
         if args.follow:
             args.idle = None
             begin = {"sequence": last + 1, "epoch": about["epoch"]} if "last" in about else {"start": "new"}
-            _follow(args, screen, topics, begin, MOST_SEQUENCE)
+            _follow(args, screen, topics, begin, MAX_SEQUENCE)
     return output.OK
 
 
-def latest(topics: Topics, wanted: list[str], count: int, first: int, last: int) -> Iterable[TopicRecord]:
+def latest(topics: ClientTopics, wanted: list[str], count: int, first: int, last: int) -> Iterable[TopicRecord]:
     """Return the last ``count`` matching records up to ``last``, in order.
 
     The log is searched backwards, in ranges that grow by a factor of 4."""
@@ -333,7 +343,7 @@ def latest(topics: Topics, wanted: list[str], count: int, first: int, last: int)
     return [*found][-count:] if count else []
 
 
-def _between(topics: Topics, wanted: list[str], begin: int, end: int, most: int) -> "deque[TopicRecord]":
+def _between(topics: ClientTopics, wanted: list[str], begin: int, end: int, most: int) -> "deque[TopicRecord]":
     found: deque[TopicRecord] = deque(maxlen=most)
     while begin < end:
         page = topics.read(wanted, sequence=begin, limit=min(PAGE, end - begin))

@@ -10,12 +10,12 @@ from datetime import datetime
 from typing import NamedTuple
 
 from yirangmq.cli import arguments, connection, output
-from yirangmq.cli.arguments import counted
+from yirangmq.cli.arguments import count_text
 from yirangmq.cli.command import Command
 from yirangmq.cli.commands import topic_common
 from yirangmq.cli.commands.topic_common import moment_of, sequence_of, show_records
-from yirangmq.cli.output import Progress, Screen
-from yirangmq.client.sync_client import Topics
+from yirangmq.cli.output import ProgressBar, Screen
+from yirangmq.client.sync_client import ClientTopics
 from yirangmq.client.values import TopicRecord
 from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, QueueError
@@ -30,7 +30,7 @@ Put = Callable[[str, Sequence[TopicRecord]], int]
 """Callback that passes on records of an epoch, and returns the number of duplicates."""
 
 
-class Span(NamedTuple):
+class SequenceRange(NamedTuple):
     """Range of sequences in an epoch; both ends are included."""
 
     epoch: str
@@ -64,13 +64,13 @@ def run_replay(args: argparse.Namespace, screen: Screen) -> int:
         topics = stack.enter_context(topic_common.open_topics(args))
         span = _span(topics, *start, *end)
         put = _put(args, screen, stack, topics, target)
-        count, known = _each(args, screen, topics, span, put)
+        count, known = _replay(args, screen, topics, span, put)
     if target is None and not args.dry_run:
         return output.OK
     count -= known
     about = {"first": span.first, "last": span.last, "records": count, "known": known, "dryRun": args.dry_run}
     where = f" to {args.to}" if args.to else ""
-    text = f"{'would be replayed' if args.dry_run else 'replayed'}{where}: {counted(count, 'record')}"
+    text = f"{'would be replayed' if args.dry_run else 'replayed'}{where}: {count_text(count, 'record')}"
     text += f" from {span.first} to {span.last}" if count else ""
     text += f"; {known:,} were there already (--new-ids replays them too)" if known else ""
     screen.answer({"to": args.to, **about}, text)
@@ -86,26 +86,30 @@ def _target(args: argparse.Namespace) -> tuple[str, str] | None:
     return kind, validation.check_queue(name, "--to") if kind == "queue" else check_topic(name, "--to")
 
 
-def _span(topics: Topics, first: int | None, begin: datetime | None, last: int | None, end: datetime | None) -> Span:
+def _span(
+    topics: ClientTopics, first: int | None, begin: datetime | None, last: int | None, end: datetime | None
+) -> SequenceRange:
     """Resolve the range now. Records that arrive during the replay are not replayed."""
     page = topics.read(sequence=first, limit=1) if begin is None else topics.read(time=begin, limit=1)
     if first is None:
         first = page.records[0].sequence if page.records else page.last + 1
     if end is not None:
         last = at_time(topics, end) - 1
-    return Span(page.epoch, first, page.last if last is None else min(last, page.last))
+    return SequenceRange(page.epoch, first, page.last if last is None else min(last, page.last))
 
 
-def at_time(topics: Topics, moment: datetime) -> int:
+def at_time(topics: ClientTopics, moment: datetime) -> int:
     """Return the first sequence at or after an instant, or the last sequence plus one if there is none."""
     page = topics.read(time=moment, limit=1)
     return page.records[0].sequence if page.records else page.last + 1
 
 
-def _each(args: argparse.Namespace, screen: Screen, topics: Topics, span: Span, put: Put) -> tuple[int, int]:
+def _replay(
+    args: argparse.Namespace, screen: Screen, topics: ClientTopics, span: SequenceRange, put: Put
+) -> tuple[int, int]:
     count = known = 0
     total = max(0, span.last - span.first + 1)
-    with Progress("replaying", total, shown=screen.shows_progress and (bool(args.to) or args.dry_run)) as show:
+    with ProgressBar("replaying", total, shown=screen.shows_progress and (bool(args.to) or args.dry_run)) as show:
         for batch, after in _pages(topics, args.topics, span):
             try:
                 known += put(span.epoch, batch)
@@ -118,7 +122,7 @@ def _each(args: argparse.Namespace, screen: Screen, topics: Topics, span: Span, 
     return count, known
 
 
-def _pages(topics: Topics, wanted: list[str], span: Span) -> Iterator[tuple[list[TopicRecord], int]]:
+def _pages(topics: ClientTopics, wanted: list[str], span: SequenceRange) -> Iterator[tuple[list[TopicRecord], int]]:
     begin = span.first
     while begin <= span.last:
         page = topics.read(wanted, sequence=begin, limit=PAGE)
@@ -127,17 +131,19 @@ def _pages(topics: Topics, wanted: list[str], span: Span) -> Iterator[tuple[list
 
 
 def _put(
-    args: argparse.Namespace, screen: Screen, stack: ExitStack, topics: Topics, target: tuple[str, str] | None
+    args: argparse.Namespace, screen: Screen, stack: ExitStack, topics: ClientTopics, target: tuple[str, str] | None
 ) -> Put:
     if args.dry_run:
         return lambda epoch, records: 0
-    queues = stack.enter_context(connection.opened(args)) if target is not None and target[0] == "queue" else None
+    queues = (
+        stack.enter_context(connection.open_or_create(args)) if target is not None and target[0] == "queue" else None
+    )
 
     def put(epoch: str, records: Sequence[TopicRecord]) -> int:
         if target is None:
             show_records(args, screen, records)
         elif queues is None:
-            topics.publish_many([_again(target[1], epoch, one) for one in records])
+            topics.publish_many([_replayed_record(target[1], epoch, one) for one in records])
         elif records:
             made = [_message(epoch, one, is_new=args.new_ids) for one in records]
             return sum(stored.duplicate for stored in queues.publish_many(target[1], made))
@@ -146,7 +152,7 @@ def _put(
     return put
 
 
-def _again(topic: str, epoch: str, record: TopicRecord) -> NewRecord:
+def _replayed_record(topic: str, epoch: str, record: TopicRecord) -> NewRecord:
     return NewRecord(topic, record.payload, record.key, {**record.headers, ORIGIN: f"{epoch}/{record.sequence}"})
 
 
@@ -185,7 +191,7 @@ def run_trim(args: argparse.Namespace, screen: Screen) -> int:
         late = [row["name"] for row in topics.subscribers() if row["name"] and row["confirmed"] + 1 < done["first"]]
     value = {"before": sequence, "segments": done["segments"], "bytes": done["size"], "first": done["first"]}
     verb = "would give up" if args.dry_run else "gave up"
-    text = f"{verb} {counted(done['segments'], 'segment')}, {done['size']:,} bytes; the log "
+    text = f"{verb} {count_text(done['segments'], 'segment')}, {done['size']:,} bytes; the log "
     text += f"{'would begin' if args.dry_run else 'begins'} at {done['first']}"
     screen.answer({**value, "late": late, "dryRun": args.dry_run}, text)
     if done["first"] < sequence:

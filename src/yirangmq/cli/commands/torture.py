@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from yirangmq.cli.command import Command
-from yirangmq.cli.output import Progress, Screen
+from yirangmq.cli.output import ProgressBar, Screen
 from yirangmq.config.config import load
 from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, QueueError
@@ -32,7 +32,7 @@ from yirangmq.server.server import Daemon, Secrets
 
 STEPS, SEED, STATES = 60, 1, 8
 SURVIVED, LOST = 0, 1
-MOST_STEPS = 100_000
+MAX_STEPS = 100_000
 LOSSES_SHOWN = 3
 """Maximum number of losses, and of problems per loss, that are printed. The kept folder and the JSON have the rest."""
 
@@ -52,8 +52,8 @@ def run_power_cuts(args: argparse.Namespace) -> int:
     """Simulate power cuts. Return 0 if every confirmed operation survived every cut, 1 if something was lost."""
     started = time.monotonic()
     plan = _power_cut_plan(args)
-    with Progress(f"torture {plan.backend.name}", None, shown=sys.stderr.isatty()) as show:
-        report = torture(plan, show.part)
+    with ProgressBar(f"torture {plan.backend.name}", None, shown=sys.stderr.isatty()) as show:
+        report = torture(plan, show.update)
     seconds = time.monotonic() - started
     if getattr(args, "json", False):
         print(json.dumps(_power_cuts_as_json(plan, report, seconds)))
@@ -69,9 +69,9 @@ def _power_cut_plan(args: argparse.Namespace) -> PowerCutPlan:
     point = getattr(args, "point", None)
     return PowerCutPlan(
         backend=BACKENDS[args.backend](),
-        steps=validation.check_count(_given(args, "steps", STEPS), "steps", most=MOST_STEPS),
+        steps=validation.check_count(_given(args, "steps", STEPS), "steps", most=MAX_STEPS),
         seed=_given(args, "seed", SEED),
-        states=validation.check_count(_given(args, "states", STATES), "states", most=MOST_STEPS),
+        states=validation.check_count(_given(args, "states", STATES), "states", most=MAX_STEPS),
         keep=Path(keep) if keep else Path(tempfile.gettempdir()) / f"yirangmq-torture-{time.time_ns()}",
         only=None if point is None else validation.check_count(point, "point", least=0, most=2**53),
     )
@@ -93,8 +93,8 @@ def _print_power_cuts(plan: PowerCutPlan, report: PowerCutReport, seconds: float
         f"{plan.backend.name}: {report.calls} calls, {report.points} points of power cut, {report.states} disks opened "
         f"({report.second_cuts} after a second cut), {seconds:.1f} s, seed {plan.seed}"
     )
-    if report.set_aside:
-        print(f"half-written messages found and set aside: {report.set_aside}")
+    if report.quarantined:
+        print(f"half-written messages found and set aside: {report.quarantined}")
     for loss in report.losses[:LOSSES_SHOWN]:
         print(f"\nLOST at point {loss.point}, during: {loss.call}")
         for complaint in loss.complaints[:LOSSES_SHOWN]:
@@ -117,7 +117,7 @@ def _power_cuts_as_json(plan: PowerCutPlan, report: PowerCutReport, seconds: flo
         "points": report.points,
         "states": report.states,
         "secondCuts": report.second_cuts,
-        "setAside": report.set_aside,
+        "setAside": report.quarantined,
         "seconds": round(seconds, 3),
         "losses": [
             {
@@ -135,7 +135,7 @@ def _power_cuts_as_json(plan: PowerCutPlan, report: PowerCutReport, seconds: flo
 
 # -- server for fault injection ----------------------------------------------------------------------------------------
 
-PATIENCE = 30.0
+TIMEOUT_SECONDS = 30.0
 SETTINGS: dict[str, Any] = {
     "http": "127.0.0.1:0",
     "stomp": "127.0.0.1:0",
@@ -154,20 +154,20 @@ class FaultServer:
         settings = {**SETTINGS, "data": str(data), "socket": str(data / "y.sock"), "store": f"sqlite:{data / 'store'}"}
         self._config = load({}, {}, settings)
         self._store = store
-        self._up = threading.Event()
+        self._started = threading.Event()
         self._failure: BaseException | None = None
         self._addresses: Addresses | None = None
         self._daemon: Daemon | None = None
         self.errors: list[str] = []
         self._thread = threading.Thread(target=self._main, name="fault-server", daemon=True)
         self._thread.start()
-        if not self._up.wait(PATIENCE):
-            raise QueueError(f"the server did not start within {PATIENCE:g} s")
+        if not self._started.wait(TIMEOUT_SECONDS):
+            raise QueueError(f"the server did not start within {TIMEOUT_SECONDS:g} s")
         self._raise_failure()
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
-            self._thread.join(PATIENCE)
+            self._thread.join(TIMEOUT_SECONDS)
             raise self._failure
 
     @property
@@ -182,38 +182,38 @@ class FaultServer:
         except BaseException as error:
             self._failure = error
         finally:
-            self._up.set()
+            self._started.set()
 
     async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._loop.set_exception_handler(self._heard)
+        self._loop.set_exception_handler(self._on_loop_error)
         self._daemon = Daemon(self._config, self._store, Secrets())
         await self._daemon.run(self._ready)
 
-    def _heard(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    def _on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         self.errors.append(f"{context.get('message')}: {context.get('exception')!r}")
 
     def _ready(self, addresses: list[str]) -> None:
         ports = {one.partition(":")[0]: int(one.rpartition(":")[2]) for one in addresses if not one.startswith("unix")}
         socket = next(one for one in addresses if one.startswith("unix"))
         self._addresses = Addresses(socket, ("127.0.0.1", ports["http"]), ("127.0.0.1", ports["stomp"]))
-        self._up.set()
+        self._started.set()
 
     def stop(self) -> None:
         daemon = self._daemon
         if daemon is not None and self._thread.is_alive():
             with contextlib.suppress(RuntimeError):  # the loop has ended already
                 self._loop.call_soon_threadsafe(daemon.stop)
-        self._thread.join(PATIENCE)
+        self._thread.join(TIMEOUT_SECONDS)
         if self._thread.is_alive():
-            raise QueueError(f"the server did not stop within {PATIENCE:g} s")
+            raise QueueError(f"the server did not stop within {TIMEOUT_SECONDS:g} s")
         self._raise_failure()
 
 
 # -- fault injection ---------------------------------------------------------------------------------------------------
 
 PASSED, FAILED = 0, 1
-MOST = 1_000_000
+MAX_CASES = 1_000_000
 FAILURES_SHOWN = 10
 """Maximum number of failures that are printed. The JSON has all of them."""
 
@@ -229,8 +229,8 @@ def run_faults(args: argparse.Namespace, start_server: StartServer) -> int:
     """Inject faults. Return 0 if every case passed, 1 if one failed or time ran out before the last case."""
     started = time.monotonic()
     plan = _fault_plan(args)
-    with Progress(f"faults {args.backend}", None, shown=sys.stderr.isatty()) as show:
-        report = fault_run.inject(plan, start_server, show.part)
+    with ProgressBar(f"faults {args.backend}", None, shown=sys.stderr.isatty()) as show:
+        report = fault_run.inject(plan, start_server, show.update)
     seconds = time.monotonic() - started
     if getattr(args, "json", False):
         print(json.dumps(_faults_as_json(args, report, seconds)))
@@ -239,19 +239,19 @@ def run_faults(args: argparse.Namespace, start_server: StartServer) -> int:
     return PASSED if _is_good(report) else FAILED
 
 
-def _fault_plan(args: argparse.Namespace) -> fault_run.Plan:
+def _fault_plan(args: argparse.Namespace) -> fault_run.FaultPlan:
     only: str | None = args.only
     targets = [name for name in TARGETS[args.backend] if only is None or only.startswith(f"{name}/")]
     if not targets:
         targets = [name for names_ in TARGETS.values() for name in names_ if only and only.startswith(f"{name}/")]
-    sample = None if args.sample is None else validation.check_count(args.sample, "sample", most=MOST)
+    sample = None if args.sample is None else validation.check_count(args.sample, "sample", most=MAX_CASES)
     seconds = (
         None if args.seconds is None else validation.check_milliseconds(args.seconds, "seconds", least=0.001) / 1000
     )
-    return fault_run.Plan(targets or TARGETS[args.backend], args.seed, sample, only, seconds)
+    return fault_run.FaultPlan(targets or TARGETS[args.backend], args.seed, sample, only, seconds)
 
 
-def _is_good(report: fault_run.Report) -> bool:
+def _is_good(report: fault_run.FaultReport) -> bool:
     return not report.failures and report.is_complete and report.cases > 0
 
 
@@ -259,7 +259,7 @@ def _fault_replay(args: argparse.Namespace, case: str) -> str:
     return shlex.join(["yirangmq", "torture", "--faults", "--backend", args.backend, "--only", case])
 
 
-def _print_faults(args: argparse.Namespace, report: fault_run.Report, seconds: float) -> None:
+def _print_faults(args: argparse.Namespace, report: fault_run.FaultReport, seconds: float) -> None:
     print(
         f"{args.backend}: {report.cases} cases, {report.fired} with a fault, {report.refused} told to the caller, "
         f"{seconds:.1f} s, seed {args.seed}"
@@ -274,7 +274,7 @@ def _print_faults(args: argparse.Namespace, report: fault_run.Report, seconds: f
     print(f"result: {_verdict(report)}")
 
 
-def _verdict(report: fault_run.Report) -> str:
+def _verdict(report: fault_run.FaultReport) -> str:
     if report.failures:
         return f"{len(report.failures)} of {report.cases} cases failed"
     if not report.is_complete:
@@ -284,7 +284,7 @@ def _verdict(report: fault_run.Report) -> str:
     return "after every fault nothing was lost, nothing refused appeared, and the next operation worked"
 
 
-def _faults_as_json(args: argparse.Namespace, report: fault_run.Report, seconds: float) -> dict[str, Any]:
+def _faults_as_json(args: argparse.Namespace, report: fault_run.FaultReport, seconds: float) -> dict[str, Any]:
     return {
         "ok": _is_good(report),
         "backend": args.backend,

@@ -12,9 +12,9 @@ from typing import BinaryIO
 
 from yirangmq.broker import export_import
 from yirangmq.cli import arguments, connection, output
-from yirangmq.cli.arguments import counted, open_input
+from yirangmq.cli.arguments import count_text, open_input
 from yirangmq.cli.command import Command
-from yirangmq.cli.output import Progress, Screen
+from yirangmq.cli.output import ProgressBar, Screen
 from yirangmq.core.errors import BadInput, StoreError, StoreFull
 from yirangmq.fsio.atomic_file import sync_folder
 from yirangmq.fsio.permissions import open_file
@@ -42,13 +42,13 @@ def import_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_export(args: argparse.Namespace, screen: Screen) -> int:
-    with connection.existing(args, itself=True) as queues:
+    with connection.open_existing(args, bypass_server=True) as queues:
         total = export_import.total(queues, args.queue)
-        with _output(args) as stream, Progress("exporting", total, shown=screen.shows_progress) as show:
+        with _output(args) as stream, ProgressBar("exporting", total, shown=screen.shows_progress) as show:
             done = export_import.export(
                 queues, stream.write, args.queue, lambda messages, _: show(messages, f"{messages:,} messages")
             )
-    text = f"exported {counted(done.messages, 'message')} of {counted(len(done.queues), 'queue')}"
+    text = f"exported {count_text(done.messages, 'message')} of {count_text(len(done.queues), 'queue')}"
     if args.file == "-":
         screen.note(text)
     else:
@@ -85,10 +85,10 @@ def run_import(args: argparse.Namespace, screen: Screen) -> int:
     with open_input(args.file) as stream:
         size = Path(args.file).stat().st_size if args.file != "-" and Path(args.file).is_file() else None
         with (
-            connection.seen(args, screen, itself=True)
+            connection.open_read_only(args, screen, bypass_server=True)
             if args.dry_run
-            else connection.opened(args, itself=True) as queues,
-            Progress("importing", size, shown=screen.shows_progress) as show,
+            else connection.open_or_create(args, bypass_server=True) as queues,
+            ProgressBar("importing", size, shown=screen.shows_progress) as show,
         ):
             done = export_import.load(
                 queues,
@@ -105,7 +105,7 @@ def run_import(args: argparse.Namespace, screen: Screen) -> int:
         "policiesKept": done.kept,
         "dryRun": args.dry_run,
     }
-    text = f"{'would have been imported' if args.dry_run else 'imported'}: {counted(done.stored, 'message')}"
+    text = f"{'would have been imported' if args.dry_run else 'imported'}: {count_text(done.stored, 'message')}"
     if done.duplicates:
         text += f"; {done.duplicates:,} were there already"
     screen.answer(value, text)
@@ -115,7 +115,7 @@ def run_import(args: argparse.Namespace, screen: Screen) -> int:
 
 
 def _lines(stream: BinaryIO) -> Iterator[bytes]:
-    while line := stream.readline(export_import.LONGEST_LINE + 1):
+    while line := stream.readline(export_import.MAX_LINE_BYTES + 1):
         yield line
 
 

@@ -16,10 +16,10 @@ from yirangmq.admin.queue_lists import PAGE
 from yirangmq.broker import queries
 from yirangmq.broker.queues import Queues
 from yirangmq.cli import arguments, connection, output
-from yirangmq.cli.arguments import counted, span
+from yirangmq.cli.arguments import count_text, format_duration
 from yirangmq.cli.command import Command
 from yirangmq.cli.output import Screen
-from yirangmq.cli.table import Column, render
+from yirangmq.cli.table import TableColumn, render
 from yirangmq.clock import SystemClock
 from yirangmq.core import validation
 from yirangmq.core.errors import BadInput
@@ -68,7 +68,7 @@ def page(queues: Queues, cursor: str = "", prefix: str = "", limit: int = PAGE, 
             "overdue": queries.is_overdue(transaction, now),
             "queues": queries.rows(transaction, shown, now),
             "cursor": shown[-1] if len(chosen) > limit else "",
-            "all": queries.together(transaction),
+            "all": queries.queue_totals(transaction),
         }
 
     return queues.read(work)
@@ -87,7 +87,7 @@ def first_rows(queues: Queues, limit: int | None, prefix: str = "") -> list[Row]
     return list(islice(rows(queues, prefix), limit))
 
 
-def of_queues(queues: Queues, wanted: Sequence[str]) -> list[Row]:
+def rows_of_queues(queues: Queues, wanted: Sequence[str]) -> list[Row]:
     """Return the rows of the named queues."""
     return [row for queue in wanted for row in page(queues, queue=validation.check_queue(queue))["queues"]]
 
@@ -121,18 +121,18 @@ WAIT_SECONDS = 10.0
 HOME, CLEAR_LINE, CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 HIDE_CURSOR, SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
 COLUMNS = (
-    Column("queue", shrinks=True),
-    Column("ready", right=True),
-    Column("delayed", right=True),
-    Column("leased", right=True),
-    Column("dead", right=True),
-    Column("head age", right=True),
-    Column("in/s", right=True),
-    Column("done/s", right=True),
-    Column("failed/s", right=True),
-    Column("failing", right=True),
-    Column("works", right=True),
-    Column("waits", right=True),
+    TableColumn("queue", shrinks=True),
+    TableColumn("ready", right=True),
+    TableColumn("delayed", right=True),
+    TableColumn("leased", right=True),
+    TableColumn("dead", right=True),
+    TableColumn("head age", right=True),
+    TableColumn("in/s", right=True),
+    TableColumn("done/s", right=True),
+    TableColumn("failed/s", right=True),
+    TableColumn("failing", right=True),
+    TableColumn("works", right=True),
+    TableColumn("waits", right=True),
 )
 
 
@@ -162,20 +162,20 @@ def run_top(args: argparse.Namespace, screen: Screen) -> int:
     if not 0.1 <= args.interval <= 3600:
         raise BadInput("must be from 0.1 to 3600 seconds", field="--interval")
     queue = None if args.queue is None else validation.check_queue(args.queue)
-    with connection.seen(args, screen) as queues:
-        looks = _looks(queues, queue)
+    with connection.open_read_only(args, screen) as queues:
+        snapshots = _snapshots(queues, queue)
         if screen.json:
-            return _top_documents(args, screen, looks)
+            return _top_documents(args, screen, snapshots)
         if args.once or not screen.is_terminal:
-            for line in _view(next(looks), None):
-                screen.say(line)
+            for line in _view(next(snapshots), None):
+                screen.report(line)
             return output.OK
-        return _top_live(args, screen, looks)
+        return _top_live(args, screen, snapshots)
 
 
-def _top_documents(args: argparse.Namespace, screen: Screen, looks: Iterator[Row]) -> int:
-    for look in looks:
-        screen.document({"ok": True, **look})
+def _top_documents(args: argparse.Namespace, screen: Screen, snapshots: Iterator[Row]) -> int:
+    for snapshot in snapshots:
+        screen.document({"ok": True, **snapshot})
         screen.flush()
         if args.once:
             break
@@ -183,15 +183,15 @@ def _top_documents(args: argparse.Namespace, screen: Screen, looks: Iterator[Row
     return output.OK
 
 
-def _top_live(args: argparse.Namespace, screen: Screen, looks: Iterator[Row]) -> int:
+def _top_live(args: argparse.Namespace, screen: Screen, snapshots: Iterator[Row]) -> int:
     """Redraw the view until Ctrl-C."""
     sys.stdout.write(HIDE_CURSOR)
     sys.stdout.flush()  # the view is not written through this buffer
     try:
-        for look in looks:
+        for snapshot in snapshots:
             width, height = os.get_terminal_size(sys.stdout.fileno())  # 0: unknown
-            lines = _view(look, width or None)[: height - 1 if height else None]
-            screen.say(HOME + "\n".join(line + CLEAR_LINE for line in lines) + CLEAR_BELOW)
+            lines = _view(snapshot, width or None)[: height - 1 if height else None]
+            screen.report(HOME + "\n".join(line + CLEAR_LINE for line in lines) + CLEAR_BELOW)
             screen.flush()
             time.sleep(args.interval)
     except KeyboardInterrupt:
@@ -202,7 +202,7 @@ def _top_live(args: argparse.Namespace, screen: Screen, looks: Iterator[Row]) ->
     return output.OK
 
 
-def _looks(queues: Queues, queue: str | None) -> Iterator[Row]:
+def _snapshots(queues: Queues, queue: str | None) -> Iterator[Row]:
     """Yield snapshots. A server reports its rates; without one they are computed since the previous snapshot."""
     address = connection.address_of(queues)
     before: dict[str, Any] = {}
@@ -233,11 +233,15 @@ def _rates_since(before: Row | None, totals: Row, seconds: float) -> Row | None:
     }
 
 
-def _view(look: Row, width: int | None) -> list[str]:
-    where = f"{look['server']}  node {look['node']}  up {span(look['uptimeSec'])}" if look["server"] else "no server"
-    clients = f"  {counted(look['connections'], 'client')}" if look["server"] else ""
-    title = f"{where}  durability {look['durability']}{clients}  {look['at'][11:19]}Z"
-    return [title, *render(COLUMNS, [_cells(row) for row in look["queues"]], width)]
+def _view(snapshot: Row, width: int | None) -> list[str]:
+    where = (
+        f"{snapshot['server']}  node {snapshot['node']}  up {format_duration(snapshot['uptimeSec'])}"
+        if snapshot["server"]
+        else "no server"
+    )
+    clients = f"  {count_text(snapshot['connections'], 'client')}" if snapshot["server"] else ""
+    title = f"{where}  durability {snapshot['durability']}{clients}  {snapshot['at'][11:19]}Z"
+    return [title, *render(COLUMNS, [_cells(row) for row in snapshot["queues"]], width)]
 
 
 def _cells(row: Row) -> list[object]:
@@ -246,7 +250,7 @@ def _cells(row: Row) -> list[object]:
     return [
         f"{row['queue']} (paused)" if row["paused"] else row["queue"],
         *(row[name] for name in ("ready", "delayed", "leased", "dead")),
-        span(row["headAgeSec"]),
+        format_duration(row["headAgeSec"]),
         *(_rate(rates.get(name)) for name in ("publishedPerSec", "ackedPerSec", "failedPerSec")),
         None if share is None else f"{share:.1%}",
         _short(rates.get("meanProcessingSec")),
@@ -266,7 +270,7 @@ def _short(seconds: float | None) -> str | None:
         return None
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
-    return f"{seconds:.1f} s" if seconds < 60 else span(seconds)
+    return f"{seconds:.1f} s" if seconds < 60 else format_duration(seconds)
 
 
 # -- watch ------------------------------------------------------------------------------------------------------------
@@ -275,13 +279,13 @@ def _short(seconds: float | None) -> str | None:
 def run_watch(args: argparse.Namespace, screen: Screen) -> int:
     queue = None if args.queue is None else validation.check_queue(args.queue)
     left = sys.maxsize if args.limit is None else validation.check_count(args.limit, "--limit")
-    with connection.seen(args, screen) as queues:
+    with connection.open_read_only(args, screen) as queues:
         served = connection.address_of(queues) is not None
         if not served:
             screen.note("no server: what changed in the counts, looked at twice a second")
         try:
-            for event in _served(queues, queue, screen) if served else _polled(queues, queue):
-                screen.document(event) if screen.json else screen.say(_line(event))
+            for event in _server_events(queues, queue, screen) if served else _polled_events(queues, queue):
+                screen.document(event) if screen.json else screen.report(_line(event))
                 screen.flush()
                 left -= 1
                 if left <= 0:
@@ -291,7 +295,7 @@ def run_watch(args: argparse.Namespace, screen: Screen) -> int:
     return output.OK
 
 
-def _served(queues: Queues, queue: str | None, screen: Screen) -> Iterator[Row]:
+def _server_events(queues: Queues, queue: str | None, screen: Screen) -> Iterator[Row]:
     last: int | None = None
     while True:
         part = queues.call("watch", queue=queue, after=last, wait=WAIT_SECONDS)  # type: ignore[attr-defined]
@@ -301,7 +305,7 @@ def _served(queues: Queues, queue: str | None, screen: Screen) -> Iterator[Row]:
         yield from part["events"]
 
 
-def _polled(queues: Queues, queue: str | None) -> Iterator[Row]:
+def _polled_events(queues: Queues, queue: str | None) -> Iterator[Row]:
     before: dict[str, Any] | None = None
     while True:
         at, totals = iso(queues.wall_ms()), counts_of_all(queues, queue)
@@ -327,7 +331,7 @@ def _line(event: Row) -> str:
 
 
 def run_metrics(args: argparse.Namespace, screen: Screen) -> int:
-    with connection.seen(args, screen) as queues:
+    with connection.open_read_only(args, screen) as queues:
         if connection.address_of(queues) is not None:
             text = queues.call("metrics")  # type: ignore[attr-defined]  # a server's
         else:

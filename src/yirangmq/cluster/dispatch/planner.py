@@ -16,155 +16,166 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from yirangmq.cluster.dispatch import messages
-from yirangmq.cluster.dispatch.state import AHEAD, AHEAD_BYTES, Arrival, Consumer, Ledger, Removal, Return, Waiting
+from yirangmq.cluster.dispatch.state import (
+    MAX_READ_AHEAD,
+    MAX_READ_AHEAD_BYTES,
+    EtcdQueueState,
+    InboxArrival,
+    LineRemoval,
+    RegisteredConsumer,
+    Revocation,
+    UnassignedMessage,
+)
 from yirangmq.cluster.etcd import client
-from yirangmq.cluster.etcd.client import Packing
+from yirangmq.cluster.etcd.client import TransactionBuilder
 from yirangmq.core.message import Message
 from yirangmq.core.states import State
 from yirangmq.format.json_codec import dumps
 
 # -- planning ----------------------------------------------------------------------------------------------------------
 
-MOST_BYTES = 1_000_000
+MAX_BYTES = 1_000_000
 """Bytes of values in one request. etcd accepts 1.5 MiB, including keys."""
-MOST_MOVES = 100
-MOST_REMOVED = 400
+MAX_MOVES = 100
+MAX_REMOVED = 400
 LONE_REMOVALS = 200
 """Acked messages from which on short runs are removed even while there is other work. Below it, a run shorter than
-``RUN`` waits for its neighbours in line, because one operation removes a whole run."""
-RUN = 4
-MOST_LOOSE = 48
+``MIN_RUN`` waits for its neighbours in line, because one operation removes a whole run."""
+MIN_RUN = 4
+MAX_ORPHAN_KEYS = 48
 HEARTBEAT_MS = 2_000
 """Period in ms of writing the state while the inbox holds a message that cannot be moved, so that standbys do not
 depose this leader as hung."""
 
 
-class Most(NamedTuple):
+class BatchLimits(NamedTuple):
     """Limits of one transaction: moves out of the inbox, and bytes left in etcd's quota."""
 
-    moves: int = MOST_MOVES
+    moves: int = MAX_MOVES
     bytes: float = float("inf")
 
 
-ALL = Most()
+NO_LIMITS = BatchLimits()
 
 
 @dataclass(slots=True)
-class Batch:
+class PlannedTransaction:
     """One transaction, and the changes of the dispatcher's state that follow when it succeeds."""
 
-    packing: Packing
+    builder: TransactionBuilder
     next: int
     assigned: int
     at: int = 0
-    moves: list[Arrival] = field(default_factory=list)
-    lined_up: list[Waiting] = field(default_factory=list)
+    moves: list[InboxArrival] = field(default_factory=list)
+    unassigned: list[UnassignedMessage] = field(default_factory=list)
     """Moved messages that were not delivered in the same transaction."""
-    repeats: list[Arrival] = field(default_factory=list)
-    from_ahead: int = 0
-    handed_out: list[Message] = field(default_factory=list)
-    again: list[int] = field(default_factory=list)
+    repeats: list[InboxArrival] = field(default_factory=list)
+    from_read_ahead: int = 0
+    deliveries: list[Message] = field(default_factory=list)
+    redelivered: list[int] = field(default_factory=list)
     removed: set[int] = field(default_factory=set)
-    loose: int = 0
-    returns: list[tuple[int, int, Return]] = field(default_factory=list)
+    orphan_keys: int = 0
+    returns: list[tuple[int, int, Revocation]] = field(default_factory=list)
     """(position among the answers, index, return)."""
     rewrites: list[bytes] = field(default_factory=list)
     drops: list[bytes] = field(default_factory=list)
     bytes: int = 0
-    most_bytes: float = float("inf")
-    was_short: bool = False
+    max_bytes: float = float("inf")
+    lacked_quota: bool = False
     """Some work was left out because of etcd's quota."""
 
     @property
     def is_empty(self) -> bool:
-        return self.packing.is_empty
+        return self.builder.is_empty
 
-    def room(self, size: int) -> bool:
+    def accepts(self, size: int) -> bool:
         """Return whether a value of ``size`` bytes fits. A value larger than the limit is accepted into an empty
         batch."""
-        if self.bytes + size > self.most_bytes:
-            self.was_short = True
+        if self.bytes + size > self.max_bytes:
+            self.lacked_quota = True
             return False
-        return self.packing.has_room() and (self.bytes == 0 or self.bytes + size <= MOST_BYTES)
+        return self.builder.has_capacity() and (self.bytes == 0 or self.bytes + size <= MAX_BYTES)
 
 
-def plan(ledger: Ledger, fence: int, now: int, full: float, most: Most = ALL) -> Batch:
+def plan(
+    queue_state: EtcdQueueState, fence: int, now: int, full: float, most: BatchLimits = NO_LIMITS
+) -> PlannedTransaction:
     """Build the next transaction; it is empty if there is no work."""
-    batch = _begun(ledger, fence, now)
-    batch.most_bytes = most.bytes
-    _put_right(ledger, batch)
-    _return(ledger, batch)
-    if not ledger.policy.paused:
-        _hand_out_again(ledger, batch, now)
-        _hand_out_waiting(ledger, batch, now)
-    _move(ledger, batch, now, most.moves)
-    _remove(ledger, batch, is_busy=not batch.is_empty)
+    batch = _new_batch(queue_state, fence, now)
+    batch.max_bytes = most.bytes
+    _repair_registrations(queue_state, batch)
+    _revoke(queue_state, batch)
+    if not queue_state.policy.paused:
+        _deliver_returned(queue_state, batch, now)
+        _deliver_unassigned(queue_state, batch, now)
+    _move(queue_state, batch, now, most.moves)
+    _remove(queue_state, batch, is_busy=not batch.is_empty)
     if not batch.is_empty:
-        batch.packing.put_outside(ledger.keys.state, state_text(ledger, batch, now, full))
+        batch.builder.put_top_level(queue_state.keys.state, state_text(queue_state, batch, now, full))
     return batch
 
 
-def plan_removals(ledger: Ledger, fence: int) -> Batch:
+def plan_removals(queue_state: EtcdQueueState, fence: int) -> PlannedTransaction:
     """Build a transaction of deletes only, which a full etcd still accepts."""
-    batch = _begun(ledger, fence, 0)
-    _remove(ledger, batch, is_busy=False)
+    batch = _new_batch(queue_state, fence, 0)
+    _remove(queue_state, batch, is_busy=False)
     return batch
 
 
-def heartbeat(ledger: Ledger, fence: int, now: int, full: float) -> Batch:
+def heartbeat(queue_state: EtcdQueueState, fence: int, now: int, full: float) -> PlannedTransaction:
     """Build a transaction that writes only the state."""
-    batch = _begun(ledger, fence, now)
-    batch.packing.put_outside(ledger.keys.state, state_text(ledger, batch, now, full))
+    batch = _new_batch(queue_state, fence, now)
+    batch.builder.put_top_level(queue_state.keys.state, state_text(queue_state, batch, now, full))
     return batch
 
 
-def _begun(ledger: Ledger, fence: int, now: int) -> Batch:
-    packing = Packing(client.created_at(ledger.keys.leader, fence))
-    packing.otherwise(client.get(ledger.keys.leader))
-    return Batch(packing, ledger.next, ledger.assigned, now)
+def _new_batch(queue_state: EtcdQueueState, fence: int, now: int) -> PlannedTransaction:
+    builder = TransactionBuilder(client.create_revision_equals(queue_state.keys.leader, fence))
+    builder.on_failure(client.get(queue_state.keys.leader))
+    return PlannedTransaction(builder, queue_state.next, queue_state.assigned, now)
 
 
-def state_text(ledger: Ledger, batch: Batch, now: int, full: float) -> bytes:
-    tally = ledger.tally
+def state_text(queue_state: EtcdQueueState, batch: PlannedTransaction, now: int, full: float) -> bytes:
+    counters = queue_state.counters
     return dumps(
         {
             "next": batch.next,
             "assigned": batch.assigned,
-            "moved": tally.moved + len(batch.moves),
-            "acked": tally.acked + len(batch.removed),
-            "returned": tally.returned,
-            "dead": tally.dead,
-            "node": ledger.node,
+            "moved": counters.moved + len(batch.moves),
+            "acked": counters.acked + len(batch.removed),
+            "returned": counters.returned,
+            "dead": counters.dead,
+            "node": queue_state.node,
             "full": round(full, 3),
             "at": now,
         }
     )
 
 
-def _remove(ledger: Ledger, batch: Batch, *, is_busy: bool) -> None:
+def _remove(queue_state: EtcdQueueState, batch: PlannedTransaction, *, is_busy: bool) -> None:
     """Remove acked messages, each run by one operation, and loose keys: nacks and notes without a delivery."""
-    for key in islice(ledger.loose, MOST_LOOSE):
-        batch.packing.delete(key)
-        batch.loose += 1
-    for run in _runs(ledger):
-        if is_busy and len(run) < RUN and len(ledger.removals) < LONE_REMOVALS:
+    for key in islice(queue_state.orphan_keys, MAX_ORPHAN_KEYS):
+        batch.builder.delete(key)
+        batch.orphan_keys += 1
+    for run in _runs(queue_state):
+        if is_busy and len(run) < MIN_RUN and len(queue_state.removals) < LONE_REMOVALS:
             continue
-        if not batch.packing.has_room(1 + len(run)):
+        if not batch.builder.has_capacity(1 + len(run)):
             return
         first, last = run[0], run[-1]
-        end = ledger.keys.ordered(last.number, last.name) + b"\0"
-        batch.packing.delete(ledger.keys.ordered(first.number, first.name), end)
+        end = queue_state.keys.ordered(last.number, last.name) + b"\0"
+        batch.builder.delete(queue_state.keys.ordered(first.number, first.name), end)
         for one in run:
             batch.removed.add(one.number)
             if one.noted:
-                batch.packing.delete(ledger.keys.retry(one.number))
+                batch.builder.delete(queue_state.keys.retry(one.number))
 
 
-def _runs(ledger: Ledger) -> Iterator[list[Removal]]:
+def _runs(queue_state: EtcdQueueState) -> Iterator[list[LineRemoval]]:
     """Yield runs of acked messages in order. A message in between that is still needed ends a run."""
-    run: list[Removal] = []
-    for one in sorted(islice(ledger.removals, MOST_REMOVED)):
-        if run and not ledger.is_clear(run[-1].number + 1, one.number):
+    run: list[LineRemoval] = []
+    for one in sorted(islice(queue_state.removals, MAX_REMOVED)):
+        if run and not queue_state.is_unused(run[-1].number + 1, one.number):
             yield run
             run = []
         run.append(one)
@@ -172,119 +183,123 @@ def _runs(ledger: Ledger) -> Iterator[list[Removal]]:
         yield run
 
 
-def _put_right(ledger: Ledger, batch: Batch) -> None:
-    for key, (revision, host) in list(ledger.rewrites.items())[:10]:
-        batch.packing.add(client.nested([client.changed_at(key, revision)], [client.rewrite(key, host)]))
+def _repair_registrations(queue_state: EtcdQueueState, batch: PlannedTransaction) -> None:
+    for key, (revision, host) in list(queue_state.rewrites.items())[:10]:
+        batch.builder.add(client.nested([client.mod_revision_equals(key, revision)], [client.rewrite(key, host)]))
         batch.rewrites.append(key)
-    for key, created in list(ledger.drops.items())[:10]:
-        batch.packing.add(client.nested([client.created_at(key, created)], [client.delete(key)]))
+    for key, created in list(queue_state.drops.items())[:10]:
+        batch.builder.add(client.nested([client.create_revision_equals(key, created)], [client.delete(key)]))
         batch.drops.append(key)
 
 
-def _return(ledger: Ledger, batch: Batch) -> None:
-    for index, one in ledger.returning.items():
-        size = len(ledger.bodies.get(index, b""))
-        if not batch.room(size):
+def _revoke(queue_state: EtcdQueueState, batch: PlannedTransaction) -> None:
+    for index, one in queue_state.returning.items():
+        size = len(queue_state.bodies.get(index, b""))
+        if not batch.accepts(size):
             return
-        operations = _coming_back(ledger, index, one)
+        operations = _return_operations(queue_state, index, one)
         if operations is None:
             continue  # its body has not been read yet
-        copy = messages.home_of(one.card) + b"%020d/" % index + messages.name_of(one.card)
+        copy = messages.home_of(one.message) + b"%020d/" % index + messages.name_of(one.message)
         inside = [client.delete(copy), *operations]
-        batch.returns.append((batch.packing.place, index, one))
-        otherwise = [client.delete(one.also)] if one.also else []
-        batch.packing.add(client.nested([client.exists(copy)], inside + otherwise, otherwise))
+        batch.returns.append((batch.builder.answer_index, index, one))
+        on_failure = [client.delete(one.nack_key)] if one.nack_key else []
+        batch.builder.add(client.nested([client.exists(copy)], inside + on_failure, on_failure))
         batch.bytes += size
 
 
-def _coming_back(ledger: Ledger, index: int, one: Return) -> list[Any] | None:
-    keys, card, name = ledger.keys, one.outcome.message, messages.name_of(one.card)
-    if card.state in (State.READY, State.DELAYED):
-        return [client.put(keys.retry(index), messages.note(card, out=False))]
+def _return_operations(queue_state: EtcdQueueState, index: int, one: Revocation) -> list[Any] | None:
+    keys, message, name = queue_state.keys, one.outcome.message, messages.name_of(one.message)
+    if message.state in (State.READY, State.DELAYED):
+        return [client.put(keys.retry(index), messages.encode_note(message, out=False))]
     gone = [client.delete(keys.ordered(index, name)), client.delete(keys.retry(index))]
-    if card.state is State.DROPPED:
+    if message.state is State.DROPPED:
         return gone
-    body = ledger.bodies.get(index)
+    body = queue_state.bodies.get(index)
     if body is None:
         return None
     return [
         *gone,
         client.put(keys.dead(index, name), body),
-        client.put(keys.why(index), messages.why(card, one.outcome.failure)),
+        client.put(keys.why(index), messages.why(message, one.outcome.failure)),
     ]
 
 
-def _hand_out_again(ledger: Ledger, batch: Batch, now: int) -> None:
-    if not ledger.back or not ledger.bodies:
+def _deliver_returned(queue_state: EtcdQueueState, batch: PlannedTransaction, now: int) -> None:
+    if not queue_state.returned_messages or not queue_state.bodies:
         return
-    for card in ledger.ready_again():
-        body = ledger.bodies.get(card.seq)
+    for message in queue_state.redeliverable():
+        body = queue_state.bodies.get(message.seq)
         if body is None:
             continue
-        consumer = ledger.choose()
-        if consumer is None or not batch.room(len(body)):
+        consumer = queue_state.choose()
+        if consumer is None or not batch.accepts(len(body)):
             return
-        _copy(batch, ledger.hand_out(card, consumer, now), consumer, body)
-        batch.packing.put(ledger.keys.retry(card.seq), messages.note(card, out=True))
-        batch.again.append(card.seq)
+        _copy(batch, queue_state.deliver(message, consumer, now), consumer, body)
+        batch.builder.put(queue_state.keys.retry(message.seq), messages.encode_note(message, out=True))
+        batch.redelivered.append(message.seq)
 
 
-def _hand_out_waiting(ledger: Ledger, batch: Batch, now: int) -> None:
-    for one in ledger.ahead:
-        if (consumer := ledger.choose()) is None or not batch.room(len(one.value)):
+def _deliver_unassigned(queue_state: EtcdQueueState, batch: PlannedTransaction, now: int) -> None:
+    for one in queue_state.read_ahead:
+        if (consumer := queue_state.choose()) is None or not batch.accepts(len(one.value)):
             return
-        card = messages.fresh(ledger.keys.queue, one.number, one.name)
-        _copy(batch, ledger.hand_out(card, consumer, now), consumer, one.value)
-        batch.from_ahead += 1
+        message = messages.new_message(queue_state.keys.queue, one.number, one.name)
+        _copy(batch, queue_state.deliver(message, consumer, now), consumer, one.value)
+        batch.from_read_ahead += 1
         batch.assigned = one.number
 
 
-def _copy(batch: Batch, card: Message, consumer: Consumer, body: bytes) -> None:
-    batch.packing.put(copy_key(consumer.home, card), body)
-    batch.handed_out.append(card)
+def _copy(batch: PlannedTransaction, message: Message, consumer: RegisteredConsumer, body: bytes) -> None:
+    batch.builder.put(copy_key(consumer.home, message), body)
+    batch.deliveries.append(message)
     batch.bytes += len(body)
 
 
-def copy_key(home: bytes, card: Message) -> bytes:
-    return home + b"%020d/" % card.seq + messages.name_of(card)
+def copy_key(home: bytes, message: Message) -> bytes:
+    return home + b"%020d/" % message.seq + messages.name_of(message)
 
 
-def _move(ledger: Ledger, batch: Batch, now: int, most: int) -> None:
+def _move(queue_state: EtcdQueueState, batch: PlannedTransaction, now: int, most: int) -> None:
     """Move messages from the inbox into line, and deliver them in the same transaction if no message is before
     them."""
     seen: dict[tuple[bytes, bytes], bytes] = {}
-    for arrival in ledger.inbox:
+    for arrival in queue_state.inbox:
         if arrival.value is None or len(batch.moves) + len(batch.repeats) >= most:
             return
-        if arrival.key in ledger.inbox.stuck:
+        if arrival.key in queue_state.inbox.stuck:
             continue
         size = len(arrival.value)
-        if not batch.room(size):
+        if not batch.accepts(size):
             return
-        if ledger.is_repeat(arrival, now) or seen.get((arrival.sender, arrival.name)) == arrival.value:
-            gone = client.nested([client.changed_at(arrival.key, arrival.revision)], [client.delete(arrival.key)])
-            batch.packing.add(gone)
+        if queue_state.is_repeat(arrival, now) or seen.get((arrival.sender, arrival.name)) == arrival.value:
+            gone = client.nested(
+                [client.mod_revision_equals(arrival.key, arrival.revision)], [client.delete(arrival.key)]
+            )
+            batch.builder.add(gone)
             batch.repeats.append(arrival)
             continue
         seen[arrival.sender, arrival.name] = arrival.value
-        _move_one(ledger, batch, arrival, arrival.value, now)
+        _move_one(queue_state, batch, arrival, arrival.value, now)
 
 
-def _move_one(ledger: Ledger, batch: Batch, arrival: Arrival, value: bytes, now: int) -> None:
-    index, packing = batch.next, batch.packing
-    packing.only_if(arrival.key, arrival.revision)
-    packing.delete(arrival.key)
-    packing.put(ledger.keys.ordered(index, arrival.name), value)
+def _move_one(
+    queue_state: EtcdQueueState, batch: PlannedTransaction, arrival: InboxArrival, value: bytes, now: int
+) -> None:
+    index, builder = batch.next, batch.builder
+    builder.require_revision(arrival.key, arrival.revision)
+    builder.delete(arrival.key)
+    builder.put(queue_state.keys.ordered(index, arrival.name), value)
     batch.bytes += len(value)
-    is_first = batch.assigned + 1 == index and not ledger.policy.paused
-    fits = batch.bytes + len(value) <= min(MOST_BYTES, batch.most_bytes)
-    consumer = ledger.choose() if is_first and fits else None
+    is_first = batch.assigned + 1 == index and not queue_state.policy.paused
+    fits = batch.bytes + len(value) <= min(MAX_BYTES, batch.max_bytes)
+    consumer = queue_state.choose() if is_first and fits else None
     if consumer is not None:
-        card = messages.fresh(ledger.keys.queue, index, arrival.name)
-        _copy(batch, ledger.hand_out(card, consumer, now), consumer, value)
+        message = messages.new_message(queue_state.keys.queue, index, arrival.name)
+        _copy(batch, queue_state.deliver(message, consumer, now), consumer, value)
         batch.assigned = index
     else:
-        batch.lined_up.append(Waiting(index, arrival.name, value))
+        batch.unassigned.append(UnassignedMessage(index, arrival.name, value))
     batch.moves.append(arrival)
     batch.next = index + 1
 
@@ -292,69 +307,73 @@ def _move_one(ledger: Ledger, batch: Batch, arrival: Arrival, value: bytes, now:
 # -- applying or undoing the outcome -----------------------------------------------------------------------------------
 
 
-def settle(ledger: Ledger, batch: Batch, responses: Any, revision: int) -> None:
+def apply(queue_state: EtcdQueueState, batch: PlannedTransaction, responses: Any, revision: int) -> None:
     """Apply a batch that succeeded at this revision to the dispatcher's state."""
     for arrival in (*batch.moves, *batch.repeats):
-        ledger.inbox.leave(arrival)
+        queue_state.inbox.remove(arrival)
     for arrival in batch.moves:
-        ledger.remember(arrival, batch.at)
-    for _ in range(batch.from_ahead):
-        ledger.ahead_bytes -= len(ledger.ahead.popleft().value)
-    _line_up(ledger, batch)
+        queue_state.remember(arrival, batch.at)
+    for _ in range(batch.from_read_ahead):
+        queue_state.read_ahead_bytes -= len(queue_state.read_ahead.popleft().value)
+    _extend_read_ahead(queue_state, batch)
     if batch.removed:
-        ledger.removals = deque(one for one in ledger.removals if one.number not in batch.removed)
-    for _ in range(batch.loose):
-        ledger.loose.popleft()
-    for index in batch.again:
-        ledger.leave_again(index)
-        ledger.bodies.pop(index, None)
-    for place, index, one in batch.returns:
-        _came_back(ledger, index, one, responses[place].response_txn.succeeded, revision)
+        queue_state.removals = deque(one for one in queue_state.removals if one.number not in batch.removed)
+    for _ in range(batch.orphan_keys):
+        queue_state.orphan_keys.popleft()
+    for index in batch.redelivered:
+        queue_state.remove_returned(index)
+        queue_state.bodies.pop(index, None)
+    for answer_index, index, one in batch.returns:
+        _apply_return(queue_state, index, one, responses[answer_index].response_txn.succeeded, revision)
     for key in batch.rewrites:
-        ledger.rewrites.pop(key, None)
+        queue_state.rewrites.pop(key, None)
     for key in batch.drops:
-        ledger.drops.pop(key, None)
-    ledger.next, ledger.assigned = batch.next, batch.assigned
-    ledger.unsaid = bool(batch.returns)
-    ledger.tally.moved += len(batch.moves)
-    ledger.tally.acked += len(batch.removed)
+        queue_state.drops.pop(key, None)
+    queue_state.next, queue_state.assigned = batch.next, batch.assigned
+    queue_state.counters_changed = bool(batch.returns)
+    queue_state.counters.moved += len(batch.moves)
+    queue_state.counters.acked += len(batch.removed)
 
 
-def _line_up(ledger: Ledger, batch: Batch) -> None:
+def _extend_read_ahead(queue_state: EtcdQueueState, batch: PlannedTransaction) -> None:
     """Append moved messages to the read-ahead while they follow its last number and fit its limits."""
-    for one in batch.lined_up:
-        follows = ledger.ahead[-1].number + 1 if ledger.ahead else batch.assigned + 1
-        if one.number != follows or len(ledger.ahead) >= AHEAD or ledger.ahead_bytes + len(one.value) > AHEAD_BYTES:
+    for one in batch.unassigned:
+        follows = queue_state.read_ahead[-1].number + 1 if queue_state.read_ahead else batch.assigned + 1
+        if (
+            one.number != follows
+            or len(queue_state.read_ahead) >= MAX_READ_AHEAD
+            or queue_state.read_ahead_bytes + len(one.value) > MAX_READ_AHEAD_BYTES
+        ):
             return
-        ledger.ahead.append(one)
-        ledger.ahead_bytes += len(one.value)
+        queue_state.read_ahead.append(one)
+        queue_state.read_ahead_bytes += len(one.value)
 
 
-def _came_back(ledger: Ledger, index: int, one: Return, was_there: bool, revision: int) -> None:
-    ledger.returning.pop(index, None)
-    ledger.taken_at.pop(index, None)
+def _apply_return(queue_state: EtcdQueueState, index: int, one: Revocation, was_there: bool, revision: int) -> None:
+    queue_state.returning.pop(index, None)
+    queue_state.revoked_at.pop(index, None)
     if not was_there:  # its consumer acked it before the transaction
-        ledger.removals.append(Removal(index, messages.name_of(one.card), one.card.leases > 1))
-        ledger.bodies.pop(index, None)
+        queue_state.removals.append(LineRemoval(index, messages.name_of(one.message), one.message.leases > 1))
+        queue_state.bodies.pop(index, None)
         return
-    ledger.tally.returned += 1
-    card = one.outcome.message
-    if card.state in (State.READY, State.DELAYED):
-        ledger.come_back(card, revision)
+    queue_state.counters.returned += 1
+    message = one.outcome.message
+    if message.state in (State.READY, State.DELAYED):
+        queue_state.requeue(message, revision)
     else:
-        ledger.bodies.pop(index, None)
-        ledger.tally.dead += card.state is not State.DROPPED
+        queue_state.bodies.pop(index, None)
+        queue_state.counters.dead += message.state is not State.DROPPED
 
 
-def undo(ledger: Ledger, batch: Batch) -> None:
+def undo(queue_state: EtcdQueueState, batch: PlannedTransaction) -> None:
     """Undo a batch that was not applied: its deliveries were recorded before it was sent."""
-    for card in batch.handed_out:
-        ledger.take_back(card)
+    for message in batch.deliveries:
+        queue_state.undo_delivery(message)
 
 
-def drop_changed(ledger: Ledger, batch: Batch, found: Any) -> None:
+def drop_changed(queue_state: EtcdQueueState, batch: PlannedTransaction, found: Any) -> None:
     """Forget moves with a changed key: the key is deleted, or the watch delivers its new content."""
     for arrival, answer in zip(batch.moves, found, strict=True):
         kvs = answer.response_range.kvs
         if not kvs or kvs[0].mod_revision != arrival.revision:
-            ledger.inbox.leave(arrival)
+            queue_state.inbox.remove(arrival)

@@ -11,9 +11,9 @@ import logging
 from typing import Any, NamedTuple
 
 from yirangmq.cluster.dispatch import messages
-from yirangmq.cluster.dispatch.state import REMEMBERED, Arrival, Ledger, Removal
-from yirangmq.cluster.etcd.client import Etcd, created_at, get
-from yirangmq.cluster.keys import Delivery, InboxKey, Keys, Refusal, Registration
+from yirangmq.cluster.dispatch.state import MAX_REMEMBERED, EtcdQueueState, InboxArrival, LineRemoval
+from yirangmq.cluster.etcd.client import Etcd, create_revision_equals, get
+from yirangmq.cluster.keys import DeliveryKey, InboxKey, Keys, NackKey, RegistrationKey
 from yirangmq.core.errors import QueueError
 from yirangmq.core.message import Message as Card
 from yirangmq.core.policy import QueuePolicy, read_policy
@@ -24,19 +24,19 @@ MOD, ASCEND, DESCEND = 3, 1, 2
 log = logging.getLogger("yirangmq.cluster")
 
 
-class Deposed(Exception):
+class LeadershipLost(Exception):
     """This node does not lead the queue or store: its leader's key is gone, or belongs to another node."""
 
 
-class Found(NamedTuple):
+class ConsumerKeys(NamedTuple):
     """Keys of the consumers: registrations as (home, key-value), deliveries as (home, name) by number, and nacks."""
 
     registrations: list[tuple[bytes, Any]]
     deliveries: dict[int, tuple[bytes, bytes]]
-    refusals: list[tuple[Refusal, bytes]]
+    refusals: list[tuple[NackKey, bytes]]
 
 
-class Recovery:
+class DispatchRecovery:
     """Reads the state of one queue from etcd for a new leader term, or after a lost answer or watch."""
 
     def __init__(self, etcd: Etcd, queue: str, node: str, clock: Clock, window: int) -> None:
@@ -46,23 +46,27 @@ class Recovery:
         self._clock = clock
         self._window = window
 
-    async def read(self, fence: int) -> tuple[Ledger, int]:
-        """Return the recovered state and its revision. Raise ``Deposed`` if this node does not lead."""
+    async def read(self, fence: int) -> tuple[EtcdQueueState, int]:
+        """Return the recovered state and its revision. Raise ``LeadershipLost`` if this node does not lead."""
         keys = self._keys
-        head = await self._etcd.txn([created_at(keys.leader, fence)], [get(keys.state), get(keys.policy)], repeat=True)
+        head = await self._etcd.txn(
+            [create_revision_equals(keys.leader, fence)], [get(keys.state), get(keys.policy)], repeat=True
+        )
         if not head.succeeded:
-            raise Deposed(keys.queue)
+            raise LeadershipLost(keys.queue)
         revision = int(head.header.revision)
         state, policy = (answer.response_range.kvs for answer in head.responses)
-        ledger = Ledger(keys.queue, self._node, policy_of(keys.queue, policy[0].value if policy else b""), self._window)
-        is_known = _read_state(ledger, state[0].value if state else b"")
+        queue_state = EtcdQueueState(
+            keys.queue, self._node, policy_of(keys.queue, policy[0].value if policy else b""), self._window
+        )
+        is_known = _read_state(queue_state, state[0].value if state else b"")
         if not is_known:
-            await self._count_anew(ledger, revision)
-        await self._take_stock(ledger, revision, is_known)
-        await self._find_inbox(ledger, revision)
-        return ledger, revision
+            await self._derive_numbers(queue_state, revision)
+        await self._read_messages(queue_state, revision, is_known)
+        await self._find_inbox(queue_state, revision)
+        return queue_state, revision
 
-    async def _count_anew(self, ledger: Ledger, revision: int) -> None:
+    async def _derive_numbers(self, queue_state: EtcdQueueState, revision: int) -> None:
         """Derive the numbers from the line and the dead letters: the queue is new, or its state key was removed or
         cannot be read."""
         base = self._keys.base
@@ -70,64 +74,64 @@ class Recovery:
             how: dict[str, Any] = {"limit": 1, "sort_order": DESCEND, "keys_only": True, "revision": revision}
             for kv in (await self._etcd.range(first, end, **how)).kvs:
                 text = kv.key.removeprefix(first.removesuffix(b"0")).split(b"/")[0]
-                ledger.next = max(ledger.next, int(text) + 1 if text.isdigit() else 1)
-        ledger.assigned = ledger.next - 1
+                queue_state.next = max(queue_state.next, int(text) + 1 if text.isdigit() else 1)
+        queue_state.assigned = queue_state.next - 1
 
-    async def _take_stock(self, ledger: Ledger, revision: int, is_known: bool) -> None:
+    async def _read_messages(self, queue_state: EtcdQueueState, revision: int, is_known: bool) -> None:
         now, keys = self._clock.now_ms(), self._keys
         found = await self._find_consumers(revision)
         notes = await self._find_notes(revision)
         for home, kv in found.registrations:
-            ledger.register(home, kv)
+            queue_state.register(home, kv)
         async for page in self._etcd.pages(keys.base + b"0", keys.ordered_end, revision=revision, keys_only=True):
             for kv in page:
                 if (stands := keys.in_line(kv.key)) is None:
                     continue
                 index, name = stands
-                ledger.find(name)
-                if index <= ledger.assigned:
-                    self._place(ledger, index, name, found, notes, now, is_known)
-            if (stands := keys.in_line(page[-1].key)) and stands[0] > ledger.assigned + REMEMBERED:
+                queue_state.remember_found(name)
+                if index <= queue_state.assigned:
+                    self._classify(queue_state, index, name, found, notes, now, is_known)
+            if (stands := keys.in_line(page[-1].key)) and stands[0] > queue_state.assigned + MAX_REMEMBERED:
                 break
-        ledger.loose.extend(keys.retry(index) for index in notes)
+        queue_state.orphan_keys.extend(keys.retry(index) for index in notes)
         for refusal, key in found.refusals:
             kv = await self._etcd.get(key)
-            ledger.refuse(refusal.home, refusal.number, key, kv.value if kv else b"", now, 0.5)
+            queue_state.nack(refusal.home, refusal.number, key, kv.value if kv else b"", now, 0.5)
 
-    def _place(
+    def _classify(
         self,
-        ledger: Ledger,
+        queue_state: EtcdQueueState,
         index: int,
         name: bytes,
-        found: Found,
+        found: ConsumerKeys,
         notes: dict[int, tuple[Card, bool]],
         now: int,
         is_known: bool,
     ) -> None:
         """Classify one message that was delivered before: with a consumer, waiting for another delivery, or acked."""
         noted = notes.pop(index, None)
-        card, is_out = noted or (messages.fresh(ledger.keys.queue, index, name), True)
-        card = card._replace(id=name.decode("latin-1"))
+        message, is_out = noted or (messages.new_message(queue_state.keys.queue, index, name), True)
+        message = message._replace(id=name.decode("latin-1"))
         home, copy = found.deliveries.get(index, (b"", b""))
         if home and copy == name:
-            ledger.resume(card, home, now)
+            queue_state.resume(message, home, now)
         elif (noted and not is_out) or not is_known:
-            ledger.come_back(card)
+            queue_state.requeue(message)
         else:
-            ledger.removals.append(Removal(index, name, noted is not None))
+            queue_state.removals.append(LineRemoval(index, name, noted is not None))
 
-    async def _find_consumers(self, revision: int) -> Found:
-        found = Found([], {}, [])
+    async def _find_consumers(self, revision: int) -> ConsumerKeys:
+        found = ConsumerKeys([], {}, [])
         for start, _ in self._keys.watched():
             async for page in self._etcd.pages(start, start[:-1] + b"d", revision=revision, keys_only=True):
                 for kv in page:
-                    match self._keys.meaning(kv.key):
-                        case Registration(home, _):
+                    match self._keys.parsed(kv.key):
+                        case RegistrationKey(home, _):
                             whole = await self._etcd.range(kv.key, revision=revision)
                             found.registrations.extend((home, one) for one in whole.kvs)
-                        case Delivery(home, index, name):
+                        case DeliveryKey(home, index, name):
                             found.deliveries[index] = (home, name)
-                        case Refusal() as refusal:
+                        case NackKey() as refusal:
                             found.refusals.append((refusal, kv.key))
         return found
 
@@ -141,16 +145,16 @@ class Recovery:
                     notes[int(text)] = messages.read_note(self._keys.queue, int(text), kv.value)
         return notes
 
-    async def _find_inbox(self, ledger: Ledger, revision: int) -> None:
+    async def _find_inbox(self, queue_state: EtcdQueueState, revision: int) -> None:
         """List the keys of the inbox in order of arrival; bodies are read when they are needed."""
-        found: list[Arrival] = []
+        found: list[InboxArrival] = []
         for start, end in self._keys.watched():
             async for page in self._etcd.pages(start[:-1] + b"i", end, revision=revision, keys_only=True):
                 for kv in page:
-                    if isinstance(one := self._keys.meaning(kv.key), InboxKey):
-                        found.append(Arrival(kv.key, one.sender, one.name, kv.mod_revision, None))
+                    if isinstance(one := self._keys.parsed(kv.key), InboxKey):
+                        found.append(InboxArrival(kv.key, one.sender, one.name, kv.mod_revision, None))
         for arrival in sorted(found, key=lambda one: one.revision):
-            ledger.inbox.arrive(arrival)
+            queue_state.inbox.add(arrival)
 
 
 def policy_of(queue: str, text: bytes) -> QueuePolicy:
@@ -162,15 +166,15 @@ def policy_of(queue: str, text: bytes) -> QueuePolicy:
         return read_policy({}, queue)
 
 
-def _read_state(ledger: Ledger, text: bytes) -> bool:
+def _read_state(queue_state: EtcdQueueState, text: bytes) -> bool:
     try:
         kept = loads(text)
         next, assigned = int(kept["next"]), int(kept["assigned"])
         if not 0 <= assigned < next:
             return False
-        ledger.next, ledger.assigned = next, assigned
+        queue_state.next, queue_state.assigned = next, assigned
         for name in ("moved", "acked", "returned", "dead"):
-            setattr(ledger.tally, name, int(kept.get(name, 0)))
+            setattr(queue_state.counters, name, int(kept.get(name, 0)))
     except (QueueError, ValueError, KeyError, TypeError, AttributeError):
         return False
     return True

@@ -6,7 +6,8 @@ applies the outcome.
 Nothing leaves a list before the transaction that removes it has succeeded. A delivery is the exception: it is recorded
 before it is sent, because the consumer's ack can arrive before the answer to the transaction.
 
-The inbox is in order of arrival. Beyond ``HELD_BYTES`` it keeps only keys, and a body is read when its turn comes."""
+The inbox is in order of arrival. Beyond ``MAX_INBOX_BYTES`` it keeps only keys, and a body is read when its turn
+comes."""
 
 import bisect
 import heapq
@@ -23,15 +24,15 @@ from yirangmq.cluster.keys import Keys
 from yirangmq.core.message import Message
 from yirangmq.core.policy import QueuePolicy
 from yirangmq.core.states import State
-from yirangmq.core.transitions import Outcome
+from yirangmq.core.transitions import TransitionResult
 
 # -- inbox -------------------------------------------------------------------------------------------------------------
 
-HELD_BYTES = 32_000_000
+MAX_INBOX_BYTES = 32_000_000
 """Bytes of inbox bodies kept in memory."""
 
 
-class Arrival(NamedTuple):
+class InboxArrival(NamedTuple):
     """A message in the inbox. ``value`` is None if it has not been read."""
 
     key: bytes
@@ -41,21 +42,21 @@ class Arrival(NamedTuple):
     value: bytes | None
 
 
-class Arrivals:
+class DispatchInbox:
     """Inbox of the queue, in order of arrival. ``stuck`` holds keys of messages that are too large to be moved."""
 
     def __init__(self) -> None:
-        self._known: dict[bytes, Arrival] = {}
+        self._known: dict[bytes, InboxArrival] = {}
         self._bytes = 0
         self.stuck: set[bytes] = set()
 
     def __len__(self) -> int:
         return len(self._known)
 
-    def __iter__(self) -> Iterator[Arrival]:
+    def __iter__(self) -> Iterator[InboxArrival]:
         return iter(self._known.values())
 
-    def arrive(self, arrival: Arrival) -> None:
+    def add(self, arrival: InboxArrival) -> None:
         """Record a message that was written or rewritten; ignore an older revision than the known one."""
         known = self._known.get(arrival.key)
         if known is not None:
@@ -63,19 +64,19 @@ class Arrivals:
                 return
             self._bytes -= len(known.value or b"")
             self.stuck.discard(arrival.key)
-        if self._bytes >= HELD_BYTES:
+        if self._bytes >= MAX_INBOX_BYTES:
             arrival = arrival._replace(value=None)
         self._bytes += len(arrival.value or b"")
         self._known[arrival.key] = arrival
 
-    def fill(self, arrival: Arrival, value: bytes) -> None:
+    def fill(self, arrival: InboxArrival, value: bytes) -> None:
         """Set the body of a message, unless it was rewritten meanwhile."""
         known = self._known.get(arrival.key)
         if known is not None and known.revision == arrival.revision and known.value is None:
             self._known[arrival.key] = known._replace(value=value)
             self._bytes += len(value)
 
-    def leave(self, arrival: Arrival) -> None:
+    def remove(self, arrival: InboxArrival) -> None:
         """Forget a message that was removed, unless a newer revision of its key is known."""
         known = self._known.get(arrival.key)
         if known is not None and known.revision == arrival.revision:
@@ -83,12 +84,12 @@ class Arrivals:
             self._bytes -= len(known.value or b"")
             self.stuck.discard(arrival.key)
 
-    def unread(self, among: int, most: int) -> list[Arrival]:
+    def unread(self, among: int, most: int) -> list[InboxArrival]:
         """Return messages without a body among the first ``among`` that can be moved, at most ``most``."""
         moving = islice((one for one in self if one.key not in self.stuck), among)
         return [one for one in moving if one.value is None][:most]
 
-    def held_up(self, most: int) -> list[Arrival]:
+    def stuck_messages(self, most: int) -> list[InboxArrival]:
         return [self._known[key] for key in islice(self.stuck, most)]
 
 
@@ -96,15 +97,15 @@ class Arrivals:
 
 WINDOW = 256
 """Unacked messages per consumer. A window of 32 cost about 15 % of throughput in our measurements."""
-REMEMBERED = 65_536
+MAX_REMEMBERED = 65_536
 """Inbox keys that are remembered as moved: a producer that lost its answer sends the same key again."""
 UNIQUE = re.compile(rb"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-FAR = 64
-AHEAD = 1_000
-AHEAD_BYTES = 8_000_000
+MAX_SCANNED_NUMBERS = 64
+MAX_READ_AHEAD = 1_000
+MAX_READ_AHEAD_BYTES = 8_000_000
 
 
-class Waiting(NamedTuple):
+class UnassignedMessage(NamedTuple):
     """A message in line that was never delivered."""
 
     number: int
@@ -112,7 +113,7 @@ class Waiting(NamedTuple):
     value: bytes
 
 
-class Removal(NamedTuple):
+class LineRemoval(NamedTuple):
     """An acked message that is to be removed from the line. ``noted``: its retry note is to be removed too."""
 
     number: int
@@ -120,17 +121,17 @@ class Removal(NamedTuple):
     noted: bool
 
 
-class Return(NamedTuple):
-    """A delivery that is to be revoked from its consumer. ``also`` is the key of the consumer's nack, removed with
+class Revocation(NamedTuple):
+    """A delivery that is to be revoked from its consumer. ``nack_key`` is the key of the consumer's nack, removed with
     it; empty if there is none."""
 
-    card: Message
-    outcome: Outcome
-    also: bytes
+    message: Message
+    outcome: TransitionResult
+    nack_key: bytes
 
 
 @dataclass(slots=True)
-class Consumer:
+class RegisteredConsumer:
     """A registered consumer. ``near``: it is at this node. ``held``: numbers of its unacked messages."""
 
     home: bytes
@@ -144,7 +145,7 @@ class Consumer:
 
 
 @dataclass(slots=True)
-class Tally:
+class DispatchCounters:
     """Counters since the queue exists."""
 
     moved: int = 0
@@ -153,12 +154,12 @@ class Tally:
     dead: int = 0
 
 
-class Ledger:
+class EtcdQueueState:
     """State of one queue in its dispatcher. Changed by watch events, the clock and the planner, in one event loop.
 
-    ``next`` is the number of the next message in line; messages up to ``assigned`` were delivered. ``ahead`` is the
-    read-ahead of messages after it. ``out`` holds deliveries, ``back`` returned messages, ``returning`` deliveries that
-    are being revoked, ``removals`` acked messages."""
+    ``next`` is the number of the next message in line; messages up to ``assigned`` were delivered. ``read_ahead`` is
+    the read-ahead of messages after it. ``unacked`` holds deliveries, ``returned_messages`` returned messages,
+    ``returning`` deliveries that are being revoked, ``removals`` acked messages."""
 
     def __init__(self, queue: str, node: str, policy: QueuePolicy, window: int = WINDOW) -> None:
         self.keys = Keys(queue)
@@ -167,24 +168,24 @@ class Ledger:
         self.window = window
         self.next = 1
         self.assigned = 0
-        self.tally = Tally()
-        self.unsaid = False
+        self.counters = DispatchCounters()
+        self.counters_changed = False
         """A counter has changed since the state key was written."""
-        self.inbox = Arrivals()
-        self.ahead: deque[Waiting] = deque()
-        self.ahead_bytes = 0
-        self.consumers: dict[bytes, Consumer] = {}
-        self.out: dict[int, Message] = {}
-        self.back: dict[int, Message] = {}
+        self.inbox = DispatchInbox()
+        self.read_ahead: deque[UnassignedMessage] = deque()
+        self.read_ahead_bytes = 0
+        self.consumers: dict[bytes, RegisteredConsumer] = {}
+        self.unacked: dict[int, Message] = {}
+        self.returned_messages: dict[int, Message] = {}
         self.bodies: dict[int, bytes] = {}
-        self.removals: deque[Removal] = deque()
-        self.returning: dict[int, Return] = {}
-        self.taken_at: dict[int, int] = {}
+        self.removals: deque[LineRemoval] = deque()
+        self.returning: dict[int, Revocation] = {}
+        self.revoked_at: dict[int, int] = {}
         """Revision at which the dispatcher deleted the copy of a returned message: the event of that delete is not an
         ack."""
         self.rewrites: dict[bytes, tuple[int, bytes]] = {}
         self.drops: dict[bytes, int] = {}
-        self.loose: deque[bytes] = deque()
+        self.orphan_keys: deque[bytes] = deque()
         self.moved: OrderedDict[tuple[bytes, bytes], tuple[bytes, int]] = OrderedDict()
         self.found: set[bytes] = set()
         self._deadlines: list[tuple[int, int, int]] = []
@@ -200,7 +201,7 @@ class Ledger:
         if known is None or known.created != kv.create_revision:
             near = kv.value == self.node.encode()
             held = known.held if known is not None else set()
-            self.consumers[home] = Consumer(home, kv.key, kv.value, kv.lease, kv.create_revision, near, held)
+            self.consumers[home] = RegisteredConsumer(home, kv.key, kv.value, kv.lease, kv.create_revision, near, held)
             self.rewrites.pop(kv.key, None)
             return
         known.lease = kv.lease
@@ -218,31 +219,31 @@ class Ledger:
         self.rewrites.pop(key, None)
         self.drops.pop(key, None)
         for index in sorted(known.held):
-            self._lapse(index, now)
+            self._expire(index, now)
 
     def settle_delivery(self, home: bytes, index: int, revision: int, now: int) -> None:
         """Process the delete of a consumer's copy: an ack.
 
         Deletes of revoked or unknown copies are ignored. A revoked message may be with the same consumer again when
         the event of the first delete arrives, so the revision is compared."""
-        card = self.out.get(index)
-        if card is None or messages.home_of(card) != home or revision <= self.taken_at.get(index, 0):
+        message = self.unacked.get(index)
+        if message is None or messages.home_of(message) != home or revision <= self.revoked_at.get(index, 0):
             return
         self._release(index)
-        self.taken_at.pop(index, None)
+        self.revoked_at.pop(index, None)
         if (consumer := self.consumers.get(home)) is not None:
             consumer.acked_at = now
-        self.removals.append(Removal(index, messages.name_of(card), card.leases > 1))
+        self.removals.append(LineRemoval(index, messages.name_of(message), message.leases > 1))
 
-    def refuse(self, home: bytes, index: int, key: bytes, text: bytes, now: int, fraction: float) -> None:
+    def nack(self, home: bytes, index: int, key: bytes, text: bytes, now: int, fraction: float) -> None:
         """Process a consumer's nack."""
-        card = self.out.get(index)
-        if card is None or messages.home_of(card) != home:
-            self.loose.append(key)
+        message = self.unacked.get(index)
+        if message is None or messages.home_of(message) != home:
+            self.orphan_keys.append(key)
             return
         self._release(index)
-        outcome = messages.refused(card, self.policy, now, text, self.next, fraction)
-        self.returning[index] = Return(card, outcome, key)
+        outcome = messages.nacked(message, self.policy, now, text, self.next, fraction)
+        self.returning[index] = Revocation(message, outcome, key)
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
@@ -251,49 +252,49 @@ class Ledger:
         nothing since the delivery is dropped."""
         while self._deadlines and self._deadlines[0][0] <= now:
             _, index, leases = heapq.heappop(self._deadlines)
-            card = self.out.get(index)
-            if card is None or card.leases != leases:
+            message = self.unacked.get(index)
+            if message is None or message.leases != leases:
                 continue
-            consumer = self.consumers.get(messages.home_of(card))
-            if consumer is not None and not consumer.lease and consumer.acked_at < card.changed_at:
+            consumer = self.consumers.get(messages.home_of(message))
+            if consumer is not None and not consumer.lease and consumer.acked_at < message.changed_at:
                 self.drops[consumer.key] = consumer.created
-            self._lapse(index, now)
+            self._expire(index, now)
         while self._delays and self._delays[0][0] <= now:
             due, index = heapq.heappop(self._delays)
-            card = self.back.get(index)
-            if card is not None and card.state is State.DELAYED and card.due_at == due:
-                self.come_back(messages.lapsed(card, self.policy, now, self.next).message)
+            message = self.returned_messages.get(index)
+            if message is not None and message.state is State.DELAYED and message.due_at == due:
+                self.requeue(messages.expired(message, self.policy, now, self.next).message)
 
     def next_due(self) -> int | None:
         return min((first[0][0] for first in (self._delays, self._deadlines) if first), default=None)
 
-    def come_back(self, card: Message, revision: int = 0) -> None:
+    def requeue(self, message: Message, revision: int = 0) -> None:
         """Queue a returned message for another delivery: by due instant if delayed, else by place in line.
 
         ``revision`` is the revision at which its copy was deleted."""
-        self.back[card.seq] = card
+        self.returned_messages[message.seq] = message
         if revision:
-            self.taken_at[card.seq] = revision
-        if card.state is State.DELAYED:
-            heapq.heappush(self._delays, (card.due_at, card.seq))
+            self.revoked_at[message.seq] = revision
+        if message.state is State.DELAYED:
+            heapq.heappush(self._delays, (message.due_at, message.seq))
         else:
-            bisect.insort(self._places, (card.place, card.seq))
+            bisect.insort(self._places, (message.place, message.seq))
 
-    def leave_again(self, index: int) -> None:
+    def remove_returned(self, index: int) -> None:
         """Remove a message from those that wait for another delivery: it was delivered, or is gone."""
-        card = self.back.pop(index, None)
-        if card is None or card.state is State.DELAYED:
+        message = self.returned_messages.pop(index, None)
+        if message is None or message.state is State.DELAYED:
             return
-        at = bisect.bisect_left(self._places, (card.place, index))
-        if self._places[at : at + 1] == [(card.place, index)]:
+        at = bisect.bisect_left(self._places, (message.place, index))
+        if self._places[at : at + 1] == [(message.place, index)]:
             del self._places[at]
 
     # -- delivery ------------------------------------------------------------------------------------------------------
 
-    def has_room(self) -> bool:
+    def has_capacity(self) -> bool:
         return not self.policy.paused and any(len(one.held) < self.window for one in self.consumers.values())
 
-    def choose(self) -> Consumer | None:
+    def choose(self) -> RegisteredConsumer | None:
         """Choose a consumer with a free window: consumers at this node first, then the one with fewest messages."""
         best, found = (False, self.window, b""), None
         for one in self.consumers.values():
@@ -302,59 +303,61 @@ class Ledger:
                 best, found = (not one.near, held, one.home), one
         return found
 
-    def hand_out(self, card: Message, consumer: Consumer, now: int) -> Message:
+    def deliver(self, message: Message, consumer: RegisteredConsumer, now: int) -> Message:
         """Record a delivery. It is recorded before it is sent, so an ack is accepted from here on."""
-        given = messages.leased(card, self.policy, now, consumer.home)
-        self.out[card.seq] = given
-        consumer.held.add(card.seq)
+        given = messages.leased(message, self.policy, now, consumer.home)
+        self.unacked[message.seq] = given
+        consumer.held.add(message.seq)
         heapq.heappush(self._deadlines, (given.due_at, given.seq, given.leases))
         return given
 
-    def take_back(self, card: Message) -> None:
+    def undo_delivery(self, message: Message) -> None:
         """Undo a recorded delivery that was not sent."""
-        self._release(card.seq)
-        self.returning.pop(card.seq, None)
+        self._release(message.seq)
+        self.returning.pop(message.seq, None)
 
-    def resume(self, card: Message, home: bytes, now: int) -> None:
+    def resume(self, message: Message, home: bytes, now: int) -> None:
         """Record a delivery found at takeover; its visibility timeout starts again."""
-        given = messages.leased(card, self.policy, now, home)
-        self.out[card.seq] = given
+        given = messages.leased(message, self.policy, now, home)
+        self.unacked[message.seq] = given
         if (consumer := self.consumers.get(home)) is None:
-            self._lapse(card.seq, now)
+            self._expire(message.seq, now)
             return
-        consumer.held.add(card.seq)
+        consumer.held.add(message.seq)
         heapq.heappush(self._deadlines, (given.due_at, given.seq, given.leases))
 
-    def is_clear(self, first: int, end: int) -> bool:
-        """Return whether none of these numbers is in use in the line. A range of more than ``FAR`` numbers is not
-        searched, and the result is False."""
-        if end - first > FAR or end > self.assigned:
+    def is_unused(self, first: int, end: int) -> bool:
+        """Return whether none of these numbers is in use in the line. A range of more than ``MAX_SCANNED_NUMBERS``
+        numbers is not searched, and the result is False."""
+        if end - first > MAX_SCANNED_NUMBERS or end > self.assigned:
             return False
-        return not any(n in self.out or n in self.back or n in self.returning for n in range(first, end))
+        return not any(
+            n in self.unacked or n in self.returned_messages or n in self.returning for n in range(first, end)
+        )
 
-    def ready_again(self) -> Iterator[Message]:
+    def redeliverable(self) -> Iterator[Message]:
         """Yield returned messages that may be delivered, in order of place: all messages before them were
         delivered."""
         for place, index in self._places:
             if place > self.assigned + 1:
                 return
-            yield self.back[index]
+            yield self.returned_messages[index]
 
     def wanted_bodies(self, most: int) -> list[tuple[int, bytes]]:
         """Return messages whose bodies must be read before another delivery, or before the move to the dead letters."""
         found: list[tuple[int, bytes]] = []
         for index, one in self.returning.items():
             if one.outcome.message.state in (State.DEAD, State.PARKED) and index not in self.bodies:
-                found.append((index, messages.name_of(one.card)))
-        if self.has_room():
-            for card in islice(self.ready_again(), most):
-                if card.seq not in self.bodies:
-                    found.append((card.seq, messages.name_of(card)))
+                found.append((index, messages.name_of(one.message)))
+        if self.has_capacity():
+            for message in islice(self.redeliverable(), most):
+                if message.seq not in self.bodies:
+                    found.append((message.seq, messages.name_of(message)))
         return found[:most]
 
     # -- deduplication -------------------------------------------------------------------------------------------------
 
-    def is_repeat(self, arrival: Arrival, now: int) -> bool:
+    def is_repeat(self, arrival: InboxArrival, now: int) -> bool:
         """Return whether the same key with the same content was moved before: its producer lost the answer."""
         assert arrival.value is not None
         if not self.policy.dedup_ms:
@@ -364,33 +367,33 @@ class Ledger:
         seen, at = self.moved.get((arrival.sender, arrival.name), (b"", 0))
         return now - at < self.policy.dedup_ms and seen == digest(arrival.value)
 
-    def find(self, name: bytes) -> None:
+    def remember_found(self, name: bytes) -> None:
         """Remember a name found in line at takeover for deduplication.
 
         Its sender is no longer known, so only globally unique names (UUIDs) are remembered."""
-        if UNIQUE.fullmatch(name) and len(self.found) < REMEMBERED:
+        if UNIQUE.fullmatch(name) and len(self.found) < MAX_REMEMBERED:
             self.found.add(name)
 
-    def remember(self, arrival: Arrival, now: int) -> None:
+    def remember(self, arrival: InboxArrival, now: int) -> None:
         sender, name = arrival.sender, arrival.name
         self.moved[sender, name] = (digest(arrival.value or b""), now)
         self.moved.move_to_end((sender, name))
-        if len(self.moved) > REMEMBERED:
+        if len(self.moved) > MAX_REMEMBERED:
             self.moved.popitem(last=False)
 
     def is_idle(self) -> bool:
         """Return whether the queue holds no message and has no consumer."""
-        busy = self.inbox or self.out or self.back or self.removals or self.returning or self.consumers
+        busy = self.inbox or self.unacked or self.returned_messages or self.removals or self.returning or self.consumers
         return not busy and self.assigned + 1 >= self.next
 
-    def _lapse(self, index: int, now: int) -> None:
-        card = self.out[index]
+    def _expire(self, index: int, now: int) -> None:
+        message = self.unacked[index]
         self._release(index)
-        self.returning[index] = Return(card, messages.lapsed(card, self.policy, now, self.next), b"")
+        self.returning[index] = Revocation(message, messages.expired(message, self.policy, now, self.next), b"")
 
     def _release(self, index: int) -> None:
-        card = self.out.pop(index, None)
-        if card is not None and (consumer := self.consumers.get(messages.home_of(card))) is not None:
+        message = self.unacked.pop(index, None)
+        if message is not None and (consumer := self.consumers.get(messages.home_of(message))) is not None:
             consumer.held.discard(index)
 
 

@@ -14,18 +14,18 @@ from yirangmq.core.errors import BadInput
 SCHEME = "etcd://"
 PORT = 2379
 ADDRESS_OPTIONS = ("user", "password-file", "ca", "cert", "key", "name", "lease", "quota", "watchdog")
-NAME = "main"
+DEFAULT_NAME = "main"
 LEASE = 5
 WATCHDOG = 30
 QUOTA = 2 * 1024**3
 """Default quota of etcd, in bytes. It is used if no other value is configured, because members before etcd 3.6 do not
 report their quota."""
-PASSWORD = "YIRANGMQ_ETCD_PASSWORD"
+PASSWORD_VARIABLE = "YIRANGMQ_ETCD_PASSWORD"
 """Environment variable with the password."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tls:
+class EtcdTls:
     """TLS material in PEM: ``ca`` verifies the servers' certificates, ``cert`` and ``key`` authenticate the client."""
 
     ca: bytes | None = None
@@ -34,18 +34,18 @@ class Tls:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Address:
+class EtcdAddress:
     """Address and options of an etcd cluster.
 
     ``timeout`` bounds one call, in seconds. An election of etcd takes one or two seconds; a call that waits longer for
     a dead leader only prolongs the outage."""
 
     endpoints: tuple[str, ...]
-    tls: Tls | None = None
+    tls: EtcdTls | None = None
     user: str = ""
     password: str = ""
     timeout: float = 2.0
-    name: str = NAME
+    name: str = DEFAULT_NAME
     """Name of the served store; one etcd may hold several."""
     lease: int = LEASE
     """Lease of the store's leader in seconds: after it has expired, another node may lead."""
@@ -54,7 +54,7 @@ class Address:
     """Time in seconds that a leader may hang before another node leads."""
 
 
-def read_address(text: str, environment: Mapping[str, str]) -> Address:
+def read_address(text: str, environment: Mapping[str, str]) -> EtcdAddress:
     if not text.startswith(SCHEME):
         raise BadInput(f"{text!r} is not an etcd cluster; use etcd://HOST:PORT,HOST:PORT,…", field="store")
     hosts, _, query = text.removeprefix(SCHEME).partition("?")
@@ -63,17 +63,17 @@ def read_address(text: str, environment: Mapping[str, str]) -> Address:
     files = {name: _read(options, name) for name in ("ca", "cert", "key", "password-file")}
     if (files["cert"] is None) != (files["key"] is None):
         raise BadInput("cert and key go together", field="store")
-    tls = Tls(ca=files["ca"], cert=files["cert"], key=files["key"]) if files["ca"] or files["cert"] else None
+    tls = EtcdTls(ca=files["ca"], cert=files["cert"], key=files["key"]) if files["ca"] or files["cert"] else None
     user, given = options.get("user", ""), files["password-file"]
-    password = given.decode().rstrip("\n") if given is not None else environment.get(PASSWORD, "")
+    password = given.decode().rstrip("\n") if given is not None else environment.get(PASSWORD_VARIABLE, "")
     if user and not password:
-        raise BadInput(f"user {user!r} needs a password: password-file=FILE, or ${PASSWORD}", field="store")
-    return Address(
+        raise BadInput(f"user {user!r} needs a password: password-file=FILE, or ${PASSWORD_VARIABLE}", field="store")
+    return EtcdAddress(
         endpoints=endpoints,
         tls=tls,
         user=user,
         password=password if user else "",
-        name=validation.check_queue(options.get("name", NAME), "store"),
+        name=validation.check_queue(options.get("name", DEFAULT_NAME), "store"),
         lease=_number(options, "lease", LEASE),
         quota=_number(options, "quota", QUOTA),
         watchdog=_number(options, "watchdog", WATCHDOG),
@@ -93,7 +93,9 @@ def _options(query: str) -> dict[str, str]:
     options = dict(parse_qsl(query, keep_blank_values=True))
     for name in options:
         if name == "password":
-            raise BadInput(f"a password does not stand here; use password-file=FILE or ${PASSWORD}", field="store")
+            raise BadInput(
+                f"a password does not stand here; use password-file=FILE or ${PASSWORD_VARIABLE}", field="store"
+            )
         if name not in ADDRESS_OPTIONS:
             raise BadInput(f"{name!r} is not one of {', '.join(ADDRESS_OPTIONS)}", field="store")
     return options

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from importlib.resources import files
 from typing import Any, NamedTuple, NoReturn
 
-from yirangmq.cluster.etcd.address import Address
+from yirangmq.cluster.etcd.address import EtcdAddress
 from yirangmq.core.errors import (
     BadInput,
     MissingExtra,
@@ -128,25 +128,25 @@ CONNECT_SECONDS = 1.0
 GRACE_SECONDS = 5.0
 """Grace period in s before an abandoned connection is closed. It is longer than the timeout of its calls, so they
 complete first."""
-ROUNDS = 2
+ATTEMPTS_PER_MEMBER = 2
 """Attempts per member for one call."""
 PAUSE_SECONDS = 0.1
-ELSEWHERE = ("no leader", "leader changed", "timed out", "not capable", "too many requests", "server stopped")
+RETRYABLE_DETAILS = ("no leader", "leader changed", "timed out", "not capable", "too many requests", "server stopped")
 FULL = (
     "etcd is full and takes nothing until there is room and its alarm is lifted: `yirangmq cluster repair` does both "
     '(docs/cluster.md, "When etcd is full")'
 )
-TOKEN_IS_OLD = ("invalid auth token", "revision of auth store is old")
+EXPIRED_TOKEN_DETAILS = ("invalid auth token", "revision of auth store is old")
 
 
-class Compacted(Exception):
+class RevisionCompacted(Exception):
     """The requested revision was compacted: list again, then watch from the revision of the list."""
 
 
-class Line:
+class MemberConnection:
     """Connection to one etcd member. ``left`` is set when it is no longer in use."""
 
-    def __init__(self, endpoint: str, address: Address) -> None:
+    def __init__(self, endpoint: str, address: EtcdAddress) -> None:
         self.endpoint = endpoint
         self.left = asyncio.Event()
         if address.tls is None:
@@ -186,127 +186,132 @@ class Line:
             await self.channel.close(grace)
 
 
-class Lines:
+class ClusterConnection:
     """Connection to a cluster: one member at a time, with failover to the next. Owned by ``Etcd``."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: EtcdAddress) -> None:
         self.address = address
         self._order = random.sample(address.endpoints, len(address.endpoints))
-        self._line: Line | None = None
+        self._member: MemberConnection | None = None
         self._token = ""
-        self._asking = asyncio.Lock()
+        self._token_lock = asyncio.Lock()
         self._closing: set[asyncio.Task[None]] = set()
 
-    async def line(self) -> Line:
+    async def member(self) -> MemberConnection:
         """Return a ready connection, failing over to the next members. Raise ``Unavailable`` if no member answers."""
-        for _ in range(ROUNDS * len(self._order)):
-            if self._line is None:
-                self._line = Line(self._order[0], self.address)
-            line = self._line
-            if await line.is_ready():
-                return line
-            self.leave(line)
+        for _ in range(ATTEMPTS_PER_MEMBER * len(self._order)):
+            if self._member is None:
+                self._member = MemberConnection(self._order[0], self.address)
+            member = self._member
+            if await member.is_ready():
+                return member
+            self.abandon(member)
         await asyncio.sleep(PAUSE_SECONDS)
         raise Unavailable(f"no member of the etcd cluster answers: {', '.join(self.address.endpoints)}")
 
-    def leave(self, line: Line) -> None:
+    def abandon(self, member: MemberConnection) -> None:
         """Abandon a failed connection, so that the next call goes to the next member.
 
         No effect if another caller has abandoned it already."""
-        if self._line is line:
+        if self._member is member:
             self._order.append(self._order.pop(0))
-            self._line = None
-            line.left.set()
-            task = asyncio.ensure_future(line.close(GRACE_SECONDS))
+            self._member = None
+            member.left.set()
+            task = asyncio.ensure_future(member.close(GRACE_SECONDS))
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
 
     async def call(self, method: Method, request: Any, *, repeat: bool = False, seconds: float = 0) -> Any:
         """Call a method. ``repeat`` marks an idempotent request: it is retried at the next member on failure."""
-        for left in reversed(range(ROUNDS * len(self._order) if repeat else 1)):
-            line = await self.line()
+        for left in reversed(range(ATTEMPTS_PER_MEMBER * len(self._order) if repeat else 1)):
+            member = await self.member()
             try:
-                return await self._call(line, method, request, seconds or self.address.timeout)
+                return await self._call(member, method, request, seconds or self.address.timeout)
             except (Unreachable, Unavailable):
-                self.leave(line)
+                self.abandon(member)
                 if not left:
                     raise
                 await asyncio.sleep(PAUSE_SECONDS)
         raise AssertionError("a call ends in its loop")
 
-    async def metadata(self, line: Line) -> tuple[tuple[str, str], ...]:
+    async def metadata(self, member: MemberConnection) -> tuple[tuple[str, str], ...]:
         if not self.address.user:
             return ()
-        async with self._asking:
+        async with self._token_lock:
             if not self._token:
                 given = AUTHENTICATE.request(name=self.address.user, password=self.address.password)
-                self._token = (await self._sent(line, AUTHENTICATE, given, self.address.timeout, ())).token
+                self._token = (await self._sent(member, AUTHENTICATE, given, self.address.timeout, ())).token
         return (("token", self._token),)
 
     def forget_token(self) -> None:
         self._token = ""
 
-    async def _call(self, line: Line, method: Method, request: Any, seconds: float) -> Any:
+    async def _call(self, member: MemberConnection, method: Method, request: Any, seconds: float) -> Any:
         """Call with the token. etcd rejects an expired token before it applies anything, so fetch a new one and call
         once more."""
         try:
-            return await self._sent(line, method, request, seconds, await self.metadata(line))
-        except TokenIsOld:
+            return await self._sent(member, method, request, seconds, await self.metadata(member))
+        except TokenExpired:
             self.forget_token()
-        return await self._sent(line, method, request, seconds, await self.metadata(line))
+        return await self._sent(member, method, request, seconds, await self.metadata(member))
 
     async def _sent(
-        self, line: Line, method: Method, request: Any, seconds: float, metadata: tuple[tuple[str, str], ...]
+        self,
+        member: MemberConnection,
+        method: Method,
+        request: Any,
+        seconds: float,
+        metadata: tuple[tuple[str, str], ...],
     ) -> Any:
         try:
-            return await line.unary(method)(request, timeout=seconds, metadata=metadata)
+            return await member.unary(method)(request, timeout=seconds, metadata=metadata)
         except aio.AioRpcError as error:
-            complain(error, line.endpoint)
+            raise_translated(error, member.endpoint)
         except asyncio.CancelledError:
-            was_closed_under(line)
+            raise_connection_closed(member)
         except (aio.UsageError, asyncio.InvalidStateError) as error:
-            raise Unreachable(f"{line.endpoint}: the connection was closed under a call") from error
+            raise Unreachable(f"{member.endpoint}: the connection was closed under a call") from error
 
     async def close(self) -> None:
-        if self._line is not None:
-            await self._line.close(0)
-            self._line = None
+        if self._member is not None:
+            await self._member.close(0)
+            self._member = None
         for task in list(self._closing):
             task.cancel()
         await asyncio.gather(*self._closing, return_exceptions=True)
 
 
-class TokenIsOld(NotAllowed):
+class TokenExpired(NotAllowed):
     """The authentication token has expired."""
 
     pass
 
 
-def was_closed_under(line: Line) -> NoReturn:
+def raise_connection_closed(member: MemberConnection) -> NoReturn:
     """Raise ``Unreachable`` for a call that gRPC cancelled because its connection was closed.
 
     A cancellation of the current task is raised as ``CancelledError``."""
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         raise asyncio.CancelledError
-    raise Unreachable(f"{line.endpoint}: the connection was closed under a call") from None
+    raise Unreachable(f"{member.endpoint}: the connection was closed under a call") from None
 
 
-def complain(error: Any, endpoint: str) -> NoReturn:
-    raise understood(error.code(), error.details() or "", endpoint) from None
+def raise_translated(error: Any, endpoint: str) -> NoReturn:
+    raise translate_error(error.code(), error.details() or "", endpoint) from None
 
 
-def understood(code: Any, details: str, endpoint: str) -> Exception:
+def translate_error(code: Any, details: str, endpoint: str) -> Exception:
     """Map an error of etcd to an exception.
 
     An error that does not prove the call was rejected becomes ``Unreachable``: it may have been applied."""
     text, status = f"{endpoint}: {details}", grpc.StatusCode
-    if any(words in details for words in TOKEN_IS_OLD):
-        return TokenIsOld(text)
-    if any(words in details for words in ELSEWHERE) or code in (status.UNAVAILABLE, status.DEADLINE_EXCEEDED):
+    if any(words in details for words in EXPIRED_TOKEN_DETAILS):
+        return TokenExpired(text)
+    if any(words in details for words in RETRYABLE_DETAILS) or code in (status.UNAVAILABLE, status.DEADLINE_EXCEEDED):
         return Unreachable(text)
     if "has been compacted" in details:
-        return Compacted(details)
+        return RevisionCompacted(details)
     if "database space exceeded" in details:
         return StoreFull(f"{endpoint}: {FULL}")
     if "request is too large" in details or "larger than max" in details:

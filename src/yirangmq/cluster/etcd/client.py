@@ -3,7 +3,7 @@
 Reads, and calls marked ``repeat``, go to the next member when one fails; writes never do (``cluster.etcd.channel``). An
 empty range end means "and all keys after it" to etcd, so for a single key the member ``range_end`` is not sent.
 
-``follow`` lists a range, then watches it from the next revision, and lists again when the history between was
+``list_and_watch`` lists a range, then watches it from the next revision, and lists again when the history between was
 compacted.
 
 Packing writes each operation directly into the request, since a finished one would be copied with its message.
@@ -14,9 +14,9 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any, NamedTuple
 
 from yirangmq.cluster.etcd import channel
-from yirangmq.cluster.etcd.address import Address
-from yirangmq.cluster.etcd.channel import Compacted, Lines
-from yirangmq.cluster.etcd.watch import Watch
+from yirangmq.cluster.etcd.address import EtcdAddress
+from yirangmq.cluster.etcd.channel import ClusterConnection, RevisionCompacted
+from yirangmq.cluster.etcd.watch import EtcdWatch
 from yirangmq.core.errors import NotFound
 
 # -- keys, transactions and leases -------------------------------------------------------------------------------------
@@ -34,7 +34,7 @@ _Compare, _Range, _Put, _Delete = (
 )
 
 
-def end_of(prefix: bytes) -> bytes:
+def prefix_end(prefix: bytes) -> bytes:
     """Return the first key after all keys that begin with ``prefix``."""
     for at in reversed(range(len(prefix))):
         if prefix[at] < 255:
@@ -42,12 +42,12 @@ def end_of(prefix: bytes) -> bytes:
     return b"\0"
 
 
-def created_at(key: bytes, revision: int) -> Any:
+def create_revision_equals(key: bytes, revision: int) -> Any:
     """Compare: the key was created at exactly this revision; 0: it does not exist."""
     return _Compare(result=EQUAL, target=CREATE, key=key, create_revision=revision)
 
 
-def changed_at(key: bytes, revision: int) -> Any:
+def mod_revision_equals(key: bytes, revision: int) -> Any:
     """Compare: the key was last written at exactly this revision; 0: it does not exist."""
     return _Compare(result=EQUAL, target=MOD, key=key, mod_revision=revision)
 
@@ -80,8 +80,8 @@ def nested(compare: Sequence[Any], success: Sequence[Any], failure: Sequence[Any
 class Etcd:
     """Client of an etcd cluster. Used in one event loop, with ``async with``."""
 
-    def __init__(self, address: Address) -> None:
-        self.lines = Lines(address)
+    def __init__(self, address: EtcdAddress) -> None:
+        self.connection = ClusterConnection(address)
 
     async def __aenter__(self) -> "Etcd":
         return self
@@ -90,12 +90,12 @@ class Etcd:
         await self.close()
 
     async def close(self) -> None:
-        await self.lines.close()
+        await self.connection.close()
 
     async def range(self, key: bytes, end: bytes = b"", **how: Any) -> Any:
         """Read a range. Options are those of etcd: ``limit``, ``revision``, ``sort_order``, ``sort_target``,
         ``serializable``, ``keys_only``, ``count_only``."""
-        return await self.lines.call(channel.RANGE, _Range(key=key, range_end=end or None, **how), repeat=True)
+        return await self.connection.call(channel.RANGE, _Range(key=key, range_end=end or None, **how), repeat=True)
 
     async def pages(self, key: bytes, end: bytes, *, revision: int = 0, **how: Any) -> AsyncIterator[list[Any]]:
         """Yield a whole range in order of keys, at one revision, in pages."""
@@ -113,10 +113,10 @@ class Etcd:
         return found.kvs[0] if found.kvs else None
 
     async def put(self, key: bytes, value: bytes, lease: int = 0) -> Any:
-        return await self.lines.call(channel.PUT, _Put(key=key, value=value, lease=lease))
+        return await self.connection.call(channel.PUT, _Put(key=key, value=value, lease=lease))
 
     async def delete(self, key: bytes, end: bytes = b"", *, repeat: bool = False) -> int:
-        answer = await self.lines.call(channel.DELETE, _Delete(key=key, range_end=end or None), repeat=repeat)
+        answer = await self.connection.call(channel.DELETE, _Delete(key=key, range_end=end or None), repeat=repeat)
         return int(answer.deleted)
 
     async def txn(
@@ -127,40 +127,42 @@ class Etcd:
 
     async def send(self, transaction: Any, *, repeat: bool = False) -> Any:
         """Run a transaction request."""
-        return await self.lines.call(channel.TXN, transaction, repeat=repeat)
+        return await self.connection.call(channel.TXN, transaction, repeat=repeat)
 
-    def watch(self, key: bytes, end: bytes = b"", *, revision: int, puts: bool = True, deletes: bool = True) -> Watch:
+    def watch(
+        self, key: bytes, end: bytes = b"", *, revision: int, puts: bool = True, deletes: bool = True
+    ) -> EtcdWatch:
         unwanted = [NO_PUT] * (not puts) + [NO_DELETE] * (not deletes)
-        return Watch(self.lines, key, end, revision, unwanted)
+        return EtcdWatch(self.connection, key, end, revision, unwanted)
 
     async def grant(self, seconds: int) -> tuple[int, int]:
         """Create a lease; return (id, seconds). etcd may grant more seconds than requested."""
-        answer = await self.lines.call(channel.GRANT, channel.GRANT.request(TTL=seconds), repeat=True)
+        answer = await self.connection.call(channel.GRANT, channel.GRANT.request(TTL=seconds), repeat=True)
         return answer.ID, answer.TTL
 
     async def revoke(self, lease: int) -> None:
         try:
-            await self.lines.call(channel.REVOKE, channel.REVOKE.request(ID=lease), repeat=True)
+            await self.connection.call(channel.REVOKE, channel.REVOKE.request(ID=lease), repeat=True)
         except NotFound:
             return
 
     async def compact(self, revision: int) -> None:
-        await self.lines.call(channel.COMPACT, channel.COMPACT.request(revision=revision), repeat=True)
+        await self.connection.call(channel.COMPACT, channel.COMPACT.request(revision=revision), repeat=True)
 
 
 # -- list and watch ----------------------------------------------------------------------------------------------------
 
 
 class Changes(NamedTuple):
-    """Changes of a range. With ``anew``, ``events`` is a full listing: a known key that is not in it is deleted.
+    """Changes of a range. With ``is_listing``, ``events`` is a full listing: a known key that is not in it is deleted.
     Otherwise ``events`` are watch events."""
 
-    anew: bool
+    is_listing: bool
     events: list[Any]
     revision: int
 
 
-async def follow(etcd: Etcd, key: bytes, end: bytes, *, deletes: bool = True) -> AsyncIterator[Changes]:
+async def list_and_watch(etcd: Etcd, key: bytes, end: bytes, *, deletes: bool = True) -> AsyncIterator[Changes]:
     while True:
         try:
             found: list[Any] = []
@@ -171,22 +173,22 @@ async def follow(etcd: Etcd, key: bytes, end: bytes, *, deletes: bool = True) ->
             yield Changes(True, found, revision)
             async for events in etcd.watch(key, end, revision=revision + 1, deletes=deletes):
                 yield Changes(False, events, events[-1].kv.mod_revision)
-        except Compacted:
+        except RevisionCompacted:
             continue
 
 
 # -- packing -----------------------------------------------------------------------------------------------------------
 
-MOST_INSIDE = 24
-MOST_TOP = 100
+MAX_NESTED = 24
+MAX_TOP_LEVEL = 100
 """Operations on the outer level. etcd accepts 128 comparisons and 128 operations per level, and adds nested operations
 to those of the outer level."""
 
 
-class Packing:
+class TransactionBuilder:
     """Builder of one transaction that packs unconditional operations into nested transactions.
 
-    ``place`` is the index, among the answers, of the next operation on the outer level."""
+    ``answer_index`` is the index, among the answers, of the next operation on the outer level."""
 
     def __init__(self, *compare: Any) -> None:
         self.request = Txn(compare=compare)
@@ -194,26 +196,26 @@ class Packing:
         self._packed = 0
 
     @property
-    def place(self) -> int:
+    def answer_index(self) -> int:
         return len(self.request.success)
 
     @property
     def is_empty(self) -> bool:
         return not self.request.success
 
-    def has_room(self, operations: int = 1) -> bool:
-        return len(self.request.success) + -(-operations // MOST_INSIDE) <= MOST_TOP
+    def has_capacity(self, operations: int = 1) -> bool:
+        return len(self.request.success) + -(-operations // MAX_NESTED) <= MAX_TOP_LEVEL
 
-    def only_if(self, key: bytes, revision: int) -> None:
+    def require_revision(self, key: bytes, revision: int) -> None:
         """Add a condition of the whole transaction: the key was last written at this revision."""
         self.request.compare.add(result=EQUAL, target=MOD, key=key, mod_revision=revision)
 
     def put(self, key: bytes, value: bytes) -> None:
-        made = self._inside().add().request_put
+        made = self._nested_operations().add().request_put
         made.key, made.value = key, value
 
     def delete(self, key: bytes, end: bytes = b"") -> None:
-        made = self._inside().add().request_delete_range
+        made = self._nested_operations().add().request_delete_range
         made.key = key
         if end:
             made.range_end = end
@@ -222,16 +224,16 @@ class Packing:
         """Add an operation on the outer level."""
         self.request.success.append(operation)
 
-    def put_outside(self, key: bytes, value: bytes) -> None:
+    def put_top_level(self, key: bytes, value: bytes) -> None:
         """Add a put on the outer level, where etcd's quota counts it."""
         made = self.request.success.add().request_put
         made.key, made.value = key, value
 
-    def otherwise(self, operation: Any) -> None:
+    def on_failure(self, operation: Any) -> None:
         self.request.failure.append(operation)
 
-    def _inside(self) -> Any:
-        if self._pack is None or self._packed == MOST_INSIDE:
+    def _nested_operations(self) -> Any:
+        if self._pack is None or self._packed == MAX_NESTED:
             self._pack = self.request.success.add().request_txn.success
             self._packed = 0
         self._packed += 1

@@ -10,17 +10,18 @@ from typing import Any
 
 from grpc import aio
 
-from yirangmq.cluster.etcd.channel import KEEP_ALIVE, Line, complain, was_closed_under
+from yirangmq.cluster.etcd.channel import KEEP_ALIVE, MemberConnection, raise_connection_closed, raise_translated
 from yirangmq.cluster.etcd.client import Etcd
 from yirangmq.core.errors import NotAllowed, Unavailable
 
-PARTS = 3
+RENEWALS_PER_TTL = 3
 """Renewals per time to live: the lease is renewed when a third of it has passed."""
 PAUSE_SECONDS = 0.2
 
 
-class Lease:
-    """Lease that is kept alive inside ``async with await Lease.grant(etcd, 5) as lease``, and revoked at its end."""
+class EtcdLease:
+    """Lease that is kept alive inside ``async with await EtcdLease.grant(etcd, 5) as lease``, and revoked at its
+    end."""
 
     def __init__(self, etcd: Etcd, id: int, seconds: int, asked_at: float) -> None:
         self._etcd = etcd
@@ -31,7 +32,7 @@ class Lease:
         self._task: asyncio.Task[None] | None = None
 
     @classmethod
-    async def grant(cls, etcd: Etcd, seconds: int) -> "Lease":
+    async def grant(cls, etcd: Etcd, seconds: int) -> "EtcdLease":
         asked_at = time.monotonic()
         id, given = await etcd.grant(seconds)
         return cls(etcd, id, given, asked_at)
@@ -45,8 +46,8 @@ class Lease:
         """Remaining time to live in seconds, without a further renewal."""
         return 0.0 if self.lost.is_set() else max(0.0, self._until - time.monotonic())
 
-    async def __aenter__(self) -> "Lease":
-        self._task = asyncio.ensure_future(self._keep())
+    async def __aenter__(self) -> "EtcdLease":
+        self._task = asyncio.ensure_future(self._keep_alive())
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -60,10 +61,10 @@ class Lease:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    async def _keep(self) -> None:
+    async def _keep_alive(self) -> None:
         try:
             while self.is_alive:
-                wait = self.seconds / PARTS if await self._renewed() else PAUSE_SECONDS
+                wait = self.seconds / RENEWALS_PER_TTL if await self._renewed() else PAUSE_SECONDS
                 await asyncio.sleep(min(wait, max(0.0, self._until - time.monotonic())))
         finally:
             self.lost.set()
@@ -79,26 +80,26 @@ class Lease:
 
     async def _asked(self) -> int:
         """Renew the lease; return its time to live in seconds, 0 if it has expired."""
-        line = await self._etcd.lines.line()
+        member = await self._etcd.connection.member()
         call: Any = None
         try:
-            metadata = await self._etcd.lines.metadata(line)
-            call = line.stream(KEEP_ALIVE)(timeout=self._etcd.lines.address.timeout, metadata=metadata)
+            metadata = await self._etcd.connection.metadata(member)
+            call = member.stream(KEEP_ALIVE)(timeout=self._etcd.connection.address.timeout, metadata=metadata)
             await call.write(KEEP_ALIVE.request(ID=self.id))
             answer = await call.read()
             return 0 if answer is aio.EOF else int(answer.TTL)
         except aio.AioRpcError as error:
-            self._give_up(line, error)
+            self._fail(member, error)
         except (asyncio.CancelledError, asyncio.InvalidStateError, aio.UsageError):
-            was_closed_under(line)
+            raise_connection_closed(member)
         finally:
             if call is not None:
                 call.cancel()
         return 0
 
-    def _give_up(self, line: Line, error: Any) -> None:
+    def _fail(self, member: MemberConnection, error: Any) -> None:
         if "auth token" in (error.details() or ""):
-            self._etcd.lines.forget_token()
+            self._etcd.connection.forget_token()
         else:
-            self._etcd.lines.leave(line)
-        complain(error, line.endpoint)
+            self._etcd.connection.abandon(member)
+        raise_translated(error, member.endpoint)

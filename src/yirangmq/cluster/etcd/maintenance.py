@@ -13,8 +13,8 @@ import urllib.request
 from typing import Any, NamedTuple
 
 from yirangmq.cluster.etcd import channel
-from yirangmq.cluster.etcd.address import Address
-from yirangmq.cluster.etcd.channel import Lines
+from yirangmq.cluster.etcd.address import EtcdAddress
+from yirangmq.cluster.etcd.channel import ClusterConnection
 
 # -- status and maintenance calls --------------------------------------------------------------------------------------
 
@@ -23,7 +23,7 @@ NOSPACE = 1
 GET, DISARM = 0, 2
 
 
-class Health(NamedTuple):
+class MemberStatus(NamedTuple):
     """Status of one member, as it reports it. Sizes in bytes."""
 
     endpoint: str
@@ -48,17 +48,17 @@ class Health(NamedTuple):
 class Maintenance:
     """Maintenance calls to a cluster and to its single members."""
 
-    def __init__(self, address: Address, lines: Lines) -> None:
+    def __init__(self, address: EtcdAddress, connection: ClusterConnection) -> None:
         self._address = address
-        self._lines = lines
+        self._connection = connection
 
     async def members(self) -> list[Any]:
-        return list((await self._lines.call(channel.MEMBERS, channel.MEMBERS.request(), repeat=True)).members)
+        return list((await self._connection.call(channel.MEMBERS, channel.MEMBERS.request(), repeat=True)).members)
 
-    async def health(self, endpoint: str, names: dict[int, str] | None = None) -> Health:
-        found = await self._at(endpoint, channel.STATUS, channel.STATUS.request())
+    async def health(self, endpoint: str, names: dict[int, str] | None = None) -> MemberStatus:
+        found = await self._call_member(endpoint, channel.STATUS, channel.STATUS.request())
         me = found.header.member_id
-        return Health(
+        return MemberStatus(
             endpoint=endpoint,
             id=me,
             name=(names or {}).get(me, ""),
@@ -74,39 +74,39 @@ class Maintenance:
         )
 
     async def alarms(self) -> list[Any]:
-        return list((await self._lines.call(channel.ALARM, channel.ALARM.request(action=GET), repeat=True)).alarms)
+        return list((await self._connection.call(channel.ALARM, channel.ALARM.request(action=GET), repeat=True)).alarms)
 
     async def disarm(self, alarm: Any) -> None:
         request = channel.ALARM.request(action=DISARM, memberID=alarm.memberID, alarm=alarm.alarm)
-        await self._lines.call(channel.ALARM, request, repeat=True)
+        await self._connection.call(channel.ALARM, request, repeat=True)
 
     async def defragment(self, endpoint: str) -> None:
         """Defragment one member; it answers no other call meanwhile."""
-        await self._at(endpoint, channel.DEFRAGMENT, channel.DEFRAGMENT.request(), DEFRAGMENT_SECONDS)
+        await self._call_member(endpoint, channel.DEFRAGMENT, channel.DEFRAGMENT.request(), DEFRAGMENT_SECONDS)
 
     async def move_leader(self, endpoint: str, member: int) -> None:
         """Move etcd's leadership to another member. ``endpoint`` must be the current leader."""
-        await self._at(endpoint, channel.MOVE_LEADER, channel.MOVE_LEADER.request(targetID=member))
+        await self._call_member(endpoint, channel.MOVE_LEADER, channel.MOVE_LEADER.request(targetID=member))
 
-    async def _at(self, endpoint: str, method: channel.Method, request: Any, seconds: float = 0) -> Any:
-        only = Address(
+    async def _call_member(self, endpoint: str, method: channel.Method, request: Any, seconds: float = 0) -> Any:
+        only = EtcdAddress(
             endpoints=(endpoint,),
             tls=self._address.tls,
             user=self._address.user,
             password=self._address.password,
             timeout=self._address.timeout,
         )
-        lines = Lines(only)
+        connection = ClusterConnection(only)
         try:
-            return await lines.call(method, request, seconds=seconds)
+            return await connection.call(method, request, seconds=seconds)
         finally:
-            await lines.close()
+            await connection.close()
 
 
 # -- sizes from the metrics page ---------------------------------------------------------------------------------------
 
 SECONDS = 2.0
-MOST_BYTES = 4 * 1024**2
+MAX_PAGE_BYTES = 4 * 1024**2
 NAMES = {
     b"etcd_server_quota_backend_bytes": "quota",
     b"etcd_mvcc_db_total_size_in_bytes": "size",
@@ -135,14 +135,14 @@ def read_gauges(page: bytes) -> Gauges:
     return Gauges(**found)
 
 
-async def ask_gauges(endpoint: str, address: Address) -> Gauges:
+async def fetch_gauges(endpoint: str, address: EtcdAddress) -> Gauges:
     """Read the metrics page of a member. Return zeros if it is at another address or requires a client certificate."""
     if address.tls is not None and address.tls.cert is not None:
         return Gauges()
-    return await asyncio.to_thread(_ask, endpoint, address)
+    return await asyncio.to_thread(_fetch, endpoint, address)
 
 
-def _ask(endpoint: str, address: Address) -> Gauges:
+def _fetch(endpoint: str, address: EtcdAddress) -> Gauges:
     try:
         context = None
         if address.tls is not None:
@@ -153,6 +153,6 @@ def _ask(endpoint: str, address: Address) -> Gauges:
             urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
         )
         with opener.open(f"{scheme}://{endpoint}/metrics", timeout=SECONDS) as answer:
-            return read_gauges(answer.read(MOST_BYTES))
+            return read_gauges(answer.read(MAX_PAGE_BYTES))
     except (OSError, ValueError):
         return Gauges()

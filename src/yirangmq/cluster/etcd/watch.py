@@ -14,12 +14,12 @@ from grpc import aio
 from yirangmq.cluster.etcd.channel import (
     MESSAGES,
     WATCH,
-    Compacted,
-    Line,
-    Lines,
-    TokenIsOld,
-    complain,
-    was_closed_under,
+    ClusterConnection,
+    MemberConnection,
+    RevisionCompacted,
+    TokenExpired,
+    raise_connection_closed,
+    raise_translated,
 )
 from yirangmq.core.errors import NotAllowed, Unavailable
 
@@ -27,14 +27,16 @@ PAUSE_SECONDS = 0.1
 _Create = MESSAGES["WatchCreateRequest"]
 
 
-class Watch:
+class EtcdWatch:
     """Watch of a key range: ``async for events in watch`` yields lists of events of whole revisions.
 
     ``revision`` is the next revision to deliver. Lost connections and expired tokens are retried. The iteration ends
-    only with an error, such as ``Compacted`` or ``NotAllowed``, or by cancellation."""
+    only with an error, such as ``RevisionCompacted`` or ``NotAllowed``, or by cancellation."""
 
-    def __init__(self, lines: Lines, key: bytes, end: bytes, revision: int, filters: Sequence[int] = ()) -> None:
-        self._lines = lines
+    def __init__(
+        self, connection: ClusterConnection, key: bytes, end: bytes, revision: int, filters: Sequence[int] = ()
+    ) -> None:
+        self._connection = connection
         self._key = key
         self._end = end
         self._filters = filters
@@ -43,20 +45,20 @@ class Watch:
     async def __aiter__(self) -> AsyncGenerator[list[Any], None]:
         while True:
             try:
-                line = await self._lines.line()
-                async for events in self._over(line):
+                member = await self._connection.member()
+                async for events in self._over(member):
                     yield events
-                self._lines.leave(line)
-            except TokenIsOld:
-                self._lines.forget_token()
+                self._connection.abandon(member)
+            except TokenExpired:
+                self._connection.forget_token()
             except Unavailable:
                 await asyncio.sleep(PAUSE_SECONDS)
 
-    async def _over(self, line: Line) -> AsyncIterator[list[Any]]:
+    async def _over(self, member: MemberConnection) -> AsyncIterator[list[Any]]:
         """Yield events from one connection until it fails."""
-        metadata = (*await self._lines.metadata(line), ("hasleader", "true"))
-        call = line.stream(WATCH)(metadata=metadata)
-        leaving = asyncio.ensure_future(line.left.wait())
+        metadata = (*await self._connection.metadata(member), ("hasleader", "true"))
+        call = member.stream(WATCH)(metadata=metadata)
+        leaving = asyncio.ensure_future(member.left.wait())
         try:
             await call.write(WATCH.request(create_request=self._wanted()))
             held: list[Any] = []
@@ -72,10 +74,10 @@ class Watch:
                 elif not answer.created:
                     self.revision = max(self.revision, answer.header.revision + 1)
         except aio.AioRpcError as error:
-            self._lines.leave(line)
-            complain(error, line.endpoint)
+            self._connection.abandon(member)
+            raise_translated(error, member.endpoint)
         except (asyncio.CancelledError, asyncio.InvalidStateError, aio.UsageError):
-            was_closed_under(line)
+            raise_connection_closed(member)
         finally:
             leaving.cancel()
             call.cancel()
@@ -94,9 +96,11 @@ class Watch:
         if not answer.canceled:
             return
         if answer.compact_revision:
-            raise Compacted(f"revision {self.revision} is gone; the history begins at {answer.compact_revision}")
+            raise RevisionCompacted(
+                f"revision {self.revision} is gone; the history begins at {answer.compact_revision}"
+            )
         if "permission denied" in answer.cancel_reason or "invalid auth token" in answer.cancel_reason:
-            kind = TokenIsOld if "token" in answer.cancel_reason else NotAllowed
+            kind = TokenExpired if "token" in answer.cancel_reason else NotAllowed
             raise kind(f"watch of {self._key!r}: {answer.cancel_reason}")
         raise Unavailable(f"watch of {self._key!r}: {answer.cancel_reason}")
 

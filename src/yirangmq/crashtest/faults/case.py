@@ -22,17 +22,24 @@ from typing import Any, NamedTuple
 from yirangmq.core.errors import QueueError
 from yirangmq.core.states import State
 from yirangmq.crashtest.faults.injector import LOCKED, Injector, SystemCalls
-from yirangmq.crashtest.faults.protocols import V1, Embedded, Hung, Lost, Protocols, Refused
+from yirangmq.crashtest.faults.protocols import (
+    ConnectionBroken,
+    EmbeddedTestClient,
+    NoReply,
+    ProtocolTestClient,
+    ServerErrorReply,
+    V1TestClient,
+)
 from yirangmq.crashtest.faults.targets import LogTarget, StartServer, States, StoreTarget, target_of
-from yirangmq.crashtest.runner import MEMORY
+from yirangmq.crashtest.runner import MEMORY_FOLDER
 
 # -- operations --------------------------------------------------------------------------------------------------------
 
 QUEUE = "work"
-GONE = frozenset((State.DONE, State.DROPPED))
+FINISHED = frozenset((State.DONE, State.DROPPED))
 WAITING = frozenset((State.READY, State.DELAYED, State.HELD))
 HELD = frozenset((State.LEASED, State.CLAIMED))
-Target = StoreTarget | LogTarget
+AnyTarget = StoreTarget | LogTarget
 
 
 class Operation(NamedTuple):
@@ -40,31 +47,31 @@ class Operation(NamedTuple):
 
     ``prepare`` returns the argument of ``act``. ``wrong`` returns the problem in the states after the call, or None."""
 
-    prepare: Callable[[Protocols, bytes], Any]
-    act: Callable[[Protocols, Any, bytes], Any]
+    prepare: Callable[[ProtocolTestClient, bytes], Any]
+    act: Callable[[ProtocolTestClient, Any, bytes], Any]
     wrong: Callable[[States, bytes, bool], str | None]
 
 
-def _seeded(protocol: Protocols, token: bytes) -> None:
+def _seeded(protocol: ProtocolTestClient, token: bytes) -> None:
     protocol.publish(QUEUE, b"seed")
 
 
-def _published(protocol: Protocols, token: bytes) -> None:
+def _published(protocol: ProtocolTestClient, token: bytes) -> None:
     protocol.publish(QUEUE, token)
 
 
-def _leased(protocol: Protocols, token: bytes) -> Any:
+def _leased(protocol: ProtocolTestClient, token: bytes) -> Any:
     protocol.publish(QUEUE, token)
     found = protocol.lease(QUEUE)
     if found is None or found[1] != token:
-        raise Refused("torture", f"leased {found} instead of {token!r}")
+        raise ServerErrorReply("torture", f"leased {found} instead of {token!r}")
     return found[0]
 
 
-def _lease(protocol: Protocols, given: Any, token: bytes) -> Any:
+def _lease(protocol: ProtocolTestClient, given: Any, token: bytes) -> Any:
     found = protocol.lease(QUEUE)
     if found is None or found[1] != token:
-        raise Refused("torture", f"leased {found} instead of {token!r}")
+        raise ServerErrorReply("torture", f"leased {found} instead of {token!r}")
     return found[0]
 
 
@@ -83,7 +90,7 @@ def _is_leased(found: States, token: bytes, is_confirmed: bool) -> str | None:
 
 def _is_done(found: States, token: bytes, is_confirmed: bool) -> str | None:
     states = found.get(token, [])
-    if is_confirmed and not set(states) <= GONE:
+    if is_confirmed and not set(states) <= FINISHED:
         return f"an acked message is {_shown(states)}"
     return None if is_confirmed else _is_one_of(found, token, HELD | WAITING, False)
 
@@ -108,22 +115,22 @@ def unchanged(found: States, token: bytes, is_confirmed: bool) -> str | None:
     return None if found.get(token) == [State.READY] else f"the message is {_shown(found.get(token, []))}"
 
 
-def _set_policy(protocol: Protocols, given: Any, token: bytes) -> None:
-    assert isinstance(protocol, Embedded)
+def _set_policy(protocol: ProtocolTestClient, given: Any, token: bytes) -> None:
+    assert isinstance(protocol, EmbeddedTestClient)
     protocol.do(lambda queues: queues.set_policy(QUEUE, {"retry": {"limit": 7}}))
 
 
-def _sweep(protocol: Protocols, given: Any, token: bytes) -> None:
-    assert isinstance(protocol, Embedded)
+def _sweep(protocol: ProtocolTestClient, given: Any, token: bytes) -> None:
+    assert isinstance(protocol, EmbeddedTestClient)
     protocol.do(lambda queues: queues.sweep())
 
 
-def _drop(protocol: Protocols, given: Any, token: bytes) -> None:
-    assert isinstance(protocol, Embedded)
+def _drop(protocol: ProtocolTestClient, given: Any, token: bytes) -> None:
+    assert isinstance(protocol, EmbeddedTestClient)
     protocol.do(lambda queues: [queues.drop(QUEUE, [look.message.id for look in queues.peek(QUEUE)])])
 
 
-def nothing(protocol: Protocols, token: bytes) -> None:
+def nothing(protocol: ProtocolTestClient, token: bytes) -> None:
     return None
 
 
@@ -145,11 +152,11 @@ TOPICS: dict[str, Operation] = {
     "record": Operation(nothing, lambda protocol, _, token: protocol.record(QUEUE, token), is_stored),
     "record-large": Operation(nothing, lambda protocol, _, token: protocol.record(QUEUE, token), is_stored),
 }
-LIFE = ("open", "close")
+LIFECYCLE = ("open", "close")
 """Operations on the whole target."""
 
 
-def _confirm(protocol: Protocols, given: Any, token: bytes) -> None:
+def _confirm(protocol: ProtocolTestClient, given: Any, token: bytes) -> None:
     log: Any = protocol
     log.confirm(QUEUE)
 
@@ -159,10 +166,10 @@ CURSORS = {
 }
 
 
-def operations(target: Target, protocol: Protocols) -> dict[str, Operation]:
+def operations(target: AnyTarget, protocol: ProtocolTestClient) -> dict[str, Operation]:
     if isinstance(target, LogTarget):
         return TOPICS if target.is_server else {**TOPICS, **CURSORS}
-    return EMBEDDED if isinstance(protocol, Embedded) else QUEUES
+    return EMBEDDED if isinstance(protocol, EmbeddedTestClient) else QUEUES
 
 
 # -- cases -------------------------------------------------------------------------------------------------------------
@@ -176,15 +183,15 @@ RECOVERY_SECONDS = 5.0
 """Time limit in seconds for health to become ok after a fault."""
 LARGE = 100_000
 """Size in bytes of a payload that does not fit the redo log."""
-WAITS = frozenset(("mq", "stomp"))
+BLOCKING_PROTOCOLS = frozenset(("mq", "stomp"))
 """Protocols with a consumer that blocks until there is a message. It gets no error while the store fails, and receives
 its message afterwards."""
-LIFT_SECONDS = 0.2
+FAULT_SECONDS = 0.2
 """Seconds that a fault lasts while such a consumer waits."""
 PROBE = "probe"
 
 
-class Case(NamedTuple):
+class FaultCase(NamedTuple):
     target: str
     protocol: str
     operation: str
@@ -196,13 +203,13 @@ class Case(NamedTuple):
         return f"{self.target}/{self.protocol}/{self.operation}/{self.mode}/{self.error}/{self.call}"
 
 
-class Outcome(NamedTuple):
+class CaseResult(NamedTuple):
     fired: str
     is_refused: bool
     complaints: list[str]
 
 
-class Bench:
+class CaseRunner:
     """Runner of single cases: one target in a separate folder, with faulting I/O calls below it."""
 
     def __init__(self, name: str, start_server: StartServer) -> None:
@@ -212,17 +219,19 @@ class Bench:
         self._tokens = 0
         self._refused: list[tuple[str, bytes]] = []
 
-    def __enter__(self) -> "Bench":
-        self._top = Path(tempfile.mkdtemp(prefix="yirangmq-faults-", dir=MEMORY if MEMORY.is_dir() else None))
+    def __enter__(self) -> "CaseRunner":
+        self._top = Path(
+            tempfile.mkdtemp(prefix="yirangmq-faults-", dir=MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else None)
+        )
         self._folders = 0
-        self._begin()
+        self._start_target()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._end()
+        self._stop_target()
         shutil.rmtree(self._top, ignore_errors=True)
 
-    def _begin(self) -> None:
+    def _start_target(self) -> None:
         self._folders += 1
         self._folder = self._top / f"d{self._folders}"
         self._folder.mkdir(mode=0o700)  # a looser mode would degrade health
@@ -232,7 +241,7 @@ class Bench:
         self.target = self._opened.__enter__()
         self.target.start()
 
-    def _end(self) -> None:
+    def _stop_target(self) -> None:
         self._injector.disarm()
         try:
             self.target.stop()
@@ -244,19 +253,19 @@ class Bench:
             finally:
                 self._calls.__exit__(None, None, None)
 
-    def renew(self) -> None:
+    def restart(self) -> None:
         """Start a new target in a new folder after a failure, so that one fault is reported once."""
-        self._end()
+        self._stop_target()
         self._refused.clear()
-        self._begin()
+        self._start_target()
 
     def pairs(self) -> list[tuple[str, str]]:
         found = [
             (protocol.name, name) for protocol in self.target.protocols for name in operations(self.target, protocol)
         ]
-        return [*found, *(("-", name) for name in LIFE)]
+        return [*found, *(("-", name) for name in LIFECYCLE)]
 
-    def _protocol(self, name: str) -> Protocols:
+    def _protocol(self, name: str) -> ProtocolTestClient:
         return next(one for one in self.target.protocols if one.name == name)
 
     def _token(self, operation: str) -> bytes:
@@ -268,8 +277,8 @@ class Bench:
 
     def calls(self, protocol: str, name: str) -> dict[str, int]:
         """Run one operation without a fault. Return the number of I/O calls that can fail, by error."""
-        if name in LIFE:
-            return self._life(name, self._injector.count)[0]
+        if name in LIFECYCLE:
+            return self._run_lifecycle(name, self._injector.count)[0]
         one = self._protocol(protocol)
         operation, token = operations(self.target, one)[name], self._token(name)
         given = operation.prepare(one, token)
@@ -281,7 +290,7 @@ class Bench:
         self.target.forget(QUEUE)
         return counts
 
-    def _life(self, name: str, arm: Callable[[], None]) -> tuple[dict[str, int], Exception | None]:
+    def _run_lifecycle(self, name: str, arm: Callable[[], None]) -> tuple[dict[str, int], Exception | None]:
         """Stop and start the target with faults armed in one step. Return the call counts and the raised error."""
         error: Exception | None = None
         steps: Sequence[tuple[str, Callable[[], None]]] = (("close", self.target.stop), ("open", self.target.start))
@@ -302,54 +311,54 @@ class Bench:
 
     # -- with a fault -------------------------------------------------------------------------------------------------
 
-    def play(self, case: Case) -> Outcome:
+    def run_case(self, case: FaultCase) -> CaseResult:
         length = 1 if case.mode == ONCE else None
-        if case.operation in LIFE:
-            return self._play_life(case, length)
+        if case.operation in LIFECYCLE:
+            return self._run_lifecycle_case(case, length)
         protocol = self._protocol(case.protocol)
         operation, token = operations(self.target, protocol)[case.operation], self._token(case.operation)
         complaints: list[str] = []
-        refusal: Refused | None = None
+        refusal: ServerErrorReply | None = None
         is_unknown = False
         try:
             given = operation.prepare(protocol, token)
-        except (Refused, Hung, Lost, QueueError) as error:
-            return Outcome("", False, [f"before the fault: {error!r}"])
+        except (ServerErrorReply, NoReply, ConnectionBroken, QueueError) as error:
+            return CaseResult("", False, [f"before the fault: {error!r}"])
         lock = contextlib.ExitStack()
         if case.error == LOCKED and isinstance(self.target, StoreTarget):
             lock.enter_context(self.target.locked())
         else:
             self._injector.arm(case.error, case.call, length)
-        lifting: threading.Timer | None = None
-        if case.mode == WHILE and case.operation == "lease" and protocol.name in WAITS:
-            lifting = threading.Timer(LIFT_SECONDS, self._injector.disarm)
-            lifting.start()
+        fault_timer: threading.Timer | None = None
+        if case.mode == WHILE and case.operation == "lease" and protocol.name in BLOCKING_PROTOCOLS:
+            fault_timer = threading.Timer(FAULT_SECONDS, self._injector.disarm)
+            fault_timer.start()
         try:
             operation.act(protocol, given, token)
-        except Refused as error:
+        except ServerErrorReply as error:
             refusal = error
             if error.code not in STORE_CODES:
                 complaints.append(f"the caller was told {error}")
-        except Hung as error:
+        except NoReply as error:
             complaints.append(f"no answer: {error}")
             is_unknown = True
-        except Lost as error:
+        except ConnectionBroken as error:
             complaints.append(f"the connection was lost: {error}")
             is_unknown = True
         except Exception as error:
             complaints.append(f"the caller got {error!r}")
             is_unknown = True
-        if case.mode == WHILE and refusal is not None and lifting is None:
+        if case.mode == WHILE and refusal is not None and fault_timer is None:
             complaints += self._health_while()
-        if lifting is not None:
-            lifting.cancel()
+        if fault_timer is not None:
+            fault_timer.cancel()
         self._injector.disarm()
         lock.close()
         fired = LOCKED if case.error == LOCKED else self._shown()
-        complaints += self._after(operation, token, None if is_unknown else refusal is None, protocol)
-        return Outcome(fired, refusal is not None, complaints)
+        complaints += self._verify_after(operation, token, None if is_unknown else refusal is None, protocol)
+        return CaseResult(fired, refusal is not None, complaints)
 
-    def _play_life(self, case: Case, length: int | None) -> Outcome:
+    def _run_lifecycle_case(self, case: FaultCase, length: int | None) -> CaseResult:
         token = self._token("")
         first = self.target.protocols[0]
         put = first.record if isinstance(self.target, LogTarget) else first.publish
@@ -357,22 +366,22 @@ class Bench:
         complaints: list[str] = []
         error: Exception | None = None
         try:
-            _, error = self._life(case.operation, lambda: self._injector.arm(case.error, case.call, length))
+            _, error = self._run_lifecycle(case.operation, lambda: self._injector.arm(case.error, case.call, length))
         except Exception as raised:
             self._injector.disarm()
-            return Outcome(self._shown(), True, [f"does not open after {case.operation} failed: {raised!r}"])
+            return CaseResult(self._shown(), True, [f"does not open after {case.operation} failed: {raised!r}"])
         if error is not None and not isinstance(error, QueueError):
             complaints.append(f"{case.operation} raised {error!r}")
         elif isinstance(error, QueueError) and error.code not in STORE_CODES:
             complaints.append(f"{case.operation} raised {error.code}: {error}")
         operation = Operation(nothing, lambda *_: None, unchanged)
-        return Outcome(self._shown(), error is not None, [*complaints, *self._after(operation, token, True)])
+        return CaseResult(self._shown(), error is not None, [*complaints, *self._verify_after(operation, token, True)])
 
     def _shown(self) -> str:
         return ", ".join(f"{one.call} {Path(one.where).name}" for one in self._injector.fired[:3])
 
-    def _after(
-        self, operation: Operation, token: bytes, is_confirmed: bool | None, protocol: Protocols | None = None
+    def _verify_after(
+        self, operation: Operation, token: bytes, is_confirmed: bool | None, protocol: ProtocolTestClient | None = None
     ) -> list[str]:
         """Verify the target after the fault: the operation, the next operations and health."""
         complaints: list[str] = []
@@ -409,19 +418,19 @@ class Bench:
                     complaints.append(f"{protocol.name}: leased {found!r} next, not {token!r}")
                     continue
                 protocol.ack(found[0])
-            except (Refused, Hung, Lost) as error:
+            except (ServerErrorReply, NoReply, ConnectionBroken) as error:
                 complaints.append(f"{protocol.name}: the next operation failed: {error!r}")
         return complaints
 
-    def _probe_same(self, protocol: Protocols) -> list[str]:
+    def _probe_same(self, protocol: ProtocolTestClient) -> list[str]:
         """Check that the next publish works through the same protocol, to the same queue."""
         try:
             protocol.publish(QUEUE, self._token(""))
-        except (Refused, Hung, Lost) as error:
+        except (ServerErrorReply, NoReply, ConnectionBroken) as error:
             return [f"{protocol.name}: the next publish to the same queue failed: {error!r}"]
         return []
 
-    def _probe_log(self, protocol: Protocols, token: bytes) -> None:
+    def _probe_log(self, protocol: ProtocolTestClient, token: bytes) -> None:
         """Append a record after a fault.
 
         A failed log must be reopened: by the embedding program, or by the server within 1 s."""
@@ -430,7 +439,7 @@ class Bench:
             try:
                 protocol.record(PROBE, token)
                 return
-            except Refused:
+            except ServerErrorReply:
                 if time.monotonic() > until:
                     raise
             if self.target.is_server:
@@ -440,38 +449,38 @@ class Bench:
                 self.target.start()
                 protocol = self.target.protocols[0]
 
-    def _health(self) -> V1 | None:
-        return next((one for one in self.target.protocols if isinstance(one, V1)), None)
+    def _health(self) -> V1TestClient | None:
+        return next((one for one in self.target.protocols if isinstance(one, V1TestClient)), None)
 
     def _health_while(self) -> list[str]:
-        line = self._health()
-        if line is None:
+        client = self._health()
+        if client is None:
             return []
         try:
-            status = line.health()
-        except (Hung, Lost) as error:
+            status = client.health()
+        except (NoReply, ConnectionBroken) as error:
             return [f"health does not answer while the fault lasts: {error!r}"]
         return ["health says ok while the fault lasts"] if status == "ok" else []
 
     def _health_after(self) -> list[str]:
-        line = self._health()
+        client = self._health()
         until = time.monotonic() + RECOVERY_SECONDS
         status = "ok"
         try:
-            while line is not None and (status := line.health()) != "ok" and time.monotonic() < until:
+            while client is not None and (status := client.health()) != "ok" and time.monotonic() < until:
                 time.sleep(0.02)
-        except (Hung, Lost) as error:
+        except (NoReply, ConnectionBroken) as error:
             return [f"health does not answer after the fault: {error!r}"]
         return [f"health says {status} {RECOVERY_SECONDS:g} s after the fault"] if status != "ok" else []
 
     # -- as after a kill ----------------------------------------------------------------------------------------------
 
-    def look_at_copy(self) -> list[str]:
+    def check_copy(self) -> list[str]:
         """Verify a copy of the current files, as after a kill: it is sound and has no rejected message."""
         copy = self._top / "copy"
         shutil.rmtree(copy, ignore_errors=True)
         try:
-            with self.target.at_rest():
+            with self.target.pause_removals():
                 shutil.copytree(self._folder, copy, ignore=shutil.ignore_patterns("*.sock", "*-shm"))
             complaints = self.target.complaints(copy)
             for queue in {queue for queue, _ in self._refused}:

@@ -106,7 +106,7 @@ class Injector:
             self.is_armed = False
             return self._count
 
-    def fails(self, call: str, where: str) -> bool:
+    def must_fail(self, call: str, where: str) -> bool:
         """Count a call. Return True if it must fail."""
         if not self.is_armed:
             return False
@@ -178,30 +178,30 @@ class SystemCalls:
             owner, name, original = self._originals.pop()
             setattr(owner, name, original)
 
-    def _replace(self, owner: Any, name: str, made: Any) -> None:
+    def _replace(self, owner: Any, name: str, injected: Any) -> None:
         self._originals.append((owner, name, getattr(owner, name)))
-        setattr(owner, name, made)
+        setattr(owner, name, injected)
 
     # -- the calls --------------------------------------------------------------------------------------------------
 
     def _by_path(self, original: Callable[..., Any], call: str, *given: Any, **named: Any) -> Any:
         if self._injector.is_armed and given:
             where = self._path(given[0], named.get("dir_fd"))
-            if where and self._injector.fails(call, where):
+            if where and self._injector.must_fail(call, where):
                 raise self._error(where)
         return original(*given, **named)
 
     def _by_descriptor(self, original: Callable[..., Any], call: str, *given: Any, **named: Any) -> Any:
         if self._injector.is_armed:
             where = self._path_of(given[0])
-            if where and self._injector.fails(call, where):
+            if where and self._injector.must_fail(call, where):
                 raise self._error(where)
         return original(*given, **named)
 
     def _half(self, original: Callable[..., Any], call: str, fd: int, data: Any, *given: Any) -> Any:
         if self._injector.is_armed:
             where = self._path_of(fd)
-            if where and self._injector.fails(call, where):
+            if where and self._injector.must_fail(call, where):
                 original(fd, memoryview(data)[: len(data) // 2], *given)
                 raise self._error(where)
         return original(fd, data, *given)
@@ -211,15 +211,15 @@ class SystemCalls:
             return original(fd)
         where = self._path_of(fd if isinstance(fd, int) else fd.fileno())
         result = original(fd)
-        if where and self._injector.fails(call, where):
+        if where and self._injector.must_fail(call, where):
             raise self._error(where)
         return result
 
     def _opened(self, original: Callable[..., Any], file: Any, mode: str = "r", *given: Any, **named: Any) -> Any:
         where = self._path(file) if self._injector.is_armed and not isinstance(file, int) else ""
-        if where and self._injector.fails("open", where):
+        if where and self._injector.must_fail("open", where):
             raise self._error(where)
-        if where and "r" in mode and self._injector.fails("read", where):
+        if where and "r" in mode and self._injector.must_fail("read", where):
             raise self._error(where)
         return original(file, mode, *given, **named)
 
@@ -284,18 +284,18 @@ class FaultingVfs(apsw.VFS):
         self.unregister()
 
     def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> "FaultingFile":
-        if self._injector.fails("xOpen", _text(name)):
-            raise made(self._injector, "xOpen")
+        if self._injector.must_fail("xOpen", _text(name)):
+            raise injected(self._injector, "xOpen")
         return FaultingFile(name, flags, self._injector)
 
     def xDelete(self, filename: str, syncdir: bool) -> None:
-        if self._injector.fails("xDelete", filename):
-            raise made(self._injector, "xDelete")
+        if self._injector.must_fail("xDelete", filename):
+            raise injected(self._injector, "xDelete")
         super().xDelete(filename, syncdir)
 
     def xAccess(self, pathname: str, flags: int) -> bool:
-        if self._injector.fails("xAccess", pathname):
-            raise made(self._injector, "xAccess")
+        if self._injector.must_fail("xAccess", pathname):
+            raise injected(self._injector, "xAccess")
         return super().xAccess(pathname, flags)
 
 
@@ -306,8 +306,8 @@ class FaultingFile(apsw.VFSFile):
         self._name = _text(name)
 
     def _check(self, call: str) -> None:
-        if self._injector.is_armed and self._injector.fails(call, self._name):
-            raise made(self._injector, call)
+        if self._injector.is_armed and self._injector.must_fail(call, self._name):
+            raise injected(self._injector, call)
 
     def xRead(self, amount: int, offset: int) -> bytes:
         self._check("xRead")
@@ -315,9 +315,9 @@ class FaultingFile(apsw.VFSFile):
 
     def xWrite(self, data: Any, offset: int) -> None:
         """Write, or write half of the data and fail."""
-        if self._injector.is_armed and self._injector.fails("xWrite", self._name):
+        if self._injector.is_armed and self._injector.must_fail("xWrite", self._name):
             super().xWrite(bytes(data)[: len(data) // 2], offset)
-            raise made(self._injector, "xWrite")
+            raise injected(self._injector, "xWrite")
         super().xWrite(data, offset)
 
     def xSync(self, flags: int) -> None:
@@ -338,7 +338,7 @@ class FaultingFile(apsw.VFSFile):
         super().xLock(level)
 
 
-def made(injector: Injector, call: str) -> apsw.Error:
+def injected(injector: Injector, call: str) -> apsw.Error:
     """Build the error as SQLite expects it.
 
     A failed allocation is SQLITE_IOERR_NOMEM, as in SQLite's unix VFS. After a plain SQLITE_NOMEM SQLite would continue

@@ -1,8 +1,8 @@
 """Clients of a server's protocols for fault injection, each a producer and a consumer behind one interface.
 
-Each client has one connection and reconnects after losing it. An error of the server is ``Refused`` with its code, a
-missing reply after 10 s is ``Hung``, a broken connection is ``Lost``. ``Embedded`` is the Python API on a store in this
-process."""
+Each client has one connection and reconnects after losing it. An error of the server is ``ServerErrorReply`` with its
+code, a missing reply after 10 s is ``NoReply``, a broken connection is ``ConnectionBroken``. ``EmbeddedTestClient`` is
+the Python API on a store in this process."""
 
 import http.client
 import json
@@ -15,14 +15,14 @@ from yirangmq.client.connect import connect
 from yirangmq.client.sync_client import Client
 from yirangmq.core.errors import QueueError, TimedOut, Unavailable
 from yirangmq.core.ports import Store
-from yirangmq.crashtest.workload import NumberedIds, StillClock
+from yirangmq.crashtest.workload import FixedClock, NumberedIds
 
 DEADLINE = 10.0
 """Time limit of every request, in seconds."""
 LEASE_SECONDS = 3600
 
 
-class Refused(Exception):
+class ServerErrorReply(Exception):
     """Error reply of the server, with its code."""
 
     def __init__(self, code: str, text: str) -> None:
@@ -30,11 +30,11 @@ class Refused(Exception):
         self.code = code
 
 
-class Hung(Exception):
+class NoReply(Exception):
     """No reply within the time limit."""
 
 
-class Lost(Exception):
+class ConnectionBroken(Exception):
     """The connection broke before the reply."""
 
 
@@ -46,7 +46,7 @@ class Addresses(NamedTuple):
     stomp: tuple[str, int]
 
 
-class Protocols(Protocol):
+class ProtocolTestClient(Protocol):
     """Client of one protocol. ``lease`` returns a handle and the payload; None if the queue is empty."""
 
     name: str
@@ -65,13 +65,13 @@ class Protocols(Protocol):
     def close(self) -> None: ...
 
 
-class Embedded:
+class EmbeddedTestClient:
     """Client that uses the Python API on a store in this process."""
 
     name = "embedded"
 
     def __init__(self, store: Store, prefix: str = "e") -> None:
-        self.queues = Queues(store, StillClock(), NumberedIds(prefix), "torture")
+        self.queues = Queues(store, FixedClock(), NumberedIds(prefix), "torture")
 
     def do(self, work: Callable[[Queues], Any]) -> Any:
         return translated(lambda: work(self.queues))
@@ -96,7 +96,7 @@ class Embedded:
         """Do nothing: the target closes the store."""
 
 
-class Native:
+class NativeTestClient:
     """Client of the native protocol over the unix socket."""
 
     name = "socket"
@@ -106,7 +106,7 @@ class Native:
         self._client: Client | None = None
 
     @property
-    def _there(self) -> Client:
+    def _connected(self) -> Client:
         if self._client is None:
             self._client = connect(self._address, consumer="torture", timeout=DEADLINE, retries=0)
         return self._client
@@ -128,7 +128,7 @@ class Native:
         self._do(lambda client: client.topics.publish(topic, payload))
 
     def _do(self, work: Callable[[Client], Any]) -> Any:
-        return translated(lambda: work(self._there))
+        return translated(lambda: work(self._connected))
 
     def close(self) -> None:
         if self._client is not None:
@@ -136,111 +136,113 @@ class Native:
             self._client = None
 
 
-class _Http:
+class _HttpTestClient:
     def __init__(self, addresses: Addresses) -> None:
-        self._line = http.client.HTTPConnection(*addresses.http, timeout=DEADLINE)
+        self._connection = http.client.HTTPConnection(*addresses.http, timeout=DEADLINE)
 
-    def ask(self, method: str, path: str, body: bytes | None = None, kind: str = "application/json") -> bytes:
+    def send_request(self, method: str, path: str, body: bytes | None = None, kind: str = "application/json") -> bytes:
         try:
-            self._line.request(method, path, body, {} if body is None else {"Content-Type": kind})
-            answer = self._line.getresponse()
-            said = answer.read()
+            self._connection.request(method, path, body, {} if body is None else {"Content-Type": kind})
+            answer = self._connection.getresponse()
+            reply = answer.read()
         except TimeoutError as error:
-            self._line.close()
-            raise Hung(f"{method} {path}") from error
+            self._connection.close()
+            raise NoReply(f"{method} {path}") from error
         except (OSError, http.client.HTTPException) as error:
-            self._line.close()
-            raise Lost(f"{method} {path}: {error!r}") from error
+            self._connection.close()
+            raise ConnectionBroken(f"{method} {path}: {error!r}") from error
         if answer.status >= 300:
-            raise Refused(*self._error(answer.status, said))
-        return said
+            raise ServerErrorReply(*self._error(answer.status, reply))
+        return reply
 
-    def _error(self, status: int, said: bytes) -> tuple[str, str]:
-        document = json.loads(said) if said else {}
+    def _error(self, status: int, reply: bytes) -> tuple[str, str]:
+        document = json.loads(reply) if reply else {}
         found = document.get("error")
         if isinstance(found, dict):
             return found["code"], f"{status} {found['message']}"
         return document.get("code", f"http_{status}"), f"{status} {document.get('message', '')}"
 
     def close(self) -> None:
-        self._line.close()
+        self._connection.close()
 
 
-class V1(_Http):
+class V1TestClient(_HttpTestClient):
     """Client of the HTTP API ``/v1``."""
 
     name = "http"
 
     def publish(self, queue: str, payload: bytes) -> None:
-        self.ask("POST", f"/v1/queues/{queue}/messages", payload, "application/octet-stream")
+        self.send_request("POST", f"/v1/queues/{queue}/messages", payload, "application/octet-stream")
 
     def lease(self, queue: str) -> tuple[Any, bytes] | None:
         wanted = json.dumps({"max": 1, "leaseSec": LEASE_SECONDS}).encode()
-        found = json.loads(self.ask("POST", f"/v1/queues/{queue}/lease", wanted))["messages"]
+        found = json.loads(self.send_request("POST", f"/v1/queues/{queue}/lease", wanted))["messages"]
         if not found:
             return None
         handle = queue, found[0]["lease"]["leaseId"]
-        return handle, self.ask("GET", f"/v1/queues/{queue}/messages/{found[0]['message']['messageId']}/payload")
+        return handle, self.send_request(
+            "GET", f"/v1/queues/{queue}/messages/{found[0]['message']['messageId']}/payload"
+        )
 
     def ack(self, handle: Any) -> None:
         queue, lease = handle
-        self.ask("POST", f"/v1/queues/{queue}/ack", json.dumps({"leases": [lease]}).encode())
+        self.send_request("POST", f"/v1/queues/{queue}/ack", json.dumps({"leases": [lease]}).encode())
 
     def nack(self, handle: Any) -> None:
         queue, lease = handle
         document = {"leases": [lease], "reason": "HANDLER_ERROR", "text": "torture", "delaySec": 0}
-        self.ask("POST", f"/v1/queues/{queue}/nack", json.dumps(document).encode())
+        self.send_request("POST", f"/v1/queues/{queue}/nack", json.dumps(document).encode())
 
     def record(self, topic: str, payload: bytes) -> None:
-        self.ask("POST", f"/v1/topics/{topic}/records", payload, "application/octet-stream")
+        self.send_request("POST", f"/v1/topics/{topic}/records", payload, "application/octet-stream")
 
     def health(self) -> str:
         """Return ``ok``, ``degraded`` or ``fail``. The HTTP status is ignored: it is an error if health fails."""
         try:
-            self._line.request("GET", "/v1/health")
-            answer = self._line.getresponse()
+            self._connection.request("GET", "/v1/health")
+            answer = self._connection.getresponse()
             return str(json.loads(answer.read())["status"])
         except TimeoutError as error:
-            self._line.close()
-            raise Hung("GET /v1/health") from error
+            self._connection.close()
+            raise NoReply("GET /v1/health") from error
         except (OSError, http.client.HTTPException) as error:
-            self._line.close()
-            raise Lost(f"GET /v1/health: {error!r}") from error
+            self._connection.close()
+            raise ConnectionBroken(f"GET /v1/health: {error!r}") from error
 
 
-class Mq(_Http):
+class MqTestClient(_HttpTestClient):
     """Client of the HTTP API ``/mq``: draft, set, order, get, complete."""
 
     name = "mq"
 
     def publish(self, queue: str, payload: bytes) -> None:
-        id = self.ask("POST", f"/mq/{queue}/messages", b'{"priority": null}').decode()
-        self.ask("PUT", f"/mq/{queue}/messages/{id}", payload, "application/octet-stream")
+        id = self.send_request("POST", f"/mq/{queue}/messages", b'{"priority": null}').decode()
+        self.send_request("PUT", f"/mq/{queue}/messages/{id}", payload, "application/octet-stream")
 
     def lease(self, queue: str) -> tuple[Any, bytes] | None:
-        if not json.loads(self.ask("GET", f"/mq/{queue}/stats"))["waiting"]:
+        if not json.loads(self.send_request("GET", f"/mq/{queue}/stats"))["waiting"]:
             return None
-        path = f"/mq/{queue}/messages/{self.ask('GET', f'/mq/{queue}/messages').decode()}"
-        return path, self.ask("GET", path)
+        path = f"/mq/{queue}/messages/{self.send_request('GET', f'/mq/{queue}/messages').decode()}"
+        return path, self.send_request("GET", path)
 
     def ack(self, handle: Any) -> None:
-        self.ask("PATCH", f"{handle}/complete")
+        self.send_request("PATCH", f"{handle}/complete")
 
     def nack(self, handle: Any) -> None:
-        self.ask("PATCH", f"{handle}/fail")
+        self.send_request("PATCH", f"{handle}/fail")
 
     def record(self, topic: str, payload: bytes) -> None:
         raise NotImplementedError
 
 
-class Stomp:
+class StompTestClient:
     """STOMP 1.2 client. A store error ends the connection, as the protocol requires; the next call reconnects."""
 
     name = "stomp"
 
     def __init__(self, addresses: Addresses) -> None:
         self._address = addresses.stomp
-        self._line: socket.socket | None = None
+        self._connection: socket.socket | None = None
         self._data = b""
         self._number = 0
         self._waiting: list[tuple[dict[str, str], bytes]] = []
@@ -256,7 +258,7 @@ class Stomp:
         self.close()
         about = {"id": "1", "destination": f"/queue/{queue}", "ack": "client-individual", "activemq.prefetchSize": "1"}
         self._confirmed("SUBSCRIBE", about)
-        headers, body = self._waiting.pop(0) if self._waiting else self._hear("MESSAGE")
+        headers, body = self._waiting.pop(0) if self._waiting else self._receive("MESSAGE")
         return headers["ack"], body
 
     def ack(self, handle: Any) -> None:
@@ -271,32 +273,32 @@ class Stomp:
         self._number += 1
         receipt = f"r-{self._number}"
         self._send(command, {**headers, "receipt": receipt}, body)
-        while self._hear("RECEIPT")[0]["receipt-id"] != receipt:
+        while self._receive("RECEIPT")[0]["receipt-id"] != receipt:
             pass
 
     def _send(self, command: str, headers: dict[str, str], body: bytes = b"") -> None:
         lines = [command, *(f"{name}:{value}" for name, value in headers.items()), "", ""]
         try:
-            self._dialled().sendall("\n".join(lines).encode() + body + b"\0")
+            self._connect().sendall("\n".join(lines).encode() + body + b"\0")
         except OSError as error:
             self.close()
-            raise Lost(f"{command}: {error!r}") from error
+            raise ConnectionBroken(f"{command}: {error!r}") from error
 
-    def _dialled(self) -> socket.socket:
-        if self._line is None:
-            self._line = socket.create_connection(self._address, timeout=DEADLINE)
+    def _connect(self) -> socket.socket:
+        if self._connection is None:
+            self._connection = socket.create_connection(self._address, timeout=DEADLINE)
             self._data = b""
-            self._line.sendall(b"CONNECT\naccept-version:1.2\nhost:x\n\n\0")
-            self._hear("CONNECTED")
-        return self._line
+            self._connection.sendall(b"CONNECT\naccept-version:1.2\nhost:x\n\n\0")
+            self._receive("CONNECTED")
+        return self._connection
 
-    def _hear(self, wanted: str) -> tuple[dict[str, str], bytes]:
+    def _receive(self, wanted: str) -> tuple[dict[str, str], bytes]:
         while True:
             command, headers, body = self._frame()
             if command == "ERROR":
                 self.close()
                 code, _, text = headers.get("message", "").replace("\\c", ":").partition(":")
-                raise Refused(code.strip(), text.strip())
+                raise ServerErrorReply(code.strip(), text.strip())
             if command == wanted:
                 return headers, body
             if command == "MESSAGE":
@@ -306,16 +308,16 @@ class Stomp:
         """Read one frame. The test payloads have no NUL, so a NUL ends the frame."""
         while b"\0" not in self._data:
             try:
-                more = self._line.recv(65536) if self._line is not None else b""
+                more = self._connection.recv(65536) if self._connection is not None else b""
             except TimeoutError as error:
                 self.close()
-                raise Hung("a frame") from error
+                raise NoReply("a frame") from error
             except OSError as error:
                 self.close()
-                raise Lost(repr(error)) from error
+                raise ConnectionBroken(repr(error)) from error
             if not more:
                 self.close()
-                raise Lost("closed by the server")
+                raise ConnectionBroken("closed by the server")
             self._data += more
         frame, self._data = self._data.split(b"\0", 1)
         head, _, body = frame.lstrip(b"\r\n").partition(b"\n\n")
@@ -324,9 +326,9 @@ class Stomp:
 
     def close(self) -> None:
         self._waiting.clear()
-        if self._line is not None:
-            self._line.close()
-            self._line = None
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
 
 def translated(work: Callable[[], Any]) -> Any:
@@ -334,13 +336,18 @@ def translated(work: Callable[[], Any]) -> Any:
     try:
         return work()
     except TimedOut as error:
-        raise Hung(str(error)) from error
+        raise NoReply(str(error)) from error
     except Unavailable as error:
         if error.code in ("unreachable", "timed_out"):
-            raise Lost(str(error)) from error
-        raise Refused(error.code, str(error)) from error
+            raise ConnectionBroken(str(error)) from error
+        raise ServerErrorReply(error.code, str(error)) from error
     except QueueError as error:
-        raise Refused(error.code, str(error)) from error
+        raise ServerErrorReply(error.code, str(error)) from error
 
 
-SERVED: tuple[Callable[[Addresses], Protocols], ...] = (Native, V1, Mq, Stomp)
+SERVER_CLIENTS: tuple[Callable[[Addresses], ProtocolTestClient], ...] = (
+    NativeTestClient,
+    V1TestClient,
+    MqTestClient,
+    StompTestClient,
+)

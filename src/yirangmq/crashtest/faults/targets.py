@@ -17,8 +17,14 @@ from yirangmq.core.ports import Finding, Store
 from yirangmq.core.states import State
 from yirangmq.core.topics import Cursor, NewRecord
 from yirangmq.crashtest.faults.injector import SQLITE_ERRORS, SYSTEM_ERRORS, FaultingVfs, Injector
-from yirangmq.crashtest.faults.protocols import SERVED, Addresses, Embedded, Protocols, translated
-from yirangmq.crashtest.workload import Snapshot, miscounts, take
+from yirangmq.crashtest.faults.protocols import (
+    SERVER_CLIENTS,
+    Addresses,
+    EmbeddedTestClient,
+    ProtocolTestClient,
+    translated,
+)
+from yirangmq.crashtest.workload import Snapshot, take_snapshot, wrong_counts
 from yirangmq.stores.cursors import FileCursors
 from yirangmq.stores.files.store import FilesStore
 from yirangmq.stores.log.check import check as check_log
@@ -61,7 +67,7 @@ class StartServer(Protocol):
     def __call__(self, store: Store, data: Path) -> Server: ...
 
 
-class Target(Protocol):
+class FaultTarget(Protocol):
     name: str
     errors: Sequence[str]
     is_server: bool
@@ -71,14 +77,14 @@ class Target(Protocol):
     def stop(self) -> None: ...
 
     @property
-    def protocols(self) -> Sequence[Protocols]: ...
+    def protocols(self) -> Sequence[ProtocolTestClient]: ...
 
     def states(self, queue: str) -> States: ...
 
     def forget(self, queue: str) -> None:
         """Remove the content of a queue."""
 
-    def at_rest(self) -> AbstractContextManager[None]:
+    def pause_removals(self) -> AbstractContextManager[None]:
         """Keep the target's threads from removing files while the block runs, so that all files can be copied."""
 
     def complaints(self, copy: Path) -> list[str]:
@@ -87,14 +93,14 @@ class Target(Protocol):
     def copied_states(self, copy: Path, queue: str) -> States: ...
 
 
-def _opened(kind: str, place: Path, vfs: str | None) -> Store:
+def _opened(kind: str, location: Path, vfs: str | None) -> Store:
     if kind == "fs":
-        return FilesStore(place, busy_seconds=BUSY_SECONDS)
+        return FilesStore(location, busy_seconds=BUSY_SECONDS)
     if kind == "served":
         return ServedSqliteStore(
-            place, busy_seconds=BUSY_SECONDS, vfs=vfs, redo_bytes=REDO_BYTES, seconds=SETTLE_SECONDS
+            location, busy_seconds=BUSY_SECONDS, vfs=vfs, redo_bytes=REDO_BYTES, seconds=SETTLE_SECONDS
         )
-    store = SqliteStore(place, busy_seconds=BUSY_SECONDS, vfs=vfs)
+    store = SqliteStore(location, busy_seconds=BUSY_SECONDS, vfs=vfs)
     store._db.set_wal_hook(_checkpointed)
     return store
 
@@ -135,9 +141,9 @@ class StoreTarget:
         self._start_server = start_server
         self._server: Server | None = None
         self._store: Store | None = None
-        self._embedded: Embedded | None = None
+        self._embedded: EmbeddedTestClient | None = None
         self._starts = count(1)
-        self.protocols: Sequence[Protocols] = ()
+        self.protocols: Sequence[ProtocolTestClient] = ()
 
     @property
     def store(self) -> Store:
@@ -147,7 +153,7 @@ class StoreTarget:
 
     def start(self) -> None:
         self._store = _opened(self.kind, self._folder / "store", self._vfs)
-        self._embedded = Embedded(self._store, f"e{next(self._starts)}")
+        self._embedded = EmbeddedTestClient(self._store, f"e{next(self._starts)}")
         if self._start_server is None:
             self.protocols = [self._embedded]
             return
@@ -157,7 +163,7 @@ class StoreTarget:
             self._store.close()
             self._store = None
             raise
-        self.protocols = [make(self._server.addresses) for make in SERVED]
+        self.protocols = [make(self._server.addresses) for make in SERVER_CLIENTS]
 
     def stop(self) -> None:
         for protocol in self.protocols:
@@ -173,14 +179,14 @@ class StoreTarget:
                 store.close()
 
     def states(self, queue: str) -> States:
-        return self._in_turn(lambda: states_of(self.store, queue))
+        return self._retry_while_busy(lambda: states_of(self.store, queue))
 
     def forget(self, queue: str) -> None:
         embedded = self._embedded
         if embedded is not None:
-            self._in_turn(lambda: embedded.queues.delete_queue(queue))
+            self._retry_while_busy(lambda: embedded.queues.delete_queue(queue))
 
-    def _in_turn(self, work: Callable[[], Answer]) -> Answer:
+    def _retry_while_busy(self, work: Callable[[], Answer]) -> Answer:
         """Retry while the server's thread uses the same store, up to ``TURN_SECONDS``."""
         until = monotonic() + (TURN_SECONDS if self.is_server else 0.0)
         while True:
@@ -192,14 +198,14 @@ class StoreTarget:
             sleep(RETRY_SECONDS)
 
     @contextmanager
-    def at_rest(self) -> Iterator[None]:
+    def pause_removals(self) -> Iterator[None]:
         """Hold a read transaction, so that the server's sweeper removes no files of a files store meanwhile."""
         with ExitStack() as held:
             if self.kind == "fs":
-                self._in_turn(lambda: held.enter_context(self.store.transaction(write=False)))
+                self._retry_while_busy(lambda: held.enter_context(self.store.transaction(write=False)))
             yield
 
-    def embedded(self) -> Embedded:
+    def embedded(self) -> EmbeddedTestClient:
         if self._embedded is None:
             raise RuntimeError("not started")
         return self._embedded
@@ -222,11 +228,11 @@ class StoreTarget:
         store = _opened(self.kind, copy / "store", None)
         try:
             found: list[Finding] = list(store.check(repair=False))
-            snapshot: Snapshot = take(store)
+            snapshot: Snapshot = take_snapshot(store)
         finally:
             store.close()
         wrong = [f"check: {one.kind} {one.where}: {one.text}" for one in found]
-        return [*wrong, *miscounts(snapshot), *(f"{'/'.join(key)} is in two states" for key in snapshot.twice)]
+        return [*wrong, *wrong_counts(snapshot), *(f"{'/'.join(key)} is in two states" for key in snapshot.twice)]
 
     def copied_states(self, copy: Path, queue: str) -> States:
         store = _opened(self.kind, copy / "store", None)
@@ -236,7 +242,7 @@ class StoreTarget:
             store.close()
 
 
-class LogProtocol:
+class LogTestClient:
     """Client of a topic log and its cursors in this process."""
 
     name = "embedded"
@@ -269,7 +275,7 @@ class LogTarget:
         self._server: Server | None = None
         self._store: Store | None = None
         self._opened: tuple[SegmentLog, FileCursors] | None = None
-        self.protocols: Sequence[Protocols] = ()
+        self.protocols: Sequence[ProtocolTestClient] = ()
 
     @property
     def _topics(self) -> Path:
@@ -284,7 +290,7 @@ class LogTarget:
                 log.close()
                 raise
             self._opened = log, cursors
-            protocol: Any = LogProtocol(log, cursors)
+            protocol: Any = LogTestClient(log, cursors)
             self.protocols = [protocol]
             return
         self._store = ServedSqliteStore(self._folder / "store", seconds=None)
@@ -294,7 +300,7 @@ class LogTarget:
             self._store.close()
             self._store = None
             raise
-        self.protocols = [made for make in SERVED if (made := make(self._server.addresses)).name != "mq"]
+        self.protocols = [client for make in SERVER_CLIENTS if (client := make(self._server.addresses)).name != "mq"]
 
     def stop(self) -> None:
         for protocol in self.protocols:
@@ -321,7 +327,7 @@ class LogTarget:
     def forget(self, queue: str) -> None:
         """Do nothing: records stay, and each case has unique payloads."""
 
-    def at_rest(self) -> AbstractContextManager[None]:
+    def pause_removals(self) -> AbstractContextManager[None]:
         return nullcontext()
 
     def complaints(self, copy: Path) -> list[str]:
@@ -366,7 +372,7 @@ def target_of(
             yield StoreTarget(kind, folder, vfs, start)
 
 
-NAMES = ("sqlite", "served", "fs", "log", "served-server", "fs-server", "log-server")
+TARGET_NAMES = ("sqlite", "served", "fs", "log", "served-server", "fs-server", "log-server")
 TARGETS: dict[str, Sequence[str]] = {
     "sqlite": ("sqlite",),
     "served": ("served", "served-server"),

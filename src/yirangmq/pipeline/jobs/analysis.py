@@ -29,13 +29,13 @@ def messages(records: DataFrame) -> DataFrame:
     content_at, ended_at = F.when(is_content, F.col("position")), F.when(~is_content, F.col("position"))
     failed_at = F.when(F.col("failure_reason").isNotNull(), F.col("position"))
     latest = [F.max_by(name, content_at).alias(name) for name in LATEST]
-    told = [F.max_by(name, ended_at).alias(name) for name in ("worker", "leased_at", "delivery")]
+    delivery_columns = [F.max_by(name, ended_at).alias(name) for name in ("worker", "leased_at", "delivery")]
     why = [F.max_by(name, failed_at).alias(name) for name in ("failure_reason", "failure_message", "failed_at")]
     ways = [F.max_by(name, "position").alias(name) for name in ("status", "changed_at")]
     whole = (
         records.where("record != 'queue_deleted'")
         .groupBy("queue", "message_id", "seq")
-        .agg(*latest, *told, *why, *ways, F.max("attempt").cast("int").alias("attempt"))
+        .agg(*latest, *delivery_columns, *why, *ways, F.max("attempt").cast("int").alias("attempt"))
         .where("enqueued_at is not null")
     )
     return _without_deleted(whole, records)

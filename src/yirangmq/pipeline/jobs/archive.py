@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 from yirangmq.core.errors import BadInput, NotFound, StoreDamaged
 from yirangmq.pipeline import steps
 from yirangmq.pipeline.jobs import manifest as manifests
-from yirangmq.pipeline.jobs.manifest import STAGING, File, Manifest, Sums
+from yirangmq.pipeline.jobs.manifest import STAGING, ArchiveFile, Manifest, RowSummary
 
 # -- archive -----------------------------------------------------------------------------------------------------------
 
@@ -30,29 +30,29 @@ COMPARED = "rows, first, last and checksum"
 
 
 @dataclass(frozen=True, slots=True)
-class Archived:
+class ArchiveResult:
     """Result of an archive run: ``sums`` of the added rows; ``last`` is the last archived sequence."""
 
-    sums: Sums
+    sums: RowSummary
     last: int
     days: tuple[str, ...]
     files: int
 
 
-def archive(frame: DataFrame, folder: Path, of: str) -> Archived:
+def archive(frame: DataFrame, folder: Path, of: str) -> ArchiveResult:
     """Add new rows of the data source to the archive: of a topic (``global_seq``) or of queues (``seq``)."""
-    with manifests.alone(folder):
-        known = manifests.load_or_begin(folder, of)
-        manifests.sweep(folder, known)
-        rows = _shaped(_fresh(frame, folder, known))
+    with manifests.archive_lock(folder):
+        known = manifests.load_or_create(folder, of)
+        manifests.remove_unlisted(folder, known)
+        rows = _shaped(_new_rows(frame, folder, known))
         files, sums = write(rows, folder, sequence_of(frame))
         if not sums.rows:
-            return Archived(sums, known.last, (), 0)
+            return ArchiveResult(sums, known.last, (), 0)
         made = replace(known, last=max(known.last, sums.last))
         for day, added in files.items():
             made = made.with_day(day, (*known.days.get(day, ()), *added))
         manifests.save(folder, made)
-    return Archived(sums, made.last, tuple(sorted(files)), sum(map(len, files.values())))
+    return ArchiveResult(sums, made.last, tuple(sorted(files)), sum(map(len, files.values())))
 
 
 def read_archive(spark: SparkSession, folder: Path, days: Sequence[str] | None = None) -> DataFrame:
@@ -75,7 +75,7 @@ def sequence_of(frame: DataFrame) -> str:
     return "global_seq" if "global_seq" in frame.columns else "seq"
 
 
-def _fresh(frame: DataFrame, folder: Path, known: Manifest) -> DataFrame:
+def _new_rows(frame: DataFrame, folder: Path, known: Manifest) -> DataFrame:
     if sequence_of(frame) == "global_seq":
         return frame.where(F.col("global_seq") > known.last)
     files = [file.name for file in known.files()]
@@ -94,7 +94,9 @@ def _shaped(frame: DataFrame) -> DataFrame:
     return frame.withColumn("date", F.date_format(time, "yyyy-MM-dd"))
 
 
-def write(rows: DataFrame, folder: Path, sequence: str, files_a_day: int = 0) -> tuple[dict[str, list[File]], Sums]:
+def write(
+    rows: DataFrame, folder: Path, sequence: str, files_a_day: int = 0
+) -> tuple[dict[str, list[ArchiveFile]], RowSummary]:
     """Write rows with a column ``date``, read them back, compare, and move the files to their days. They are not listed
     yet."""
     staging = folder / STAGING
@@ -102,27 +104,27 @@ def write(rows: DataFrame, folder: Path, sequence: str, files_a_day: int = 0) ->
     seen = Observation("archive")
     if files_a_day:
         rows = rows.repartitionByRange(files_a_day, sequence)
-    told = rows.observe(seen, *_sums(sequence)).sortWithinPartitions("date", sequence)
-    told.write.partitionBy("date").option("compression", "zstd").parquet(str(staging))
+    observed = rows.observe(seen, *_sums(sequence)).sortWithinPartitions("date", sequence)
+    observed.write.partitionBy("date").option("compression", "zstd").parquet(str(staging))
     wanted = _as_sums(seen.get)
     if not wanted.rows:
         shutil.rmtree(staging)
         return {}, wanted
     found = _read_back(rows.sparkSession, staging, sequence)
-    got = Sums.together(sums for _, _, sums in found)
+    got = RowSummary.combine(sums for _, _, sums in found)
     if got != wanted:
         raise StoreDamaged(f"what was written is not what was read ({COMPARED}): {got}, not {wanted}")
-    files: dict[str, list[File]] = {}
+    files: dict[str, list[ArchiveFile]] = {}
     for number, (path, day, sums) in enumerate(found):
         name = f"{sums.first:020d}-{sums.last:020d}-{number:05d}.zstd.parquet"
         while (folder / f"date={day}" / name).exists():
             name = f"0{name}"  # compacting a day of one file: both files exist for a moment
-        files.setdefault(day, []).append(File(manifests.take_in(folder, path, day, name), sums))
+        files.setdefault(day, []).append(ArchiveFile(manifests.move_staged(folder, path, day, name), sums))
     shutil.rmtree(staging)
     return files, wanted
 
 
-def _read_back(spark: SparkSession, staging: Path, sequence: str) -> list[tuple[Path, str, Sums]]:
+def _read_back(spark: SparkSession, staging: Path, sequence: str) -> list[tuple[Path, str, RowSummary]]:
     rows = spark.read.parquet(str(staging))
     found = rows.groupBy(F.col("_metadata.file_path").alias("path")).agg(*_sums(sequence)).collect()
     made = []
@@ -142,8 +144,8 @@ def _sums(sequence: str) -> list[Column]:
     ]
 
 
-def _as_sums(row: dict[str, Any]) -> Sums:
-    return Sums(int(row["rows"]), int(row["first"]), int(row["last"]), str(row["checksum"]))
+def _as_sums(row: dict[str, Any]) -> RowSummary:
+    return RowSummary(int(row["rows"]), int(row["first"]), int(row["last"]), str(row["checksum"]))
 
 
 # -- compaction and retention ------------------------------------------------------------------------------------------
@@ -153,30 +155,30 @@ KEEP_DAYS = 7
 
 
 @dataclass(frozen=True, slots=True)
-class Compacted:
+class CompactedDay:
     day: str
     before: int
     after: int
-    sums: Sums
+    sums: RowSummary
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class ArchiveHousekeepingResult:
     """Result of a housekeeping run."""
 
-    compacted: tuple[Compacted, ...]
+    compacted: tuple[CompactedDay, ...]
     removed: tuple[str, ...]
     rows_removed: int
     kept: tuple[str, ...]
 
 
-def compact(spark: SparkSession, folder: Path, day: str, today: date, file_bytes: int = FILE_BYTES) -> Compacted:
+def compact(spark: SparkSession, folder: Path, day: str, today: date, file_bytes: int = FILE_BYTES) -> CompactedDay:
     """Join the files of a day into few. ``BadInput`` if the day is not over."""
     if read_day(day) >= today:
         raise BadInput(f"{day} is not over; only closed days are compacted", field="day")
-    with manifests.alone(folder):
+    with manifests.archive_lock(folder):
         known = manifests.load(folder)
-        manifests.sweep(folder, known)
+        manifests.remove_unlisted(folder, known)
         if not known.files(day):
             raise NotFound(f"the archive in {folder} holds nothing of {day}", field="day")
         return _compact(spark, folder, known, day, file_bytes)[1]
@@ -184,33 +186,33 @@ def compact(spark: SparkSession, folder: Path, day: str, today: date, file_bytes
 
 def housekeep(
     spark: SparkSession, folder: Path, today: date, keep_days: int = KEEP_DAYS, *, dry_run: bool = False
-) -> Kept:
+) -> ArchiveHousekeepingResult:
     """Compact closed days and remove days before the last ``keep_days`` days. Today is always kept."""
     if keep_days < 1:
         raise BadInput(f"must be at least 1, not {keep_days}", field="keep-days")
-    with manifests.alone(folder):
+    with manifests.archive_lock(folder):
         known = manifests.load(folder)
         edge = today - timedelta(days=keep_days)
         old = tuple(day for day in sorted(known.days) if read_day(day) < edge)
         kept = tuple(day for day in sorted(known.days) if day not in old)
-        rows = Sums.together(file.sums for day in old for file in known.files(day)).rows
+        rows = RowSummary.combine(file.sums for day in old for file in known.files(day)).rows
         done = []
         if not dry_run:
-            manifests.sweep(folder, known)
+            manifests.remove_unlisted(folder, known)
             for day in kept:
                 if read_day(day) < today and len(known.files(day)) > 1:
                     known, made = _compact(spark, folder, known, day, FILE_BYTES)
                     done.append(made)
             manifests.save(folder, known.without(old))
-            manifests.sweep(folder, known.without(old))
-    return Kept(tuple(done), old, rows, kept)
+            manifests.remove_unlisted(folder, known.without(old))
+    return ArchiveHousekeepingResult(tuple(done), old, rows, kept)
 
 
 def _compact(
     spark: SparkSession, folder: Path, known: Manifest, day: str, file_bytes: int
-) -> tuple[Manifest, Compacted]:
+) -> tuple[Manifest, CompactedDay]:
     before = known.files(day)
-    wanted = Sums.together(file.sums for file in before)
+    wanted = RowSummary.combine(file.sums for file in before)
     size = sum((folder / file.name).stat().st_size for file in before)
     rows = read_archive(spark, folder, [day])
     files, sums = write(rows, folder, sequence_of(rows), max(1, -(-size // file_bytes)))
@@ -218,8 +220,8 @@ def _compact(
         raise StoreDamaged(f"{day} holds {sums}, and the archive lists {wanted}; nothing was removed")
     made = known.with_day(day, files[day])
     manifests.save(folder, made)
-    manifests.sweep(folder, made)
-    return made, Compacted(day, len(before), len(files[day]), sums)
+    manifests.remove_unlisted(folder, made)
+    return made, CompactedDay(day, len(before), len(files[day]), sums)
 
 
 def read_day(text: str) -> date:

@@ -16,14 +16,14 @@ from typing import Any
 from yirangmq.core.errors import BadInput, NotFound, StoreBusy, StoreDamaged
 from yirangmq.fsio.lock import try_lock
 
-LIST = "_archive.json"
+MANIFEST_NAME = "_archive.json"
 LOCK = "_lock"
 STAGING = "_staging"
 VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Sums:
+class RowSummary:
     """Summary of a set of rows: number, first and last sequence, and a checksum that does not depend on their order."""
 
     rows: int
@@ -32,21 +32,21 @@ class Sums:
     checksum: str
 
     @staticmethod
-    def together(parts: Iterable["Sums"]) -> "Sums":
+    def combine(parts: Iterable["RowSummary"]) -> "RowSummary":
         parts = [part for part in parts if part.rows]
         if not parts:
-            return Sums(0, 0, 0, "0")
+            return RowSummary(0, 0, 0, "0")
         checksum = sum(int(part.checksum) for part in parts)
         first, last = min(part.first for part in parts), max(part.last for part in parts)
-        return Sums(sum(part.rows for part in parts), first, last, str(checksum))
+        return RowSummary(sum(part.rows for part in parts), first, last, str(checksum))
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class ArchiveFile:
     """File of the archive; ``name`` is relative to the archive's folder."""
 
     name: str
-    sums: Sums
+    sums: RowSummary
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +56,12 @@ class Manifest:
 
     of: str
     last: int = 0
-    days: Mapping[str, tuple[File, ...]] = field(default_factory=dict)
+    days: Mapping[str, tuple[ArchiveFile, ...]] = field(default_factory=dict)
 
-    def files(self, day: str | None = None) -> list[File]:
+    def files(self, day: str | None = None) -> list[ArchiveFile]:
         return [file for at, files in sorted(self.days.items()) if day in (None, at) for file in files]
 
-    def with_day(self, day: str, files: Iterable[File]) -> "Manifest":
+    def with_day(self, day: str, files: Iterable[ArchiveFile]) -> "Manifest":
         return replace(self, days={**self.days, day: tuple(files)})
 
     def without(self, days: Iterable[str]) -> "Manifest":
@@ -72,20 +72,20 @@ class Manifest:
 def load(folder: Path) -> Manifest:
     """Read the manifest. ``NotFound`` if there is no archive."""
     try:
-        value = json.loads((folder / LIST).read_bytes())
+        value = json.loads((folder / MANIFEST_NAME).read_bytes())
         days = {day: tuple(_file(one) for one in files) for day, files in value["days"].items()}
         return Manifest(value["of"], value["last"], days)
     except FileNotFoundError:
         raise NotFound(f"there is no archive in {folder}; 'yirangmq pipeline archive' makes one") from None
     except (ValueError, KeyError, TypeError) as error:
-        raise StoreDamaged(f"{folder / LIST} cannot be read: {error}") from None
+        raise StoreDamaged(f"{folder / MANIFEST_NAME} cannot be read: {error}") from None
 
 
-def _file(value: dict[str, Any]) -> File:
-    return File(value["name"], Sums(**value["sums"]))
+def _file(value: dict[str, Any]) -> ArchiveFile:
+    return ArchiveFile(value["name"], RowSummary(**value["sums"]))
 
 
-def load_or_begin(folder: Path, of: str) -> Manifest:
+def load_or_create(folder: Path, of: str) -> Manifest:
     try:
         found = load(folder)
     except NotFound:
@@ -99,17 +99,17 @@ def save(folder: Path, manifest: Manifest) -> None:
     """Replace the manifest atomically; it is on disk when the function returns."""
     days = {day: [asdict(file) for file in files] for day, files in sorted(manifest.days.items())}
     value = {"version": VERSION, "of": manifest.of, "last": manifest.last, "days": days}
-    fresh = folder / f"{LIST}.new"
+    fresh = folder / f"{MANIFEST_NAME}.new"
     with fresh.open("w") as file:
         json.dump(value, file, indent=1)
         file.flush()
         os.fsync(file.fileno())
-    fresh.replace(folder / LIST)
+    fresh.replace(folder / MANIFEST_NAME)
     sync_folder(folder)
 
 
 @contextmanager
-def alone(folder: Path) -> Iterator[None]:
+def archive_lock(folder: Path) -> Iterator[None]:
     """Lock the archive. ``StoreBusy`` if another job holds the lock."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / LOCK).open("w") as lock:
@@ -118,7 +118,7 @@ def alone(folder: Path) -> Iterator[None]:
         yield
 
 
-def sweep(folder: Path, manifest: Manifest) -> int:
+def remove_unlisted(folder: Path, manifest: Manifest) -> int:
     """Remove unlisted files: the leftovers of an interrupted job, or files replaced by compaction."""
     shutil.rmtree(folder / STAGING, ignore_errors=True)
     listed = {file.name for file in manifest.files()}
@@ -131,7 +131,7 @@ def sweep(folder: Path, manifest: Manifest) -> int:
     return len(gone)
 
 
-def take_in(folder: Path, staged: Path, day: str, name: str) -> str:
+def move_staged(folder: Path, staged: Path, day: str, name: str) -> str:
     """Move a staged file to its day and sync it to disk; it is not listed yet."""
     home = folder / f"date={day}"
     home.mkdir(exist_ok=True)

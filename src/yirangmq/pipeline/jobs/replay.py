@@ -14,10 +14,10 @@ from yirangmq.core.errors import BadInput
 from yirangmq.pipeline import steps
 
 REPLAY_OF = "replayOf"
-REDRIVEN_AT_ONCE = 500
+REDRIVE_BATCH = 500
 
 
-def chosen(
+def select_rows(
     frame: DataFrame,
     condition: str | None = None,
     since: str | None = None,
@@ -67,7 +67,7 @@ def for_replay(frame: DataFrame, target: str) -> DataFrame:
     mark = F.create_map(F.lit(REPLAY_OF), origin)
     known = F.map_filter(
         F.coalesce(F.col("headers"), F.create_map().cast("map<string,string>")),
-        lambda name, value: ~name.isin(REPLAY_OF, *OF_ITS_LIFE),
+        lambda name, value: ~name.isin(REPLAY_OF, *NOT_REPLAYED),
     )
     kept = [name for name in ("key", "type") if name in frame.columns]
     ordered = frame.orderBy(sequence)
@@ -76,7 +76,7 @@ def for_replay(frame: DataFrame, target: str) -> DataFrame:
     return ordered.select("value", *kept, F.map_concat(known, mark).alias("headers"), F.lit(target).alias("target"))
 
 
-OF_ITS_LIFE = ("messageId", "deduplicationKey", "timestamp", "delaySec", "ttlSec", "yr-batch")
+NOT_REPLAYED = ("messageId", "deduplicationKey", "timestamp", "delaySec", "ttlSec", "yr-batch")
 """Headers that belong to the original message and are not copied to its replay."""
 
 
@@ -107,24 +107,26 @@ def write(rows: DataFrame, broker: str, name: str, token: str | None = None) -> 
     writer.mode("append").save()
 
 
-class Redriving(Protocol):
+class RedriveFunction(Protocol):
     """Function that redrives dead letters of a queue and returns their number."""
 
     def __call__(self, queue: str, ids: Sequence[str]) -> int: ...
 
 
-def redrive(letters: DataFrame, condition: str, move: Redriving, told: Callable[[int], None] | None = None) -> int:
-    """Redrive the dead letters that match the SQL condition, oldest first, ``REDRIVEN_AT_ONCE`` per call."""
+def redrive(
+    letters: DataFrame, condition: str, move: RedriveFunction, on_progress: Callable[[int], None] | None = None
+) -> int:
+    """Redrive the dead letters that match the SQL condition, oldest first, ``REDRIVE_BATCH`` per call."""
     found = where(letters, condition).orderBy("queue", "seq").select("queue", "message_id")
     done = 0
     waiting: dict[str, list[str]] = {}
     for row in found.toLocalIterator():
         ids = waiting.setdefault(row["queue"], [])
         ids.append(row["message_id"])
-        if len(ids) == REDRIVEN_AT_ONCE:
+        if len(ids) == REDRIVE_BATCH:
             done += move(row["queue"], waiting.pop(row["queue"]))
-            if told is not None:
-                told(done)
+            if on_progress is not None:
+                on_progress(done)
     for queue, ids in waiting.items():
         done += move(queue, ids)
     return done

@@ -178,8 +178,8 @@ TITLES = {
 }
 WIDTH, HEIGHT, PAD = 720, 200, 40
 COLORS = {"published": "#2563eb", "done": "#16a34a", "dead": "#dc2626"}
-MOST_ROWS = 200
-MOST_QUEUES = 20
+MAX_ROWS = 200
+MAX_QUEUES = 20
 STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:60rem;padding:0 1rem;color:#1f2937;background:#fff}
 h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2.2rem}h3{font-size:1rem;margin:1rem 0 .2rem}
@@ -232,9 +232,9 @@ def _table(rows: Rows) -> str:
     head = "".join(f"<th{kind[name]}>{escape(name.replace('_', ' '))}</th>" for name in rows[0])
     body = "".join(
         "<tr>" + "".join(f"<td{kind[name]}>{_cell(value)}</td>" for name, value in row.items()) + "</tr>"
-        for row in rows[:MOST_ROWS]
+        for row in rows[:MAX_ROWS]
     )
-    more = f"<p class=note>{len(rows) - MOST_ROWS:,} more rows are in the JSON.</p>" if len(rows) > MOST_ROWS else ""
+    more = f"<p class=note>{len(rows) - MAX_ROWS:,} more rows are in the JSON.</p>" if len(rows) > MAX_ROWS else ""
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
 
 
@@ -248,7 +248,7 @@ def _cell(value: Any) -> str:
 
 def _by_queue(rows: Rows) -> Iterable[tuple[str, Rows]]:
     names = sorted({row["queue"] for row in rows})
-    for name in names[:MOST_QUEUES]:
+    for name in names[:MAX_QUEUES]:
         yield name, [row for row in rows if row["queue"] == name]
 
 

@@ -13,19 +13,19 @@ class SourceError(ValueError):
     """An option, a row or the data is wrong; the text names the fault and the remedy."""
 
 
-class Retired(SourceError):
-    """Requested records are no longer kept: the request starts at ``asked``, the log begins at ``first``."""
+class RecordsRetired(SourceError):
+    """Requested records are no longer kept: the request starts at ``requested``, the log begins at ``first``."""
 
-    def __init__(self, asked: int, first: int) -> None:
-        super().__init__(f"sequence {asked} is no longer kept; the log begins at {first}")
-        self.asked = asked
+    def __init__(self, requested: int, first: int) -> None:
+        super().__init__(f"sequence {requested} is no longer kept; the log begins at {first}")
+        self.requested = requested
         self.first = first
 
-    def __reduce__(self) -> tuple[type["Retired"], tuple[int, int]]:
-        return Retired, (self.asked, self.first)
+    def __reduce__(self) -> tuple[type["RecordsRetired"], tuple[int, int]]:
+        return RecordsRetired, (self.requested, self.first)
 
 
-class Refused(SourceError):
+class RequestRejected(SourceError):
     """The server refused the request; ``code`` is the error code of its reply."""
 
     def __init__(self, text: str, code: str = "", status: int = 0) -> None:
@@ -33,17 +33,17 @@ class Refused(SourceError):
         self.code = code
         self.status = status
 
-    def __reduce__(self) -> tuple[type["Refused"], tuple[str, str, int]]:
-        return Refused, (str(self), self.code, self.status)
+    def __reduce__(self) -> tuple[type["RequestRejected"], tuple[str, str, int]]:
+        return RequestRejected, (str(self), self.code, self.status)
 
 
-def retired_of(text: str) -> Retired | None:
+def parse_retired(text: str) -> RecordsRetired | None:
     """Parse a server's error text that holds both sequence numbers. Return None for any other text."""
     found = re.search(r"sequence (\d+) .* begins at (\d+)", text)
-    return Retired(int(found[1]), int(found[2])) if found else None
+    return RecordsRetired(int(found[1]), int(found[2])) if found else None
 
 
-def say(text: str) -> None:
+def print_notice(text: str) -> None:
     """Print a one-line notice to stderr of the driver."""
     print(f"yirangmq: {text}", file=sys.stderr, flush=True)
 
@@ -58,7 +58,7 @@ BACKTRACK_STEPS = 100_000
 have."""
 
 
-class Complaints:
+class SchemaValidator:
     """JSON Schema validator of values; callable with the bytes of a value.
 
     It is pickled as the text of its schema. Each process builds its own validator from it."""
@@ -79,7 +79,7 @@ class Complaints:
 
             patterns = jsonschema_rs.FancyRegexOptions(backtrack_limit=BACKTRACK_STEPS)
             self._validator = jsonschema_rs.validator_for(
-                json.loads(self._schema), retriever=_refuse, pattern_options=patterns
+                json.loads(self._schema), retriever=_reject_reference, pattern_options=patterns
             )
         return self._validator
 
@@ -99,6 +99,6 @@ class Complaints:
         return found
 
 
-def _refuse(uri: str) -> Never:
+def _reject_reference(uri: str) -> Never:
     """Refuse every reference. Replaces the library's own retriever, which reads files and calls URLs."""
     raise ValueError("only references inside the schema are resolved")

@@ -34,22 +34,22 @@ HEAD = 48
 """Bytes before the topic."""
 LENGTH_FROM = 12
 CRC_FROM = 16
-SIGN = bytes((1, 20, 0, 0, 0, 0, 0, 0))
+SIGNATURE = bytes((1, 20, 0, 0, 0, 0, 0, 0))
 HEAD_COLUMNS = [
     ("length", ">u4"), ("sign", ">u8"), ("crc", ">u4"), ("sequence", ">u8"), ("topic_sequence", ">u8"),
     ("at_ns", ">u8"), ("marks", ">u2"), ("topic_size", ">u2"), ("key_size", ">u2"), ("headers_size", ">u2"),
 ]  # fmt: skip
 HAS_KEY = 1
-MOST_RECORD = (16 << 20) + LENGTH_FROM
-WORTH_A_GUESS = 16
+MAX_FRAME_BYTES = (16 << 20) + LENGTH_FROM
+MIN_EQUAL_FRAMES = 16
 """Minimum number of consecutive frames of one size for which a search with one numpy operation is faster than a
 walk."""
-LONGEST_WALK = 4096
-WIDEST_COMPARED = 512
+MAX_WALK = 4096
+MAX_COMPARED_HEADER = 512
 """Upper bound of the header size, in bytes, up to which the headers of many frames are compared in one operation."""
 
 
-class Run(NamedTuple):
+class FrameRun(NamedTuple):
     """Run of whole frames in a buffer.
 
     ``starts`` holds the offset of each frame, ``end`` the offset after the last one. ``step`` is the size of all frames
@@ -67,17 +67,17 @@ class Run(NamedTuple):
         return number
 
 
-def walk(buffer: "bytes | memoryview") -> Run:
+def find_frames(buffer: "bytes | memoryview") -> FrameRun:
     """Return the run of whole frames at the beginning of the buffer.
 
     Only the beginning of one more frame may follow; ``SourceError`` for anything else."""
-    run = walk_far(buffer)
+    run = find_frames_by_length(buffer)
     if len(buffer) - run.end >= HEAD and not _size_at(buffer, run.end):
         raise SourceError("the data holds something that is no record; run 'yirangmq log check'")
     return run
 
 
-def walk_far(buffer: "bytes | memoryview") -> Run:
+def find_frames_by_length(buffer: "bytes | memoryview") -> FrameRun:
     """Return the run of frames at the beginning of the buffer, found by their lengths alone.
 
     The contents are not checked. Consecutive frames of one size are found with one numpy operation."""
@@ -85,30 +85,30 @@ def walk_far(buffer: "bytes | memoryview") -> Run:
 
     raw = np.frombuffer(buffer, np.uint8)
     found: list[Any] = []
-    at, end, steps, step = 0, len(raw), WORTH_A_GUESS, 0
+    at, end, steps, step = 0, len(raw), MIN_EQUAL_FRAMES, 0
     while end - at >= HEAD and (size := _size_at(buffer, at)):
-        same = _alike(raw, at, size) if (end - at) // size >= WORTH_A_GUESS else 0
-        if same >= WORTH_A_GUESS:
+        same = _equal_sized_count(raw, at, size) if (end - at) // size >= MIN_EQUAL_FRAMES else 0
+        if same >= MIN_EQUAL_FRAMES:
             found.append(np.arange(at, at + same * size, size, dtype=np.int64))
-            at, steps, step = at + same * size, WORTH_A_GUESS, size
+            at, steps, step = at + same * size, MIN_EQUAL_FRAMES, size
             continue
         starts, at = _step(buffer, at, steps)
         if not starts:
             break
         found.append(np.array(starts, dtype=np.int64))
-        steps = min(2 * steps, LONGEST_WALK)
+        steps = min(2 * steps, MAX_WALK)
     if len(found) == 1:
-        return Run(buffer, found[0], at, step)
-    return Run(buffer, np.concatenate(found) if found else np.empty(0, np.int64), at)
+        return FrameRun(buffer, found[0], at, step)
+    return FrameRun(buffer, np.concatenate(found) if found else np.empty(0, np.int64), at)
 
 
 def _size_at(buffer: "bytes | memoryview", at: int) -> int:
     """Return the size of the frame that begins at ``at``, in bytes, or 0 if no frame begins like that."""
     size: int = unpack_from(">I", buffer, at)[0] + LENGTH_FROM
-    return size if HEAD <= size <= MOST_RECORD else 0
+    return size if HEAD <= size <= MAX_FRAME_BYTES else 0
 
 
-def _alike(raw: "Numbers", at: int, size: int) -> int:
+def _equal_sized_count(raw: "Numbers", at: int, size: int) -> int:
     """Return the number of consecutive frames of this size."""
     import numpy as np
 
@@ -144,17 +144,17 @@ def heads_of(buffer: memoryview, starts: "Numbers") -> "Numbers":
     return gather(buffer, starts, HEAD).view(HEAD_COLUMNS).reshape(-1)
 
 
-class Frames:
+class FrameColumns:
     """The frame heads of a run as numpy columns."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: FrameRun) -> None:
         import numpy as np
 
         self.buffer = memoryview(run.buffer)
         self.starts = run.starts
         self._step = run.step
         heads = heads_of(self.buffer, self.starts)
-        if not (heads["sign"] == int.from_bytes(SIGN)).all():
+        if not (heads["sign"] == int.from_bytes(SIGNATURE)).all():
             raise SourceError("the data holds something that is no record; run 'yirangmq log check'")
 
         def column(name: str) -> "Numbers":
@@ -178,9 +178,13 @@ class Frames:
     def __len__(self) -> int:
         return len(self.starts)
 
-    def verify(self, sums: "EvenSums | None" = None) -> None:
+    def verify(self, sums: "BulkChecksums | None" = None) -> None:
         """Compare each frame with its checksum; ``SourceError`` names the first damaged record."""
-        if sums is not None and self._step and sums.agree(self.buffer[int(self.starts[0]) :], self._step, self._sums):
+        if (
+            sums is not None
+            and self._step
+            and sums.all_match(self.buffer[int(self.starts[0]) :], self._step, self._sums)
+        ):
             return
         row = self.first_damaged()
         if row < len(self):
@@ -198,9 +202,9 @@ class Frames:
             return len(sums)
         return next(row for row, (sum, stored) in enumerate(zip(sums, wanted, strict=True)) if sum != stored)
 
-    def chosen(self, rows: "Numbers | slice") -> "Frames":
+    def select(self, rows: "Numbers | slice") -> "FrameColumns":
         """Return these rows only."""
-        made = object.__new__(Frames)
+        made = object.__new__(FrameColumns)
         made.buffer, made._step = self.buffer, 0
         for name in ("starts", "ends", "sequence", "topic_sequence", "at_ns", "has_key", "topic_size", "key_size",
                      "headers_size", "_parts", "_payload_from", "_sums"):  # fmt: skip
@@ -335,7 +339,7 @@ class Frames:
 
         if not size:
             return [(0, len(begin))]
-        if size > WIDEST_COMPARED:
+        if size > MAX_COMPARED_HEADER:
             return [(row, row + 1) for row in range(len(begin))]
         letters = gather(self.buffer, begin, size)
         edges = np.flatnonzero((letters[1:] != letters[:-1]).any(axis=1)) + 1
@@ -359,14 +363,14 @@ def _headers_of(raw: bytes) -> dict[str, str]:
 
 # -- one checksum for many frames --------------------------------------------------------------------------------------
 
-AT_ONCE = 512
+FRAMES_PER_CHECK = 512
 """Number of frames that one checksum covers."""
-WORTH_IT, LONGEST = 16 * AT_ONCE, 1 << 12
+MIN_FRAMES_TO_PREPARE, MAX_PREPARED_FRAME = 16 * FRAMES_PER_CHECK, 1 << 12
 """Minimum number of frames of one size, and maximum size of a frame in bytes, for which the preparation pays. The
 preparation takes about as long as checking that many frames one by one."""
 
 
-class EvenSums:
+class BulkChecksums:
     """Bulk checksum verification of adjacent frames of one size.
 
     One CRC-32 covers many frames. CRC-32 is linear: the checksum of a concatenation follows from those of its parts,
@@ -381,22 +385,22 @@ class EvenSums:
         self._numbers: Any = None
         self._constants: list[int] = []
 
-    def agree(self, data: memoryview, size: int, stored: "Numbers") -> bool:
+    def all_match(self, data: memoryview, size: int, stored: "Numbers") -> bool:
         """Return True if all frames are sound. False means a difference, or that the verifier is not prepared.
 
         ``stored`` holds the checksum that each frame stores."""
-        if not self._knows(bytes(data[:LENGTH_FROM]), size, len(stored)):
+        if not self._is_prepared(bytes(data[:LENGTH_FROM]), size, len(stored)):
             return False
-        for begin in range(0, len(stored), AT_ONCE):
-            some = stored[begin : begin + AT_ONCE]
+        for begin in range(0, len(stored), FRAMES_PER_CHECK):
+            some = stored[begin : begin + FRAMES_PER_CHECK]
             if crc32(data[begin * size : (begin + len(some)) * size]) != self._expected(some):
                 return False
         return True
 
-    def _knows(self, prefix: bytes, size: int, count: int) -> bool:
+    def _is_prepared(self, prefix: bytes, size: int, count: int) -> bool:
         if prefix != self._prefix:
             self._prefix, self._size, self._seen, self._numbers = prefix, size, 0, None
-        if self._numbers is None and self._seen >= WORTH_IT and size <= LONGEST:
+        if self._numbers is None and self._seen >= MIN_FRAMES_TO_PREPARE and size <= MAX_PREPARED_FRAME:
             self._prepare()
         self._seen += count
         return self._numbers is not None
@@ -410,7 +414,7 @@ class EvenSums:
         numbers, self._constants = row[1:], [0, empty]
         zeros = bytes(self._size)
         of_zeros = crc32(zeros)
-        for _ in range(AT_ONCE - 1):
+        for _ in range(FRAMES_PER_CHECK - 1):
             # The contributions of a frame that is one position further from the end.
             row = [crc32(zeros, one) ^ of_zeros for one in row]
             constant ^= row[0]

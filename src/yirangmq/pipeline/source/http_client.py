@@ -2,7 +2,8 @@
 
 There is a single connection, opened when needed and again after it was lost. Every request may be repeated after a lost
 response. Lost connections and statuses 429, 502, 503, 504 are retried until ``timeoutSec`` has passed, or only
-``FIRST_PATIENCE`` if the server never answered. A stream of records that breaks off continues after its last record.
+``FIRST_TIMEOUT_SECONDS`` if the server never answered. A stream of records that breaks off continues after its last
+record.
 
 With the option ``path`` the log is read from files (``pipeline.source.local_log``), otherwise from the server."""
 
@@ -15,25 +16,27 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnec
 from typing import Any, cast
 from urllib.parse import urlsplit
 
-from yirangmq.pipeline.source.errors import Refused, SourceError, retired_of
-from yirangmq.pipeline.source.frames import CRC_FROM, MOST_RECORD, Run, walk
-from yirangmq.pipeline.source.local_log import Info, LogAccess, Place, SegmentFiles
+from yirangmq.pipeline.source.errors import RequestRejected, SourceError, parse_retired
+from yirangmq.pipeline.source.frames import CRC_FROM, MAX_FRAME_BYTES, FrameRun, find_frames
+from yirangmq.pipeline.source.local_log import LocalLog, LogAccess, LogInfo, SplitPoint
 from yirangmq.pipeline.source.options import Options
 from yirangmq.pipeline.source.segment_file import BATCH_BYTES
 
 # -- requests ----------------------------------------------------------------------------------------------------------
 
-FIRST_PATIENCE = 4.0
+FIRST_TIMEOUT_SECONDS = 4.0
 """Timeout in seconds for a server that has never answered: its address may be wrong, and the user waits for the
 error."""
-PAUSE, LONGEST_PAUSE = 0.1, 2.0
-AGAIN = (429, 502, 503, 504)
+PAUSE, MAX_PAUSE = 0.1, 2.0
+RETRY_STATUSES = (429, 502, 503, 504)
 """HTTP statuses that are retried, because the condition may pass."""
 CURSOR = "x-mq-cursor"
 
 
 class HttpBroker:
-    def __init__(self, address: str, token: str | None, patience: float, certificates: str | None = None) -> None:
+    def __init__(
+        self, address: str, token: str | None, timeout_seconds: float, certificates: str | None = None
+    ) -> None:
         parts = urlsplit(address if "://" in address else f"http://{address}")
         try:
             _ = parts.port
@@ -43,7 +46,7 @@ class HttpBroker:
             raise SourceError(f"broker: {address!r} is not an HTTP address such as http://127.0.0.1:8080")
         self._parts = parts
         self._token = token
-        self._patience = patience
+        self._timeout_seconds = timeout_seconds
         self._certificates = certificates
         self._connection: HTTPConnection | None = None
         self._has_answered = False
@@ -52,7 +55,7 @@ class HttpBroker:
         """Return the state for a task. A task was planned with this server, so the server counts as reachable."""
         return {**self.__dict__, "_connection": None, "_has_answered": True}
 
-    def answered_others(self) -> None:
+    def mark_reachable(self) -> None:
         """Mark the server as reachable: it has answered another client object, so the full timeout applies."""
         self._has_answered = True
 
@@ -67,14 +70,14 @@ class HttpBroker:
 
     def request(self, method: str, path: str, body: bytes | None = None, kind: str = "application/json") -> bytes:
         """Send a request and return the body of the response."""
-        return self.answer(method, path, body, kind)[0]
+        return self.request_page(method, path, body, kind)[0]
 
-    def answer(
+    def request_page(
         self, method: str, path: str, body: bytes | None = None, kind: str = "application/json"
     ) -> tuple[bytes, str]:
         """Send a request. Return the body, and the cursor of the next page if the response is a page."""
-        for _ in self._tries(path):
-            with self._trying():
+        for _ in self._attempts(path):
+            with self._attempt():
                 response = self._send(method, path, body, kind)
                 return self._checked(response, response.read(), path), response.getheader(CURSOR) or ""
         raise AssertionError("not reached: the last try raises")
@@ -83,32 +86,34 @@ class HttpBroker:
         raw = self.request(method, path, None if body is None else json.dumps(body).encode())
         return json.loads(raw) if raw else None
 
-    def opened(self, path: str) -> HTTPResponse:
+    def open_stream(self, path: str) -> HTTPResponse:
         """Send a GET request and return the response unread, for a long body."""
-        for _ in self._tries(path):
-            with self._trying():
+        for _ in self._attempts(path):
+            with self._attempt():
                 response = self._send("GET", path, None, "")
                 if response.status != 200:
                     self._checked(response, response.read(), path)
                 return response
         raise AssertionError("not reached: the last try raises")
 
-    def _tries(self, path: str) -> Iterator[None]:
+    def _attempts(self, path: str) -> Iterator[None]:
         """Yield once per attempt, with growing pauses, until the timeout. Then raise the last failure."""
         begun, pause = time.monotonic(), PAUSE
         while True:
-            self._trouble: Exception | None = None
+            self._last_error: Exception | None = None
             yield
-            patience = self._patience if self._has_answered else min(FIRST_PATIENCE, self._patience)
-            if time.monotonic() - begun + pause > patience:
-                if isinstance(self._trouble, SourceError):
-                    raise self._trouble
-                raise SourceError(f"the broker at {self.address} does not answer: {self._trouble}") from None
+            timeout_seconds = (
+                self._timeout_seconds if self._has_answered else min(FIRST_TIMEOUT_SECONDS, self._timeout_seconds)
+            )
+            if time.monotonic() - begun + pause > timeout_seconds:
+                if isinstance(self._last_error, SourceError):
+                    raise self._last_error
+                raise SourceError(f"the broker at {self.address} does not answer: {self._last_error}") from None
             time.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE)
+            pause = min(2 * pause, MAX_PAUSE)
 
-    def _trying(self) -> "_Try":
-        return _Try(self)
+    def _attempt(self) -> "_Attempt":
+        return _Attempt(self)
 
     def _send(self, method: str, path: str, body: bytes | None, kind: str) -> HTTPResponse:
         if self._connection is None:
@@ -122,12 +127,12 @@ class HttpBroker:
     def _connect(self) -> HTTPConnection:
         host = cast("str", self._parts.hostname)
         if self._parts.scheme == "http":
-            return HTTPConnection(host, self._parts.port, timeout=self._patience)
+            return HTTPConnection(host, self._parts.port, timeout=self._timeout_seconds)
         try:
             context = ssl.create_default_context(cadata=self._certificates)
         except ssl.SSLError as error:
             raise SourceError(f"caFile: these are no certificates: {error}") from None
-        return HTTPSConnection(host, self._parts.port, timeout=self._patience, context=context)
+        return HTTPSConnection(host, self._parts.port, timeout=self._timeout_seconds, context=context)
 
     def _checked(self, response: HTTPResponse, raw: bytes, path: str) -> bytes:
         self._has_answered = True
@@ -138,16 +143,16 @@ class HttpBroker:
             code, words = str(error["code"]), f"{error['code']}: {error['message']}"
         except (ValueError, KeyError, TypeError):
             code, words = "", raw[:200].decode("utf-8", "replace")
-        if code == "retired" and (retired := retired_of(words)) is not None:
+        if code == "retired" and (retired := parse_retired(words)) is not None:
             raise retired
         if response.status in (401, 403):
             words += "; give the option token"
-        raise Refused(
+        raise RequestRejected(
             f"the broker refuses {path.partition('?')[0]} ({response.status}): {words}", code, response.status
         )
 
 
-class _Try:
+class _Attempt:
     """Context manager of one attempt: swallows errors that may be retried; all others pass."""
 
     def __init__(self, broker: HttpBroker) -> None:
@@ -162,9 +167,11 @@ class _Try:
         self._broker.close()
         if isinstance(error, ssl.SSLCertVerificationError):
             return False
-        may = isinstance(error, OSError | HTTPException) or (isinstance(error, Refused) and error.status in AGAIN)
+        may = isinstance(error, OSError | HTTPException) or (
+            isinstance(error, RequestRejected) and error.status in RETRY_STATUSES
+        )
         if may:
-            self._broker._trouble = cast("Exception", error)
+            self._broker._last_error = cast("Exception", error)
         return may
 
 
@@ -181,10 +188,10 @@ class BrokerLog:
     def close(self) -> None:
         self._broker.close()
 
-    def info(self) -> Info:
+    def info(self) -> LogInfo:
         found = self._broker.document("GET", "/v1/log")
         self._epoch = found["epoch"]
-        return Info(found["epoch"], found["first"], found["last"])
+        return LogInfo(found["epoch"], found["first"], found["last"])
 
     def topics(self) -> list[str]:
         return sorted(row["topic"] for row in self._broker.document("GET", "/v1/topics")["topics"])
@@ -193,21 +200,21 @@ class BrokerLog:
         found: int = self._broker.document("GET", f"/v1/log/sequence?atMs={at_ms}")["sequence"]
         return found
 
-    def places(self, after: int, last: int) -> list[Place]:
+    def split_points(self, after: int, last: int) -> list[SplitPoint]:
         found = self._broker.document("GET", f"/v1/log/places?after={after}&last={last}")["places"]
-        return [Place(*place) for place in found]
+        return [SplitPoint(*point) for point in found]
 
     def hints(self, after: int, last: int) -> Sequence[Any]:
         """Return the epoch, so that a log that was reset meanwhile is not read as this one."""
         return (self._epoch,) if self._epoch else ()
 
-    def runs(self, after: int, last: int, hints: Sequence[Any] = ()) -> Iterator[Run]:
+    def runs(self, after: int, last: int, hints: Sequence[Any] = ()) -> Iterator[FrameRun]:
         """Yield the records of the range. After a lost connection the stream is requested again from its last
         record."""
         epoch = f"&epoch={hints[0]}" if hints else ""
         trouble = 0
         while after < last:
-            response = self._broker.opened(f"/v1/log/frames?after={after}&last={last}{epoch}")
+            response = self._broker.open_stream(f"/v1/log/frames?after={after}&last={last}{epoch}")
             try:
                 for run in runs_of(response):
                     yield run
@@ -222,7 +229,7 @@ class BrokerLog:
                     ) from None
 
 
-def runs_of(response: HTTPResponse) -> Iterator[Run]:
+def runs_of(response: HTTPResponse) -> Iterator[FrameRun]:
     """Yield runs of whole frames as they arrive, of at most some megabytes.
 
     All runs share one buffer: a run is valid until the next one is requested. The bytes of an incomplete frame move to
@@ -230,13 +237,13 @@ def runs_of(response: HTTPResponse) -> Iterator[Run]:
     memory, have = memoryview(bytearray(BATCH_BYTES)), 0
     while more := response.readinto(memory[have:]):
         have += more
-        run = walk(memory[:have])
+        run = find_frames(memory[:have])
         if run.end:
             yield run
             rest = bytes(memory[run.end : have])
             have = len(rest)
             memory[:have] = rest
-        elif have > MOST_RECORD:
+        elif have > MAX_FRAME_BYTES:
             raise SourceError("the broker sent something that is no record")
         elif have == len(memory):
             memory = memoryview(bytearray(memory) + bytes(have))
@@ -251,7 +258,7 @@ def runs_of(response: HTTPResponse) -> Iterator[Run]:
 def log_of(options: Options) -> LogAccess:
     """Return access to the log: its files if the option path is given, else the broker."""
     if "path" in options:
-        return SegmentFiles(options.needed("path"))
+        return LocalLog(options.needed("path"))
     return BrokerLog(broker_of(options))
 
 

@@ -33,7 +33,7 @@ Record = dict[str, Any]
 
 
 @dataclass
-class OfFile(InputPartition):
+class DayFilePartition(InputPartition):
     path: str
     number: int
 
@@ -64,11 +64,11 @@ class DayFilesReader(DataSourceReader):
                 for name in os.listdir(f"{self._root}/{day}"):
                     found = FILE.fullmatch(name)
                     if found:
-                        parts.append(OfFile(f"{self._root}/{day}/{name}", int(found[1])))
-        return sorted(parts, key=lambda part: part.number) or [OfFile("", 0)]
+                        parts.append(DayFilePartition(f"{self._root}/{day}/{name}", int(found[1])))
+        return sorted(parts, key=lambda part: part.number) or [DayFilePartition("", 0)]
 
     def read(self, partition: InputPartition) -> Iterator["pyarrow.RecordBatch"]:
-        part = cast("OfFile", partition)
+        part = cast("DayFilePartition", partition)
         rows: list[Record] = []
         for record in self._records(part) if part.path else ():
             rows.append(record)
@@ -78,14 +78,14 @@ class DayFilesReader(DataSourceReader):
         if rows:
             yield self._batch(rows)
 
-    def _records(self, part: OfFile) -> Iterator[Record]:
+    def _records(self, part: DayFilePartition) -> Iterator[Record]:
         try:
             with open(part.path, "rb") as file:
-                yield from self._of_lines(file, part)
+                yield from self._parse_lines(file, part)
         except FileNotFoundError:
             raise SourceError(f"{part.path} is gone: its day was removed while it was being read") from None
 
-    def _of_lines(self, lines: Iterable[bytes], part: OfFile) -> Iterator[Record]:
+    def _parse_lines(self, lines: Iterable[bytes], part: DayFilePartition) -> Iterator[Record]:
         at = 0
         for line in lines:
             if not line.endswith(b"\n"):

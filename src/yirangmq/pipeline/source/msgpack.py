@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from yirangmq.pipeline.source.errors import SourceError
 
-MOST_PART = 65_535
+MAX_TEXT_BYTES = 65_535
 """Upper bound of a frame's headers, of its key and of a single header, in bytes."""
 
 
@@ -79,6 +79,6 @@ def _text(value: str) -> bytes:
         return bytes((0xA0 | len(raw),)) + raw
     if len(raw) < 256:
         return bytes((0xD9, len(raw))) + raw
-    if len(raw) <= MOST_PART:
+    if len(raw) <= MAX_TEXT_BYTES:
         return struct.pack(">BH", 0xDA, len(raw)) + raw
-    raise SourceError(f"a header has {len(raw)} bytes, at most {MOST_PART}")
+    raise SourceError(f"a header has {len(raw)} bytes, at most {MAX_TEXT_BYTES}")

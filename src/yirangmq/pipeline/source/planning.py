@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
-from yirangmq.pipeline.source.errors import Retired, SourceError, say
-from yirangmq.pipeline.source.frames import Frames
-from yirangmq.pipeline.source.local_log import Info, LogAccess, Place
+from yirangmq.pipeline.source.errors import RecordsRetired, SourceError, print_notice
+from yirangmq.pipeline.source.frames import FrameColumns
+from yirangmq.pipeline.source.local_log import LogAccess, LogInfo, SplitPoint
 from yirangmq.pipeline.source.options import Options
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ SMALL = 1 << 20
 
 
 @dataclass
-class Range(InputPartition):
+class LogRange(InputPartition):
     """Spark partition of a topic: the records (after, last], for one task."""
 
     after: int
@@ -37,7 +37,7 @@ class Range(InputPartition):
     hints: Sequence[Any] = ()
 
 
-def begins_after(options: Options, log: LogAccess, info: Info, default: str) -> int:
+def resolve_start(options: Options, log: LogAccess, info: LogInfo, default: str) -> int:
     """Return the sequence before the first requested record."""
     if "startingTimestamp" in options:
         if "startingOffsets" in options:
@@ -54,7 +54,7 @@ def begins_after(options: Options, log: LogAccess, info: Info, default: str) -> 
     return info.first - 1
 
 
-def ends_with(options: Options, log: LogAccess, info: Info) -> int:
+def resolve_end(options: Options, log: LogAccess, info: LogInfo) -> int:
     if "endingTimestamp" in options:
         if "endingOffsets" in options:
             raise SourceError("give endingTimestamp or endingOffsets, not both")
@@ -80,7 +80,7 @@ def check_kept(after: int, first: int, *, fail: bool) -> int:
             "--lost-records skip) to go on without them, and keep more, or give the query a groupId, so that it does "
             "not happen again"
         )
-    say(f"{lost}; going on without them (failOnDataLoss=false)")
+    print_notice(f"{lost}; going on without them (failOnDataLoss=false)")
     return first - 1
 
 
@@ -91,30 +91,30 @@ def check_missing(first: int, last: int, *, fail: bool) -> None:
     lost = f"{last - first + 1} records are missing, {first} to {last}: the log has a gap there"
     if fail:
         raise SourceError(f"{lost}; 'yirangmq log check' tells more. Set failOnDataLoss=false to go on without them")
-    say(f"{lost}; going on without them (failOnDataLoss=false)")
+    print_notice(f"{lost}; going on without them (failOnDataLoss=false)")
 
 
-def ranges_of(log: LogAccess, options: Options, after: int, last: int) -> list[Range]:
+def ranges_of(log: LogAccess, options: Options, after: int, last: int) -> list[LogRange]:
     """Return the ranges of the tasks. If retention removes records meanwhile, plan again from the new first record."""
     while last > after:
         try:
             return _ranges(log, options, after, last)
-        except Retired as error:
-            after = check_kept(error.asked - 1, error.first, fail=options.flag("failOnDataLoss"))
+        except RecordsRetired as error:
+            after = check_kept(error.requested - 1, error.first, fail=options.flag("failOnDataLoss"))
     return []
 
 
-def _ranges(log: LogAccess, options: Options, after: int, last: int) -> list[Range]:
+def _ranges(log: LogAccess, options: Options, after: int, last: int) -> list[LogRange]:
     tasks = options.whole("minPartitions") if "minPartitions" in options else 0
-    places = log.places(after, last) if tasks != 1 else []
+    split_points = log.split_points(after, last) if tasks != 1 else []
     if not tasks:
-        size = places[-1].size - places[0].size if places else 0
+        size = split_points[-1].size - split_points[0].size if split_points else 0
         tasks = max(2, os.cpu_count() or 2) if size >= SMALL else 1
-    parts = split(places, after, last, tasks, options.whole("maxRecordsPerPartition"))
-    return [Range(begin, end, log.hints(begin, end)) for begin, end in parts]
+    parts = split(split_points, after, last, tasks, options.whole("maxRecordsPerPartition"))
+    return [LogRange(begin, end, log.hints(begin, end)) for begin, end in parts]
 
 
-def split(places: Sequence[Place], after: int, last: int, tasks: int, most: int) -> list[tuple[int, int]]:
+def split(split_points: Sequence[SplitPoint], after: int, last: int, tasks: int, most: int) -> list[tuple[int, int]]:
     """Split (after, last] into ranges of about equal bytes, each of at most ``most`` records.
 
     There are ``tasks`` ranges if there are enough records. Together the ranges are (after, last]."""
@@ -122,8 +122,8 @@ def split(places: Sequence[Place], after: int, last: int, tasks: int, most: int)
         return []
     tasks = max(tasks, -(-(last - after) // most))
     edges = [after]
-    if len(places) > tasks:
-        edges += _edges(places, tasks)
+    if len(split_points) > tasks:
+        edges += _edges(split_points, tasks)
     else:
         step = -(-(last - after) // tasks)
         edges += range(after + step, last, step)
@@ -140,15 +140,15 @@ def split(places: Sequence[Place], after: int, last: int, tasks: int, most: int)
     return parts
 
 
-def _edges(places: Sequence[Place], tasks: int) -> list[int]:
+def _edges(split_points: Sequence[SplitPoint], tasks: int) -> list[int]:
     """Return the sequences to cut at, without duplicates."""
-    begin, size = places[0].size, places[-1].size - places[0].size
+    begin, size = split_points[0].size, split_points[-1].size - split_points[0].size
     found: list[int] = []
     number = 1
-    for place in places[1:]:
-        if number < tasks and place.size - begin >= size * number // tasks:
-            found.append(place.sequence - 1)
-            while number < tasks and place.size - begin >= size * number // tasks:
+    for point in split_points[1:]:
+        if number < tasks and point.size - begin >= size * number // tasks:
+            found.append(point.sequence - 1)
+            while number < tasks and point.size - begin >= size * number // tasks:
                 number += 1
     return found
 
@@ -156,7 +156,7 @@ def _edges(places: Sequence[Place], tasks: int) -> list[int]:
 # -- topic filter ------------------------------------------------------------------------------------------------------
 
 
-class Choice(NamedTuple):
+class TopicSelection(NamedTuple):
     """Topic filter of a read.
 
     Without topics and patterns it selects all topics. ``only`` restricts the selection further (pushed down by Spark).
@@ -175,7 +175,7 @@ class Choice(NamedTuple):
             return True
         return topic in self.topics or any(matches(pattern, topic) for pattern in self.patterns)
 
-    def rows(self, found: Frames) -> "Numbers | None":
+    def rows(self, found: FrameColumns) -> "Numbers | None":
         """Return the mask of the selected rows, or None if all are selected."""
         import numpy as np
 
@@ -190,18 +190,18 @@ class Choice(NamedTuple):
                     kept = inside if kept is None else kept & inside
         return kept
 
-    def narrowed(self, topics: frozenset[str]) -> "Choice":
+    def narrowed(self, topics: frozenset[str]) -> "TopicSelection":
         return self._replace(only=topics if self.only is None else self.only & topics)
 
 
-def choice_of(options: Options) -> Choice:
+def topic_selection(options: Options) -> TopicSelection:
     topics, patterns = options.names("subscribe"), options.names("subscribePattern")
     if topics and patterns:
         raise SourceError("give subscribe or subscribePattern, not both")
     if not topics and not patterns:
         raise SourceError("say what to read: the option subscribe (topics, split by commas) or subscribePattern")
     floors, ceilings = _by_topic(options, "startingOffsets"), _by_topic(options, "endingOffsets")
-    made = Choice(topics, () if "*" in patterns else patterns, floors, ceilings)
+    made = TopicSelection(topics, () if "*" in patterns else patterns, floors, ceilings)
     for name, bounds in (("startingOffsets", floors), ("endingOffsets", ceilings)):
         for topic in bounds:
             if not made.wants(topic):
@@ -221,30 +221,30 @@ def matches(pattern: str, name: str) -> bool:
     proportional to the length of the pattern times the length of the name."""
     here = {0}  # positions in the pattern that match the name up to this letter
     for letter in name:
-        here = _after(pattern, _open(pattern, here), letter)
+        here = _advance(pattern, _expand_stars(pattern, here), letter)
         if not here:
             return False
-    return len(pattern) in _open(pattern, here)
+    return len(pattern) in _expand_stars(pattern, here)
 
 
-def _open(pattern: str, here: set[int]) -> set[int]:
+def _expand_stars(pattern: str, here: set[int]) -> set[int]:
     """Return the positions that are also reached if each ``*`` matches nothing."""
     found = set(here)
-    for place in here:
-        while place < len(pattern) and pattern[place] == "*":
-            place += 1
-            found.add(place)
+    for point in here:
+        while point < len(pattern) and pattern[point] == "*":
+            point += 1
+            found.add(point)
     return found
 
 
-def _after(pattern: str, here: set[int], letter: str) -> set[int]:
+def _advance(pattern: str, here: set[int], letter: str) -> set[int]:
     found: set[int] = set()
-    for place in here:
-        sign = pattern[place] if place < len(pattern) else ""
+    for point in here:
+        sign = pattern[point] if point < len(pattern) else ""
         if sign == "*":
-            found.add(place)
+            found.add(point)
         elif sign == "+" and letter != ".":
-            found |= {place, place + 1}
+            found |= {point, point + 1}
         elif sign and sign in ("?", letter) and sign != "+":
-            found.add(place + 1)
+            found.add(point + 1)
     return found

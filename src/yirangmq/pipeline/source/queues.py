@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
 )
 
 from yirangmq.pipeline.source.errors import SourceError
-from yirangmq.pipeline.source.frames import Frames, walk
+from yirangmq.pipeline.source.frames import FrameColumns, find_frames
 from yirangmq.pipeline.source.http_client import broker_of
 from yirangmq.pipeline.source.options import MAP, STATES, Options, arrow_schema, arrow_type, columns_of
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 PER_PAGE = 1000
 STATE_OF = {"dlq": "dead", "archive": "done"}
-CARD = {
+HEADER_OF_COLUMN = {
     "type": "type",
     "status": "state",
     "priority": "priority",
@@ -46,7 +46,7 @@ CARD = {
     "failed_at": "failedAt",
 }
 """Columns that are headers of a message's frame: column name to header name."""
-CARD_HEADERS = frozenset({*CARD.values(), "seq", "isJson"})
+COLUMN_HEADERS = frozenset({*HEADER_OF_COLUMN.values(), "seq", "isJson"})
 FIELDS = {
     "failure_reason": "reasonCode",
     "type": "type",
@@ -57,7 +57,7 @@ FIELDS = {
     "enqueued_at": "publishedAt",
 }
 """Columns that the filter language has, with their names in it."""
-ORDERS = {
+OPERATORS = {
     EqualTo: "=",
     GreaterThan: ">",
     GreaterThanOrEqual: ">=",
@@ -67,7 +67,7 @@ ORDERS = {
 
 
 @dataclass
-class OfQueue(InputPartition):
+class QueuePartition(InputPartition):
     queue: str
     state: str
 
@@ -103,8 +103,8 @@ class QueueReader(DataSourceReader):
         if self._only is not None:
             wanted = tuple(queue for queue in wanted if queue in self._only)
         # A queue is created by its first message: a missing queue is an empty one.
-        parts = [OfQueue(queue, state) for queue in wanted if queue in known for state in self._states]
-        return parts or [OfQueue("", "")]
+        parts = [QueuePartition(queue, state) for queue in wanted if queue in known for state in self._states]
+        return parts or [QueuePartition("", "")]
 
     def _known(self) -> list[str]:
         """Return the queues of the server, read page by page. An older server has one page and no cursor."""
@@ -117,7 +117,7 @@ class QueueReader(DataSourceReader):
         return found
 
     def read(self, partition: InputPartition) -> Iterator["pyarrow.RecordBatch"]:
-        part = cast("OfQueue", partition)
+        part = cast("QueuePartition", partition)
         cursor, has_more = "", bool(part.queue)
         values = {"state": part.state, "limit": str(PER_PAGE)}
         condition = self.condition()
@@ -126,11 +126,13 @@ class QueueReader(DataSourceReader):
         try:
             while has_more:
                 query = urlencode(values | ({"cursor": cursor} if cursor else {}))
-                raw, cursor = self._broker.answer("GET", f"/v1/queues/{quote(part.queue, safe='')}/records?{query}")
-                run = walk(raw)
+                raw, cursor = self._broker.request_page(
+                    "GET", f"/v1/queues/{quote(part.queue, safe='')}/records?{query}"
+                )
+                run = find_frames(raw)
                 if run.end != len(raw):
                     raise SourceError("the broker sent something that is no record")
-                found = Frames(run)
+                found = FrameColumns(run)
                 if len(found):
                     if self._options.flag("verify"):
                         found.verify()
@@ -151,10 +153,10 @@ class PushingQueueReader(QueueReader):
 
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
         for filter in filters:
-            self._use(filter)
+            self._push_down(filter)
             yield filter
 
-    def _use(self, filter: Filter) -> None:
+    def _push_down(self, filter: Filter) -> None:
         name, value = ".".join(getattr(filter, "attribute", ())), getattr(filter, "value", None)
         if name == "queue" and isinstance(filter, EqualTo | In):
             wanted = frozenset([value] if isinstance(filter, EqualTo) else cast("Any", value))
@@ -162,10 +164,10 @@ class PushingQueueReader(QueueReader):
         elif name == "status" and isinstance(filter, EqualTo | In):
             wanted = frozenset([value] if isinstance(filter, EqualTo) else cast("Any", value))
             self._states = tuple(state for state in self._states if state in wanted)
-        elif name in FIELDS and type(filter) in ORDERS:
+        elif name in FIELDS and type(filter) in OPERATORS:
             written = _written(value, type(filter))
             if written and not (name == "failure_reason" and type(filter) is not EqualTo):
-                self._conditions.append(f"{FIELDS[name]}{ORDERS[type(filter)]}{written}")
+                self._conditions.append(f"{FIELDS[name]}{OPERATORS[type(filter)]}{written}")
 
 
 def _written(value: object, kind: type[Filter]) -> str:
@@ -185,7 +187,7 @@ def _written(value: object, kind: type[Filter]) -> str:
     return ""
 
 
-def _batch(found: Frames, columns: Mapping[str, str]) -> "pyarrow.RecordBatch":
+def _batch(found: FrameColumns, columns: Mapping[str, str]) -> "pyarrow.RecordBatch":
     import pyarrow as pa
 
     headers = found.headers()
@@ -193,7 +195,7 @@ def _batch(found: Frames, columns: Mapping[str, str]) -> "pyarrow.RecordBatch":
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns))
 
 
-def _column(name: str, kind: str, found: Frames, headers: list[dict[str, str]]) -> "pyarrow.Array[Any]":
+def _column(name: str, kind: str, found: FrameColumns, headers: list[dict[str, str]]) -> "pyarrow.Array[Any]":
     import pyarrow as pa
 
     match name:
@@ -207,10 +209,10 @@ def _column(name: str, kind: str, found: Frames, headers: list[dict[str, str]]) 
         case "seq":
             return pa.array(found.sequence)
         case "headers":
-            rest = [[pair for pair in one.items() if pair[0] not in CARD_HEADERS] for one in headers]
+            rest = [[pair for pair in one.items() if pair[0] not in COLUMN_HEADERS] for one in headers]
             return pa.array(rest, arrow_type(MAP))
         case _:
-            return pa.array([_read(one.get(CARD[name]), kind) for one in headers], arrow_type(kind))
+            return pa.array([_read(one.get(HEADER_OF_COLUMN[name]), kind) for one in headers], arrow_type(kind))
 
 
 def _read(text: str | None, kind: str) -> Any:

@@ -1,7 +1,7 @@
 """Segment file of the topic log: head, seal, index and records of a single file.
 
 The format is in docs/log.md. A shared flock keeps the writer from reusing a file that is being read. A file that was
-retired or reused raises ``Gone``; the caller decides what follows."""
+retired or reused raises ``LocalSegmentGone``; the caller decides what follows."""
 
 import fcntl
 import os
@@ -17,27 +17,27 @@ from yirangmq.pipeline.source.frames import (
     CRC_FROM,
     HEAD,
     LENGTH_FROM,
-    MOST_RECORD,
-    SIGN,
-    Frames,
-    Run,
+    MAX_FRAME_BYTES,
+    SIGNATURE,
+    FrameColumns,
+    FrameRun,
+    find_frames,
+    find_frames_by_length,
     heads_of,
-    walk,
-    walk_far,
 )
 from yirangmq.pipeline.source.msgpack import read_count, read_text, read_whole
 
 BATCH_BYTES = 2 << 20
 """Bytes of frames per Arrow batch: so large that the fixed cost per batch is negligible."""
-FIRST_LOOK = 1 << 16
+FIRST_READ_BYTES = 1 << 16
 """Bytes of the first read when checking for new records; usually there are few."""
-MARK_EVERY = 1 << 16
+INDEX_INTERVAL_BYTES = 1 << 16
 HEAD_SIZE, SEAL_SIZE = 96, 64
 HEAD_FORM, SEAL_FORM, FRAME_FORM = ">8sHHI16s16sQQQ24x", ">8sHHIQQQQQ8x", ">I8sIQQQHHHH"
 """Struct formats as texts, because a ``Struct`` cannot be sent to a task."""
 
 
-class Gone(Exception):
+class LocalSegmentGone(Exception):
     """The file no longer holds the expected segment: it was removed or reused, or a writer has locked it."""
 
 
@@ -45,22 +45,22 @@ class Unreadable(Exception):
     """The file has a segment's name but no valid segment head."""
 
 
-class Head(NamedTuple):
+class SegmentFileHead(NamedTuple):
     epoch: str
     first: int
     made_ns: int
     begin: int
 
 
-class Mark(NamedTuple):
+class FileIndexMark(NamedTuple):
     sequence: int
     at_ns: int
     offset: int
 
 
-class Segment(NamedTuple):
+class SegmentFileInfo(NamedTuple):
     path: str
-    head: Head
+    head: SegmentFileHead
     last: int
     end: int
     last_ns: int
@@ -71,11 +71,11 @@ class Segment(NamedTuple):
         return self.end - self.head.begin
 
 
-class Piece(NamedTuple):
+class FileByteRange(NamedTuple):
     """Byte range of adjacent whole frames in one file, up to the sequence ``last``."""
 
     path: str
-    head: Head
+    head: SegmentFileHead
     begin: int
     end: int
     last: int
@@ -84,44 +84,44 @@ class Piece(NamedTuple):
 class Scan:
     """Incremental scan of the active segment. ``follow`` continues where the previous call ended."""
 
-    def __init__(self, head: Head) -> None:
+    def __init__(self, head: SegmentFileHead) -> None:
         self.head = head
         self.last = head.first - 1
         self.end = head.begin
         self.last_ns = 0
-        self.marks: list[Mark] = []
+        self.marks: list[FileIndexMark] = []
         self.topics: set[str] = set()
         self._next_mark = head.begin
 
     def follow(self, fd: int, most: int) -> bool:
         """Read the whole, sound records that follow. Return True if there are new ones."""
         before = self.last
-        need = FIRST_LOOK
+        need = FIRST_READ_BYTES
         while data := os.pread(fd, need, self.end):
             used = self._add(data, most)
             if len(data) < need or used < 0:
                 break
-            need = min(4 * need, BATCH_BYTES if used else 2 * MOST_RECORD)
+            need = min(4 * need, BATCH_BYTES if used else 2 * MAX_FRAME_BYTES)
         return self.last > before
 
     def _add(self, data: bytes, most: int) -> int:
         """Return the number of bytes of sound records, or a negative number if invalid data follows them."""
-        run = walk_far(data)
-        found = Frames(run._replace(starts=run.starts[: self._in_order(data, run, most)]))
+        run = find_frames_by_length(data)
+        found = FrameColumns(run._replace(starts=run.starts[: self._in_order(data, run, most)]))
         whole = found.first_damaged()
         if whole < len(run.starts):
-            found = found.chosen(slice(whole))
+            found = found.select(slice(whole))
         if whole:
             self._take(found)
         return run.end if whole == len(run.starts) and self._may_follow(data, run.end, most) else -1
 
-    def _in_order(self, data: bytes, run: Run, most: int) -> int:
+    def _in_order(self, data: bytes, run: FrameRun, most: int) -> int:
         """Return the number of leading frames with heads that form a valid sequence."""
         import numpy as np
 
         heads = heads_of(memoryview(data), run.starts)
         parts = sum(heads[name].astype(np.int64) for name in ("topic_size", "key_size", "headers_size"))
-        good = (heads["sign"] == int.from_bytes(SIGN)) & (parts + HEAD <= heads["length"] + np.int64(LENGTH_FROM))
+        good = (heads["sign"] == int.from_bytes(SIGNATURE)) & (parts + HEAD <= heads["length"] + np.int64(LENGTH_FROM))
         good &= heads["sequence"] == np.arange(len(heads), dtype=np.uint64) + (self.last + 1)
         good &= heads["sequence"] <= np.uint64(most)
         good &= np.diff(heads["at_ns"].astype(np.int64), prepend=self.last_ns) >= 0
@@ -132,16 +132,16 @@ class Scan:
         if len(data) - at < HEAD:
             return True
         length, sign, _, sequence, *_ = unpack_from(FRAME_FORM, data, at)
-        is_next = sign == SIGN and sequence == self.last + 1 <= most
-        return bool(is_next and len(data) - at < LENGTH_FROM + length <= MOST_RECORD)
+        is_next = sign == SIGNATURE and sequence == self.last + 1 <= most
+        return bool(is_next and len(data) - at < LENGTH_FROM + length <= MAX_FRAME_BYTES)
 
-    def _take(self, found: Frames) -> None:
+    def _take(self, found: FrameColumns) -> None:
         starts = found.starts + self.end
         row = int(starts.searchsorted(self._next_mark))
         while row < len(found):
             at = int(starts[row])
-            self.marks.append(Mark(int(found.sequence[row]), int(found.at_ns[row]), at))
-            self._next_mark = at + MARK_EVERY
+            self.marks.append(FileIndexMark(int(found.sequence[row]), int(found.at_ns[row]), at))
+            self._next_mark = at + INDEX_INTERVAL_BYTES
             row = int(starts.searchsorted(self._next_mark))
         self.topics.update(found.topics()[1])
         self.last, self.last_ns = int(found.sequence[-1]), int(found.at_ns[-1])
@@ -149,21 +149,21 @@ class Scan:
 
 
 @contextmanager
-def held(path: str, head: Head | None = None) -> Iterator[int]:
+def open_shared(path: str, head: SegmentFileHead | None = None) -> Iterator[int]:
     """Open the file with a shared flock, so that no writer reuses it meanwhile.
 
-    ``head``: the segment that the file must still hold; else ``Gone``."""
+    ``head``: the segment that the file must still hold; else ``LocalSegmentGone``."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
-        raise Gone from None
+        raise LocalSegmentGone from None
     try:
         try:
             fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise Gone from None
+            raise LocalSegmentGone from None
         if head is not None and _head_or_none(fd) != head:
-            raise Gone
+            raise LocalSegmentGone
         yield fd
     finally:
         os.close(fd)
@@ -180,24 +180,24 @@ def read_at(fd: int, offset: int, size: int) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def read_head(fd: int) -> Head:
+def read_head(fd: int) -> SegmentFileHead:
     data = os.pread(fd, HEAD_SIZE, 0)
     if len(data) < HEAD_SIZE or data[:8] != b"YRGMQLOG" or _crc_differs(data):
         raise Unreadable
     _, version, _, _, epoch, _, first, made_ns, begin = unpack_from(HEAD_FORM, data)
     if version != 1:
         raise SourceError(f"a segment of version {version}; this yirangmq knows 1")
-    return Head(epoch.hex(), first, made_ns, begin)
+    return SegmentFileHead(epoch.hex(), first, made_ns, begin)
 
 
-def _head_or_none(fd: int) -> Head | None:
+def _head_or_none(fd: int) -> SegmentFileHead | None:
     try:
         return read_head(fd)
     except Unreadable:
         return None
 
 
-def read_seal(fd: int, head: Head) -> tuple[int, ...] | None:
+def read_seal(fd: int, head: SegmentFileHead) -> tuple[int, ...] | None:
     """Return first and last sequence, the times of both, and the end of the records.
 
     None if the segment is not sealed, or its seal is incomplete."""
@@ -216,7 +216,7 @@ def _crc_differs(data: bytes) -> bool:
     return zlib.crc32(data[16:], zlib.crc32(data[:12])) != wanted
 
 
-def marks_of(fd: int, segment: Segment) -> list[Mark]:
+def marks_of(fd: int, segment: SegmentFileInfo) -> list[FileIndexMark]:
     """Return the marks of the segment's index, or of a new scan if the index cannot be read."""
     data = memoryview(read_at(fd, segment.end, os.fstat(fd).st_size - SEAL_SIZE - segment.end))
     try:
@@ -230,7 +230,7 @@ def marks_of(fd: int, segment: Segment) -> list[Mark]:
     return scan.marks
 
 
-def _read_marks(view: memoryview) -> list[Mark]:
+def _read_marks(view: memoryview) -> list[FileIndexMark]:
     """Read the second of the index's two arrays of arrays."""
     _, at = read_count(view, 0)
     _, at = topics_at(view, at)
@@ -241,7 +241,7 @@ def _read_marks(view: memoryview) -> list[Mark]:
         sequence, at = read_whole(view, at)
         at_ns, at = read_whole(view, at)
         offset, at = read_whole(view, at)
-        marks.append(Mark(sequence, at_ns, offset))
+        marks.append(FileIndexMark(sequence, at_ns, offset))
     return marks
 
 
@@ -259,7 +259,7 @@ def topics_at(view: memoryview, at: int) -> tuple[list[tuple[str, int]], int]:
     return found, at
 
 
-def runs_of(fd: int, begin: int, end: int, path: str) -> Iterator[Run]:
+def runs_of(fd: int, begin: int, end: int, path: str) -> Iterator[FrameRun]:
     """Yield runs of about ``BATCH_BYTES`` each.
 
     All runs share one buffer: a run is valid until the next one is requested."""
@@ -270,19 +270,19 @@ def runs_of(fd: int, begin: int, end: int, path: str) -> Iterator[Run]:
             memory = memoryview(bytearray(min(need, end - begin)))
         part = memory[: min(need, end - begin)]
         data = part[: _read_to(part, fd, begin)]
-        run = walk(data)
+        run = find_frames(data)
         if run.end:
             yield run
             begin, need = begin + run.end, BATCH_BYTES
-        elif len(data) < len(part) or len(data) == end - begin or need > MOST_RECORD:
+        elif len(data) < len(part) or len(data) == end - begin or need > MAX_FRAME_BYTES:
             raise SourceError(f"{path} cannot be read at byte {begin}; run 'yirangmq log check'")
         else:
             need *= 2
 
 
-def _read_to(place: memoryview, fd: int, offset: int) -> int:
+def _read_to(target: memoryview, fd: int, offset: int) -> int:
     """Return the number of bytes read; fewer than requested only at the end of the file."""
     have = 0
-    while have < len(place) and (more := os.preadv(fd, [place[have:]], offset + have)):
+    while have < len(target) and (more := os.preadv(fd, [target[have:]], offset + have)):
         have += more
     return have

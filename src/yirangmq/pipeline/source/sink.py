@@ -23,10 +23,10 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from yirangmq.pipeline.source.errors import Refused, SourceError, say
-from yirangmq.pipeline.source.frames import HAS_KEY, MOST_RECORD, SIGN, crc32
+from yirangmq.pipeline.source.errors import RequestRejected, SourceError, print_notice
+from yirangmq.pipeline.source.frames import HAS_KEY, MAX_FRAME_BYTES, SIGNATURE, crc32
 from yirangmq.pipeline.source.http_client import broker_of
-from yirangmq.pipeline.source.msgpack import MOST_PART, write_map
+from yirangmq.pipeline.source.msgpack import MAX_TEXT_BYTES, write_map
 from yirangmq.pipeline.source.options import Options
 
 if TYPE_CHECKING:
@@ -52,14 +52,14 @@ MEMBERS = {
     "reason": "reason",
 }
 """Row columns that are members of the envelope: column name to JSON member."""
-PLACES = ("target", "queue", "topic")
-KNOWN = frozenset({"value", "key", "headers", *PLACES, *MEMBERS})
-PASSED_OVER = frozenset({"partition", "offset", "global_seq", "timestamp"})
+TARGET_COLUMNS = ("target", "queue", "topic")
+SINK_COLUMNS = frozenset({"value", "key", "headers", *TARGET_COLUMNS, *MEMBERS})
+IGNORED_COLUMNS = frozenset({"partition", "offset", "global_seq", "timestamp"})
 """Columns that a read returns and a write assigns anew; the sink ignores them."""
 TARGETS = ("queue:", "topic:", "dlq:")
 IS_JSON = "isJson"
 """Header for the broker: ``yes`` if the value is JSON, ``maybe`` if the broker is to check."""
-KEPT_PREFIXES = 1000
+MAX_CACHED_PREFIXES = 1000
 OUTER = ">I8sI"
 """Length, signature, checksum."""
 OUTER_SIZE = calcsize(OUTER)
@@ -75,32 +75,32 @@ class Block(NamedTuple):
     size: int
 
 
-class Bad(Exception):
+class BadRow(Exception):
     """This row cannot be written; the text is the reason."""
 
 
-class Prefix:
+class FramePrefix:
     """Bytes of a frame before its value. Rows that differ only in their values share one prefix."""
 
-    __slots__ = ("crc", "data", "room")
+    __slots__ = ("crc", "data", "max_value_bytes")
 
     def __init__(self, target: str, key: str | None, headers: Mapping[str, str]) -> None:
-        name, told = target.encode(), write_map(headers)
-        spelt = b"" if key is None else key.encode()
-        for what, part in (("target", name), ("key", spelt), ("headers", told)):
-            if len(part) > MOST_PART:
-                raise Bad(f"the {what} of the row has {len(part)} bytes, at most {MOST_PART}")
+        name, encoded_headers = target.encode(), write_map(headers)
+        encoded_key = b"" if key is None else key.encode()
+        for what, part in (("target", name), ("key", encoded_key), ("headers", encoded_headers)):
+            if len(part) > MAX_TEXT_BYTES:
+                raise BadRow(f"the {what} of the row has {len(part)} bytes, at most {MAX_TEXT_BYTES}")
         marks = 0 if key is None else HAS_KEY
-        inner = pack(">QQQHHHH", 1, 1, 0, marks, len(name), len(spelt), len(told))
-        self.data = b"".join((inner, name, spelt, told))
+        inner = pack(">QQQHHHH", 1, 1, 0, marks, len(name), len(encoded_key), len(encoded_headers))
+        self.data = b"".join((inner, name, encoded_key, encoded_headers))
         self.crc = crc32(self.data)
-        self.room = MOST_RECORD - 16 - len(self.data)
+        self.max_value_bytes = MAX_FRAME_BYTES - 16 - len(self.data)
 
     def frame(self, value: bytes) -> bytes:
-        if len(value) > self.room:
-            raise Bad(f"a value of {len(value)} bytes, there is room for {self.room}")
+        if len(value) > self.max_value_bytes:
+            raise BadRow(f"a value of {len(value)} bytes, there is room for {self.max_value_bytes}")
         size = len(self.data) + len(value) + 4
-        return b"".join((pack(OUTER, size, SIGN, crc32(value, self.crc)), self.data, value))
+        return b"".join((pack(OUTER, size, SIGNATURE, crc32(value, self.crc)), self.data, value))
 
     def heads(self, values: list[memoryview], sizes: "Numbers") -> bytes:
         """Return the checksummed prefixes for these values, concatenated in order."""
@@ -108,7 +108,7 @@ class Prefix:
 
         crc = self.crc
         made = np.empty((len(values), OUTER_SIZE + len(self.data)), np.uint8)
-        made[:] = np.frombuffer(pack(OUTER, 0, SIGN, 0) + self.data, np.uint8)
+        made[:] = np.frombuffer(pack(OUTER, 0, SIGNATURE, 0) + self.data, np.uint8)
         made[:, :4] = (sizes + (len(self.data) + 4)).astype(">u4").view(np.uint8).reshape(-1, 4)
         sums = np.array([crc32(value, crc) for value in values])
         made[:, OUTER_SIZE - 4 : OUTER_SIZE] = sums.astype(">u4").view(np.uint8).reshape(-1, 4)
@@ -124,14 +124,14 @@ class RowEncoder:
     def __init__(self, options: Options, columns: Mapping[str, str]) -> None:
         self._options = options
         self._columns = dict(columns)
-        self._default = _place_by_option(options)
-        self._buries = options.text("onBadRow") == "dlq"
-        self._last_place = options.needed("badRowQueue")
+        self._default = _target_by_option(options)
+        self._dead_letters_bad_rows = options.text("onBadRow") == "dlq"
+        self._bad_row_queue = options.needed("badRowQueue")
         self._check()
         kind = options.needed("valueFormat")
         is_text = columns["value"] == "string"
         self._is_json = {"json": "yes", "bytes": "", "auto": "maybe" if is_text else ""}[kind]
-        self._prefixes: dict[Any, Prefix] = {}
+        self._prefixes: dict[Any, FramePrefix] = {}
 
     def _check(self) -> None:
         """Check the columns and options, before any data moves."""
@@ -147,13 +147,13 @@ class RowEncoder:
                 raise SourceError(f"the column {name} must be {' or '.join(kinds)}, not {columns[name]}{hint}")
         if not columns.get("headers", "map<").startswith("map<"):
             raise SourceError(f"the column headers must be map<string,string>, not {columns['headers']}")
-        if self._default is None and not any(name in columns for name in PLACES):
+        if self._default is None and not any(name in columns for name in TARGET_COLUMNS):
             raise SourceError(
                 "say where rows go: the option topic or queue, or a column target (queue:x, topic:y, dlq:z)"
             )
-        unknown = [name for name in columns if name not in KNOWN and name not in PASSED_OVER]
+        unknown = [name for name in columns if name not in SINK_COLUMNS and name not in IGNORED_COLUMNS]
         if unknown and not self._options.flag("ignoreUnknownColumns"):
-            close = get_close_matches(unknown[0], sorted(KNOWN), 1, 0.6)
+            close = get_close_matches(unknown[0], sorted(SINK_COLUMNS), 1, 0.6)
             hint = f"; did you mean {close[0]}?" if close else ""
             raise SourceError(
                 f"the sink does not know the column {unknown[0]!r}{hint}; leave it out, put it into value or headers, "
@@ -162,11 +162,11 @@ class RowEncoder:
 
     def blocks(self, found: "pyarrow.RecordBatch") -> Iterator[Block]:
         """Yield the rows in order, in blocks of at most ``BLOCK_BYTES`` or of a single row."""
-        names = [name for name in found.schema.names if name in KNOWN]
+        names = [name for name in found.schema.names if name in SINK_COLUMNS]
         if names == ["value"] and self._default is not None:
             yield from self._plain_blocks(found.column("value"), self._default)
         else:
-            yield from _gathered(self._frames(found, names))
+            yield from _group_blocks(self._frames(found, names))
 
     def _frames(self, found: "pyarrow.RecordBatch", names: list[str]) -> Iterator[bytes]:
         columns = {name: found.column(name).to_pylist() for name in names}
@@ -178,11 +178,11 @@ class RowEncoder:
 
         All prefixes of a block are built with one numpy operation. The values are views of the Arrow buffer, without a
         copy."""
-        is_told = self._is_json and not target.startswith("topic:")
-        prefix = Prefix(target, None, {IS_JSON: self._is_json} if is_told else {})
+        marks_json = self._is_json and not target.startswith("topic:")
+        prefix = FramePrefix(target, None, {IS_JSON: self._is_json} if marks_json else {})
         found = edges_of(values)
-        if found is None or (found[1:] - found[:-1]).max(initial=0) > prefix.room:
-            yield from _gathered(self._frame({}, value) for value in values.to_pylist())
+        if found is None or (found[1:] - found[:-1]).max(initial=0) > prefix.max_value_bytes:
+            yield from _group_blocks(self._frame({}, value) for value in values.to_pylist())
             return
         data = memoryview(values.buffers()[2] or b"")
         size = OUTER_SIZE + len(prefix.data)
@@ -197,49 +197,49 @@ class RowEncoder:
     def _frame(self, row: dict[str, Any], value: Any) -> bytes:
         target = ""
         try:
-            target = self._place(row)
+            target = self._target_of(row)
             if value is None:
-                raise Bad("the value is null")
+                raise BadRow("the value is null")
             headers = _headers(row)
             if self._is_json and not target.startswith("topic:") and "contentType" not in headers:
                 headers[IS_JSON] = self._is_json
             return self._prefix(target, _key(row.get("key")), headers).frame(_raw(value))
-        except (Bad, UnicodeEncodeError, SourceError) as error:
-            if not self._buries:
+        except (BadRow, UnicodeEncodeError, SourceError) as error:
+            if not self._dead_letters_bad_rows:
                 raise SourceError(
                     f"{error}; leave such rows out, or set onBadRow=dlq ({_shown(target, value)})"
                 ) from None
-            return self._buried(target, value, str(error))
+            return self._dead_letter_frame(target, value, str(error))
 
-    def _prefix(self, target: str, key: str | None, headers: dict[str, str]) -> Prefix:
+    def _prefix(self, target: str, key: str | None, headers: dict[str, str]) -> FramePrefix:
         mark = (target, key, *headers.items())
         found = self._prefixes.get(mark)
         if found is None:
-            found = Prefix(target, key, headers)
-            if len(self._prefixes) >= KEPT_PREFIXES:
+            found = FramePrefix(target, key, headers)
+            if len(self._prefixes) >= MAX_CACHED_PREFIXES:
                 self._prefixes.clear()
             self._prefixes[mark] = found
         return found
 
-    def _buried(self, target: str, value: Any, why: str) -> bytes:
+    def _dead_letter_frame(self, target: str, value: Any, why: str) -> bytes:
         """Return a dead-letter frame for a bad row: for its target's dead-letter queue, with the reason and as many
         bytes of the value as fit."""
-        queue = target.partition(":")[2] if target else self._last_place
+        queue = target.partition(":")[2] if target else self._bad_row_queue
         prefix = self._prefix(f"dlq:{queue}", None, {"reason": why[:500]})
         raw = b"" if value is None else _raw(value)
-        return prefix.frame(raw[: prefix.room])
+        return prefix.frame(raw[: prefix.max_value_bytes])
 
-    def _place(self, row: dict[str, Any]) -> str:
+    def _target_of(self, row: dict[str, Any]) -> str:
         target = row.get("target")
         if target:
             if not str(target).startswith(TARGETS):
-                raise Bad(f"the target {str(target)[:60]!r} is not queue:NAME, topic:NAME or dlq:NAME")
+                raise BadRow(f"the target {str(target)[:60]!r} is not queue:NAME, topic:NAME or dlq:NAME")
             return str(target)
         for name in ("queue", "topic"):
             if row.get(name):
                 return f"{name}:{row[name]}"
         if self._default is None:
-            raise Bad("the row has no target: the columns target, queue and topic are null, and no option says it")
+            raise BadRow("the row has no target: the columns target, queue and topic are null, and no option says it")
         return self._default
 
 
@@ -266,7 +266,7 @@ def _cut(edges: "Numbers", most: int) -> "Iterator[Numbers]":
         begin = end
 
 
-def _gathered(frames: Iterable[bytes]) -> Iterator[Block]:
+def _group_blocks(frames: Iterable[bytes]) -> Iterator[Block]:
     parts: list[bytes] = []
     size = 0
     for frame in frames:
@@ -279,7 +279,7 @@ def _gathered(frames: Iterable[bytes]) -> Iterator[Block]:
         yield Block(parts, len(parts), size)
 
 
-def _place_by_option(options: Options) -> str | None:
+def _target_by_option(options: Options) -> str | None:
     topic, queue = options.text("topic"), options.text("queue")
     if topic and queue:
         raise SourceError("give topic or queue, not both; a column target says it for each row")
@@ -296,7 +296,7 @@ def _key(key: Any) -> str | None:
     try:
         return key.decode() if isinstance(key, bytes) else str(key)
     except UnicodeDecodeError:
-        raise Bad("the key is no text") from None
+        raise BadRow("the key is no text") from None
 
 
 def _headers(row: Mapping[str, Any]) -> dict[str, str]:
@@ -324,11 +324,11 @@ def _shown(target: str, value: Any) -> str:
 PIECE_BYTES = 8 << 20
 """Upper bound of the rows a task sends in one request, in bytes, unless a single row is larger. Each piece is synced
 separately."""
-BETWEEN_LOOKS = 100_000
+GC_THRESHOLD = 100_000
 """Allocations between two runs of Python's cyclic garbage collector. A piece holds a view for each row, and none of
 them is in a cycle. At Python's default threshold the collector takes a tenth of a task's time."""
 RECORDS_TYPE = "application/vnd.yirangmq.records"
-PASSING = "write-"
+WRITE_PREFIX = "write-"
 """Prefix of the generated name of a batch write without ``publishId``."""
 
 
@@ -354,11 +354,11 @@ class Stager:
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self._broker = broker_of(options)
-        self._buries = options.text("onBadRow") == "dlq"
+        self._dead_letters_bad_rows = options.text("onBadRow") == "dlq"
         self._bad_queue = options.needed("badRowQueue")
         self._encoder = RowEncoder(options, {field.name: field.dataType.simpleString() for field in schema.fields})
 
-    def look(self) -> None:
+    def check_server(self) -> None:
         """Send one request, so that an unreachable server or a rejected token is reported before any data moves."""
         try:
             self._broker.document("GET", "/v1/batches?query=-")
@@ -371,7 +371,7 @@ class Stager:
         path = f"/v1/batches/{quote(query)}/{batch}/stages/{id}"
         sent: Future[None] | None = None
         try:
-            with _few_looks(), ThreadPoolExecutor(1) as sender:
+            with _rare_garbage_collection(), ThreadPoolExecutor(1) as sender:
                 for data, count in self._pieces(batches):
                     if sent is not None:
                         sent.result()
@@ -408,20 +408,20 @@ class Stager:
 
         Spark creates the writer anew for the commit. The server has answered the tasks by then, so the full timeout
         applies."""
-        self._broker.answered_others()
+        self._broker.mark_reachable()
         body: dict[str, Any] = {"stages": [asdict(one) for one in staged]}
-        if self._buries:
+        if self._dead_letters_bad_rows:
             body["badRowQueue"] = self._bad_queue
         try:
             answer = self._broker.document("POST", f"/v1/batches/{quote(query)}/{batch}/commit", body)
-        except Refused as error:
+        except RequestRejected as error:
             raise SourceError(
                 f"batch {batch} of {query} was not written, and nothing of it is there: {error}"
             ) from None
         finally:
             self._broker.close()
         if not answer["first"]:
-            say(f"batch {batch} of {query} was in already; nothing was written again")
+            print_notice(f"batch {batch} of {query} was in already; nothing was written again")
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -431,8 +431,8 @@ class BatchWriter(DataSourceArrowWriter):
         if overwrite:
             raise SourceError("a queue or a topic cannot be overwritten; use mode('append')")
         self._stager = Stager(options, schema)
-        self._stager.look()
-        self._query = options.text("publishId") or f"{PASSING}{uuid.uuid4().hex}"
+        self._stager.check_server()
+        self._query = options.text("publishId") or f"{WRITE_PREFIX}{uuid.uuid4().hex}"
 
     def write(self, iterator: Iterator["pyarrow.RecordBatch"]) -> WriterCommitMessage:
         return self._stager.stage(iterator, self._query, 0)
@@ -475,9 +475,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 @contextmanager
-def _few_looks() -> Iterator[None]:
+def _rare_garbage_collection() -> Iterator[None]:
     before = gc.get_threshold()
-    gc.set_threshold(BETWEEN_LOOKS, *before[1:])
+    gc.set_threshold(GC_THRESHOLD, *before[1:])
     try:
         yield
     finally:

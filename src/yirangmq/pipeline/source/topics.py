@@ -39,20 +39,20 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from yirangmq.pipeline.source.errors import Refused, Retired, SourceError, say
-from yirangmq.pipeline.source.frames import EvenSums, Frames
+from yirangmq.pipeline.source.errors import RecordsRetired, RequestRejected, SourceError, print_notice
+from yirangmq.pipeline.source.frames import BulkChecksums, FrameColumns
 from yirangmq.pipeline.source.http_client import broker_of, log_of
-from yirangmq.pipeline.source.local_log import Info, LogAccess
+from yirangmq.pipeline.source.local_log import LogAccess, LogInfo
 from yirangmq.pipeline.source.options import Options, arrow_schema, columns_of
 from yirangmq.pipeline.source.planning import (
-    Choice,
-    Range,
-    begins_after,
+    LogRange,
+    TopicSelection,
     check_kept,
     check_missing,
-    choice_of,
-    ends_with,
     ranges_of,
+    resolve_end,
+    resolve_start,
+    topic_selection,
 )
 
 if TYPE_CHECKING:
@@ -67,16 +67,16 @@ NEVER_NULL = frozenset({"topic", "partition", "offset", "global_seq", "timestamp
 class TopicRows:
     """Reader of a range as Arrow batches. Holds plain values only, so that it can be sent to a task."""
 
-    def __init__(self, options: Options, choice: Choice, columns: Mapping[str, str]) -> None:
+    def __init__(self, options: Options, selection: TopicSelection, columns: Mapping[str, str]) -> None:
         self._options = options
-        self._choice = choice
+        self._choice = selection
         self._columns = dict(columns)
         self._verify = options.flag("verify")
         self._fail = options.flag("failOnDataLoss")
 
-    def read(self, part: Range) -> Iterator["pyarrow.RecordBatch"]:
+    def read(self, part: LogRange) -> Iterator["pyarrow.RecordBatch"]:
         """Yield the batches of the range. Every record is returned, or reported as missing."""
-        log, alike = log_of(self._options), Alike()
+        log, constants = log_of(self._options), ConstantArrays()
         schema = arrow_schema(self._columns)
         after = part.after
         try:
@@ -84,52 +84,54 @@ class TopicRows:
                 try:
                     for found, last in self._frames(log, after, part):
                         after = last
-                        batch = self._batch(found, schema, alike)
+                        batch = self._batch(found, schema, constants)
                         if batch is not None:
                             yield batch
                     check_missing(after + 1, part.last, fail=self._fail)
                     after = part.last
-                except Retired as error:
-                    after = min(check_kept(error.asked - 1, error.first, fail=self._fail), part.last)
+                except RecordsRetired as error:
+                    after = min(check_kept(error.requested - 1, error.first, fail=self._fail), part.last)
         finally:
             log.close()
 
-    def _frames(self, log: LogAccess, after: int, part: Range) -> Iterator[tuple[Frames, int]]:
+    def _frames(self, log: LogAccess, after: int, part: LogRange) -> Iterator[tuple[FrameColumns, int]]:
         """Yield the frames of the range in groups, each with its last sequence. Frames outside the range are skipped
         unchecked."""
-        sums = EvenSums()
+        sums = BulkChecksums()
         for run in log.runs(after, part.last, part.hints if after == part.after else ()):
-            found = Frames(run)
+            found = FrameColumns(run)
             sequence = found.sequence
             steps = sequence[1:] - sequence[:-1]
             are_next = sequence[0] == after + 1 and sequence[-1] <= part.last and (steps == 1).all()
             if not are_next:
-                found = found.chosen((sequence > after) & (sequence <= part.last))
+                found = found.select((sequence > after) & (sequence <= part.last))
             if len(found):
                 if self._verify:
                     found.verify(sums)
                 if not are_next:
-                    self._tell_missing([after, *found.sequence.tolist()])
+                    self._report_missing([after, *found.sequence.tolist()])
                 after = int(found.sequence[-1])
                 yield found, after
 
-    def _tell_missing(self, sequence: list[int]) -> None:
+    def _report_missing(self, sequence: list[int]) -> None:
         for before, number in pairwise(sequence):
             check_missing(before + 1, number - 1, fail=self._fail)
 
-    def _batch(self, found: Frames, schema: "pyarrow.Schema", alike: "Alike") -> "pyarrow.RecordBatch | None":
+    def _batch(
+        self, found: FrameColumns, schema: "pyarrow.Schema", constants: "ConstantArrays"
+    ) -> "pyarrow.RecordBatch | None":
         import pyarrow as pa
 
         kept = self._choice.rows(found)
         if kept is not None:
-            found = found.chosen(kept)
+            found = found.select(kept)
         if not len(found):
             return None
-        arrays = [_column(name, found, alike) for name in self._columns]
+        arrays = [_column(name, found, constants) for name in self._columns]
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-class Alike:
+class ConstantArrays:
     """Cache of Arrow arrays with one value in all rows, built once for many batches.
 
     The latest array of each column is kept. A longer one is sliced to the number of rows."""
@@ -147,22 +149,24 @@ class Alike:
         return made if len(made) == count else made.slice(0, count)
 
 
-def _column(name: str, found: Frames, alike: Alike) -> "pyarrow.Array[Any]":
+def _column(name: str, found: FrameColumns, constants: ConstantArrays) -> "pyarrow.Array[Any]":
     import pyarrow as pa
 
     count = len(found)
     match name:
         case "key":
-            return found.keys() if found.has_key.any() else alike.rows(name, count, lambda n: pa.nulls(n, pa.string()))
+            return (
+                found.keys() if found.has_key.any() else constants.rows(name, count, lambda n: pa.nulls(n, pa.string()))
+            )
         case "value":
             return found.payloads()
         case "topic":
             codes, names = found.topics()
             if len(names) == 1:
-                return alike.rows(name, count, lambda n: pa.repeat(pa.scalar(names[0], pa.string()), n), names[0])
+                return constants.rows(name, count, lambda n: pa.repeat(pa.scalar(names[0], pa.string()), n), names[0])
             return pa.array(names, pa.string()).take(pa.array(codes))
         case "partition":
-            return alike.rows(name, count, lambda n: pa.repeat(pa.scalar(0, pa.int32()), n))
+            return constants.rows(name, count, lambda n: pa.repeat(pa.scalar(0, pa.int32()), n))
         case "offset":
             return pa.array(found.topic_sequence)
         case "global_seq":
@@ -170,7 +174,7 @@ def _column(name: str, found: Frames, alike: Alike) -> "pyarrow.Array[Any]":
         case "timestamp":
             return pa.array(found.at_ns // 1000).view(pa.timestamp("us", tz="UTC"))
         case _:
-            return found.header_maps() if found.headers_size.any() else alike.rows(name, count, _empty_maps)
+            return found.header_maps() if found.headers_size.any() else constants.rows(name, count, _empty_maps)
 
 
 def _empty_maps(count: int) -> "pyarrow.Array[Any]":
@@ -186,7 +190,7 @@ class TopicReader(DataSourceReader):
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._choice = choice_of(options)
+        self._choice = topic_selection(options)
         self._columns = columns_of(options)
         self._low = 0
         self._high: int | None = None
@@ -197,20 +201,20 @@ class TopicReader(DataSourceReader):
         options, log = self._options, log_of(self._options)
         try:
             info = log.info()
-            self._tell_unknown(log)
-            after = begins_after(options, log, info, "earliest")
+            self._report_unknown(log)
+            after = resolve_start(options, log, info, "earliest")
             after = check_kept(after, info.first, fail=options.flag("failOnDataLoss"))
-            last = min(ends_with(options, log, info), info.last if self._high is None else self._high)
+            last = min(resolve_end(options, log, info), info.last if self._high is None else self._high)
             after = max(after, self._low - 1)
             if self._since_ms is not None:
                 after = max(after, log.sequence_at(self._since_ms) - 1)
             if self._before_ms is not None:
                 last = min(last, log.sequence_at(self._before_ms) - 1)
-            return ranges_of(log, options, after, last) or [Range(0, 0)]
+            return ranges_of(log, options, after, last) or [LogRange(0, 0)]
         finally:
             log.close()
 
-    def _tell_unknown(self, log: LogAccess) -> None:
+    def _report_unknown(self, log: LogAccess) -> None:
         """Report subscribed topics without any record.
 
         A topic is created by its first record, so this is no error. It may be a misspelt name."""
@@ -218,10 +222,10 @@ class TopicReader(DataSourceReader):
             known = log.topics()
             for topic in self._choice.topics:
                 if topic not in known:
-                    say(f"there is no record of the topic {topic!r}, and there never was{_near(topic, known)}")
+                    print_notice(f"there is no record of the topic {topic!r}, and there never was{_near(topic, known)}")
 
     def read(self, partition: InputPartition) -> Iterator["pyarrow.RecordBatch"]:
-        part = cast("Range", partition)
+        part = cast("LogRange", partition)
         if part.last > part.after:
             yield from TopicRows(self._options, self._choice, self._columns).read(part)
 
@@ -292,7 +296,7 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if options.source != "topic":
             raise SourceError(f"source: a {options.source} can be read in a batch only; a stream follows topics")
         self._options = options
-        self._choice = choice_of(options)
+        self._choice = topic_selection(options)
         self._columns = columns_of(options)
         self._fail = options.flag("failOnDataLoss")
         self._log = log_of(options)
@@ -311,9 +315,9 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> Offset:
         info = self._log.info()
-        after = begins_after(self._options, self._log, info, "latest")
+        after = resolve_start(self._options, self._log, info, "latest")
         self._is_known = True
-        self._hold(after, info.epoch)
+        self._create_cursor(after, info.epoch)
         return {"global_seq": after, "epoch": info.epoch}
 
     def latestOffset(self, start: Offset | None = None, limit: ReadLimit | None = None) -> Offset:
@@ -323,23 +327,23 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         info = self._log.info()
         if start is None:
             return {"global_seq": info.last if self._target is None else self._target, "epoch": info.epoch}
-        self._tell_resumed(start)
-        after = self._begin(start, info)
+        self._report_resumed(start)
+        after = self._resume_after(start, info)
         last = info.last if self._target is None else min(info.last, self._target)
         if limit is not None and not isinstance(limit, ReadAllAvailable):
-            last = self._limited(after, self._enough(after, last, limit), limit)
+            last = self._apply_max_rows(after, self._apply_min_rows(after, last, limit), limit)
         if last <= after:
             return start
         return {"global_seq": last, "epoch": info.epoch, "after": after}
 
-    def _begin(self, start: Offset, info: Info) -> int:
+    def _resume_after(self, start: Offset, info: LogInfo) -> int:
         """Return the end of the previous batch, or a later sequence if the log lost the records after it."""
         after = int(start["global_seq"])
         if start.get("epoch", info.epoch) != info.epoch:
             words = f"the log began anew: this query knows epoch {start['epoch']}, the log is of epoch {info.epoch}"
             if self._fail:
                 raise SourceError(f"{words}; set failOnDataLoss=false to read the new one from its beginning")
-            say(f"{words}; reading it from its beginning (failOnDataLoss=false)")
+            print_notice(f"{words}; reading it from its beginning (failOnDataLoss=false)")
             return info.first - 1
         if after > info.last:
             raise SourceError(
@@ -348,14 +352,14 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         return check_kept(after, info.first, fail=self._fail)
 
-    def _tell_resumed(self, start: Offset) -> None:
+    def _report_resumed(self, start: Offset) -> None:
         if not self._is_known:
             self._is_known = True
             ignored = [name for name in ("startingOffsets", "startingTimestamp") if name in self._options]
             tail = f", {ignored[0]} ignored" if ignored else ""
-            say(f"resuming from checkpoint at {start['global_seq']}{tail}")
+            print_notice(f"resuming from checkpoint at {start['global_seq']}{tail}")
 
-    def _enough(self, after: int, last: int, limit: ReadLimit) -> int:
+    def _apply_min_rows(self, after: int, last: int, limit: ReadLimit) -> int:
         """Return ``after`` (no batch yet) while there are too few records and ``maxTriggerDelay`` has not passed, else
         ``last``."""
         least = limit.min_rows if isinstance(limit, ReadMinRows) else self._options.whole("minOffsetsPerTrigger")
@@ -370,16 +374,16 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._waiting_since = None
         return last
 
-    def _limited(self, after: int, last: int, limit: ReadLimit) -> int:
+    def _apply_max_rows(self, after: int, last: int, limit: ReadLimit) -> int:
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else self._options.whole("maxOffsetsPerTrigger")
         most = limit.max_bytes if isinstance(limit, ReadMaxBytes) else self._options.whole("maxBytesPerTrigger")
         last = min(last, after + rows)
         try:
-            places = self._log.places(after, last) if last > after else []
-        except Retired:
+            split_points = self._log.split_points(after, last) if last > after else []
+        except RecordsRetired:
             return last  # partitions() reports it
-        begin = places[0].size if places else 0
-        over = [place.sequence - 1 for place in places if place.size - begin > most]
+        begin = split_points[0].size if split_points else 0
+        over = [point.sequence - 1 for point in split_points if point.size - begin > most]
         return max(over[0], after + 1) if over else last
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -395,28 +399,28 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        self._tell_resumed(start)
+        self._report_resumed(start)
         info = self._log.info()
         after, last = int(end["after"] if "after" in end else start["global_seq"]), int(end["global_seq"])
         if end.get("epoch", info.epoch) != info.epoch:
             words = f"records {after + 1} to {last} are of epoch {end['epoch']}, the log is of epoch {info.epoch}"
             if self._fail:
                 raise SourceError(f"{words}: they are gone. Set failOnDataLoss=false to go on without them")
-            say(f"{words}; going on without them (failOnDataLoss=false)")
+            print_notice(f"{words}; going on without them (failOnDataLoss=false)")
             return []
         after = min(check_kept(after, info.first, fail=self._fail), last) if last > after else last
         return ranges_of(self._log, self._options, after, last)
 
     def read(self, partition: InputPartition) -> Iterator["pyarrow.RecordBatch"]:
-        return TopicRows(self._options, self._choice, self._columns).read(cast("Range", partition))
+        return TopicRows(self._options, self._choice, self._columns).read(cast("LogRange", partition))
 
     # -- cursor -------------------------------------------------------------------------------------------------------
 
     def commit(self, end: Offset) -> None:
         """Store the cursor of a named query: everything up to here is in the sink, so the broker may retire it."""
-        self._put(int(end["global_seq"]), end.get("epoch"))
+        self._put_cursor(int(end["global_seq"]), end.get("epoch"))
 
-    def _hold(self, after: int, epoch: str) -> None:
+    def _create_cursor(self, after: int, epoch: str) -> None:
         """Create the cursor of a named query before its first batch, so that no record it still has to read is retired.
 
         The cursor never moves forward here: the query may be one that was stopped in its first batch."""
@@ -426,15 +430,15 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             known = self._broker.document("GET", f"/v1/cursors/{quote(self._group)}")
             if known["epoch"] == epoch and known["sequence"] <= after:
                 return
-        except Refused as error:
+        except RequestRejected as error:
             if error.code != "not_found":
                 raise
-        self._put(after, epoch)
+        self._put_cursor(after, epoch)
 
-    def _put(self, sequence: int, epoch: str | None) -> None:
+    def _put_cursor(self, sequence: int, epoch: str | None) -> None:
         if self._broker is not None and self._group:
-            told = ",".join((*self._choice.topics, *self._choice.patterns)) or "*"
-            body = {"sequence": sequence, "filter": told} | ({"epoch": epoch} if epoch else {})
+            filter_text = ",".join((*self._choice.topics, *self._choice.patterns)) or "*"
+            body = {"sequence": sequence, "filter": filter_text} | ({"epoch": epoch} if epoch else {})
             self._broker.document("PUT", f"/v1/cursors/{quote(self._group)}", body)
 
     def stop(self) -> None:

@@ -16,56 +16,66 @@ from typing import Any, NamedTuple
 
 from yirangmq.core.errors import BadInput, QueueError, QuotaExceeded, Unavailable
 from yirangmq.observe.logs import log
-from yirangmq.protocols.http.auth import CLEAR, PREFLIGHT, OriginPolicy, Verdict
-from yirangmq.protocols.http.head_cache import Blocks
-from yirangmq.protocols.http.parser import Intake
-from yirangmq.protocols.http.pipelining import Line, Turn, Wire
-from yirangmq.protocols.http.responses import Tails, packed, plain, refusal, too_large
-from yirangmq.protocols.http.types import Head, Headers, Limits, Refused, Request, Route, Routes, new_request
+from yirangmq.protocols.http.auth import ACCEPTED, PREFLIGHT, OriginPolicy, OriginVerdict
+from yirangmq.protocols.http.head_cache import HeadCache
+from yirangmq.protocols.http.parser import HttpParser
+from yirangmq.protocols.http.pipelining import RequestState, ResponseQueue, ResponseTransport
+from yirangmq.protocols.http.responses import ResponseTails, plain, refusal, refuse_content_coding, too_large
+from yirangmq.protocols.http.types import (
+    Headers,
+    HttpLimits,
+    HttpRoute,
+    Request,
+    RequestHead,
+    RequestRefused,
+    Routes,
+    new_request,
+)
 
 # -- slow clients ------------------------------------------------------------------------------------------------------
 
 
-class Pace:
+class ClientTimeouts:
     """Timeouts of a connection: slow heads, slow bodies, and idle connections.
 
-    ``heard`` is called after every piece of input, ``check`` about once per second."""
+    ``on_input`` is called after every piece of input, ``check`` about once per second."""
 
-    __slots__ = ("_begun", "_body_at", "_body_size", "_head", "_head_at", "_idle_at", "_intake", "_limits")
+    __slots__ = ("_body_at", "_body_size", "_head", "_head_at", "_heads_seen", "_idle_at", "_limits", "_parser")
 
-    def __init__(self, intake: Intake, limits: Limits, now: float) -> None:
-        self._intake = intake
+    def __init__(self, parser: HttpParser, limits: HttpLimits, now: float) -> None:
+        self._parser = parser
         self._limits = limits
-        self._begun = 0
-        self._head: Head | None = None
+        self._heads_seen = 0
+        self._head: RequestHead | None = None
         self._head_at = self._idle_at = self._body_at = now
         self._body_size = 0
 
-    def heard(self, now: float) -> None:
+    def on_input(self, now: float) -> None:
         """Restart the timers of the head or of the body if a new one has begun."""
-        intake = self._intake
-        if intake.begun != self._begun:
-            self._begun = intake.begun
+        parser = self._parser
+        if parser.begun != self._heads_seen:
+            self._heads_seen = parser.begun
             self._head_at = self._idle_at = now
-        if intake.head is not self._head:
-            self._head = intake.head
-            self._body_at, self._body_size = now, intake.body_size
+        if parser.head is not self._head:
+            self._head = parser.head
+            self._body_at, self._body_size = now, parser.body_size
 
-    def excuse(self, now: float) -> None:
+    def restart(self, now: float) -> None:
         """Restart the timers: the server has paused reading, so the client cannot be late."""
         self._head_at = self._body_at = now
-        self._body_size = self._intake.body_size
+        self._body_size = self._parser.body_size
 
     def check(self, now: float, is_busy: bool) -> bool:
-        """Return True if the connection has been idle for too long; raise ``Refused`` if a request is too slow."""
-        intake, limits = self._intake, self._limits
+        """Return True if the connection has been idle for too long; raise ``RequestRefused`` if a request is too
+        slow."""
+        parser, limits = self._parser, self._limits
         if is_busy:
             self._idle_at = now
-        if intake.head is not None:
+        if parser.head is not None:
             self._check_body(now)
-        elif intake.in_head:
+        elif parser.in_head:
             if now - self._head_at > limits.head_seconds:
-                raise Refused(408, f"the head of the request took longer than {limits.head_seconds:g} seconds")
+                raise RequestRefused(408, f"the head of the request took longer than {limits.head_seconds:g} seconds")
         elif not is_busy:
             return now - self._idle_at > limits.idle_seconds
         return False
@@ -74,9 +84,9 @@ class Pace:
         spent = now - self._body_at
         if spent <= self._limits.body_seconds:
             return
-        if self._intake.body_size - self._body_size < self._limits.body_rate * spent:
-            raise Refused(408, f"the body comes at less than {self._limits.body_rate} bytes a second")
-        self._body_at, self._body_size = now, self._intake.body_size
+        if self._parser.body_size - self._body_size < self._limits.body_rate * spent:
+            raise RequestRefused(408, f"the body comes at less than {self._limits.body_rate} bytes a second")
+        self._body_at, self._body_size = now, self._parser.body_size
 
 
 # -- connection --------------------------------------------------------------------------------------------------------
@@ -86,375 +96,386 @@ SMALL_BODY = 64 * 1024
 
 
 @dataclass(slots=True)
-class Shared:
+class HttpContext:
     """Context shared by all connections of an HTTP server.
 
     ``policy`` checks each head before the route lookup. ``admit`` checks the head of each request before its route
     does."""
 
     routes: Routes
-    limits: Limits
-    tails: Tails
+    limits: HttpLimits
+    tails: ResponseTails
     admit: Callable[[Request], None] | None = None
     policy: OriginPolicy | None = None
-    blocks: Blocks = field(default_factory=Blocks)
-    delays: "Delays | None" = None
+    head_cache: HeadCache = field(default_factory=HeadCache)
+    token_delays: "TokenDelays | None" = None
     held: int = field(default=0, init=False)
     """Bytes of requests in memory, for all connections together."""
 
 
-class Delays(NamedTuple):
+class TokenDelays(NamedTuple):
     """Delays of requests after wrong tokens: ``of`` returns the seconds, ``wait`` calls back after them."""
 
     of: Callable[[Request], float]
     wait: Callable[[float, Callable[[], None]], Any]
 
 
-class Connection:
+class HttpConnection:
     """HTTP connection, sans-IO: requests in, answers out in the same order. Loop thread only."""
 
     __slots__ = (
-        "_cleared", "_held", "_intake", "_is_delayed", "_is_over", "_line", "_pace", "_peer", "_refused", "_rest",
-        "_shared", "_wire", "requests",
+        "_accepted_headers",
+        "_context",
+        "_discarded",
+        "_held",
+        "_is_closed",
+        "_is_delayed",
+        "_parser",
+        "_peer",
+        "_responses",
+        "_timeouts",
+        "_transport",
+        "_unparsed",
+        "requests",
     )  # fmt: skip
 
-    def __init__(self, shared: Shared, wire: Wire, peer: str, now: float) -> None:
-        self._shared = shared
-        self._wire = wire
+    def __init__(self, context: HttpContext, transport: ResponseTransport, peer: str, now: float) -> None:
+        self._context = context
+        self._transport = transport
         self._peer = peer
-        self._intake = Intake(self, shared.limits, shared.blocks)
-        self._pace = Pace(self._intake, shared.limits, now)
-        self._line = Line(self, wire, shared.tails)
-        self._rest = b""
+        self._parser = HttpParser(self, context.limits, context.head_cache)
+        self._timeouts = ClientTimeouts(self._parser, context.limits, now)
+        self._responses = ResponseQueue(self, transport, context.tails)
+        self._unparsed = b""
         self._held = 0
-        self._refused: Turn | None = None
+        self._discarded: RequestState | None = None
         """Refused request whose body is still arriving and is discarded."""
-        self._is_over = False
+        self._is_closed = False
         self._is_delayed = False
         """True if a request is delayed for wrong tokens; it is the last one of this connection."""
-        self._cleared: Mapping[str, str] | None = None
+        self._accepted_headers: Mapping[str, str] | None = None
         """Headers that the policy accepted last. The head cache returns equal headers as the same object."""
         self.requests = 0
 
     # -- bytes in -------------------------------------------------------------------------------------------------
 
     def receive(self, data: memoryview, now: float) -> None:
-        if self._is_over or not self._intake.is_open:
+        if self._is_closed or not self._parser.is_open:
             return
-        if self._rest:  # bytes that arrived before reading was paused
-            self._rest += data
-            self._hold(len(data))
+        if self._unparsed:  # bytes that arrived before reading was paused
+            self._unparsed += data
+            self._account(len(data))
         else:
-            self._take(data)
-            self._pace.heard(now)
+            self._parse(data)
+            self._timeouts.on_input(now)
 
-    def read_on(self, now: float) -> bool:
+    def resume(self, now: float) -> bool:
         """Process bytes left over from a full state. Return True if the connection can receive more bytes."""
-        if self._rest and not self.is_full:
-            rest, self._rest = self._rest, b""
-            self._hold(-len(rest))
-            self._pace.excuse(now)
+        if self._unparsed and not self.is_full:
+            rest, self._unparsed = self._unparsed, b""
+            self._account(-len(rest))
+            self._timeouts.restart(now)
             self.receive(memoryview(rest), now)
         return not self.is_full
 
-    def _take(self, data: memoryview) -> None:
+    def _parse(self, data: memoryview) -> None:
         taken = len(data)
         try:
-            taken = self._intake.feed(data)
-        except Refused as refused:
+            taken = self._parser.feed(data)
+        except RequestRefused as refused:
             self._refuse(refused)
         except Exception:
             log.exception("http_request_intake_failed")
-            self._refuse(Refused(500, "internal error"))
+            self._refuse(RequestRefused(500, "internal error"))
         if taken < len(data):
-            self._rest = bytes(data[taken:])
-            self._hold(len(self._rest))
+            self._unparsed = bytes(data[taken:])
+            self._account(len(self._unparsed))
 
     @property
     def is_full(self) -> bool:
-        limits = self._shared.limits
-        line = self._line
-        if line.is_clogged or len(line.turns) >= limits.pipelined:
+        limits = self._context.limits
+        responses = self._responses
+        if responses.is_write_paused or len(responses.pending) >= limits.pipelined:
             return True
         if self._held < limits.request_memory:
             return False
-        return self._held - self._intake.body_size - len(self._rest) >= limits.request_memory
+        return self._held - self._parser.body_size - len(self._unparsed) >= limits.request_memory
 
-    def _hold(self, size: int) -> None:
+    def _account(self, size: int) -> None:
         self._held += size
-        self._shared.held += size
+        self._context.held += size
 
     # -- requests, as the intake finds them -----------------------------------------------------------------------
 
-    def begin(self, head: Head) -> Turn:
-        verdict = self._judge(head)
-        route = PREFLIGHT if verdict.is_preflight else self._shared.routes.find(head.method, head.path)
+    def begin_request(self, head: RequestHead) -> RequestState:
+        verdict = self._check_origin(head)
+        route = PREFLIGHT if verdict.is_preflight else self._context.routes.find(head.method, head.path)
         request = Request(head.method, head.path, head.query, head.headers, b"", self._peer)
         delay = self._delay(request)
         size = SMALL_BODY + 1 if delay and head.length is None else head.length or 0
-        error = verdict.error or packed(head) or self._objection(route, request, size, delay)
-        turn = self._begin(head, route, error, verdict.headers)
-        turn.delay = delay
-        return turn
+        error = verdict.error or refuse_content_coding(head) or self._refusal_before_body(route, request, size, delay)
+        state = self._enqueue(head, route, error, verdict.headers)
+        state.delay = delay
+        return state
 
-    def _judge(self, head: Head) -> Verdict:
-        policy = self._shared.policy
-        if policy is None or head.headers is self._cleared:
-            return CLEAR
-        verdict = policy.judge(head.method, head.path, head.headers, self._peer)
-        if verdict is CLEAR:
-            self._cleared = head.headers
+    def _check_origin(self, head: RequestHead) -> OriginVerdict:
+        policy = self._context.policy
+        if policy is None or head.headers is self._accepted_headers:
+            return ACCEPTED
+        verdict = policy.check(head.method, head.path, head.headers, self._peer)
+        if verdict is ACCEPTED:
+            self._accepted_headers = head.headers
         return verdict
 
-    def _begin(self, head: Head, route: Route, error: QueueError | None, extra: Headers) -> Turn:
-        line = self._line
-        turn = Turn(line, route, head)
+    def _enqueue(self, head: RequestHead, route: HttpRoute, error: QueueError | None, extra: Headers) -> RequestState:
+        responses = self._responses
+        state = RequestState(responses, route, head)
         if extra:
-            turn.extra = extra
-        line.turns.append(turn)
+            state.extra = extra
+        responses.pending.append(state)
         if error is not None:
-            self._decline(turn, error, is_read=head.length is not None and head.length <= SMALL_BODY)
-        elif turn.waits_to_go_on:
-            line.tell_to_go_on()
-        return turn
+            self._refuse_request(state, error, is_read=head.length is not None and head.length <= SMALL_BODY)
+        elif state.expects_continue:
+            responses.send_continue()
+        return state
 
     def _delay(self, request: Request) -> float:
-        delays = self._shared.delays
-        return 0.0 if delays is None else delays.of(request)
+        token_delays = self._context.token_delays
+        return 0.0 if token_delays is None else token_delays.of(request)
 
-    def _objection(self, route: Route, request: Request, size: int, delay: float) -> QueueError | None:
+    def _refusal_before_body(self, route: HttpRoute, request: Request, size: int, delay: float) -> QueueError | None:
         """Return the error that refuses this request before its body is read, or None.
 
         ``size``: bytes of the body, if known. ``delay``: seconds until the route sees the request; no large body is
         kept in memory for a delayed request."""
-        shared = self._shared
+        context = self._context
         if delay and size > SMALL_BODY:
             return QuotaExceeded(f"too many wrong tokens came from this address; try again in {delay:.3f} s")
         if size > route.max_body:
             return too_large(route)
-        if shared.held + size > shared.limits.total_memory:
+        if context.held + size > context.limits.total_memory:
             return Unavailable("too much is being sent by all clients together; try again later")
-        everybody, those_here = shared.admit, route.admit
-        if everybody is None and those_here is None:
+        server_check, route_check = context.admit, route.admit
+        if server_check is None and route_check is None:
             return None
         try:
-            if everybody is not None:
-                everybody(request)
-            if those_here is not None and not delay:
-                those_here(request)
+            if server_check is not None:
+                server_check(request)
+            if route_check is not None and not delay:
+                route_check(request)
         except QueueError as error:
             return error
         return None
 
-    def _decline(self, turn: Turn, error: QueueError, *, is_read: bool) -> None:
+    def _refuse_request(self, state: RequestState, error: QueueError, *, is_read: bool) -> None:
         """Refuse a request. If its body is not read, the connection closes after the answer."""
-        if is_read and not turn.waits_to_go_on:
-            self._refused = turn
+        if is_read and not state.expects_continue:
+            self._discarded = state
         else:
-            turn.is_last = True
-            self._intake.is_open = False
-        turn.answer(refusal(turn.route, error))
-        if turn.is_last and not self._intake.is_open:
+            state.is_last = True
+            self._parser.is_open = False
+        state.answer(refusal(state.route, error))
+        if state.is_last and not self._parser.is_open:
             raise error
 
-    def grow(self, size: int) -> None:
-        self._hold(size)
-        turn = self._line.turns[-1] if self._line.turns else None
-        if turn is None or turn is self._refused or turn.route is None:
+    def count_body(self, size: int) -> None:
+        self._account(size)
+        state = self._responses.pending[-1] if self._responses.pending else None
+        if state is None or state is self._discarded or state.route is None:
             return
-        if self._intake.body_size > turn.route.max_body:
-            self._decline(turn, too_large(turn.route), is_read=False)
-        elif self._shared.held > self._shared.limits.total_memory:
-            self._decline(turn, Unavailable("too much is being sent by all clients together"), is_read=False)
+        if self._parser.body_size > state.route.max_body:
+            self._refuse_request(state, too_large(state.route), is_read=False)
+        elif self._context.held > self._context.limits.total_memory:
+            self._refuse_request(state, Unavailable("too much is being sent by all clients together"), is_read=False)
 
-    def complete(self, begun: Turn, head: Head, body: bytes) -> None:
-        if self._is_over:
+    def complete_request(self, begun: RequestState, head: RequestHead, body: bytes) -> None:
+        if self._is_closed:
             return
         begun.is_complete = True
-        if not head.stays:
-            self._intake.is_open = False
-        if begun is self._refused:
-            self._refused = None
-        if begun.response is not None or begun.is_gone or begun.route is None or self._is_delayed:
-            self._hold(-len(body))
+        if not head.keep_alive:
+            self._parser.is_open = False
+        if begun is self._discarded:
+            self._discarded = None
+        if begun.response is not None or begun.is_disconnected or begun.route is None or self._is_delayed:
+            self._account(-len(body))
             return
         begun.size = len(body)
         request = Request(head.method, head.path, head.query, head.headers, body, self._peer)
         begun.delay = begun.delay or self._delay(request)  # more wrong tokens may have been examined since the head
-        self._go(begun, begun.route, request)
+        self._dispatch(begun, begun.route, request)
 
-    def whole(self, head: Head, body: bytes, route: Route | None) -> Route:
-        shared = self._shared
-        verdict = CLEAR if head.headers is self._cleared else self._judge(head)
+    def whole_request(self, head: RequestHead, body: bytes, route: HttpRoute | None) -> HttpRoute:
+        context = self._context
+        verdict = ACCEPTED if head.headers is self._accepted_headers else self._check_origin(head)
         if route is None:
-            route = shared.routes.find(head.method, head.path)
+            route = context.routes.find(head.method, head.path)
         request = new_request((head.method, head.path, head.query, head.headers, body, self._peer))
         size = len(body)
-        delays = shared.delays
-        delay = 0.0 if delays is None else delays.of(request)
-        error: QueueError | None = None if verdict is CLEAR else verdict.error
+        token_delays = context.token_delays
+        delay = 0.0 if token_delays is None else token_delays.of(request)
+        error: QueueError | None = None if verdict is ACCEPTED else verdict.error
         if error is None:
-            error = self._objection(route, request, size, delay)
-        if error is not None or verdict is not CLEAR:
-            turn = self._begin(head, route, error, verdict.headers)
-            turn.delay = delay
-            self._hold(size)
-            self.complete(turn, head, body)
+            error = self._refusal_before_body(route, request, size, delay)
+        if error is not None or verdict is not ACCEPTED:
+            state = self._enqueue(head, route, error, verdict.headers)
+            state.delay = delay
+            self._account(size)
+            self.complete_request(state, head, body)
             return route
-        turn = Turn(self._line, route, head)
-        self._line.turns.append(turn)
-        turn.is_complete = True
+        state = RequestState(self._responses, route, head)
+        self._responses.pending.append(state)
+        state.is_complete = True
         if delay:
-            turn.delay = delay
+            state.delay = delay
         if size:
-            turn.size = size
+            state.size = size
             self._held += size
-            shared.held += size
-        self._go(turn, route, request)
+            context.held += size
+        self._dispatch(state, route, request)
         return route
 
-    def _go(self, turn: Turn, route: Route, request: Request) -> None:
+    def _dispatch(self, state: RequestState, route: HttpRoute, request: Request) -> None:
         self.requests += 1
-        if turn.delay and self._shared.delays is not None:
-            seconds, turn.delay = turn.delay, 0.0
-            turn.is_last, self._intake.is_open, self._is_delayed = True, False, True  # at most one per connection
-            timer = self._shared.delays.wait(seconds, lambda: self._go_late(turn, route, request))
-            turn.when_gone(timer.cancel)
+        if state.delay and self._context.token_delays is not None:
+            seconds, state.delay = state.delay, 0.0
+            state.is_last, self._parser.is_open, self._is_delayed = True, False, True  # at most one per connection
+            timer = self._context.token_delays.wait(seconds, lambda: self._dispatch_delayed(state, route, request))
+            state.on_disconnect(timer.cancel)
             return
         try:
-            route.handle(request, turn)
+            route.handle(request, state)
         except QueueError as error:
-            turn.answer(refusal(route, error))
+            state.answer(refusal(route, error))
         except Exception:
             log.exception("http_route_failed")
-            turn.answer(refusal(route, QueueError("internal error")))
+            state.answer(refusal(route, QueueError("internal error")))
 
-    def _go_late(self, turn: Turn, route: Route, request: Request) -> None:
+    def _dispatch_delayed(self, state: RequestState, route: HttpRoute, request: Request) -> None:
         """Run a delayed request. Its route has not admitted it yet."""
         try:
             if route.admit is not None:
                 route.admit(request)
         except QueueError as error:
-            turn.answer(refusal(route, error))
+            state.answer(refusal(route, error))
             return
-        self._go(turn, route, request)
+        self._dispatch(state, route, request)
 
-    def _refuse(self, refused: Refused) -> None:
+    def _refuse(self, refused: RequestRefused) -> None:
         """Send the last answer of a connection whose input is invalid or too slow."""
-        self._intake.is_open = False
-        self._hold(-len(self._rest))
-        self._rest = b""
-        last = self._line.turns[-1] if self._line.turns else None
-        if self._refused is not None and last is not self._refused:
-            self._end_after(last)
+        self._parser.is_open = False
+        self._account(-len(self._unparsed))
+        self._unparsed = b""
+        last = self._responses.pending[-1] if self._responses.pending else None
+        if self._discarded is not None and last is not self._discarded:
+            self._close_after(last)
             return
         if last is None or last.is_complete:
-            last = Turn(self._line, None, None)
-            self._line.turns.append(last)
+            last = RequestState(self._responses, None, None)
+            self._responses.pending.append(last)
         last.is_last = True
         if refused.status == 400 and last.route is not None:
             last.answer(refusal(last.route, BadInput(str(refused))))
         else:
             last.answer(plain(refused.status, str(refused)))
 
-    def _end_after(self, turn: Turn | None) -> None:
-        if turn is None:
+    def _close_after(self, state: RequestState | None) -> None:
+        if state is None:
             self.finish()
         else:
-            turn.is_last = True
+            state.is_last = True
 
     # -- the end --------------------------------------------------------------------------------------------------
 
     def receive_eof(self) -> None:
         """Handle the end of the client's input. Waiting requests are dropped; those already running are still
         answered."""
-        self._intake.is_open = False
-        turns = self._line.turns
-        self._let_go(next((place for place, turn in enumerate(turns) if turn.is_waiting), len(turns)))
-        if not self._is_over:
-            self._end_after(turns[-1] if turns else None)
+        self._parser.is_open = False
+        pending = self._responses.pending
+        self._discard_from(next((index for index, state in enumerate(pending) if state.is_waiting), len(pending)))
+        if not self._is_closed:
+            self._close_after(pending[-1] if pending else None)
 
-    def lost(self) -> None:
+    def release(self) -> None:
         """Release all requests: the connection is lost."""
-        self._is_over = True
-        self._intake.is_open = False
-        self._let_go(0)
-        self._rest = b""
-        self._hold(-self._held)
+        self._is_closed = True
+        self._parser.is_open = False
+        self._discard_from(0)
+        self._unparsed = b""
+        self._account(-self._held)
 
-    def _let_go(self, place: int) -> None:
-        for turn in self._line.take_back(place):
-            self._hold(-turn.size)
-            turn.tell_gone()
+    def _discard_from(self, index: int) -> None:
+        for state in self._responses.remove_from(index):
+            self._account(-state.size)
+            state.notify_disconnected()
 
     def stop(self) -> None:
         """Drain at server shutdown: waiting requests are refused, and the connection closes after the last answer."""
-        if not self._is_over:
-            self._intake.is_open = False
-            self._line.stop()
-            if not self._line.turns:
+        if not self._is_closed:
+            self._parser.is_open = False
+            self._responses.stop()
+            if not self._responses.pending:
                 self.finish(is_clean=True)
 
-    def send_away(self) -> None:
+    def refuse_all(self) -> None:
         """Refuse all unanswered requests: the drain of the server is over."""
-        self._line.send_away()
+        self._responses.refuse_all()
 
     def check(self, now: float) -> str:
         """Check the timeouts; called about once per second. Return the reason if the client is disconnected, else "".
 
         An idle connection is closed without an answer or a reason, as is usual for keep-alive."""
-        if self._is_over:
+        if self._is_closed:
             return ""
-        self._line.ping(now, self._shared.limits.ping_seconds)
-        if self.is_full or not self._intake.is_open:
-            self._pace.excuse(now)
+        self._responses.ping(now, self._context.limits.ping_seconds)
+        if self.is_full or not self._parser.is_open:
+            self._timeouts.restart(now)
             return ""
         try:
-            if self._pace.check(now, bool(self._line.turns)):
+            if self._timeouts.check(now, bool(self._responses.pending)):
                 self.finish()
-        except Refused as refused:
+        except RequestRefused as refused:
             self._refuse(refused)
             return "slow request"
         return ""
 
     # -- called by the pipeline ----------------------------------------------------------------------------------------
 
-    def served(self, turn: Turn) -> None:
-        size = turn.size
+    def on_sent(self, state: RequestState) -> None:
+        size = state.size
         if size:
             self._held -= size
-            self._shared.held -= size
+            self._context.held -= size
 
     def finish(self, *, is_clean: bool = False) -> None:
         """Close after the last answer.
 
         ``is_clean``: no answer can be lost because of bytes that the client still sends."""
-        if self._is_over:
+        if self._is_closed:
             return
-        is_clean |= not self._rest and self._intake.head is None and not self._intake.in_head
-        self.lost()
-        self._wire.finish(is_clean)
+        is_clean |= not self._unparsed and self._parser.head is None and not self._parser.in_head
+        self.release()
+        self._transport.finish(is_clean)
 
     def fail(self) -> None:
-        self.lost()
+        self.release()
 
     # -- for the socket -------------------------------------------------------------------------------------------
 
     @property
-    def is_clogged(self) -> bool:
-        return self._line.is_clogged
+    def is_write_paused(self) -> bool:
+        return self._responses.is_write_paused
 
-    def clog(self, is_clogged: bool) -> None:
+    def set_write_paused(self, is_write_paused: bool) -> None:
         """Set the backpressure state: True while the client does not read fast enough."""
-        self._line.is_clogged = is_clogged
-        if not is_clogged:
-            self._line.drained()
+        self._responses.is_write_paused = is_write_paused
+        if not is_write_paused:
+            self._responses.drained()
 
     def drained(self) -> None:
         """Continue a stream that waits: the send buffer was flushed."""
-        if self._line.turns and not self._line.is_clogged:
-            self._line.drained()
+        if self._responses.pending and not self._responses.is_write_paused:
+            self._responses.drained()
 
     def describe(self) -> dict[str, object]:
         """Return counters for operators."""
-        return {"requests": self.requests, "pending": len(self._line.turns), "clogged": self.is_clogged}
+        return {"requests": self.requests, "pending": len(self._responses.pending), "clogged": self.is_write_paused}

@@ -1,7 +1,7 @@
 """HTTP parser: llhttp (by ``httptools``), limits on the size of a head, and bodies collected to whole requests.
 
 Any split of the bytes gives the same requests. Input that is exactly one whole request goes to
-``protocols.http.head_cache`` first. Outside of bodies at most ``SLICE`` bytes are parsed per step, so that a full
+``protocols.http.head_cache`` first. Outside of bodies at most ``PARSE_STEP`` bytes are parsed per step, so that a full
 connection can stop the parser between requests. A trailer is counted against the limits and discarded."""
 
 from io import BytesIO
@@ -9,12 +9,12 @@ from typing import Any, NoReturn, Protocol
 
 import httptools
 
-from yirangmq.protocols.http.head_cache import Blocks, Found
-from yirangmq.protocols.http.types import SINGLE, Head, Limits, Refused, check_head
+from yirangmq.protocols.http.head_cache import CachedRequest, HeadCache
+from yirangmq.protocols.http.types import SINGLE, HttpLimits, RequestHead, RequestRefused, check_head
 
-SLICE = 4096
+PARSE_STEP = 4096
 """Bytes parsed per step outside of bodies. Bounds the number of requests parsed before ``is_full`` is checked again."""
-KNOWN = {
+COMMON_HEADERS = {
     form: name.lower()
     for name in ("Host", "User-Agent", "Accept", "Accept-Encoding", "Content-Type", "Content-Length", "Authorization")
     for form in (name.encode(), name.lower().encode())
@@ -22,47 +22,47 @@ KNOWN = {
 """Lower-case names of common headers, by the spellings that nearly all clients use."""
 
 
-class Taker(Protocol):
+class RequestReceiver(Protocol):
     """Receiver of parsed requests: the connection."""
 
     @property
     def is_full(self) -> bool:
         """True if no more requests can be received now."""
 
-    def begin(self, head: Head) -> Any:
-        """Receive a complete head. The result is passed to ``complete``. An error stops the parser."""
+    def begin_request(self, head: RequestHead) -> Any:
+        """Receive a complete head. The result is passed to ``complete_request``. An error stops the parser."""
 
-    def grow(self, size: int) -> None:
+    def count_body(self, size: int) -> None:
         """Account for ``size`` more bytes of the body. An error stops the parser."""
 
-    def complete(self, begun: Any, head: Head, body: bytes) -> None: ...
+    def complete_request(self, begun: Any, head: RequestHead, body: bytes) -> None: ...
 
-    def whole(self, head: Head, body: bytes, route: Any) -> Any:
+    def whole_request(self, head: RequestHead, body: bytes, route: Any) -> Any:
         """Receive a request in one call, instead of the three above, and return its route.
 
         ``route``: the cached result of an earlier call with such a head, or None."""
 
 
-class Intake:
+class HttpParser:
     """HTTP request parser of one connection: ``feed`` passes complete requests to the receiver.
 
     After an error the parser cannot continue. Loop thread only."""
 
     __slots__ = (
         "_begun",
-        "_blocks",
         "_body",
         "_count",
         "_done",
         "_error",
-        "_gone_by",
+        "_has_progressed",
+        "_head_cache",
         "_headers",
+        "_last_head",
         "_limits",
-        "_moved",
         "_parser",
-        "_quiet",
+        "_receiver",
         "_size",
-        "_taker",
+        "_stalled_bytes",
         "_target",
         "begun",
         "body_size",
@@ -71,23 +71,23 @@ class Intake:
         "is_open",
     )
 
-    def __init__(self, taker: Taker, limits: Limits, blocks: Blocks | None = None) -> None:
-        self._taker = taker
-        self._blocks = blocks or Blocks()
+    def __init__(self, receiver: RequestReceiver, limits: HttpLimits, head_cache: HeadCache | None = None) -> None:
+        self._receiver = receiver
+        self._head_cache = head_cache or HeadCache()
         self._limits = limits
         self._parser = httptools.HttpRequestParser(self)
-        self._done: list[tuple[Any, Head, bytes]] = []
+        self._done: list[tuple[Any, RequestHead, bytes]] = []
         self._begun: Any = None
         self._error: Exception | None = None
-        self._quiet = 0
+        self._stalled_bytes = 0
         """Bytes parsed since the last progress (a head, a part of a body, an end); 0 between two requests."""
-        self._moved = False
-        self._gone_by: Head | None = None
+        self._has_progressed = False
+        self._last_head: RequestHead | None = None
         """The latest head, once its request is complete."""
         self._target = b""
         self._headers: dict[str, str] = {}
         self._count = self._size = 0
-        self.head: Head | None = None
+        self.head: RequestHead | None = None
         """The complete head while its body arrives, otherwise None."""
         self._body: bytes | BytesIO = b""
         self.body_size = 0
@@ -99,51 +99,51 @@ class Intake:
 
     def feed(self, data: memoryview) -> int:
         """Parse bytes. Return the number of consumed bytes: all of them, unless the receiver is full."""
-        is_between = self.is_open and self.head is None and not self.in_head and not self._quiet
-        if not is_between or self._taker.is_full:
+        is_between = self.is_open and self.head is None and not self.in_head and not self._stalled_bytes
+        if not is_between or self._receiver.is_full:
             return self._feed(data)
-        whole = bytes(data)
-        found = self._blocks.read(whole, self._limits.target_bytes)
+        whole_request = bytes(data)
+        found = self._head_cache.read(whole_request, self._limits.target_bytes)
         if found is not None:
-            self._take_whole(whole, found)
+            self._deliver_cached(whole_request, found)
             return len(data)
         begun = self.begun
         at = self._feed(data)
-        if self._gone_by is not None and self.begun == begun + 1 and self.is_between:
-            self._blocks.learn(whole, self._gone_by)
+        if self._last_head is not None and self.begun == begun + 1 and self.is_between:
+            self._head_cache.add_block(whole_request, self._last_head)
         return at
 
     @property
     def is_between(self) -> bool:
         """True between two requests: no byte of the next one has arrived."""
-        return self.is_open and self.head is None and not self.in_head and not self._quiet
+        return self.is_open and self.head is None and not self.in_head and not self._stalled_bytes
 
-    def _take_whole(self, data: bytes, found: Found) -> None:
+    def _deliver_cached(self, data: bytes, found: CachedRequest) -> None:
         self.begun += 1
         try:
-            route = self._taker.whole(*found)
+            route = self._receiver.whole_request(*found)
         except Exception:
             if self.is_open:
                 raise
             return
         if found.route is None:
-            self._blocks.keep(data, found, route)
+            self._head_cache.add_route(data, found, route)
 
     def _feed(self, data: memoryview) -> int:
         at, end = 0, len(data)
-        while at < end and self.is_open and not self._taker.is_full:
+        while at < end and self.is_open and not self._receiver.is_full:
             step = end - at
-            if step > SLICE:
-                step = min(step, max(SLICE, self._missing()))
-            self._moved = False
+            if step > PARSE_STEP:
+                step = min(step, max(PARSE_STEP, self._missing()))
+            self._has_progressed = False
             self._parse(data if step == end else data[at : at + step])
             at += step
-            if self._moved:
-                self._quiet = 0
+            if self._has_progressed:
+                self._stalled_bytes = 0
             else:
-                self._quiet += step
-                if self._quiet > self._limits.longest_quiet + SLICE:
-                    raise Refused(431, "the head of the request is too long")
+                self._stalled_bytes += step
+                if self._stalled_bytes > self._limits.max_stalled_bytes + PARSE_STEP:
+                    raise RequestRefused(431, "the head of the request is too long")
         return at if self.is_open else end
 
     def _missing(self) -> int:
@@ -155,25 +155,25 @@ class Intake:
         try:
             self._parser.feed_data(piece)
         except httptools.HttpParserUpgrade as error:
-            self._hand_over()
+            self._deliver()
             if self.is_open:
                 self._parse(piece[error.args[0] :])
             return
         except httptools.HttpParserCallbackError:
             trouble = self._error
         except httptools.HttpParserInvalidMethodError:
-            trouble = Refused(501, "this is no method known here, or no HTTP at all")
+            trouble = RequestRefused(501, "this is no method known here, or no HTTP at all")
         except httptools.HttpParserError as error:
-            trouble = Refused(400, f"this is not HTTP/1.1 as it should be: {error}")
+            trouble = RequestRefused(400, f"this is not HTTP/1.1 as it should be: {error}")
         if self._done:
-            self._hand_over()
+            self._deliver()
         if trouble is not None and self.is_open:
             raise trouble
 
-    def _hand_over(self) -> None:
+    def _deliver(self) -> None:
         done, self._done = self._done, []
         for begun, head, body in done:
-            self._taker.complete(begun, head, body)
+            self._receiver.complete_request(begun, head, body)
 
     # -- called by llhttp; an exception here stops it -------------------------------------------------------------
 
@@ -181,14 +181,14 @@ class Intake:
         self._target = b""
         self._headers = {}
         self._count = self._size = 0
-        self._gone_by = None
+        self._last_head = None
         self.begun += 1
         self.in_head = True
 
     def on_url(self, piece: bytes) -> None:
         self._target += piece
         if len(self._target) > self._limits.target_bytes:
-            self._fail(Refused(414, f"the request target has more than {self._limits.target_bytes} bytes"))
+            self._fail(RequestRefused(414, f"the request target has more than {self._limits.target_bytes} bytes"))
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._count += 1
@@ -196,16 +196,16 @@ class Intake:
         limits = self._limits
         if self._count > limits.header_count or self._size > limits.header_bytes:
             most = f"{limits.header_count} headers of {limits.header_bytes} bytes together"
-            self._fail(Refused(431, f"a request may have {most}"))
+            self._fail(RequestRefused(431, f"a request may have {most}"))
         if self.head is not None:
             return  # a trailer: counted and discarded
-        key = KNOWN.get(name) or name.decode("latin-1").lower()
+        key = COMMON_HEADERS.get(name) or name.decode("latin-1").lower()
         text = value.decode("latin-1").rstrip(" \t")
         headers = self._headers
         if key not in headers:
             headers[key] = text
         elif key in SINGLE:
-            self._fail(Refused(400, f"the header {key} is there more than once"))
+            self._fail(RequestRefused(400, f"the header {key} is there more than once"))
         else:
             headers[key] += f"; {text}" if key == "cookie" else f", {text}"
 
@@ -220,20 +220,20 @@ class Intake:
                 parser.should_keep_alive(),
             )
             if parser.should_upgrade() and head.length != 0:
-                raise Refused(400, "an upgrade is not possible here, least of all with a body")
-            self._begun = self._taker.begin(head)
+                raise RequestRefused(400, "an upgrade is not possible here, least of all with a body")
+            self._begun = self._receiver.begin_request(head)
         except Exception as error:
             self._fail(error)
         self.head = head
         self.in_head = False
-        self._moved = True
+        self._has_progressed = True
         self._count = self._size = 0
 
     def on_body(self, piece: bytes) -> None:
-        self._moved = True
+        self._has_progressed = True
         self.body_size += len(piece)
         try:
-            self._taker.grow(len(piece))
+            self._receiver.count_body(len(piece))
         except Exception as error:
             self._fail(error)
         if not self._body:
@@ -245,12 +245,12 @@ class Intake:
         self._body.write(piece)
 
     def on_message_complete(self) -> None:
-        self._moved = True
+        self._has_progressed = True
         if self.head is None:
             return
         body = self._body if isinstance(self._body, bytes) else self._body.getvalue()  # without a copy
         self._done.append((self._begun, self.head, body))
-        self._gone_by = self.head
+        self._last_head = self.head
         self._begun = self.head = None
         self._body = b""
         self.body_size = 0

@@ -15,13 +15,13 @@ from yirangmq.protocols.http.responses import (
     CONTINUE,
     INTERNAL,
     LAST_CHUNK,
-    Tails,
+    ResponseTails,
     chunk,
     encode,
     refusal,
     with_headers,
 )
-from yirangmq.protocols.http.types import Head, Headers, Response, Route, Stream
+from yirangmq.protocols.http.types import BodyStream, Headers, HttpRoute, RequestHead, Response
 
 # -- one request and its answer ----------------------------------------------------------------------------------------
 
@@ -30,7 +30,7 @@ PING = b":\n\n"
 """An SSE comment, sent as keep-alive; readers of event streams ignore it."""
 
 
-class Place(Protocol):
+class ResponseSink(Protocol):
     """The response queue as one request sees it."""
 
     def answered(self) -> None: ...
@@ -38,14 +38,14 @@ class Place(Protocol):
     def write(self, data: bytes) -> bool:
         """Send a part of a stream. Return False if the client reads too slowly."""
 
-    def ended(self, turn: "Turn") -> None:
-        """The stream of ``turn`` has written everything."""
+    def ended(self, state: "RequestState") -> None:
+        """The stream of ``state`` has written everything."""
 
-    def failed(self, turn: "Turn") -> None:
-        """The stream of ``turn`` cannot continue."""
+    def failed(self, state: "RequestState") -> None:
+        """The stream of ``state`` cannot continue."""
 
 
-class Turn:
+class RequestState:
     """State of one request and its answer; implements ``protocols.http.types.Exchange``, and ``Outlet`` for its
     stream. Loop thread only."""
 
@@ -57,12 +57,12 @@ class Turn:
     """Bytes of the request in memory."""
     is_complete = False
     """The whole request has arrived."""
-    is_gone = False
+    is_disconnected = False
     is_head = is_old = False
     is_last = False
     """The connection closes after this request."""
-    waits_to_go_on = False
-    is_started = is_ended = is_chunked = wants_drained = False
+    expects_continue = False
+    is_started = is_ended = is_chunked = is_waiting_for_drain = False
     extra: Headers = ()
     """Headers added to every response: those that let a page of another origin read it."""
     counted = seen = 0
@@ -70,31 +70,31 @@ class Turn:
     seen_at = 0.0
     _actions: tuple[Callable[[], None], ...] = ()
 
-    def __init__(self, line: Place, route: Route | None, head: Head | None) -> None:
-        self._line = line
+    def __init__(self, responses: ResponseSink, route: HttpRoute | None, head: RequestHead | None) -> None:
+        self._responses = responses
         self.route = route
         if head is None:
             self.is_last = True
             return
-        method, _, _, _, _, is_old, stays, expects = head
+        method, _, _, _, _, is_old, keep_alive, expects_continue = head
         if method == "HEAD":
             self.is_head = True
-        if is_old or expects or not stays:
-            self.is_old, self.is_last, self.waits_to_go_on = is_old, not stays, expects
+        if is_old or expects_continue or not keep_alive:
+            self.is_old, self.is_last, self.expects_continue = is_old, not keep_alive, expects_continue
 
     # -- Exchange -------------------------------------------------------------------------------------------------
 
     def answer(self, response: Response) -> None:
-        if self.response is not None or self.is_gone:
+        if self.response is not None or self.is_disconnected:
             if response.stream is not None:
-                response.stream.gone()
+                response.stream.disconnected()
             return
         self.response = response
         self._actions = ()
-        self._line.answered()
+        self._responses.answered()
 
-    def when_gone(self, action: Callable[[], None]) -> None:
-        if self.is_gone:
+    def on_disconnect(self, action: Callable[[], None]) -> None:
+        if self.is_disconnected:
             action()
         elif self.response is None:
             self._actions = (*self._actions, action)
@@ -102,33 +102,34 @@ class Turn:
     # -- Outlet ---------------------------------------------------------------------------------------------------
 
     def write(self, data: bytes) -> bool:
-        if self.is_gone or self.is_ended or not data:
-            return not self.is_gone
+        if self.is_disconnected or self.is_ended or not data:
+            return not self.is_disconnected
         self.counted += 1
-        goes_on = self._line.write(chunk(data) if self.is_chunked else data)
-        self.wants_drained = not goes_on
+        goes_on = self._responses.write(chunk(data) if self.is_chunked else data)
+        self.is_waiting_for_drain = not goes_on
         return goes_on
 
     def end(self) -> None:
-        if not (self.is_gone or self.is_ended):
+        if not (self.is_disconnected or self.is_ended):
             self.is_ended = True
-            self._line.ended(self)
+            self._responses.ended(self)
 
     def fail(self) -> None:
-        if not (self.is_gone or self.is_ended):
-            self._line.failed(self)
+        if not (self.is_disconnected or self.is_ended):
+            self._responses.failed(self)
 
     # -- for the connection ---------------------------------------------------------------------------------------
 
     @property
     def is_waiting(self) -> bool:
-        """True if the request is incomplete, or if its route waits: it registered ``when_gone``, or sends events."""
+        """True if the request is incomplete, or if its route waits: it registered ``on_disconnect``, or sends
+        events."""
         if self.response is not None:
             return self.is_events and not self.is_ended
         return not self.is_complete or bool(self._actions)
 
     @property
-    def stream(self) -> Stream | None:
+    def stream(self) -> BodyStream | None:
         return self.response.stream if self.response is not None else None
 
     @property
@@ -137,23 +138,23 @@ class Turn:
             name.lower() == "content-type" and value.startswith(EVENTS) for name, value in self.response.headers
         )
 
-    def tell_gone(self) -> None:
-        """Run the ``when_gone`` actions and notify the stream that its client has left."""
+    def notify_disconnected(self) -> None:
+        """Run the ``on_disconnect`` actions and notify the stream that its client has left."""
         actions, self._actions = self._actions, ()
-        run_each(actions)
+        run_callbacks(actions)
         if self.stream is not None and self.is_started and not self.is_ended:
-            run_each([self.stream.gone])
+            run_callbacks([self.stream.disconnected])
 
     def ping(self, now: float, after: float) -> None:
         """Send a keep-alive comment on an event stream that has been silent for ``after`` seconds."""
         if self.counted != self.seen or not self.seen_at:
             self.seen, self.seen_at = self.counted, now
-        elif now - self.seen_at >= after and not self.wants_drained and self.is_events:
+        elif now - self.seen_at >= after and not self.is_waiting_for_drain and self.is_events:
             self.seen_at = now
-            self._line.write(chunk(PING) if self.is_chunked else PING)
+            self._responses.write(chunk(PING) if self.is_chunked else PING)
 
 
-def run_each(actions: Iterable[Callable[[], None]]) -> None:
+def run_callbacks(actions: Iterable[Callable[[], None]]) -> None:
     """Run callbacks. An exception in one is logged and does not affect the others."""
     for action in actions:
         try:
@@ -165,7 +166,7 @@ def run_each(actions: Iterable[Callable[[], None]]) -> None:
 # -- order of the answers ----------------------------------------------------------------------------------------------
 
 
-class Wire(Protocol):
+class ResponseTransport(Protocol):
     """The socket as the response queue sees it."""
 
     def send(self, data: bytes) -> bool:
@@ -178,11 +179,11 @@ class Wire(Protocol):
         """Close immediately. Sent bytes may be lost, and the client can detect the truncation."""
 
 
-class Owner(Protocol):
+class ResponseQueueOwner(Protocol):
     """The connection as its response queue sees it."""
 
-    def served(self, turn: Turn) -> None:
-        """The answer of ``turn`` was sent."""
+    def on_sent(self, state: RequestState) -> None:
+        """The answer of ``state`` was sent."""
 
     def finish(self) -> None:
         """The last answer was sent."""
@@ -191,19 +192,19 @@ class Owner(Protocol):
         """An answer failed after a part of it was sent."""
 
 
-class Line:
+class ResponseQueue:
     """Response queue of one connection: holds its requests in order of arrival and sends their answers in that order.
     Loop thread only."""
 
-    __slots__ = ("_is_advancing", "_owner", "_tails", "_wire", "is_clogged", "is_stopping", "turns")
+    __slots__ = ("_is_advancing", "_owner", "_tails", "_transport", "is_stopping", "is_write_paused", "pending")
 
-    def __init__(self, owner: Owner, wire: Wire, tails: Tails) -> None:
+    def __init__(self, owner: ResponseQueueOwner, transport: ResponseTransport, tails: ResponseTails) -> None:
         self._owner = owner
-        self._wire = wire
+        self._transport = transport
         self._tails = tails
         self._is_advancing = False
-        self.turns: deque[Turn] = deque()
-        self.is_clogged = False
+        self.pending: deque[RequestState] = deque()
+        self.is_write_paused = False
         """True while the client does not read what was sent."""
         self.is_stopping = False
         """True during shutdown: the last request in the queue is the last one of the connection."""
@@ -211,27 +212,27 @@ class Line:
     # -- called by requests --------------------------------------------------------------------------------------------
 
     def answered(self) -> None:
-        turns = self.turns
-        response = turns[0].response if len(turns) == 1 else None
+        pending = self.pending
+        response = pending[0].response if len(pending) == 1 else None
         if response is None or response.stream is not None or self.is_stopping or self._is_advancing:
             self._advance()
             return
-        turn = turns[0]  # fast path, nearly always taken: a single request with a complete answer
-        turn.is_started = turn.is_ended = True
-        self._wire.send(self._bytes(turn, response))
-        if not turn.is_gone:
-            turns.popleft()
-            self._owner.served(turn)
-            if turn.is_last:
+        state = pending[0]  # fast path, nearly always taken: a single request with a complete answer
+        state.is_started = state.is_ended = True
+        self._transport.send(self._bytes(state, response))
+        if not state.is_disconnected:
+            pending.popleft()
+            self._owner.on_sent(state)
+            if state.is_last:
                 self._owner.finish()
 
-    def ended(self, turn: Turn) -> None:
-        if turn.is_chunked:
-            self._wire.send(LAST_CHUNK)
+    def ended(self, state: RequestState) -> None:
+        if state.is_chunked:
+            self._transport.send(LAST_CHUNK)
         self._advance()
 
     def write(self, data: bytes) -> bool:
-        return self._wire.send(data) and not self.is_clogged
+        return self._transport.send(data) and not self.is_write_paused
 
     # -- sending --------------------------------------------------------------------------------------------------
 
@@ -240,61 +241,61 @@ class Line:
         if self._is_advancing:
             return
         self._is_advancing = True
-        turns = self.turns
+        pending = self.pending
         try:
-            while turns and (response := turns[0].response) is not None:
-                turn = turns[0]
-                if not turn.is_started:
-                    self._start(turn, response)
-                if not turn.is_ended or turn.is_gone:
+            while pending and (response := pending[0].response) is not None:
+                state = pending[0]
+                if not state.is_started:
+                    self._start(state, response)
+                if not state.is_ended or state.is_disconnected:
                     return
-                turns.popleft()
-                self._owner.served(turn)
-                if turn.is_last:
+                pending.popleft()
+                self._owner.on_sent(state)
+                if state.is_last:
                     self._owner.finish()
                     return
-            self.tell_to_go_on()
-            if self.is_stopping and not turns:
+            self.send_continue()
+            if self.is_stopping and not pending:
                 self._owner.finish()
         finally:
             self._is_advancing = False
 
-    def tell_to_go_on(self) -> None:
+    def send_continue(self) -> None:
         """Send ``100 Continue`` if the first request in the queue waits for it."""
-        if self.turns and self.turns[0].waits_to_go_on and not self.turns[0].is_complete:
-            self.turns[0].waits_to_go_on = False
-            self._wire.send(CONTINUE)
+        if self.pending and self.pending[0].expects_continue and not self.pending[0].is_complete:
+            self.pending[0].expects_continue = False
+            self._transport.send(CONTINUE)
 
-    def _start(self, turn: Turn, response: Response) -> None:
-        turn.is_started = True
+    def _start(self, state: RequestState, response: Response) -> None:
+        state.is_started = True
         stream = response.stream
-        if self.is_stopping and len(self.turns) == 1:
-            turn.is_last = True
+        if self.is_stopping and len(self.pending) == 1:
+            state.is_last = True
         if stream is None:
-            self._wire.send(self._bytes(turn, response))
-            turn.is_ended = True
-        elif turn.is_head:
-            self._wire.send(self._bytes(turn, response))
-            turn.is_ended = True
-            run_each([stream.gone])
+            self._transport.send(self._bytes(state, response))
+            state.is_ended = True
+        elif state.is_head:
+            self._transport.send(self._bytes(state, response))
+            state.is_ended = True
+            run_callbacks([stream.disconnected])
         else:
-            turn.is_chunked = not turn.is_old
-            turn.is_last |= turn.is_old  # for HTTP/1.0 the end of the connection marks the end of the body
-            self._wire.send(self._bytes(turn, response))
-            self._step(lambda: stream.start(turn))
-            if self.is_stopping and turn.is_events:
-                self._end_events(turn)
+            state.is_chunked = not state.is_old
+            state.is_last |= state.is_old  # for HTTP/1.0 the end of the connection marks the end of the body
+            self._transport.send(self._bytes(state, response))
+            self._step(lambda: stream.start(state))
+            if self.is_stopping and state.is_events:
+                self._end_events(state)
 
-    def _bytes(self, turn: Turn, response: Response) -> bytes:
-        tail = self._tails.tail(turn.is_last)
-        if turn.extra:
-            response = with_headers(response, turn.extra)
+    def _bytes(self, state: RequestState, response: Response) -> bytes:
+        tail = self._tails.tail(state.is_last)
+        if state.extra:
+            response = with_headers(response, state.extra)
         try:
-            return encode(response, tail, is_head=turn.is_head, is_old=turn.is_old)
+            return encode(response, tail, is_head=state.is_head, is_old=state.is_old)
         except (ValueError, TypeError):  # the headers cannot be encoded
             log.exception("http_response_encoding_failed")
-            turn.response = INTERNAL
-            return encode(INTERNAL, tail, is_head=turn.is_head, is_old=turn.is_old)
+            state.response = INTERNAL
+            return encode(INTERNAL, tail, is_head=state.is_head, is_old=state.is_old)
 
     def _step(self, step: Callable[[], None]) -> None:
         """Run a step of a stream. If it fails, abort the connection, so that the client detects the truncation."""
@@ -302,57 +303,57 @@ class Line:
             step()
         except Exception:
             log.exception("http_stream_failed")
-            self._cut()
+            self._abort()
 
-    def failed(self, turn: Turn) -> None:
-        if self.turns and turn is self.turns[0]:
-            self._cut()
+    def failed(self, state: RequestState) -> None:
+        if self.pending and state is self.pending[0]:
+            self._abort()
 
-    def _cut(self) -> None:
+    def _abort(self) -> None:
         self._owner.fail()
-        self._wire.abort()
+        self._transport.abort()
 
     def drained(self) -> None:
         """Continue a stream that waits for the client: the send buffer was flushed."""
-        turn = self.turns[0] if self.turns else None
-        if turn is not None and turn.wants_drained and turn.stream is not None and not turn.is_ended:
-            turn.wants_drained = False
-            self._step(turn.stream.drained)
+        state = self.pending[0] if self.pending else None
+        if state is not None and state.is_waiting_for_drain and state.stream is not None and not state.is_ended:
+            state.is_waiting_for_drain = False
+            self._step(state.stream.drained)
 
     def ping(self, now: float, after: float) -> None:
-        if self.turns and self.turns[0].is_started:
-            self.turns[0].ping(now, after)
+        if self.pending and self.pending[0].is_started:
+            self.pending[0].ping(now, after)
 
     # -- the end --------------------------------------------------------------------------------------------------
 
-    def take_back(self, place: int) -> list[Turn]:
+    def remove_from(self, index: int) -> list[RequestState]:
         """Remove and return the requests from this index on. They are not answered any more."""
-        gone = list(self.turns)[place:]
-        for turn in gone:
-            self.turns.pop()
-            turn.is_gone = True
-        return gone
+        disconnected = list(self.pending)[index:]
+        for state in disconnected:
+            self.pending.pop()
+            state.is_disconnected = True
+        return disconnected
 
     def stop(self) -> None:
         """Refuse waiting requests and end event streams: the server is stopping."""
         self.is_stopping = True
-        for turn in list(self.turns):
-            if turn.is_waiting and turn.response is None:
-                self._send_away(turn)
-            elif turn.is_waiting and turn.is_started:
-                self._end_events(turn)
+        for state in list(self.pending):
+            if state.is_waiting and state.response is None:
+                self._refuse(state)
+            elif state.is_waiting and state.is_started:
+                self._end_events(state)
 
-    def send_away(self) -> None:
+    def refuse_all(self) -> None:
         """Refuse all unanswered requests."""
-        for turn in list(self.turns):
-            if turn.response is None:
-                self._send_away(turn)
+        for state in list(self.pending):
+            if state.response is None:
+                self._refuse(state)
 
-    def _send_away(self, turn: Turn) -> None:
-        turn.tell_gone()
-        turn.answer(refusal(turn.route, Unavailable("the server is stopping; try again later")))
+    def _refuse(self, state: RequestState) -> None:
+        state.notify_disconnected()
+        state.answer(refusal(state.route, Unavailable("the server is stopping; try again later")))
 
-    def _end_events(self, turn: Turn) -> None:
+    def _end_events(self, state: RequestState) -> None:
         """End an event stream properly, so that its reader reconnects."""
-        turn.tell_gone()
-        turn.end()
+        state.notify_disconnected()
+        state.end()

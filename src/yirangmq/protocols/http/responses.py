@@ -1,7 +1,7 @@
 """HTTP responses: encoding to bytes, headers of stored payloads, and refusals that the protocol itself sends.
 
-``Date``, ``Content-Length``, ``Transfer-Encoding``, ``Connection``, ``Keep-Alive`` and ``X-Content-Type-Options`` are
-written only here.
+``Date``, ``Content-Length``, ``Transfer-Encoding``, ``Connection``, ``UnsyncedOutcome-Alive`` and
+``X-Content-Type-Options`` are written only here.
 
 A payload comes from a producer and is served from the dashboard's origin, so a browser must not run it there. It keeps
 its bytes and its ``Content-Type``; further headers sandbox it, and a type that is not known to be inert is an
@@ -15,9 +15,9 @@ from collections.abc import Callable
 from functools import lru_cache
 from math import ceil
 
-from yirangmq.core.errors import PackedBody, QueueError, QuotaExceeded, StoreBusy, TooLarge
+from yirangmq.core.errors import CompressedBody, QueueError, QuotaExceeded, StoreBusy, TooLarge
 from yirangmq.observe.logs import log
-from yirangmq.protocols.http.types import Head, Headers, Response, Route
+from yirangmq.protocols.http.types import Headers, HttpRoute, RequestHead, Response
 
 # -- encoding ----------------------------------------------------------------------------------------------------------
 
@@ -78,13 +78,13 @@ DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
-class Tails:
+class ResponseTails:
     """Cached last lines of a response head, renewed once per second: the date, and keep-alive or close."""
 
     def __init__(self, idle_seconds: float, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._second = -1
-        self._stays = f"connection: keep-alive\r\nkeep-alive: timeout={int(idle_seconds)}\r\n\r\n"
+        self._keep_alive_lines = f"connection: keep-alive\r\nkeep-alive: timeout={int(idle_seconds)}\r\n\r\n"
         self._keep = self._close = b""
 
     def tail(self, is_last: bool) -> bytes:
@@ -92,7 +92,7 @@ class Tails:
         if now != self._second:
             self._second = now
             line = f"date: {http_date(now)}\r\n{NOSNIFF}"
-            self._keep = (line + self._stays).encode()
+            self._keep = (line + self._keep_alive_lines).encode()
             self._close = f"{line}connection: close\r\n\r\n".encode()
         return self._close if is_last else self._keep
 
@@ -177,7 +177,7 @@ def is_inert(media_type: str) -> bool:
 # -- refusals ----------------------------------------------------------------------------------------------------------
 
 PLAIN: Headers = (("content-type", "text/plain; charset=utf-8"),)
-PLAINLY = ("accept-encoding", "identity")
+ACCEPT_IDENTITY = ("accept-encoding", "identity")
 """Header of every 415 for a body with a content coding: names the accepted coding."""
 INTERNAL = Response(500, b"internal error\n", PLAIN)
 
@@ -186,7 +186,7 @@ def plain(status: int, text: str) -> Response:
     return Response(status, f"{text}\n".encode(), PLAIN)
 
 
-def refusal(route: Route | None, error: QueueError) -> Response:
+def refusal(route: HttpRoute | None, error: QueueError) -> Response:
     """Return the response for an error, in the format of the route's API.
 
     ``Retry-After`` and the accepted content coding are added if the API has not set them."""
@@ -197,23 +197,23 @@ def refusal(route: Route | None, error: QueueError) -> Response:
     except Exception:
         log.exception("http_error_response_failed")
         return INTERNAL
-    if isinstance(error, PackedBody):
-        response = response._replace(headers=(*response.headers, PLAINLY))
+    if isinstance(error, CompressedBody):
+        response = response._replace(headers=(*response.headers, ACCEPT_IDENTITY))
     after = error.retry_after if isinstance(error, QuotaExceeded | StoreBusy) else None
     if after is not None and not any(name.lower() == "retry-after" for name, _ in response.headers):
         response = response._replace(headers=(*response.headers, ("retry-after", str(ceil(after)))))
     return response
 
 
-def packed(head: Head) -> PackedBody | None:
+def refuse_content_coding(head: RequestHead) -> CompressedBody | None:
     """Return an error if the body has a content coding, otherwise None.
 
     Such a body would be stored as received, and delivered without its ``Content-Encoding``."""
     coding = head.headers.get("content-encoding", "")
     if head.length == 0 or coding.lower() in ("", "identity"):
         return None
-    return PackedBody(f"bodies are read as they come, so unpack it first; not {coding!r}", field="content-encoding")
+    return CompressedBody(f"bodies are read as they come, so unpack it first; not {coding!r}", field="content-encoding")
 
 
-def too_large(route: Route) -> TooLarge:
+def too_large(route: HttpRoute) -> TooLarge:
     return TooLarge(f"must not have more than {route.max_body} bytes", field="body")

@@ -1,7 +1,7 @@
-"""HTTP router: a trie from a method and a path to a ``Route``, and several APIs side by side.
+"""HTTP router: a trie from a method and a path to a ``HttpRoute``, and several APIs side by side.
 
-``Router`` is the trie that every API uses. ``Api`` is an API of handlers by template; ``Mounts`` puts several APIs side
-by side, each with its own templates and error format::
+``Router`` is the trie that every API uses. ``HandlerRoutes`` is an API of handlers by template; ``MountedRoutes`` puts
+several APIs side by side, each with its own templates and error format::
 
     api = Api(refuse=problem, nowhere=not_here)
     api.add("GET", "/mq/{namespace}/stats", stats)                  # stats(request, exchange, (namespace,))
@@ -10,8 +10,8 @@ by side, each with its own templates and error format::
     mounts.mount("/mq", api)                                        # templates are whole paths, prefix and all
 
 Paths are compared exactly: letter case and a slash at the end count, ``.`` and ``..`` are names like any other. An
-``Api`` decodes each segment before it compares it. Values may be empty (``/mq//stats``) and may hold a slash (``%2F``
-stays within its segment); a path that is not UTF-8 or holds a NUL is refused with ``BadInput``.
+``HandlerRoutes`` decodes each segment before it compares it. Values may be empty (``/mq//stats``) and may hold a slash
+(``%2F`` stays within its segment); a path that is not UTF-8 or holds a NUL is refused with ``BadInput``.
 
 ``HEAD`` on a path with a ``GET`` calls ``head``, or the same handler, with ``request.method`` "HEAD"; the body of
 the answer is measured and not sent. A ``GET`` that changes something must give a ``head`` that does not."""
@@ -23,61 +23,70 @@ from typing import Generic, NamedTuple, TypeVar
 from urllib.parse import unquote_to_bytes
 
 from yirangmq.core.errors import BadInput, NotAllowed, QueueError
-from yirangmq.protocols.http.types import METHODS, Exchange, Request, Response, Route, Routes, Stem, new_route
+from yirangmq.protocols.http.types import (
+    METHODS,
+    Exchange,
+    HttpRoute,
+    PathTemplate,
+    Request,
+    Response,
+    Routes,
+    new_route,
+)
 
 Params = tuple[str, ...]
 Handler = Callable[[Request, Exchange, Params], None]
-Nowhere = Callable[[str, str, tuple[str, ...]], Response]
+NotFoundResponse = Callable[[str, str, tuple[str, ...]], Response]
 """(method, path, allowed methods) → the response: 404, or 405 with ``allow`` if there are allowed methods."""
 Refuse = Callable[[QueueError], Response]
 Entry = TypeVar("Entry")
 HEX = frozenset("0123456789abcdefABCDEF")
-MOST_KNOWN = 1000
-LONGEST_KNOWN = 100
+MAX_CACHED_ROUTES = 1000
+MAX_CACHED_PATH = 100
 """Limits of a router's cache: number of routes, and characters of a path."""
 
 
 @dataclass(slots=True)
-class Node(Generic[Entry]):
+class TrieNode(Generic[Entry]):
     """A node of the trie: the children by name, the child for any other segment, and an entry for each method."""
 
-    names: dict[str, "Node[Entry]"] = field(default_factory=dict)
-    value: "Node[Entry] | None" = None
+    names: dict[str, "TrieNode[Entry]"] = field(default_factory=dict)
+    value: "TrieNode[Entry] | None" = None
     by_method: dict[str, Entry] = field(default_factory=dict)
 
 
 class Router(Generic[Entry]):
     """Router: a trie of templates, and a cache of routes by method and path. Loop thread only."""
 
-    def __init__(self, make: Callable[[str, str], Route]) -> None:
+    def __init__(self, make: Callable[[str, str], HttpRoute]) -> None:
         """``make``: build the route of a method and a path that are not cached. Its result is cached if
         ``is_lasting``."""
         self._make = make
-        self.root: Node[Entry] = Node()
-        self._known: dict[tuple[str, str], Route] = {}
+        self.root: TrieNode[Entry] = TrieNode()
+        self._cache: dict[tuple[str, str], HttpRoute] = {}
 
     def add(self, method: str, template: str, entry: Entry) -> None:
         node = self.root
         for part in template.split("/")[1:]:
             if part.startswith("{"):
-                node.value = node.value or Node()
+                node.value = node.value or TrieNode()
                 node = node.value
             else:
-                node = node.names.setdefault(part, Node())
+                node = node.names.setdefault(part, TrieNode())
         assert method not in node.by_method, (method, template)
         node.by_method[method] = entry
 
-    def find(self, method: str, path: str) -> Route:
-        route = self._known.get((method, path))
+    def find(self, method: str, path: str) -> HttpRoute:
+        route = self._cache.get((method, path))
         if route is None:
             route = self._make(method, path)
             if route.is_lasting:
-                if len(self._known) >= MOST_KNOWN:
-                    self._known.clear()
-                self._known[method, path] = route
+                if len(self._cache) >= MAX_CACHED_ROUTES:
+                    self._cache.clear()
+                self._cache[method, path] = route
         return route
 
-    def match(self, parts: list[str]) -> tuple[Node[Entry], Params]:
+    def match(self, parts: list[str]) -> tuple[TrieNode[Entry], Params]:
         """Return the node of these segments and the values among them; a node without entries if none matches.
 
         A name takes precedence over a value, without backtracking: below a name, values of its siblings are not
@@ -88,7 +97,7 @@ class Router(Generic[Entry]):
             if after is None:
                 after = node.value
                 if after is None:
-                    return Node(), ()
+                    return TrieNode(), ()
                 params.append(part)
             node = after
         return node, tuple(params)
@@ -96,57 +105,66 @@ class Router(Generic[Entry]):
 
 def is_cacheable(path: str, params: Params) -> bool:
     """True if a route is worth caching: paths that contain an id rarely recur."""
-    return len(params) < 2 and len(path) <= LONGEST_KNOWN
+    return len(params) < 2 and len(path) <= MAX_CACHED_PATH
 
 
-class Spot(NamedTuple):
+class HandlerEntry(NamedTuple):
     handler: Handler
     max_body: int
 
 
-class Api:
+class HandlerRoutes:
     """HTTP API: handlers by method and path template.
 
-    ``refuse`` formats errors. ``nowhere`` answers if there is no route. ``options`` answers every OPTIONS request;
+    ``refuse`` formats errors. ``not_found`` answers if there is no route. ``options`` answers every OPTIONS request;
     without it the answer is 204 with ``allow``."""
 
-    def __init__(self, refuse: Refuse, nowhere: Nowhere | None = None, *, options: Handler | None = None) -> None:
+    def __init__(
+        self, refuse: Refuse, not_found: NotFoundResponse | None = None, *, options: Handler | None = None
+    ) -> None:
         self._refuse = refuse
-        self._nowhere = nowhere or plain_nowhere
+        self._not_found = not_found or plain_not_found
         self._options = options
-        self.router: Router[Spot] = Router(self._make)
+        self.router: Router[HandlerEntry] = Router(self._make)
         self.find = self.router.find
 
     def add(
         self, method: str, template: str, handler: Handler, *, max_body: int = 0, head: Handler | None = None
     ) -> None:
-        self.router.add(method, template, Spot(handler, max_body))
+        self.router.add(method, template, HandlerEntry(handler, max_body))
         if method == "GET":
-            self.router.add("HEAD", template, Spot(head or handler, max_body))
+            self.router.add("HEAD", template, HandlerEntry(head or handler, max_body))
 
-    def _make(self, method: str, path: str) -> Route:
+    def _make(self, method: str, path: str) -> HttpRoute:
         try:
             parts = segments(path)
         except BadInput as error:
-            return self._always(self._refuse(error))
+            return self._fixed_route(self._refuse(error))
         node, params = self.router.match(parts)
         if method == "OPTIONS" and self._options is not None:
             return new_route((partial(_handle, self._options, params), 0, self._refuse, None, False, None))
-        spot = node.by_method.get(method)
-        if spot is None:
+        entry = node.by_method.get(method)
+        if entry is None:
             allow = tuple(sorted({*node.by_method, "OPTIONS"})) if node.by_method else ()
             if method == "OPTIONS" and allow:
-                return self._always(Response(204, None, (("allow", ", ".join(allow)),)))
-            return self._always(self._nowhere(method, path, allow))
-        if len(params) > 1 and len(path) <= LONGEST_KNOWN:
-            return self._route(spot, params, stem=self._stem(path, spot, params))
-        return self._route(spot, params, is_lasting=is_cacheable(path, params))
+                return self._fixed_route(Response(204, None, (("allow", ", ".join(allow)),)))
+            return self._fixed_route(self._not_found(method, path, allow))
+        if len(params) > 1 and len(path) <= MAX_CACHED_PATH:
+            return self._route(entry, params, path_template=self._path_template(path, entry, params))
+        return self._route(entry, params, is_lasting=is_cacheable(path, params))
 
-    def _route(self, spot: Spot, params: Params, *, is_lasting: bool = False, stem: Stem | None = None) -> Route:
-        handle = partial(_handle, spot.handler, params)
-        return new_route((handle, spot.max_body, self._refuse, None, is_lasting, stem))
+    def _route(
+        self,
+        entry: HandlerEntry,
+        params: Params,
+        *,
+        is_lasting: bool = False,
+        path_template: PathTemplate | None = None,
+    ) -> HttpRoute:
+        handle = partial(_handle, entry.handler, params)
+        return new_route((handle, entry.max_body, self._refuse, None, is_lasting, path_template))
 
-    def _stem(self, path: str, spot: Spot, params: Params) -> Stem | None:
+    def _path_template(self, path: str, entry: HandlerEntry, params: Params) -> PathTemplate | None:
         """Return the path around the last value, if it is the last or the second last segment and only values can stand
         at its position; otherwise None."""
         whole = path.split("/")
@@ -155,20 +173,20 @@ class Api:
         if "%" in path or whole[at] != params[-1] or above.names or values != params[:-1]:
             return None
         before, after = "/".join([*whole[:at], ""]), "/".join(["", *whole[at + 1 :]]) if whole[at + 1 :] else ""
-        return Stem(before, after, lambda value: self._route(spot, (*params[:-1], value)))
+        return PathTemplate(before, after, lambda value: self._route(entry, (*params[:-1], value)))
 
-    def _always(self, response: Response) -> Route:
+    def _fixed_route(self, response: Response) -> HttpRoute:
         """Return a route with a fixed response, independent of the body. Clients without access get the refusal."""
 
         def refuse(error: QueueError) -> Response:
             return self._refuse(error) if isinstance(error, NotAllowed) else response
 
-        return answering(response, 0, refuse)
+        return fixed_route(response, 0, refuse)
 
 
-def answering(response: Response, max_body: int, refuse: Refuse) -> Route:
+def fixed_route(response: Response, max_body: int, refuse: Refuse) -> HttpRoute:
     """Return a route with a fixed response."""
-    return Route(lambda request, exchange: exchange.answer(response), max_body, refuse)
+    return HttpRoute(lambda request, exchange: exchange.answer(response), max_body, refuse)
 
 
 def _handle(handler: Handler, params: Params, request: Request, exchange: Exchange) -> None:
@@ -197,14 +215,14 @@ def decoded(part: str) -> str:
     return text
 
 
-def plain_nowhere(method: str, path: str, allow: tuple[str, ...]) -> Response:
+def plain_not_found(method: str, path: str, allow: tuple[str, ...]) -> Response:
     plain = (("content-type", "text/plain; charset=utf-8"),)
     if allow:
         return Response(405, f"{method} is not for this path\n".encode(), (*plain, ("allow", ", ".join(allow))))
     return Response(404, b"there is nothing here\n", plain)
 
 
-class Mounts:
+class MountedRoutes:
     """Several APIs by path prefix; the longest matching prefix wins. ``fallback`` serves all other paths."""
 
     def __init__(self, fallback: Routes) -> None:
@@ -220,10 +238,10 @@ class Mounts:
         self._mounts[prefix] = routes
         self._deepest = max(self._deepest, prefix.count("/"))
 
-    def find(self, method: str, path: str) -> Route:
+    def find(self, method: str, path: str) -> HttpRoute:
         if path == "*":
             allow = (("allow", ", ".join(sorted(METHODS))),)
-            return answering(Response(204, None, allow), 0, _plain_refusal)
+            return fixed_route(Response(204, None, allow), 0, _plain_refusal)
         end, found = 0, self._fallback
         for _ in range(self._deepest):
             end = path.find("/", end + 1)

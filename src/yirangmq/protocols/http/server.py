@@ -19,15 +19,23 @@ from mmap import mmap
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from yirangmq.broker.group_commit import Desk
+from yirangmq.broker.group_commit import GroupCommitter
 from yirangmq.core.errors import QueueError
 from yirangmq.core.ports import Transaction
 from yirangmq.observe.logs import log
 from yirangmq.protocols.http.auth import OriginPolicy
-from yirangmq.protocols.http.connection import Connection, Shared
-from yirangmq.protocols.http.responses import Tails, encode, plain
-from yirangmq.protocols.http.types import Limits, Request, Routes
-from yirangmq.protocols.listen import Guard, local_host, open_to_all, peer_process, prepare_tcp, tcp_server, unix_server
+from yirangmq.protocols.http.connection import HttpConnection, HttpContext
+from yirangmq.protocols.http.responses import ResponseTails, encode, plain
+from yirangmq.protocols.http.types import HttpLimits, Request, Routes
+from yirangmq.protocols.listen import (
+    ProtocolGuard,
+    local_host,
+    peer_process,
+    prepare_tcp,
+    tcp_server,
+    unguarded,
+    unix_server,
+)
 
 # -- connections -------------------------------------------------------------------------------------------------------
 
@@ -35,10 +43,10 @@ BUFFER = 64 * 1024
 """Size of the read buffer, in bytes. All connections share one buffer: its content is consumed before the next read."""
 SMALL_WRITE = 64 * 1024
 """Size in bytes up to which pieces are joined for one write; copying more costs more than a second write."""
-HANGS_UP = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
+HANGUP_EVENTS = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 
 
-class Commits(Protocol):
+class CommitHooks(Protocol):
     """The group commit whose requests are answered here (``broker.group_commit``)."""
 
     @property
@@ -49,20 +57,20 @@ class Commits(Protocol):
     def after_commit(self) -> list[Callable[[], None]]: ...
 
 
-class HttpDoor:
+class HttpSocketServer:
     """HTTP server: its open connections, and the set of connections with unsent bytes. Loop thread only."""
 
     def __init__(
         self,
         routes: Routes,
-        limits: Limits | None = None,
+        limits: HttpLimits | None = None,
         admit: Callable[[Request], None] | None = None,
         policy: OriginPolicy | None = None,
     ) -> None:
-        self.limits = limits or Limits()
-        self.shared = Shared(routes, self.limits, Tails(self.limits.idle_seconds), admit, policy)
-        self.connections: set[Socket] = set()
-        self.dirty: set[Socket] = set()
+        self.limits = limits or HttpLimits()
+        self.context = HttpContext(routes, self.limits, ResponseTails(self.limits.idle_seconds), admit, policy)
+        self.connections: set[HttpSocket] = set()
+        self.dirty: set[HttpSocket] = set()
         self.buffer = memoryview(mmap(-1, BUFFER))
         self.is_stopping = False
         self.accepted = 0
@@ -71,22 +79,22 @@ class HttpDoor:
         """Requests of connections that are closed."""
         self.closed_for: dict[str, int] = {}
         """Refused or disconnected clients since the start, by reason."""
-        self._is_planned = False
-        self._commits: Commits | None = None
+        self._is_flush_scheduled = False
+        self._commits: CommitHooks | None = None
 
-    def flush_after(self, commits: "Commits") -> None:
+    def flush_after(self, commits: "CommitHooks") -> None:
         """Register ``flush`` as a hook after each commit, so that all answers of a commit are sent by one flush."""
         self._commits = commits
         commits.after_commit.append(self.flush)
 
-    def plan_flush(self, socket: "Socket") -> None:
+    def schedule_flush(self, socket: "HttpSocket") -> None:
         self.dirty.add(socket)
-        if not self._is_planned and (self._commits is None or not self._commits.is_answering):
-            self._is_planned = True
-            asyncio.get_running_loop().call_soon(self._flush_planned)
+        if not self._is_flush_scheduled and (self._commits is None or not self._commits.is_answering):
+            self._is_flush_scheduled = True
+            asyncio.get_running_loop().call_soon(self._run_scheduled_flush)
 
-    def _flush_planned(self) -> None:
-        self._is_planned = False
+    def _run_scheduled_flush(self) -> None:
+        self._is_flush_scheduled = False
         self.flush()
 
     def flush(self) -> None:
@@ -100,7 +108,7 @@ class HttpDoor:
     def count(self, reason: str) -> None:
         self.closed_for[reason] = self.closed_for.get(reason, 0) + 1
 
-    def look_around(self, now: float) -> None:
+    def check_timeouts(self, now: float) -> None:
         """Disconnect clients that are too slow or idle for too long. Called about once per second."""
         for socket in list(self.connections):
             socket.check(now)
@@ -112,10 +120,10 @@ class HttpDoor:
             socket.stop()
         self.flush()
 
-    def send_away(self) -> None:
+    def refuse_all(self) -> None:
         """Refuse all unanswered requests: the drain is over."""
         for socket in list(self.connections):
-            socket.http.send_away()
+            socket.http.refuse_all()
         self.flush()
 
     def abort(self) -> None:
@@ -136,18 +144,30 @@ class HttpDoor:
         return [socket.describe(now) for socket in self.connections]
 
 
-class Socket(asyncio.BufferedProtocol):
+class HttpSocket(asyncio.BufferedProtocol):
     """HTTP connection on asyncio: reads and writes between one socket and its sans-IO connection."""
 
     __slots__ = (
-        "_door", "_is_lingering", "_is_local", "_is_reading", "_loop", "_out", "_out_size", "_peer",
-        "_progress_at", "_since", "_transport", "_unsent", "_written", "http",
+        "_is_lingering",
+        "_is_local",
+        "_is_reading",
+        "_loop",
+        "_out",
+        "_out_size",
+        "_peer",
+        "_progress_at",
+        "_server",
+        "_since",
+        "_transport",
+        "_unsent",
+        "_written",
+        "http",
     )  # fmt: skip
 
-    http: Connection
+    http: HttpConnection
 
-    def __init__(self, door: HttpDoor, is_local: bool) -> None:
-        self._door = door
+    def __init__(self, server: HttpSocketServer, is_local: bool) -> None:
+        self._server = server
         self._is_local = is_local
         self._out: list[bytes] = []
         self._out_size = 0
@@ -163,40 +183,40 @@ class Socket(asyncio.BufferedProtocol):
     # -- asyncio --------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        door = self._door
+        server = self._server
         self._transport = cast("asyncio.Transport", transport)  # uvloop's transport has the interface, not the type
         self._loop = asyncio.get_running_loop()
         self._since = self._progress_at = self._loop.time()
         self._peer = peer_process(transport) if self._is_local else prepare_tcp(transport)
-        policy = door.shared.policy
+        policy = server.context.policy
         if policy is not None and policy.learns_addresses and not self._is_local:
             policy.add_address(local_host(transport))
-        self.http = Connection(door.shared, self, self._peer, self._since)
-        if door.is_stopping or len(door.connections) >= door.limits.connections:
-            self._turn_away()
+        self.http = HttpConnection(server.context, self, self._peer, self._since)
+        if server.is_stopping or len(server.connections) >= server.limits.connections:
+            self._refuse_connection()
             return
-        self._transport.set_write_buffer_limits(high=door.limits.write_buffer, low=door.limits.write_buffer // 4)
-        door.accepted += 1
-        door.connections.add(self)
+        self._transport.set_write_buffer_limits(high=server.limits.write_buffer, low=server.limits.write_buffer // 4)
+        server.accepted += 1
+        server.connections.add(self)
 
-    def _turn_away(self) -> None:
-        self._door.count("connections")
+    def _refuse_connection(self) -> None:
+        self._server.count("connections")
         no = plain(503, "there are as many connections as there may be; try again later")
         no = no._replace(headers=(*no.headers, ("retry-after", "1")))
-        self.http.lost()
+        self.http.release()
         assert self._transport is not None
-        self._transport.write(encode(no, self._door.shared.tails.tail(is_last=True), is_head=False, is_old=False))
+        self._transport.write(encode(no, self._server.context.tails.tail(is_last=True), is_head=False, is_old=False))
         self._transport.close()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._door.buffer
+        return self._server.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._is_lingering:
             return
-        self.http.receive(self._door.buffer[:nbytes], self._loop.time())
+        self.http.receive(self._server.buffer[:nbytes], self._loop.time())
         if self.http.is_full:
-            self._read_or_not()
+            self._update_reading()
 
     def eof_received(self) -> bool:
         self.http.receive_eof()
@@ -205,35 +225,35 @@ class Socket(asyncio.BufferedProtocol):
         return self._transport.get_extra_info("sslcontext") is None
 
     def connection_lost(self, error: Exception | None) -> None:
-        door = self._door
-        self.http.lost()
-        if self in door.connections:
-            door.connections.discard(self)
-            door.requests += self.http.requests
-        door.dirty.discard(self)
+        server = self._server
+        self.http.release()
+        if self in server.connections:
+            server.connections.discard(self)
+            server.requests += self.http.requests
+        server.dirty.discard(self)
         self._transport = None
         self._out.clear()
 
     def pause_writing(self) -> None:
-        self.http.clog(True)
-        self._read_or_not()
+        self.http.set_write_paused(True)
+        self._update_reading()
 
     def resume_writing(self) -> None:
-        self.http.clog(False)
-        self._read_or_not()
+        self.http.set_write_paused(False)
+        self._update_reading()
 
     # -- Wire -----------------------------------------------------------------------------------------------------
 
     def send(self, data: bytes) -> bool:
         out = self._out
         if not out:
-            self._door.plan_flush(self)
+            self._server.schedule_flush(self)
         out.append(data)
         self._out_size += len(data)
-        if self._out_size > self._door.limits.client_memory:
-            self._give_up()
+        if self._out_size > self._server.limits.client_memory:
+            self._drop_slow_client()
             return False
-        return self._out_size < self._door.limits.write_buffer
+        return self._out_size < self._server.limits.write_buffer
 
     def finish(self, is_clean: bool) -> None:
         self.flush()
@@ -244,17 +264,17 @@ class Socket(asyncio.BufferedProtocol):
             transport.close()
             return
         self._is_lingering = True
-        self._loop.call_later(self._door.limits.linger_seconds, self._stop_lingering)
+        self._loop.call_later(self._server.limits.linger_seconds, self._check_lingering)
         transport.write_eof()
         if not self._is_reading:
             transport.resume_reading()
 
-    def _stop_lingering(self) -> None:
+    def _check_lingering(self) -> None:
         """Close, unless the client still reads; then check again after ``linger_seconds``."""
         if self._transport is not None and not self._transport.get_write_buffer_size():
             self._transport.abort()
         elif self._transport is not None:
-            self._loop.call_later(self._door.limits.linger_seconds, self._stop_lingering)
+            self._loop.call_later(self._server.limits.linger_seconds, self._check_lingering)
 
     def abort(self) -> None:
         if self._transport is not None:
@@ -277,14 +297,14 @@ class Socket(asyncio.BufferedProtocol):
                 transport.write(b"".join(pieces))
             else:
                 transport.writelines(pieces)
-            if transport.get_write_buffer_size() > self._door.limits.client_memory:
-                self._give_up()
+            if transport.get_write_buffer_size() > self._server.limits.client_memory:
+                self._drop_slow_client()
             else:
                 self.http.drained()
         if not self._is_reading:
-            self._read_or_not()
+            self._update_reading()
 
-    def _read_or_not(self) -> None:
+    def _update_reading(self) -> None:
         """Pause or resume reading. Before reading resumes, the connection processes bytes that it has buffered."""
         transport = self._transport
         if transport is None or transport.is_closing() or self._is_lingering:
@@ -292,15 +312,15 @@ class Socket(asyncio.BufferedProtocol):
         if self._is_reading and self.http.is_full:
             self._is_reading = False
             transport.pause_reading()
-        elif not self._is_reading and self.http.read_on(self._loop.time()):
+        elif not self._is_reading and self.http.resume(self._loop.time()):
             self._is_reading = True
             transport.resume_reading()
 
-    def _give_up(self) -> None:
+    def _drop_slow_client(self) -> None:
         """Abort the connection of a client that reads too slowly: too many unsent bytes, or the write timeout."""
-        self._door.count("slow reader")
+        self._server.count("slow reader")
         self._out, self._out_size = [], 0
-        self.http.lost()
+        self.http.release()
         self.abort()
 
     def stop(self) -> None:
@@ -313,9 +333,9 @@ class Socket(asyncio.BufferedProtocol):
         if not transport.is_closing() and not self._is_lingering:
             reason = self.http.check(now)
             if reason:
-                self._door.count(reason)
+                self._server.count(reason)
             if not self._is_reading and self._has_hung_up():
-                self.http.lost()
+                self.http.release()
                 transport.abort()
                 return
         self._check_progress(transport, now)
@@ -326,8 +346,8 @@ class Socket(asyncio.BufferedProtocol):
         taken = self._written - unsent
         if not unsent or taken != self._unsent:
             self._unsent, self._progress_at = taken, now
-        elif now - self._progress_at > self._door.limits.write_seconds:
-            self._give_up()
+        elif now - self._progress_at > self._server.limits.write_seconds:
+            self._drop_slow_client()
 
     def _has_hung_up(self) -> bool:
         """True if the client has closed the connection. While reading is paused, asyncio does not notice it."""
@@ -335,7 +355,7 @@ class Socket(asyncio.BufferedProtocol):
         if socket is None:
             return False
         poll = select.poll()
-        poll.register(socket.fileno(), HANGS_UP)
+        poll.register(socket.fileno(), HANGUP_EVENTS)
         return bool(poll.poll(0))
 
     def describe(self, now: float) -> dict[str, Any]:
@@ -345,27 +365,30 @@ class Socket(asyncio.BufferedProtocol):
 
 
 async def listen_tcp(
-    door: HttpDoor, address: tuple[str, int], tls: ssl.SSLContext | None = None, guard: Guard = open_to_all
+    server: HttpSocketServer,
+    address: tuple[str, int],
+    tls: ssl.SSLContext | None = None,
+    guard: ProtocolGuard = unguarded,
 ) -> asyncio.AbstractServer:
-    make = guard("http", lambda: Socket(door, is_local=False))
-    return await tcp_server(make, address, tls, door.limits.head_seconds, "http")
+    make = guard("http", lambda: HttpSocket(server, is_local=False))
+    return await tcp_server(make, address, tls, server.limits.head_seconds, "http")
 
 
 async def listen_unix(
-    door: HttpDoor, path: Path, mode: int = 0o600, guard: Guard = open_to_all
+    server: HttpSocketServer, path: Path, mode: int = 0o600, guard: ProtocolGuard = unguarded
 ) -> asyncio.AbstractServer:
-    return await unix_server(guard("http+unix", lambda: Socket(door, is_local=True)), path, mode, "http")
+    return await unix_server(guard("http+unix", lambda: HttpSocket(server, is_local=True)), path, mode, "http")
 
 
 # -- request coalescing ------------------------------------------------------------------------------------------------
 
-MOST = 500
+MAX_BATCH_REQUESTS = 500
 """Maximum number of requests of a batch; a larger batch would delay all other requests for too long."""
 Work = Callable[[Transaction, str, Sequence[Any]], Sequence[Any]]
 """(transaction, queue, one item per request) → one answer or error per request."""
 
 
-class Asker(Protocol):
+class CoalescableRequest(Protocol):
     """A request about one queue that can be coalesced."""
 
     @property
@@ -381,78 +404,78 @@ Reply = Callable[[Any, Any], None]
 """(request, its answer)"""
 
 
-class Batch:
+class CoalescedBatch:
     """Batch of coalesced requests: one job of the group committer (``broker.commit_jobs.Task``)."""
 
-    __slots__ = ("_perform", "_together", "calls", "error", "items", "number", "queue", "reply", "requests", "value")
+    __slots__ = ("_coalescer", "_perform", "calls", "error", "items", "number", "queue", "reply", "requests", "value")
 
-    def __init__(self, together: "Together", number: int, queue: str, perform: Work, reply: Reply) -> None:
-        self._together = together
+    def __init__(self, coalescer: "RequestCoalescer", number: int, queue: str, perform: Work, reply: Reply) -> None:
+        self._coalescer = coalescer
         self._perform = perform
         self.number = number
         self.queue = queue
         self.reply = reply
-        self.calls: list[Asker] = []
+        self.calls: list[CoalescableRequest] = []
         self.items: list[Any] = []
         self.value: Any = None
         self.error: QueueError | None = None
         self.requests = 1
 
-    def like(self) -> "Batch":
+    def empty_copy(self) -> "CoalescedBatch":
         """Return an empty batch of the same kind and queue."""
-        return Batch(self._together, self.number, self.queue, self._perform, self.reply)
+        return CoalescedBatch(self._coalescer, self.number, self.queue, self._perform, self.reply)
 
     def work(self, transaction: Transaction) -> Sequence[Any]:
         self.requests = len(self.items)
         return self._perform(transaction, self.queue, self.items)
 
     def done(self, value: Any, error: QueueError | None) -> None:
-        self._together.answer(self, value, error)
+        self._coalescer.answer(self, value, error)
 
 
-class Together:
+class RequestCoalescer:
     """Request coalescing: one batch per kind of work and queue.
 
-    ``ask`` adds requests to a batch until the group committer takes its jobs for the next commit (``Desk.on_taken``),
-    independent of the outcome of that commit. Loop thread only."""
+    ``call`` adds requests to a batch until the group committer takes its jobs for the next commit
+    (``GroupCommitter.on_taken``), independent of the outcome of that commit. Loop thread only."""
 
-    def __init__(self, desk: Desk) -> None:
-        desk.on_taken.append(self._close)
-        self._desk = desk
+    def __init__(self, committer: GroupCommitter) -> None:
+        committer.on_taken.append(self._close)
+        self._committer = committer
         self._numbers = count(1)
-        self._open: dict[tuple[Work, str], Batch] = {}
-        self._latest: dict[str, int] = {}
+        self._open: dict[tuple[Work, str], CoalescedBatch] = {}
+        self._latest_batch: dict[str, int] = {}
         """By peer: the number of its latest batch in this loop iteration."""
 
-    def ask(self, call: Asker, item: Any, work: Work, reply: Reply) -> None:
+    def call(self, call: CoalescableRequest, item: Any, work: Work, reply: Reply) -> None:
         """Add a request to a batch of the next commit; ``reply`` is called with its answer.
 
         ``work`` must be the same object for all requests of a kind, because batches are found by it."""
         key = work, call.queue
         peer = call.request.peer
         batch = self._open.get(key)
-        if batch is None or batch.number < self._latest.get(peer, 0) or len(batch.items) >= MOST:
-            batch = self._open[key] = Batch(self, next(self._numbers), call.queue, work, reply)
-            self._desk.enlist(batch)
+        if batch is None or batch.number < self._latest_batch.get(peer, 0) or len(batch.items) >= MAX_BATCH_REQUESTS:
+            batch = self._open[key] = CoalescedBatch(self, next(self._numbers), call.queue, work, reply)
+            self._committer.enlist(batch)
         batch.calls.append(call)
         batch.items.append(item)
-        self._latest[peer] = batch.number
+        self._latest_batch[peer] = batch.number
 
-    def after(self, request: Request) -> None:
+    def order_after(self, request: Request) -> None:
         """Order later requests of this connection after a request that is not coalesced."""
         if self._open:
-            self._latest[request.peer] = next(self._numbers)
+            self._latest_batch[request.peer] = next(self._numbers)
 
     def _close(self) -> None:
         """Close all open batches: the committer has taken them."""
         if self._open:
             self._open.clear()
-            self._latest.clear()
+            self._latest_batch.clear()
 
-    def answer(self, batch: Batch, found: Sequence[Any], error: QueueError | None) -> None:
+    def answer(self, batch: CoalescedBatch, found: Sequence[Any], error: QueueError | None) -> None:
         """Answer every request of the batch, or enlist each one again in a separate job if the batch failed."""
         if error is not None and len(batch.calls) > 1:
-            self._one_by_one(batch)
+            self._retry_singly(batch)
             return
         if error is not None or len(found) != len(batch.calls):
             found = [error or QueueError("internal error: a request has no answer")] * len(batch.calls)
@@ -467,10 +490,10 @@ class Together:
                 with suppress(Exception):  # the connection may be unusable; the other requests still get answers
                     call.refuse(QueueError("internal error"))
 
-    def _one_by_one(self, batch: Batch) -> None:
+    def _retry_singly(self, batch: CoalescedBatch) -> None:
         """Enlist each request in a separate job, because the failure may be caused by one of them."""
         for call, item in zip(batch.calls, batch.items, strict=True):
-            single = batch.like()
+            single = batch.empty_copy()
             single.calls.append(call)
             single.items.append(item)
-            self._desk.enlist(single)
+            self._committer.enlist(single)

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 from yirangmq.core.access import LOOK
 from yirangmq.core.errors import QueueError
 from yirangmq.observe.prometheus import CONTENT_TYPE
-from yirangmq.protocols.context import House
-from yirangmq.protocols.http.auth import CHALLENGE, UNKNOWN, Guard
-from yirangmq.protocols.http.router import Api, Params
+from yirangmq.protocols.context import ServerContext
+from yirangmq.protocols.http.auth import CHALLENGE, UNKNOWN, HttpAccess
+from yirangmq.protocols.http.router import HandlerRoutes, Params
 from yirangmq.protocols.http.types import Exchange, Headers, Request, Response
 
 # -- dashboard files ---------------------------------------------------------------------------------------------------
@@ -25,20 +25,20 @@ from yirangmq.protocols.http.types import Exchange, Headers, Request, Response
 PREFIX = "/dashboard"
 PAGE = "index.html"
 ICON = "icon.svg"
-LISTING = "pages.js"
+PAGES_MODULE = "pages.js"
 TYPES = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-SAFE: Headers = (
+SECURITY_HEADERS: Headers = (
     ("content-security-policy", "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"),
     ("referrer-policy", "no-referrer"),
     ("cross-origin-opener-policy", "same-origin"),
 )
 """Security headers: no foreign script, resource or frame, because the page can change every queue."""
-KEEP: Headers = (("cache-control", "no-cache"), ("vary", "accept-encoding"))
+CACHE_HEADERS: Headers = (("cache-control", "no-cache"), ("vary", "accept-encoding"))
 """The browser caches the file and revalidates it each time, because a new version of the server has new pages."""
 
 
@@ -52,7 +52,7 @@ class Asset(NamedTuple):
     """Prefix of the ETags: a hash of the content."""
 
 
-def add_dashboard(api: Api) -> None:
+def add_dashboard(api: HandlerRoutes) -> None:
     """Add the dashboard's routes. They need no token: the pages contain no data, and prompt for a token if one is
     needed."""
     for name in names():
@@ -63,7 +63,7 @@ def add_dashboard(api: Api) -> None:
 
 def names() -> list[str]:
     """Return the paths of all files below ``PREFIX``."""
-    return sorted([*_walk(_folder(), ""), LISTING])
+    return sorted([*_walk(_folder(), ""), PAGES_MODULE])
 
 
 def _folder() -> Traversable:
@@ -86,7 +86,7 @@ def _send(name: str, request: Request, exchange: Exchange, params: Params) -> No
     asset = load(name)
     is_packed = "gzip" in request.headers.get("accept-encoding", "")
     tag = f'"{asset.mark}-{"z" if is_packed else "p"}"'
-    headers = (("etag", tag), *KEEP, *SAFE)
+    headers = (("etag", tag), *CACHE_HEADERS, *SECURITY_HEADERS)
     if tag in request.headers.get("if-none-match", ""):
         exchange.answer(Response(304, None, headers))
         return
@@ -98,7 +98,7 @@ def _send(name: str, request: Request, exchange: Exchange, params: Params) -> No
 @cache
 def load(name: str) -> Asset:
     """Read a file at its first request, and cache it."""
-    plain = _listing() if name == LISTING else _folder().joinpath(*name.split("/")).read_bytes()
+    plain = _listing() if name == PAGES_MODULE else _folder().joinpath(*name.split("/")).read_bytes()
     return Asset(TYPES[_ending(name)], plain, gzip.compress(plain, 9, mtime=0), sha256(plain).hexdigest()[:20])
 
 
@@ -135,15 +135,15 @@ VERBS = {"/health": None, "/robots.txt": None, "/metrics": LOOK}
 """By path (GET only): the verb in the table of ``core.access``, for the server as a whole. None: no token is needed."""
 
 
-class Pages:
+class ServerRoutes:
     """Routes of every server: ``/health``, ``/robots.txt`` and ``/metrics``."""
 
-    def __init__(self, house: House, guard: Guard) -> None:
-        self._house = house
+    def __init__(self, context: ServerContext, guard: HttpAccess) -> None:
+        self._context = context
         self._guard = guard
 
-    def routes(self) -> Api:
-        api = Api(refuse)
+    def routes(self) -> HandlerRoutes:
+        api = HandlerRoutes(refuse)
         api.add("GET", "/health", self._health)
         api.add("GET", "/robots.txt", self._robots)
         api.add("GET", "/metrics", self._metrics)
@@ -152,10 +152,10 @@ class Pages:
     def _health(self, request: Request, exchange: Exchange, params: Params) -> None:
         """Answer 200 ``OK``, or 503 ``fail`` if the status is "fail". No token is needed."""
 
-        def told(found: dict[str, Any]) -> Response:
+        def render(found: dict[str, Any]) -> Response:
             return Response(503, b"fail", TEXT) if found["status"] == "fail" else Response(200, b"OK", TEXT)
 
-        self._call("health", exchange, told)
+        self._call("health", exchange, render)
 
     def _robots(self, request: Request, exchange: Exchange, params: Params) -> None:
         exchange.answer(Response(200, ROBOTS, TEXT))
@@ -164,8 +164,8 @@ class Pages:
         self._guard.check(request, LOOK, None)
         self._call("metrics", exchange, lambda page: Response(200, page.encode(), METRICS))
 
-    def _call(self, method: str, exchange: Exchange, told: Callable[[Any], Response]) -> None:
+    def _call(self, method: str, exchange: Exchange, render: Callable[[Any], Response]) -> None:
         def done(value: Any, error: QueueError | None) -> None:
-            exchange.answer(told(value) if error is None else refuse(error))
+            exchange.answer(render(value) if error is None else refuse(error))
 
-        self._house.methods.find(method)(self._house.desk, {}, done)
+        self._context.methods.find(method)(self._context.committer, {}, done)

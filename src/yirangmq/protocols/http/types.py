@@ -1,11 +1,11 @@
 """HTTP types: checked heads, request and response, routes and streams, and the limits of one client.
 
 The parts of a head whose ambiguity could be exploited are checked: version, method, target, framing of the body,
-``Expect``. A failed check raises ``Refused``: the protocol answers it, and the connection closes.
+``Expect``. A failed check raises ``RequestRefused``: the protocol answers it, and the connection closes.
 
-The protocol finds a ``Route`` as soon as it has a request's head, reads the body within the route's limit, and calls
-``handle``. The route calls ``Exchange.answer`` exactly once, immediately or when its work is on disk. Answers are sent
-in the order of the requests.
+The protocol finds a ``HttpRoute`` as soon as it has a request's head, reads the body within the route's limit, and
+calls ``handle``. The route calls ``Exchange.answer`` exactly once, immediately or when its work is on disk. Answers are
+sent in the order of the requests.
 
 Every limit can be set; the defaults stand here, each with its unit and its reason."""
 
@@ -25,7 +25,7 @@ SINGLE = frozenset({"host", "content-length", "content-type", "authorization", "
 ABSOLUTE = re.compile(r"https?://([^/?#]+)", re.IGNORECASE)
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """Refusal of a request by the protocol, before a route is involved. The connection is closed after the answer."""
 
     def __init__(self, status: int, text: str) -> None:
@@ -33,7 +33,7 @@ class Refused(Exception):
         self.status = status
 
 
-class Head(NamedTuple):
+class RequestHead(NamedTuple):
     """Checked head of a request."""
 
     method: str
@@ -44,36 +44,36 @@ class Head(NamedTuple):
     """Length of the body in bytes; None for a chunked body."""
     is_old: bool
     """True for HTTP/1.0, which has no chunks."""
-    stays: bool
+    keep_alive: bool
     """True for keep-alive: the connection stays open for further requests."""
-    expects: bool
+    expects_continue: bool
     """True if the client waits for ``100 Continue`` before it sends the body."""
 
 
 # Like Head(…), but without a Python frame per call (as in ``core.message``).
-new_head = cast("Callable[[tuple[Any, ...]], Head]", partial(tuple.__new__, Head))
+new_head = cast("Callable[[tuple[Any, ...]], RequestHead]", partial(tuple.__new__, RequestHead))
 
 
-def check_head(method: str, target: str, version: str, headers: dict[str, str], stays: bool) -> Head:
-    """Check and build the head of a request; raise ``Refused`` if it cannot be served."""
+def check_head(method: str, target: str, version: str, headers: dict[str, str], keep_alive: bool) -> RequestHead:
+    """Check and build the head of a request; raise ``RequestRefused`` if it cannot be served."""
     if version not in ("1.1", "1.0"):
-        raise Refused(505, f"HTTP/{version} is not spoken here; use HTTP/1.1")
+        raise RequestRefused(505, f"HTTP/{version} is not spoken here; use HTTP/1.1")
     if method not in METHODS:
-        raise Refused(501, f"the method {method} is not known here")
+        raise RequestRefused(501, f"the method {method} is not known here")
     is_old = version == "1.0"
     if not is_old and "host" not in headers:
-        raise Refused(400, "the header Host is missing")
+        raise RequestRefused(400, "the header Host is missing")
     path, query = split_target(method, target)
     absolute = None if target[:1] == "/" else ABSOLUTE.match(target)
     if absolute is not None:
         headers["host"] = absolute[1]  # overrides the header: RFC 9112, 3.2.2
     length = _length(headers, is_old)
-    expects = False
+    expects_continue = False
     if "expect" in headers:
         if headers["expect"].lower() != "100-continue":
-            raise Refused(417, "the only thing to expect here is 100-continue")
-        expects = not is_old and length != 0
-    return Head(method, path, query, headers, length, is_old, stays, expects)
+            raise RequestRefused(417, "the only thing to expect here is 100-continue")
+        expects_continue = not is_old and length != 0
+    return RequestHead(method, path, query, headers, length, is_old, keep_alive, expects_continue)
 
 
 def split_target(method: str, target: str) -> tuple[str, str]:
@@ -81,13 +81,13 @@ def split_target(method: str, target: str) -> tuple[str, str]:
 
     The parser has checked that the target is visible ASCII."""
     if "#" in target:
-        raise Refused(400, "a fragment stays with the client: the request target must not hold a #")
+        raise RequestRefused(400, "a fragment stays with the client: the request target must not hold a #")
     if target[:1] != "/":
         if target == "*" and method == "OPTIONS":
             return "*", ""
         found = ABSOLUTE.match(target)
         if found is None:
-            raise Refused(400, "the request target must begin with /")
+            raise RequestRefused(400, "the request target must begin with /")
         target = target[found.end() :]
         target = target if target.startswith("/") else f"/{target}"
     path, _, query = target.partition("?")
@@ -97,20 +97,22 @@ def split_target(method: str, target: str) -> tuple[str, str]:
 def _length(headers: Mapping[str, str], is_old: bool) -> int | None:
     """Return the length of the body in bytes, or None for a chunked body.
 
-    Raise ``Refused`` unless exactly one header determines the end of the body (request smuggling)."""
+    Raise ``RequestRefused`` unless exactly one header determines the end of the body (request smuggling)."""
     coding = headers.get("transfer-encoding")
-    told = headers.get("content-length")
+    content_length = headers.get("content-length")
     if coding is not None:
-        if told is not None or is_old:
-            raise Refused(400, "Transfer-Encoding beside Content-Length or in HTTP/1.0: where does the body end?")
+        if content_length is not None or is_old:
+            raise RequestRefused(
+                400, "Transfer-Encoding beside Content-Length or in HTTP/1.0: where does the body end?"
+            )
         if coding.lower() != "chunked":
-            raise Refused(501, "the only transfer coding known here is chunked")
+            raise RequestRefused(501, "the only transfer coding known here is chunked")
         return None
-    if told is None:
+    if content_length is None:
         return 0
-    if not (told.isascii() and told.isdecimal() and len(told) <= 18):
-        raise Refused(400, "Content-Length must be a number of bytes")
-    return int(told)
+    if not (content_length.isascii() and content_length.isdecimal() and len(content_length) <= 18):
+        raise RequestRefused(400, "Content-Length must be a number of bytes")
+    return int(content_length)
 
 
 # -- requests, answers and routes --------------------------------------------------------------------------------------
@@ -133,11 +135,11 @@ class Request(NamedTuple):
 new_request = cast("Callable[[tuple[Any, ...]], Request]", partial(tuple.__new__, Request))
 
 
-class Outlet(Protocol):
+class BodyWriter(Protocol):
     """Output of a stream: the body of one response."""
 
     def write(self, data: bytes) -> bool:
-        """Send a piece of the body. Return False if the client reads too slowly: wait for ``Stream.drained``."""
+        """Send a piece of the body. Return False if the client reads too slowly: wait for ``BodyStream.drained``."""
 
     def end(self) -> None: ...
 
@@ -145,15 +147,15 @@ class Outlet(Protocol):
         """Abort the connection because the body is incomplete, so that the client detects the truncation."""
 
 
-class Stream(Protocol):
+class BodyStream(Protocol):
     """Response body that is sent in pieces: a long listing, or an event stream."""
 
-    def start(self, outlet: Outlet) -> None: ...
+    def start(self, writer: BodyWriter) -> None: ...
 
     def drained(self) -> None:
         """Continue writing: the client has read the sent bytes."""
 
-    def gone(self) -> None:
+    def disconnected(self) -> None:
         """Stop: the client disconnected before the end."""
 
 
@@ -163,26 +165,26 @@ class Response(NamedTuple):
     status: int
     body: bytes | None = b""
     headers: Headers = ()
-    stream: Stream | None = None
+    stream: BodyStream | None = None
 
 
 class Exchange(Protocol):
     """Answering side of one request."""
 
-    is_gone: bool
+    is_disconnected: bool
     """True after the client has disconnected."""
 
     def answer(self, response: Response) -> None:
         """Send the response; call it exactly once. It is discarded if the client has disconnected."""
 
-    def when_gone(self, action: Callable[[], None]) -> None:
+    def on_disconnect(self, action: Callable[[], None]) -> None:
         """Register a callback that runs if the client disconnects before it is answered."""
 
 
 Handle = Callable[[Request, Exchange], None]
 
 
-class Route(NamedTuple):
+class HttpRoute(NamedTuple):
     """Route: handler of a request, with its body limit and error format.
 
     ``refuse`` turns errors into responses: those that ``handle`` raises, and those of the protocol (a body over
@@ -195,10 +197,10 @@ class Route(NamedTuple):
     admit: Callable[[Request], None] | None = None
     is_lasting: bool = False
     """True if the route may be cached: the same method and path always lead to this route."""
-    stem: "Stem | None" = None
+    path_template: "PathTemplate | None" = None
 
 
-class Stem(NamedTuple):
+class PathTemplate(NamedTuple):
     """Path template: the paths of one method that differ only in one value, such as a message id.
 
     The value is between ``before`` and ``after``. It consists of ASCII letters, digits, dots, dashes and
@@ -206,14 +208,14 @@ class Stem(NamedTuple):
 
     before: str
     after: str
-    route: Callable[[str], Route]
+    route: Callable[[str], HttpRoute]
 
 
-new_route = cast("Callable[[tuple[Any, ...]], Route]", partial(tuple.__new__, Route))
+new_route = cast("Callable[[tuple[Any, ...]], HttpRoute]", partial(tuple.__new__, HttpRoute))
 
 
 class Routes(Protocol):
-    def find(self, method: str, path: str) -> Route:
+    def find(self, method: str, path: str) -> HttpRoute:
         """Return the route; if there is none, a route that answers 404, or 405 with ``allow``."""
 
 
@@ -223,7 +225,7 @@ KIB, MIB = 1024, 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class HttpLimits:
     """Limits of the HTTP server and of one client."""
 
     connections: int = 10_000
@@ -264,6 +266,6 @@ class Limits:
     """Maximum number of bytes of requests of all connections; a body above it is answered 503."""
 
     @property
-    def longest_quiet(self) -> int:
+    def max_stalled_bytes(self) -> int:
         """Bytes that may be parsed without progress: the maximum size of a head."""
         return self.target_bytes + self.header_bytes

@@ -11,20 +11,22 @@ from typing import Any, cast
 from yirangmq.core import validation
 from yirangmq.core.errors import BadInput
 from yirangmq.core.message import RANK_LAST, Envelope, id_of, new_envelope
-from yirangmq.core.ports import Ids, Stored
-from yirangmq.format.delivery import Delivery, RunDeliveries
-from yirangmq.format.envelope import Facts, check_header, check_header_text
+from yirangmq.core.ports import AddResult, Ids
+from yirangmq.format.delivery import MessageDelivery, RunDeliveries
+from yirangmq.format.envelope import HeaderMembers, check_header, check_header_text
 from yirangmq.format.json_codec import members
 from yirangmq.wire import messages
 
 _DELIVERED = [itemgetter(Envelope._fields.index(name)) for name in ("published_at", "header", "payload", "is_json")]
-_id_of, _is_duplicate, _why_not = (itemgetter(Stored._fields.index(name)) for name in ("id", "duplicate", "refused"))
-_HEADER, _PAYLOAD = (itemgetter(messages.Incoming.__struct_fields__.index(name)) for name in ("header", "payload"))
+_id_of, _is_duplicate, _why_not = (itemgetter(AddResult._fields.index(name)) for name in ("id", "duplicate", "refused"))
+_HEADER, _PAYLOAD = (
+    itemgetter(messages.DeliveredMessageBody.__struct_fields__.index(name)) for name in ("header", "payload")
+)
 MESSAGE_BYTES = 160
 """Typical size of a message in a frame without payload and header, in bytes."""
 
 
-def envelopes(queue: str, messages: Sequence[messages.Outgoing], ids: Ids, now: int) -> list[Envelope]:
+def envelopes(queue: str, messages: Sequence[messages.OutgoingMessageBody], ids: Ids, now: int) -> list[Envelope]:
     """Validate messages to be published and build their envelopes. A message without an id gets a new one."""
     given = [new.id for new in messages]
     if not all(given):
@@ -42,10 +44,10 @@ def envelopes(queue: str, messages: Sequence[messages.Outgoing], ids: Ids, now: 
     ]
 
 
-def _envelope(queue: str, new: messages.Outgoing, id: str, now: int) -> Envelope:
+def _envelope(queue: str, new: messages.OutgoingMessageBody, id: str, now: int) -> Envelope:
     delay = milliseconds(new.delay_ms, "delay") or 0
     ttl = milliseconds(new.ttl_ms, "ttl") or 0
-    rank, key, *lines = check_header(check_header_text(new.header)) if new.header else Facts()
+    rank, key, *lines = check_header(check_header_text(new.header)) if new.header else HeaderMembers()
     expires = now + ttl if ttl else 0
     sent = (queue, id, rank, now, now + delay, expires, key, new.header, new.payload, new.is_json)
     return new_envelope((*sent, *lines))
@@ -63,7 +65,7 @@ def milliseconds(given: int | None, field: str, *, least: int = 0) -> int | None
     return given
 
 
-def stored(receipts: Sequence[Stored]) -> messages.PublishReply:
+def stored(receipts: Sequence[AddResult]) -> messages.PublishReply:
     ids = [*map(_id_of, receipts)]
     if not any(map(_is_duplicate, receipts)) and not any(map(_why_not, receipts)):
         return messages.PublishReply(ids)
@@ -71,12 +73,12 @@ def stored(receipts: Sequence[Stored]) -> messages.PublishReply:
     return messages.PublishReply(ids, duplicates, {n: one.refused for n, one in enumerate(receipts) if one.refused})
 
 
-def incoming(deliveries: Sequence[Delivery], ahead: int) -> list[messages.Incoming]:
-    """Build the messages of a DELIVER frame as tuples, which encode to the same bytes as ``Incoming``.
+def encode_deliveries(deliveries: Sequence[MessageDelivery], ahead: int) -> list[messages.DeliveredMessageBody]:
+    """Build the messages of a DELIVER frame as tuples, which encode to the same bytes as ``DeliveredMessageBody``.
 
     The end of a lease is converted from store time to the wall clock, which is ``ahead`` ms ahead."""
     if isinstance(deliveries, RunDeliveries):
-        return _in_runs(deliveries, ahead)
+        return _encode_runs(deliveries, ahead)
     found = [
         (
             f"{message.seq}-{message.leases}",
@@ -90,7 +92,7 @@ def incoming(deliveries: Sequence[Delivery], ahead: int) -> list[messages.Incomi
         )
         for message, sent, _ in deliveries
     ]
-    return cast("list[messages.Incoming]", found)
+    return cast("list[messages.DeliveredMessageBody]", found)
 
 
 def size_of(body: messages.Deliver) -> int:
@@ -100,12 +102,13 @@ def size_of(body: messages.Deliver) -> int:
     return sum(map(len, headers)) + sum(map(len, payloads)) + MESSAGE_BYTES * (len(rows) + 1)
 
 
-def _in_runs(deliveries: RunDeliveries, ahead: int) -> list[messages.Incoming]:
-    """Like ``incoming``, from whole runs: messages of a run share one card, so no card is built per message."""
+def _encode_runs(deliveries: RunDeliveries, ahead: int) -> list[messages.DeliveredMessageBody]:
+    """Like ``encode_deliveries``, from whole runs: messages of a run share one card, so no card is built per
+    message."""
     leases = deliveries.leases
     found: list[tuple[Any, ...]] = []
-    for (card, _), envelopes in deliveries.runs:
+    for (state, _), envelopes in deliveries.runs:
         own = leases[len(found) : len(found) + len(envelopes)]
         members = [map(member, envelopes) for member in _DELIVERED]
-        found += [*zip(own, map(id_of, envelopes), repeat(card.attempt), repeat(card.due_at + ahead), *members)]
-    return cast("list[messages.Incoming]", found)
+        found += [*zip(own, map(id_of, envelopes), repeat(state.attempt), repeat(state.due_at + ahead), *members)]
+    return cast("list[messages.DeliveredMessageBody]", found)

@@ -7,40 +7,40 @@ client that does not read."""
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from yirangmq.broker.credit_window import PushedLeases, Subscription, Waiting
-from yirangmq.broker.group_commit import Desk
-from yirangmq.broker.settle import MOST_PER_CALL, Leases, Results
-from yirangmq.broker.waiting_consumers import BYTES_PER_TAKER
+from yirangmq.broker.credit_window import CreditWindow, PendingLeaseRequest, UnsettledLeases
+from yirangmq.broker.group_commit import GroupCommitter
+from yirangmq.broker.settle import MAX_PER_CALL, Leases, Results
+from yirangmq.broker.waiting_consumers import MAX_BYTES_PER_WAITER
 from yirangmq.core import transitions, validation
 from yirangmq.core.access import CONSUME
 from yirangmq.core.errors import BadInput, QueueError
 from yirangmq.core.message import check_reason
 from yirangmq.core.policy import QueuePolicy, show_policy
 from yirangmq.core.ports import Clock, Transaction
-from yirangmq.format.delivery import Delivery, rules_of
+from yirangmq.format.delivery import MessageDelivery, rules_of
 from yirangmq.format.json_codec import dumps
 from yirangmq.protocols.native import codec
 from yirangmq.wire import messages as calls
-from yirangmq.wire.frames import Kind
+from yirangmq.wire.frames import FrameKind
 
-MOST_SUBSCRIPTIONS = 64
+MAX_SUBSCRIPTIONS = 64
 """Upper bound of subscriptions per client."""
-MOST_WAITING = 256
+MAX_WAITING_LEASES = 256
 """Upper bound of leases of one client that wait for messages at the same time."""
-MOST_NAMES = 10_000
+MAX_CONSUMER_NAMES = 10_000
 """Upper bound of consumer names remembered until the server stops."""
 LEASE_WEIGHT = 4
 """Weight of a lease among pending requests: its answer may be 4 times as large as that to a publish (weight 1)."""
 
 
-class Client(Protocol):
+class ConsumerSession(Protocol):
     """Session as its consumer side sees it."""
 
     client: str
     closed: bool
-    is_clogged: bool
+    is_write_paused: bool
 
-    def answer(self, kind: Kind, request: int, body: Any) -> None: ...
+    def answer(self, kind: FrameKind, request: int, body: Any) -> None: ...
 
     def deliver(self, request: int, body: calls.Deliver) -> None: ...
 
@@ -54,18 +54,20 @@ class Client(Protocol):
     ) -> None: ...
 
 
-class Consuming:
+class ConsumerSide:
     """Consumer side of a session: leases, long polls, subscriptions with a credit window, and settling.
 
-    ``known`` collects the consumer names used in leases and subscriptions. Loop thread only."""
+    ``consumer_names`` collects the consumer names used in leases and subscriptions. Loop thread only."""
 
-    def __init__(self, client: Client, desk: Desk, clock: Clock, known: set[str]) -> None:
+    def __init__(
+        self, client: ConsumerSession, committer: GroupCommitter, clock: Clock, consumer_names: set[str]
+    ) -> None:
         self._client = client
-        self._desk = desk
+        self._committer = committer
         self._clock = clock
-        self._known = known
-        self._subscriptions: dict[int, Subscription[PushedLeases]] = {}
-        self._waiting: dict[int, Waiting] = {}
+        self._consumer_names = consumer_names
+        self._subscriptions: dict[int, CreditWindow[UnsettledLeases]] = {}
+        self._waiting: dict[int, PendingLeaseRequest] = {}
         self._latest: tuple[QueuePolicy | None, str] = (None, "")
 
     @property
@@ -79,97 +81,103 @@ class Consuming:
     def wake(self) -> None:
         """Resume pushing: the client reads again."""
         for subscription in self._subscriptions.values():
-            self._desk.hungry(subscription.queue)
+            self._committer.notify_capacity(subscription.queue)
 
     def stop(self) -> None:
         """Answer all waiting leases with no messages, and stop pushing."""
         for request, waiting in list(self._waiting.items()):
-            self._give_up(request, waiting)
-        self.end()
+            self._time_out(request, waiting)
+        self.close()
 
-    def move(self, why: QueueError) -> None:
+    def redirect(self, why: QueueError) -> None:
         """Answer all waiting leases and subscriptions with the error: another node is active now."""
         failed = calls.failed(why)
         waiting = [*self._waiting, *self._subscriptions]
-        self.end()
+        self.close()
         for request in waiting:
-            self._client.answer(Kind.ERROR, request, failed)
+            self._client.answer(FrameKind.ERROR, request, failed)
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Cancel all subscriptions and waiting leases without an answer."""
         for subscription in self._subscriptions.values():
-            self._desk.leave(subscription)
+            self._committer.remove_waiter(subscription)
         for waiting in self._waiting.values():
-            self._drop_waiting(waiting)
+            self._remove_waiting(waiting)
         self._subscriptions.clear()
         self._waiting.clear()
 
     # -- leases and subscriptions --------------------------------------------------------------------------------------
 
     def lease(self, request: int, body: calls.Lease) -> None:
-        queue, who = validation.check_queue(body.queue), self._consumer(body.consumer)
+        queue, consumer = validation.check_queue(body.queue), self._consumer(body.consumer)
         self._client.allow(CONSUME, queue)
-        validation.check_count(body.limit, "limit", most=MOST_PER_CALL)
+        validation.check_count(body.limit, "limit", most=MAX_PER_CALL)
         span = codec.milliseconds(body.span_ms, "leaseSeconds", least=1)
         if codec.milliseconds(body.wait_ms, "wait"):
-            self._wait(request, Waiting(queue, who, span, body.limit, lambda got: self._leased(request, got)), body)
+            self._wait(
+                request,
+                PendingLeaseRequest(queue, consumer, span, body.limit, lambda got: self._leased(request, got)),
+                body,
+            )
             return
         self._client.submit(
             request,
-            lambda transaction: self._desk.verbs.lease(transaction, queue, body.limit, span, who, BYTES_PER_TAKER),
+            lambda transaction: self._committer.operations.lease(
+                transaction, queue, body.limit, span, consumer, MAX_BYTES_PER_WAITER
+            ),
             lambda got: self._deliver(request, queue, got),
             LEASE_WEIGHT,
         )
 
-    def _wait(self, request: int, waiting: Waiting, body: calls.Lease) -> None:
-        if request in self._waiting or len(self._waiting) >= MOST_WAITING:
-            raise BadInput(f"{request} is in use, or {MOST_WAITING} leases wait already", field="request")
-        self._desk.wait(waiting)
+    def _wait(self, request: int, waiting: PendingLeaseRequest, body: calls.Lease) -> None:
+        if request in self._waiting or len(self._waiting) >= MAX_WAITING_LEASES:
+            raise BadInput(f"{request} is in use, or {MAX_WAITING_LEASES} leases wait already", field="request")
+        self._committer.add_waiter(waiting)
         self._waiting[request] = waiting
-        waiting.alarm = self._desk.later(body.wait_ms / 1000, lambda: self._give_up(request, waiting))
+        waiting.alarm = self._committer.later(body.wait_ms / 1000, lambda: self._time_out(request, waiting))
 
-    def _leased(self, request: int, deliveries: Sequence[Delivery]) -> bool:
+    def _leased(self, request: int, deliveries: Sequence[MessageDelivery]) -> bool:
         waiting = self._waiting.pop(request, None)
         if waiting is None or self._client.closed:
             return False
-        self._drop_waiting(waiting)
+        self._remove_waiting(waiting)
         self._deliver(request, waiting.queue, deliveries)
         return True
 
-    def _give_up(self, request: int, waiting: Waiting) -> None:
+    def _time_out(self, request: int, waiting: PendingLeaseRequest) -> None:
         if self._waiting.get(request) is waiting:
             del self._waiting[request]
-            self._drop_waiting(waiting)
+            self._remove_waiting(waiting)
             self._deliver(request, waiting.queue, [])
 
-    def _drop_waiting(self, waiting: Waiting) -> None:
-        self._desk.leave(waiting)
+    def _remove_waiting(self, waiting: PendingLeaseRequest) -> None:
+        self._committer.remove_waiter(waiting)
         if waiting.alarm is not None:
             waiting.alarm.cancel()
 
-    def _deliver(self, request: int, queue: str, deliveries: Sequence[Delivery]) -> None:
+    def _deliver(self, request: int, queue: str, deliveries: Sequence[MessageDelivery]) -> None:
         policy = self._policy_text(rules_of(deliveries)) if deliveries else ""
-        messages = codec.incoming(deliveries, self._clock.ahead_ms())
+        messages = codec.encode_deliveries(deliveries, self._clock.ahead_ms())
         self._client.deliver(request, calls.Deliver(queue, messages, policy))
 
     def subscribe(self, request: int, body: calls.Subscribe) -> None:
-        queue, who = validation.check_queue(body.queue), self._consumer(body.consumer)
+        queue, consumer = validation.check_queue(body.queue), self._consumer(body.consumer)
         self._client.allow(CONSUME, queue)
-        validation.check_count(body.credit, "credit", most=MOST_PER_CALL)
-        validation.check_count(len(body.held), "held", least=0, most=MOST_PER_CALL)
+        validation.check_count(body.credit, "credit", most=MAX_PER_CALL)
+        validation.check_count(len(body.held), "held", least=0, most=MAX_PER_CALL)
         span = codec.milliseconds(body.span_ms, "leaseSeconds", least=1)
-        if request in self._subscriptions or len(self._subscriptions) >= MOST_SUBSCRIPTIONS:
-            raise BadInput(f"{request} is in use, or there are {MOST_SUBSCRIPTIONS} already", field="request")
-        subscription = Subscription(
+        if request in self._subscriptions or len(self._subscriptions) >= MAX_SUBSCRIPTIONS:
+            raise BadInput(f"{request} is in use, or there are {MAX_SUBSCRIPTIONS} already", field="request")
+        subscription = CreditWindow(
             queue,
-            who,
+            consumer,
             span,
             body.credit,
-            PushedLeases(self._clock, self._on_store_time(body.held)),
+            UnsettledLeases(self._clock, self._on_store_time(body.held)),
             lambda got: self._pushed(request, got),
-            lambda: not self._client.is_clogged,
+            lambda: not self._client.is_write_paused,
         )
-        self._desk.wait(subscription)
+        self._committer.add_waiter(subscription)
         self._subscriptions[request] = subscription
 
     def _on_store_time(self, held: Mapping[str, int]) -> Mapping[str, int]:
@@ -177,14 +185,14 @@ class Consuming:
         ahead = self._clock.ahead_ms()
         return {lease: until - ahead for lease, until in held.items()} if ahead else held
 
-    def _pushed(self, request: int, deliveries: Sequence[Delivery]) -> bool:
+    def _pushed(self, request: int, deliveries: Sequence[MessageDelivery]) -> bool:
         subscription = self._subscriptions.get(request)
         if subscription is None or self._client.closed:
             return False
         policy, ledger = rules_of(deliveries), subscription.ledger
         text = "" if ledger.policy is policy else self._policy_text(policy)
         ledger.policy = policy
-        messages = codec.incoming(deliveries, self._clock.ahead_ms())
+        messages = codec.encode_deliveries(deliveries, self._clock.ahead_ms())
         self._client.deliver(request, calls.Deliver(subscription.queue, messages, text))
         ledger.add(deliveries)
         return True
@@ -192,50 +200,56 @@ class Consuming:
     def cancel(self, request: int, body: calls.Cancel) -> None:
         subscription = self._subscriptions.pop(body.subscription, None)
         if subscription is not None:
-            self._desk.leave(subscription)
-        self._client.answer(Kind.RESULT, request, calls.Result(subscription is not None))
+            self._committer.remove_waiter(subscription)
+        self._client.answer(FrameKind.RESULT, request, calls.Result(subscription is not None))
 
     # -- settling -------------------------------------------------------------------------------------------------
 
     def ack(self, request: int, body: calls.Settle) -> None:
-        self._settle(request, body.leases, lambda work, leases: self._desk.verbs.ack(work, leases, body.consumer))
+        self._settle(
+            request, body.leases, lambda work, leases: self._committer.operations.ack(work, leases, body.consumer)
+        )
 
     def release(self, request: int, body: calls.Settle) -> None:
-        self._settle(request, body.leases, lambda work, leases: self._desk.verbs.release(work, leases, body.consumer))
+        self._settle(
+            request, body.leases, lambda work, leases: self._committer.operations.release(work, leases, body.consumer)
+        )
 
     def nack(self, request: int, body: calls.Nack) -> None:
         delay = codec.milliseconds(body.delay_ms, "delay")
         cause = transitions.Cause(check_reason(body.reason), body.text, delay)
         self._settle(
-            request, body.leases, lambda work, leases: self._desk.verbs.nack(work, leases, body.consumer, cause)
+            request,
+            body.leases,
+            lambda work, leases: self._committer.operations.nack(work, leases, body.consumer, cause),
         )
 
     def _settle(self, request: int, texts: list[str], verb: Callable[[Any, Leases], Results]) -> None:
         """Settle leases. Their credit is freed before the commit, so that this commit also delivers the next
         messages."""
-        known = (subscription.ledger.span_of(texts) for subscription in self._subscriptions.values())
-        leases = Leases(texts, span=next(filter(None, known), None))
+        consumer_names = (subscription.ledger.span_of(texts) for subscription in self._subscriptions.values())
+        leases = Leases(texts, span=next(filter(None, consumer_names), None))
         self._client.submit(
             request,
             self._allowed(leases, verb),
-            lambda results: self._client.answer(Kind.SETTLED, request, calls.Settled(_failures(results))),
+            lambda results: self._client.answer(FrameKind.SETTLED, request, calls.SettleReply(_failures(results))),
         )
         for subscription in self._subscriptions.values():
             if subscription.ledger.settled(texts):
-                self._desk.hungry(subscription.queue)
+                self._committer.notify_capacity(subscription.queue)
 
     def extend(self, request: int, body: calls.Extend) -> None:
         leases = Leases(body.leases)
         span = codec.milliseconds(body.span_ms, "seconds", least=1)
 
         def reply(results: Results) -> None:
-            self._client.answer(Kind.SETTLED, request, calls.Settled(_failures(results)))
+            self._client.answer(FrameKind.SETTLED, request, calls.SettleReply(_failures(results)))
             kept = [lease for lease, error in zip(body.leases, results, strict=True) if error is None]
             for subscription in self._subscriptions.values():
                 subscription.ledger.extended(kept, span)
 
         def work(transaction: Transaction, leases: Leases) -> Results:
-            return self._desk.verbs.extend(transaction, leases, body.consumer, span)
+            return self._committer.operations.extend(transaction, leases, body.consumer, span)
 
         self._client.submit(request, self._allowed(leases, work), reply)
 
@@ -249,10 +263,10 @@ class Consuming:
     # -- names and texts ------------------------------------------------------------------------------------------
 
     def _consumer(self, name: str) -> str:
-        who = validation.check_consumer(name or self._client.client or "anonymous")
-        if len(self._known) < MOST_NAMES:
-            self._known.add(who)
-        return who
+        consumer = validation.check_consumer(name or self._client.client or "anonymous")
+        if len(self._consumer_names) < MAX_CONSUMER_NAMES:
+            self._consumer_names.add(consumer)
+        return consumer
 
     def _policy_text(self, rules: QueuePolicy) -> str:
         """Return a policy as JSON. A policy is the same object until it changes, so the latest text is cached."""

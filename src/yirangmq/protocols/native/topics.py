@@ -10,43 +10,43 @@ from typing import TYPE_CHECKING, Any, Protocol
 from yirangmq.core.errors import BadInput, QueueError, WrongState
 from yirangmq.core.topic_filter import make_filter
 from yirangmq.core.topics import Gap, NewRecord
-from yirangmq.topics.cursors import MOST_PROGRESS_SECONDS, Ask, read_start
-from yirangmq.topics.ports import Batch, Recovering, Subscribed
+from yirangmq.topics.cursors import MAX_PROGRESS_SECONDS, SubscriptionParameters, read_start
+from yirangmq.topics.ports import EncodedRecords, Recovering, Subscribed
 from yirangmq.topics.publisher import Publisher
 from yirangmq.wire import messages
-from yirangmq.wire.frames import Kind
-from yirangmq.wire.messages import MOST_GAPS, frame
+from yirangmq.wire.frames import FrameKind
+from yirangmq.wire.messages import MAX_GAPS, frame
 
 if TYPE_CHECKING:
-    from yirangmq.topics.live import Stored, Subscriber
-    from yirangmq.topics.ports import Line
+    from yirangmq.topics.live import PublishResult, Subscriber
+    from yirangmq.topics.ports import SubscriberConnection
 
 
 # -- topics of a session -----------------------------------------------------------------------------------------------
 
 _new_record: Callable[[tuple[str, bytes, str | None, dict[str, str]]], NewRecord] = partial(tuple.__new__, NewRecord)
-LONGEST_EPOCH = 64
+MAX_EPOCH_CHARS = 64
 
 
-class Answering(Protocol):
+class TopicSession(Protocol):
     """Session as its topic side sees it."""
 
-    def answer(self, kind: Kind, request: int, body: Any) -> None: ...
+    def answer(self, kind: FrameKind, request: int, body: Any) -> None: ...
 
-    def answering(
+    def done_callback(
         self, request: int, reply: Callable[[Any], None], weight: int
     ) -> Callable[[Any, QueueError | None], None]: ...
 
-    def check_room(self) -> None:
+    def check_capacity(self) -> None:
         """Raise the error for publishers if the disk is low or the store is full."""
 
 
-class Following:
+class TopicSide:
     """Topic side of a session: publish, subscribe, recover, confirm. Loop thread only.
 
     ``topics`` is None if the server has no topics. ``line`` is None if the connection cannot carry records."""
 
-    def __init__(self, session: Answering, topics: Publisher | None, line: "Line | None") -> None:
+    def __init__(self, session: TopicSession, topics: Publisher | None, line: "SubscriberConnection | None") -> None:
         self._session = session
         self._topics = topics
         self._line = line
@@ -65,16 +65,16 @@ class Following:
 
     def publish(self, request: int, body: messages.TopicPublish) -> None:
         topics = self._publisher()
-        self._session.check_room()
+        self._session.check_capacity()
         records = [_new_record((one.topic, one.payload, one.key, one.headers)) for one in body.records]
-        done = self._session.answering(request, partial(self._stored, request), 1)
+        done = self._session.done_callback(request, partial(self._stored, request), 1)
         try:
             topics.publish(records, done)
         except QueueError as error:
             done(None, error)
 
-    def _stored(self, request: int, stored: "Stored") -> None:
-        self._session.answer(Kind.TOPIC_STORED, request, messages.TopicStored(*stored))
+    def _stored(self, request: int, stored: "PublishResult") -> None:
+        self._session.answer(FrameKind.TOPIC_STORED, request, messages.TopicStored(*stored))
 
     # -- subscription --------------------------------------------------------------------------------------------------
 
@@ -82,46 +82,46 @@ class Following:
         topics = self._publisher()
         if self._line is None:
             raise BadInput("records cannot be sent over this connection", field="kind")
-        if not 0 <= body.progress_ms <= MOST_PROGRESS_SECONDS * 1000:
-            raise BadInput(f"must be from 0 to {MOST_PROGRESS_SECONDS * 1000:.0f}", field="progress_ms")
-        ask = Ask(
+        if not 0 <= body.progress_ms <= MAX_PROGRESS_SECONDS * 1000:
+            raise BadInput(f"must be from 0 to {MAX_PROGRESS_SECONDS * 1000:.0f}", field="progress_ms")
+        start = SubscriptionParameters(
             make_filter(body.topics, body.mask, topics.settings.masked),
             body.name,
             read_start(body.start),
             body.at,
-            body.epoch[:LONGEST_EPOCH],
+            body.epoch[:MAX_EPOCH_CHARS],
             body.resume,
             body.progress_ms / 1000,
         )
         if self._subscriber is None:
             self._subscriber = topics.connect(self._line, NATIVE)
-        done = self._session.answering(request, _said, 1)
+        done = self._session.done_callback(request, _already_answered, 1)
         try:
-            topics.subscribe(self._subscriber, ask, request, partial(done, None))
+            topics.subscribe(self._subscriber, start, request, partial(done, None))
         except QueueError as error:
             done(None, error)
 
-    def recover(self, request: int, body: messages.RecoveryRequest) -> None:
-        self._publisher().recover(self._following(), body.after, body.epoch[:LONGEST_EPOCH], request)
+    def recover(self, request: int, body: messages.TopicRecoveryRequest) -> None:
+        self._publisher().recover(self._require_subscriber(), body.after, body.epoch[:MAX_EPOCH_CHARS], request)
 
     def confirm(self, request: int, body: messages.Confirm) -> None:
-        subscriber = self._following()
-        done = self._session.answering(request, partial(self._confirmed, request), 1)
+        subscriber = self._require_subscriber()
+        done = self._session.done_callback(request, partial(self._confirmed, request), 1)
         try:
             self._publisher().confirm(subscriber, body.sequence, done)
         except QueueError as error:
             done(None, error)
 
     def _confirmed(self, request: int, sequence: int) -> None:
-        self._session.answer(Kind.CONFIRMED, request, messages.Confirmed(sequence))
+        self._session.answer(FrameKind.CONFIRMED, request, messages.Confirmed(sequence))
 
     def unsubscribe(self, request: int, body: messages.Unsubscribe) -> None:
         subscriber = self._subscriber
-        over = partial(self._session.answer, Kind.RESULT, request, messages.Result(True))
-        if subscriber is None or not self._publisher().unsubscribe(subscriber, over):
-            self._session.answer(Kind.RESULT, request, messages.Result(False))
+        on_unsubscribed = partial(self._session.answer, FrameKind.RESULT, request, messages.Result(True))
+        if subscriber is None or not self._publisher().unsubscribe(subscriber, on_unsubscribed):
+            self._session.answer(FrameKind.RESULT, request, messages.Result(False))
 
-    def _following(self) -> "Subscriber":
+    def _require_subscriber(self) -> "Subscriber":
         if self._subscriber is None or not self._subscriber.is_following:
             raise WrongState("this connection follows nothing; send TOPIC_SUBSCRIBE first")
         return self._subscriber
@@ -131,7 +131,7 @@ class Following:
     def close(self) -> None:
         subscriber, self._subscriber = self._subscriber, None
         if subscriber is not None and self._topics is not None:
-            self._topics.leave(subscriber)
+            self._topics.remove(subscriber)
 
     def describe(self) -> dict[str, Any]:
         subscriber = self._subscriber
@@ -140,14 +140,14 @@ class Following:
         return {"topics": {"state": str(subscriber.state), "name": subscriber.name, "sequence": subscriber.reached}}
 
 
-def _said(value: object) -> None:
+def _already_answered(value: object) -> None:
     """Ignore the value: the publisher has sent the answer to the subscriber itself."""
 
 
 # -- native format -----------------------------------------------------------------------------------------------------
 
 
-class Native:
+class NativeDialect:
     """Native dialect of topic delivery (``topics.ports.Dialect``)."""
 
     sends_stored = True
@@ -157,24 +157,24 @@ class Native:
         body = messages.TopicSubscribed(
             about.epoch, about.next, about.first, about.last, _pairs(about.gaps), about.resumed
         )
-        return frame(Kind.TOPIC_SUBSCRIBED, request, body)
+        return frame(FrameKind.TOPIC_SUBSCRIBED, request, body)
 
     def recovering(self, request: int, about: Recovering) -> bytes:
-        body = messages.RecoveryResponse(about.start, about.end, about.total, _pairs(about.gaps))
-        return frame(Kind.RECOVERY_RESPONSE, request, body)
+        body = messages.TopicRecoveryResponse(about.start, about.end, about.total, _pairs(about.gaps))
+        return frame(FrameKind.RECOVERY_RESPONSE, request, body)
 
     def complete(self, request: int, sequence: int, sent: int, at_ns: int) -> bytes:
-        return frame(Kind.RECOVERY_COMPLETE, request, messages.RecoveryComplete(sequence, sent, at_ns))
+        return frame(FrameKind.RECOVERY_COMPLETE, request, messages.TopicRecoveryComplete(sequence, sent, at_ns))
 
     def progress(self, sequence: int, sent: int, last: int, at_ns: int) -> bytes:
-        return frame(Kind.PROGRESS, 0, messages.Progress(sequence, sent, last, at_ns))
+        return frame(FrameKind.PROGRESS, 0, messages.TopicProgress(sequence, sent, last, at_ns))
 
-    def records(self, batch: Batch) -> bytes:
+    def records(self, batch: EncodedRecords) -> bytes:
         return batch.data
 
 
-NATIVE = Native()
+NATIVE = NativeDialect()
 
 
 def _pairs(gaps: Sequence[Gap]) -> list[tuple[int, int]]:
-    return [(gap.first, gap.last) for gap in gaps[-MOST_GAPS:]]
+    return [(gap.first, gap.last) for gap in gaps[-MAX_GAPS:]]

@@ -4,7 +4,7 @@ Payloads are not parsed, except one with a JSON content type. STOMP's priority i
 first. So 9 is stored as 0, and 0 as 9.
 
 Heart-beats follow the intervals that both sides agreed on. The server sends twice in each interval. It disconnects a
-client after ``PATIENCE`` intervals of silence. The caller passes the function that sets timers.
+client after ``MAX_SILENT_INTERVALS`` intervals of silence. The caller passes the function that sets timers.
 
 Destinations are ``/queue/x``, ``/topic/x`` and ``/temp-queue/x``; a bare ``x`` is a queue. A temporary queue belongs
 to its connection, and the name of the session is part of the queue's name."""
@@ -21,27 +21,35 @@ from yirangmq.core.message import RANK_LAST, Envelope, new_envelope
 from yirangmq.core.topic_filter import Filter, make_filter
 from yirangmq.core.topics import NewRecord, Record
 from yirangmq.core.validation import MAX_SECONDS
-from yirangmq.format.delivery import Delivery
-from yirangmq.format.envelope import JSON_TYPE, MAX_HEADER, MAX_TEXT, Facts, check_header, is_plain_json, says_json
+from yirangmq.format.delivery import MessageDelivery
+from yirangmq.format.envelope import (
+    JSON_TYPE,
+    MAX_HEADER,
+    MAX_TEXT,
+    HeaderMembers,
+    check_header,
+    is_json_media_type,
+    is_plain_json,
+)
 from yirangmq.format.json_codec import dumps, loads
 from yirangmq.wire.stomp import V10, V12, escape
 
 # -- messages and records ----------------------------------------------------------------------------------------------
 
-HIGHEST = 9
-USUAL = 4
+MAX_PRIORITY = 9
+DEFAULT_PRIORITY = 4
 """Priority of a message without one, as in JMS."""
 LATEST_MS = 2**53
 DELAY, GROUP, KEY = "AMQ_SCHEDULED_DELAY", "JMSXGroupID", "_AMQ_DUPL_ID"
 SCHEDULES = ("AMQ_SCHEDULED_CRON", "AMQ_SCHEDULED_PERIOD", "AMQ_SCHEDULED_REPEAT")
-NOT_KEPT = frozenset(
+CONTROL_HEADERS = frozenset(
     {
         *("destination", "content-length", "receipt", "transaction", "expires", DELAY),
         *("message-id", "timestamp", "subscription", "ack", "redelivered", "JMSXDeliveryCount", "receipt-id"),
     }
 )
 """Headers of SEND that are not stored: they control sending, or the server writes them into each MESSAGE."""
-KNOWN = {"type": "type", GROUP: "groupId", KEY: "deduplicationKey", "content-type": "contentType"}
+ENVELOPE_HEADERS = {"type": "type", GROUP: "groupId", KEY: "deduplicationKey", "content-type": "contentType"}
 """Headers that become members of an envelope; all others become attributes."""
 
 
@@ -52,15 +60,15 @@ class Header(NamedTuple):
     """Envelope header of a SEND: its JSON text, and the columns that are derived from it."""
 
     text: str
-    facts: Facts
+    facts: HeaderMembers
 
 
 def envelope(queue: str, id: str, headers: Mapping[str, str], body: bytes, now: int) -> Envelope:
     """Build and check the envelope of a SEND to a queue."""
-    kept = tuple(one for one in headers.items() if one[0] not in NOT_KEPT)
+    kept = tuple(one for one in headers.items() if one[0] not in CONTROL_HEADERS)
     is_json = False
     if "content-type" in headers:
-        is_json = says_json(headers["content-type"]) and is_plain_json(body)
+        is_json = is_json_media_type(headers["content-type"]) and is_plain_json(body)
     text, (rank, key, group, target) = _header(kept, is_json) if kept else NOTHING
     available = now + _whole(headers, DELAY, MAX_SECONDS * 1000)
     expires = _whole(headers, "expires", LATEST_MS)
@@ -68,7 +76,7 @@ def envelope(queue: str, id: str, headers: Mapping[str, str], body: bytes, now: 
     return new_envelope((queue, id, rank, now, available, expires, key, text, body, is_json, group, target))
 
 
-NOTHING = Header("", Facts())
+NOTHING = Header("", HeaderMembers())
 
 
 @lru_cache(maxsize=1024)
@@ -77,9 +85,9 @@ def _header(kept: tuple[tuple[str, str], ...], is_json: bool) -> Header:
     header: dict[str, Any] = {}
     attributes: dict[str, Any] = {}
     for name, value in kept:
-        member = KNOWN.get(name)
+        member = ENVELOPE_HEADERS.get(name)
         if name == "priority":
-            attributes[name] = HIGHEST - _priority(value)
+            attributes[name] = MAX_PRIORITY - _priority(value)
         elif member is None or len(value) > MAX_TEXT:
             attributes[name] = value
         elif value and not (is_json and member == "contentType" and value == JSON_TYPE):
@@ -99,9 +107,9 @@ def _header(kept: tuple[tuple[str, str], ...], is_json: bool) -> Header:
 
 
 def _priority(text: str) -> int:
-    if text.isascii() and text.isdecimal() and len(text) <= 3 and int(text) <= HIGHEST:
+    if text.isascii() and text.isdecimal() and len(text) <= 3 and int(text) <= MAX_PRIORITY:
         return int(text)
-    raise BadInput(f"must be from 0 to {HIGHEST}, not {text[:40]!r}", field="priority")
+    raise BadInput(f"must be from 0 to {MAX_PRIORITY}, not {text[:40]!r}", field="priority")
 
 
 def _whole(headers: Mapping[str, str], name: str, most: int) -> int:
@@ -126,14 +134,14 @@ def record(topic: str, headers: Mapping[str, str], body: bytes) -> NewRecord:
     if DELAY in headers:
         raise BadInput("is for queues: a record of a topic is there at once", field=DELAY)
     _refuse_schedules(headers)
-    kept = {name: value for name, value in headers.items() if name == "expires" or name not in NOT_KEPT}
+    kept = {name: value for name, value in headers.items() if name == "expires" or name not in CONTROL_HEADERS}
     return NewRecord(topic, body, kept.get(GROUP), kept)
 
 
 # -- MESSAGE frames ----------------------------------------------------------------------------------------------------
 
 
-class Address(NamedTuple):
+class MessageAddress(NamedTuple):
     """First header lines of every MESSAGE of a subscription."""
 
     version: str
@@ -148,44 +156,46 @@ class Address(NamedTuple):
         return f"{lines}ack:{ack}\n" if self.has_ack and self.version == V12 else lines
 
 
-def message(address: Address, destination: str, delivery: Delivery) -> bytes:
+def message(address: MessageAddress, destination: str, delivery: MessageDelivery) -> bytes:
     """Encode a delivery as a MESSAGE frame. ``destination`` is already escaped."""
-    card, sent, _ = delivery
-    head = address.head(destination, sent.id, f"{card.seq}-{card.leases}")
-    if card.leases > 1:
-        head += f"redelivered:true\nJMSXDeliveryCount:{card.leases}\n"
-    told = _told(sent.header, sent.is_json, card.rank, address.version)
+    state, sent, _ = delivery
+    head = address.head(destination, sent.id, f"{state.seq}-{state.leases}")
+    if state.leases > 1:
+        head += f"redelivered:true\nJMSXDeliveryCount:{state.leases}\n"
+    shown_headers = _stored_header_lines(sent.header, sent.is_json, state.rank, address.version)
     payload = sent.payload
     times = f"timestamp:{sent.published_at}\nexpires:{sent.expires_at}\n"
-    text = f"{head}{times}{told}content-length:{len(payload)}\n\n"
+    text = f"{head}{times}{shown_headers}content-length:{len(payload)}\n\n"
     return b"%s%s\0" % (text.encode(), payload)
 
 
-def record_message(address: Address, id: str, found: Record) -> bytes:
+def record_message(address: MessageAddress, id: str, found: Record) -> bytes:
     """Encode a topic record as a MESSAGE frame."""
     head = address.head(escape(f"/topic/{found.topic}", address.version), id, id)
     lines = [f"timestamp:{found.at_ns // 1_000_000}\n"]
-    told = {"expires": "0", "priority": str(USUAL), **found.headers}
+    shown_headers = {"expires": "0", "priority": str(DEFAULT_PRIORITY), **found.headers}
     if found.key is not None:
-        told.setdefault(GROUP, found.key)
-    kept = [one for one in told.items() if one[0] == "expires" or one[0] not in NOT_KEPT]
+        shown_headers.setdefault(GROUP, found.key)
+    kept = [one for one in shown_headers.items() if one[0] == "expires" or one[0] not in CONTROL_HEADERS]
     lines += [_line(name, value, address.version) for name, value in kept]
     text = f"{head}{''.join(lines)}content-length:{len(found.payload)}\n\n"
     return b"%s%s\0" % (text.encode(), found.payload)
 
 
 @lru_cache(maxsize=4096)
-def _told(header: str, is_json: bool, rank: int, version: str) -> str:
+def _stored_header_lines(header: str, is_json: bool, rank: int, version: str) -> str:
     """Encode the header lines of a stored message, published over any protocol."""
     known: dict[str, Any] = loads(header.encode()) if header else {}
     attributes = known.get("attributes") or {}
-    priority = USUAL if rank == RANK_LAST else max(0, HIGHEST - rank)
+    priority = DEFAULT_PRIORITY if rank == RANK_LAST else max(0, MAX_PRIORITY - rank)
     lines = [f"priority:{priority}\n"]
     if is_json and "contentType" not in known:
         lines.append(f"content-type:{JSON_TYPE}\n")
-    lines += [_line(name, str(known[member]), version) for name, member in KNOWN.items() if known.get(member)]
+    lines += [
+        _line(name, str(known[member]), version) for name, member in ENVELOPE_HEADERS.items() if known.get(member)
+    ]
     for name, value in attributes.items():
-        if name != "priority" and name not in NOT_KEPT and name not in KNOWN and value is not None:
+        if name != "priority" and name not in CONTROL_HEADERS and name not in ENVELOPE_HEADERS and value is not None:
             lines.append(_line(name, _text(value), version))
     return "".join(lines)
 
@@ -202,10 +212,10 @@ def _line(name: str, value: str, version: str) -> str:
 
 # -- heart-beats -------------------------------------------------------------------------------------------------------
 
-LEAST_MS = 500
+MIN_INTERVAL_MS = 500
 """Shortest heart-beat interval that the server offers, and that it requests, in ms."""
-MOST_MS = 86_400_000
-PATIENCE = 2
+MAX_INTERVAL_MS = 86_400_000
+MAX_SILENT_INTERVALS = 2
 """Silent intervals after which a client counts as lost; more than one, because packets may be late."""
 
 
@@ -219,45 +229,45 @@ def read(text: str | None) -> tuple[int, int]:
         raise BadInput(
             f"must be two numbers of milliseconds, such as 10000,10000, not {text[:40]!r}", field="heart-beat"
         )
-    return min(int(numbers[0]), MOST_MS), min(int(numbers[1]), MOST_MS)
+    return min(int(numbers[0]), MAX_INTERVAL_MS), min(int(numbers[1]), MAX_INTERVAL_MS)
 
 
-def shown(asked: tuple[int, int]) -> str:
+def shown(intervals: tuple[int, int]) -> str:
     """Format the server's heart-beat header. A direction that the client sets to 0 is 0 here too."""
-    sends, wants = asked
-    return f"{LEAST_MS if wants else 0},{LEAST_MS if sends else 0}"
+    sends, wants = intervals
+    return f"{MIN_INTERVAL_MS if wants else 0},{MIN_INTERVAL_MS if sends else 0}"
 
 
-class Beats:
+class HeartbeatTimers:
     """Heart-beat timers of one session.
 
-    The session sets ``has_sent`` and ``has_heard`` when it sends and receives. ``later`` calls a function after a delay
-    in seconds. ``lost`` is called with the silent time in ms, and returns whether it ended the session; if not, the
-    timer continues."""
+    The session sets ``has_sent`` and ``has_received`` when it sends and receives. ``later`` calls a function after a
+    delay in seconds. ``lost`` is called with the silent time in ms, and returns whether it ended the session; if not,
+    the timer continues."""
 
     def __init__(
         self,
-        asked: tuple[int, int],
+        intervals: tuple[int, int],
         later: Callable[[float, Callable[[], None]], Any],
-        beat: Callable[[], None],
+        send_heartbeat: Callable[[], None],
         lost: Callable[[int], bool],
     ) -> None:
-        sends, wants = asked
-        self.hears_ms = max(sends, LEAST_MS) if sends else 0
-        self.sends_ms = max(wants, LEAST_MS) if wants else 0
-        self.has_sent = self.has_heard = True
+        sends, wants = intervals
+        self.receive_ms = max(sends, MIN_INTERVAL_MS) if sends else 0
+        self.send_ms = max(wants, MIN_INTERVAL_MS) if wants else 0
+        self.has_sent = self.has_received = True
         self._silent = 0
         self._later = later
-        self._beat = beat
+        self._send_heartbeat = send_heartbeat
         self._lost = lost
         self._is_over = False
         self._plan()
 
     def _plan(self) -> None:
-        if self.sends_ms:
-            self._later(self.sends_ms / 2000, self._send)
-        if self.hears_ms:
-            self._later(self.hears_ms / 1000, self._listen)
+        if self.send_ms:
+            self._later(self.send_ms / 2000, self._send)
+        if self.receive_ms:
+            self._later(self.receive_ms / 1000, self._check_silence)
 
     def _send(self) -> None:
         """Send a heart-beat if nothing was sent since the last call.
@@ -266,17 +276,17 @@ class Beats:
         if self._is_over:
             return
         if not self.has_sent:
-            self._beat()
+            self._send_heartbeat()
         self.has_sent = False
-        self._later(self.sends_ms / 2000, self._send)
+        self._later(self.send_ms / 2000, self._send)
 
-    def _listen(self) -> None:
+    def _check_silence(self) -> None:
         if self._is_over:
             return
-        self._silent = 0 if self.has_heard else self._silent + 1
-        self.has_heard = False
-        if self._silent < PATIENCE or not self._lost(self.hears_ms * PATIENCE):
-            self._later(self.hears_ms / 1000, self._listen)
+        self._silent = 0 if self.has_received else self._silent + 1
+        self.has_received = False
+        if self._silent < MAX_SILENT_INTERVALS or not self._lost(self.receive_ms * MAX_SILENT_INTERVALS):
+            self._later(self.receive_ms / 1000, self._check_silence)
 
     def stop(self) -> None:
         self._is_over = True
@@ -290,7 +300,7 @@ TEMPORARY = "stomp-temp."
 WILD = re.compile(r"[*>]")
 
 
-class Kind(Enum):
+class DestinationKind(Enum):
     QUEUE = "/queue/"
     TOPIC = "/topic/"
     TEMPORARY = "/temp-queue/"
@@ -299,7 +309,7 @@ class Kind(Enum):
 class Destination(NamedTuple):
     """Parsed destination header."""
 
-    kind: Kind
+    kind: DestinationKind
     name: str
     """In a SUBSCRIBE to a topic, it may contain the wildcards ``*`` and ``>``."""
 
@@ -308,11 +318,11 @@ class Destination(NamedTuple):
 def parse(text: str | None) -> Destination:
     if text is None:
         raise BadInput("is missing: /queue/NAME or /topic/NAME", field=FIELD)
-    for kind in Kind:
+    for kind in DestinationKind:
         if text.startswith(kind.value):
             return Destination(kind, text[len(kind.value) :])
     if text and "/" not in text:  # as in ActiveMQ
-        return Destination(Kind.QUEUE, text)
+        return Destination(DestinationKind.QUEUE, text)
     raise BadInput(f"{text[:60]!r} must begin with /queue/, /topic/ or /temp-queue/", field=FIELD)
 
 

@@ -6,7 +6,7 @@ delivered and are not implemented, such as selectors, are refused, not ignored.
 The token is the header ``passcode``, or ``login`` without one; tokens, programs, scopes and queues are those of HTTP. A
 server without tokens is open to every client that can reach it.
 
-From its first subscription on, the session reports the client to the consumer registry every ``TELL_SECONDS``, and
+From its first subscription on, the session reports the client to the consumer registry every ``REPORT_SECONDS``, and
 obeys pause, resume and drain. Drain is final: nothing more is pushed until the client disconnects."""
 
 from collections.abc import Callable, Iterable
@@ -14,17 +14,23 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from yirangmq.core import validation
-from yirangmq.core.access import CONSUME, GREET, PUBLISH, Grant
+from yirangmq.core.access import CONSUME, GREET, PUBLISH, AccessGrant
 from yirangmq.core.consumer_registry import ConsumerState
-from yirangmq.core.errors import BadInput, NotFound, QueueError, Stranger
+from yirangmq.core.errors import BadInput, NotFound, QueueError, UnknownClient
 from yirangmq.core.message import Reason
 from yirangmq.core.transitions import Cause
 from yirangmq.protocols import context
-from yirangmq.protocols.context import Attempts
+from yirangmq.protocols.context import WrongTokenLimiter
 from yirangmq.protocols.stomp import codec
-from yirangmq.protocols.stomp.codec import Destination, Kind
-from yirangmq.protocols.stomp.queue_subscriptions import CONSUMERS, MOST_PREFETCH, PREFETCH, AckMode, QueueTaker
-from yirangmq.protocols.stomp.topic_hub import Client, Terms
+from yirangmq.protocols.stomp.codec import Destination, DestinationKind
+from yirangmq.protocols.stomp.queue_subscriptions import (
+    CONSUMERS,
+    MAX_PREFETCH,
+    PREFETCH,
+    AckMode,
+    StompQueueSubscription,
+)
+from yirangmq.protocols.stomp.topic_hub import StompTopicOptions, SubscriptionCallbacks
 from yirangmq.protocols.stomp.transactions import Receipt
 from yirangmq.topics.publisher import Publisher
 from yirangmq.wire.stomp import V10, V12, VERSIONS, escape
@@ -36,33 +42,33 @@ if TYPE_CHECKING:
 # -- access control ----------------------------------------------------------------------------------------------------
 
 
-class Access:
+class StompAccess:
     """Access control of STOMP clients: tokens, and the delay after wrong tokens."""
 
-    def __init__(self, grants: Iterable[Grant] = (), attempts: Attempts | None = None) -> None:
-        self._gate = context.Gate(grants, attempts)
+    def __init__(self, grants: Iterable[AccessGrant] = (), attempts: WrongTokenLimiter | None = None) -> None:
+        self._authenticator = context.Authenticator(grants, attempts)
 
     @property
     def is_open(self) -> bool:
-        return self._gate.is_open
+        return self._authenticator.is_open
 
     def delay(self, login: str, passcode: str, address: str) -> float:
         """Return the delay in seconds before these credentials may be checked."""
-        return self._gate.delay(passcode or login, address)
+        return self._authenticator.delay(passcode or login, address)
 
     def wait(self, seconds: float, act: Callable[[], None]) -> None:
-        self._gate.wait(seconds, act)
+        self._authenticator.wait(seconds, act)
 
-    def grant(self, login: str, passcode: str, address: str = "") -> Grant | None:
+    def grant(self, login: str, passcode: str, address: str = "") -> AccessGrant | None:
         """Return the grant of these credentials, or None if the server has no tokens and allows everything.
 
         Only one secret is checked, the same as in ``delay``. Otherwise a client with one valid token could guess others
         in the second header without a delay."""
-        if self._gate.is_open:
+        if self._authenticator.is_open:
             return None
-        found = self._gate.find(passcode or login, address)
+        found = self._authenticator.find(passcode or login, address)
         if found is None:
-            raise Stranger("CONNECT with a token of this server as the header passcode", field="passcode")
+            raise UnknownClient("CONNECT with a token of this server as the header passcode", field="passcode")
         return found
 
 
@@ -83,57 +89,57 @@ COMMANDS: dict[str, str] = {
 connection; the frames of a transaction were checked one by one."""
 
 
-def check(grant: Grant | None, command: str, name: str) -> None:
+def check(grant: AccessGrant | None, command: str, name: str) -> None:
     context.check(grant, COMMANDS[command], name, "passcode")
 
 
 # -- consumer registry -------------------------------------------------------------------------------------------------
 
-TELL_SECONDS = 2.0
+REPORT_SECONDS = 2.0
 
 
-def begin_presence(session: "StompSession") -> None:
+def start_reporting(session: "StompSession") -> None:
     """Start to report a session to the consumer registry, at its first subscription."""
-    session.started_at = session.house.clock.now_ms()
-    _tell(session)
+    session.started_at = session.context.clock.now_ms()
+    _report(session)
 
 
-def _tell(session: "StompSession") -> None:
+def _report(session: "StompSession") -> None:
     if session.closed:
         return
     state = ConsumerState.PAUSED if session.is_paused else ConsumerState.RUNNING
-    _beat(session, session.wish if session.wish == ConsumerState.DRAINING else state)
-    for following in session.followings.values():
-        following.look()
-    session.house.desk.later(TELL_SECONDS, lambda: _tell(session))
+    _send_heartbeat(session, session.wish if session.wish == ConsumerState.DRAINING else state)
+    for subscription in session.topic_subscriptions.values():
+        subscription.refresh_cursor()
+    session.context.committer.later(REPORT_SECONDS, lambda: _report(session))
 
 
-def ended(session: "StompSession") -> None:
+def report_stopped(session: "StompSession") -> None:
     if session.started_at:
-        _beat(session, ConsumerState.STOPPED)
+        _send_heartbeat(session, ConsumerState.STOPPED)
 
 
-def _beat(session: "StompSession", state: str) -> None:
-    holdings = session.holdings
-    card = {
-        "consumerId": session.roster_name,
+def _send_heartbeat(session: "StompSession", state: str) -> None:
+    queue_leases = session.queue_leases
+    row = {
+        "consumerId": session.registry_name,
         "host": session.peer(),
         "pid": 0,
-        "queues": sorted({taker.window.queue for taker in holdings.takers.values()}),
+        "queues": sorted({taker.window.queue for taker in queue_leases.subscriptions.values()}),
         "startedAt": session.started_at,
         "state": str(state),
-        "inWork": holdings.unsettled,
+        "inWork": queue_leases.unsettled,
         "done": session.settled["ack"],
         "failed": session.settled["nack"],
     }
     try:
-        beat = session.house.methods.find("consumer_beat")
+        heartbeat = session.context.methods.find("consumer_beat")
     except QueueError:  # this server has no consumer registry
         return
-    beat(session.house.desk, card, lambda wish, error: _follow_wish(session, wish or ""))
+    heartbeat(session.context.committer, row, lambda wish, error: _apply_request(session, wish or ""))
 
 
-def _follow_wish(session: "StompSession", wish: str) -> None:
+def _apply_request(session: "StompSession", wish: str) -> None:
     """Apply an operator's request. Pause and drain stop pushing; after drain, resume has no effect."""
     if wish == "drain":
         session.wish = str(ConsumerState.DRAINING)
@@ -145,11 +151,16 @@ def _follow_wish(session: "StompSession", wish: str) -> None:
         session.wake()
 
 
-def subscriptions(session: "StompSession") -> list[dict[str, Any]]:
-    queues = [{**one.window.describe(), "credit": one.credit} for one in session.holdings.takers.values()]
+def describe_subscriptions(session: "StompSession") -> list[dict[str, Any]]:
+    queues = [{**one.window.describe(), "credit": one.credit} for one in session.queue_leases.subscriptions.values()]
     topics = [
-        {"topic": one.terms.filter.text, "name": one.terms.name, "credit": one.terms.credit, "unsettled": one.unsettled}
-        for one in session.followings.values()
+        {
+            "topic": one.options.filter.text,
+            "name": one.options.name,
+            "credit": one.options.credit,
+            "unsettled": one.unsettled,
+        }
+        for one in session.topic_subscriptions.values()
     ]
     return queues + topics
 
@@ -157,9 +168,9 @@ def subscriptions(session: "StompSession") -> list[dict[str, Any]]:
 # -- commands ----------------------------------------------------------------------------------------------------------
 
 Headers = dict[str, str]
-GREETINGS = ("CONNECT", "STOMP")
+CONNECT_COMMANDS = ("CONNECT", "STOMP")
 MOST_SUBSCRIPTIONS = 64
-REFUSED = {
+REFUSED_HEADERS = {
     "selector": "is not known here: give what is wanted apart a queue of its own",
     "activemq.exclusive": "is not known here: JMSXGroupID keeps messages of a group in order",
     "activemq.retroactive": "is not known here: a durable subscription hears what it missed",
@@ -175,7 +186,7 @@ NACKED = Cause(Reason.HANDLER_ERROR, "nacked over STOMP")
 
 
 def connect(session: "StompSession", headers: Headers, body: bytes) -> None:
-    if session.is_greeted:
+    if session.is_authenticated:
         raise BadInput("this connection is connected already", field="command")
     offered = [one.strip() for one in headers.get("accept-version", V10).split(",")]
     known = [version for version in VERSIONS if version in offered]
@@ -185,26 +196,28 @@ def connect(session: "StompSession", headers: Headers, body: bytes) -> None:
         )
         session.fail(error, version=",".join(VERSIONS))
         return
-    asked = codec.read(headers.get("heart-beat"))
+    intervals = codec.read(headers.get("heart-beat"))
     shown = headers.get("login", ""), headers.get("passcode", ""), session.peer()
-    delay = session.parlour.access.delay(*shown)
+    delay = session.stomp_context.access.delay(*shown)
     if delay and not session.was_delayed:
-        session.delay_greeting(delay, lambda: connect(session, headers, body))
+        session.delay_connect(delay, lambda: connect(session, headers, body))
         return
-    session.grant = session.parlour.access.grant(*shown)
+    session.grant = session.stomp_context.access.grant(*shown)
     client = headers.get("client-id", "")
     session.client = client[:64]
     plain = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "._-") else "-" for letter in client)
-    session.holdings.consumer = f"{CONSUMERS}{plain[:40] or session.number}"
-    session.roster_name = f"{session.holdings.consumer}:{session.number}" if plain else session.holdings.consumer
-    session.greeted(known[-1], asked)
-    told = {"version": known[-1], "session": session.name, "server": session.parlour.server}
-    session.say("CONNECTED", {**told, "heart-beat": codec.shown(asked)})
+    session.queue_leases.consumer = f"{CONSUMERS}{plain[:40] or session.number}"
+    session.registry_name = (
+        f"{session.queue_leases.consumer}:{session.number}" if plain else session.queue_leases.consumer
+    )
+    session.on_connected(known[-1], intervals)
+    reply_headers = {"version": known[-1], "session": session.name, "server": session.stomp_context.server}
+    session.send_frame("CONNECTED", {**reply_headers, "heart-beat": codec.shown(intervals)})
 
 
 def disconnect(session: "StompSession", headers: Headers, body: bytes) -> None:
     _done(session, headers)
-    session.leave()
+    session.disconnect()
 
 
 # -- send --------------------------------------------------------------------------------------------------------------
@@ -213,18 +226,18 @@ def disconnect(session: "StompSession", headers: Headers, body: bytes) -> None:
 def send(session: "StompSession", headers: Headers, body: bytes) -> None:
     kind, name = codec.parse(headers.get("destination"))
     receipt, transaction = headers.get("receipt"), headers.get("transaction")
-    session.house.check_room()
-    if headers.get("reply-to", "").startswith(Kind.TEMPORARY.value):
-        reply = headers["reply-to"].removeprefix(Kind.TEMPORARY.value)
+    session.context.check_capacity()
+    if headers.get("reply-to", "").startswith(DestinationKind.TEMPORARY.value):
+        reply = headers["reply-to"].removeprefix(DestinationKind.TEMPORARY.value)
         headers = {**headers, "reply-to": f"/queue/{codec.temporary(session.name, reply)}"}
-    if kind is Kind.TOPIC:
+    if kind is DestinationKind.TOPIC:
         _send_record(session, codec.checked(name), headers, body)
         return
     queue = _queue(session, kind, name)
     check(session.grant, "SEND", queue)
-    envelope = codec.envelope(queue, session.fresh_id(), headers, body, session.house.clock.now_ms())
+    envelope = codec.envelope(queue, session.new_id(), headers, body, session.context.clock.now_ms())
     if transaction is None:
-        session.errand.send(envelope, receipt)
+        session.batch.send(envelope, receipt)
     else:
         session.transactions.add(transaction, envelope)
         _confirm(session, receipt)
@@ -243,14 +256,14 @@ def _send_record(session: "StompSession", topic: str, headers: Headers, body: by
 
 
 def topics_of(session: "StompSession") -> Publisher:
-    topics = session.parlour.hub.topics
+    topics = session.stomp_context.hub.topics
     if topics is None:
         raise BadInput("this server has no topics", field="destination")
     return topics
 
 
-def _queue(session: "StompSession", kind: Kind, name: str) -> str:
-    if kind is Kind.TEMPORARY:
+def _queue(session: "StompSession", kind: DestinationKind, name: str) -> str:
+    if kind is DestinationKind.TEMPORARY:
         return codec.temporary(session.name, name)
     return codec.checked(name)
 
@@ -261,7 +274,7 @@ def _done(session: "StompSession", headers: Headers) -> None:
 
 def _confirm(session: "StompSession", receipt: Receipt) -> None:
     if receipt is not None:
-        session.errand.receipts.append(receipt)
+        session.batch.receipts.append(receipt)
 
 
 # -- subscribe and settle ----------------------------------------------------------------------------------------------
@@ -273,44 +286,56 @@ def subscribe(session: "StompSession", headers: Headers, body: bytes) -> None:
     if id is None and session.version != V10:
         raise BadInput("is missing: a SUBSCRIBE names itself", field="id")
     name = headers["destination"] if id is None else id
-    if name in session.holdings.takers or name in session.followings:
+    if name in session.queue_leases.subscriptions or name in session.topic_subscriptions:
         raise BadInput(f"{name[:60]!r} is subscribed already", field="id")
-    if len(session.holdings.takers) + len(session.followings) >= MOST_SUBSCRIPTIONS:
+    if len(session.queue_leases.subscriptions) + len(session.topic_subscriptions) >= MOST_SUBSCRIPTIONS:
         raise BadInput(f"{MOST_SUBSCRIPTIONS} subscriptions in one connection; open another one", field="id")
-    for header, says in REFUSED.items():
+    for header, says in REFUSED_HEADERS.items():
         if headers.get(header, "false") not in ("false", ""):
             raise BadInput(says, field=header)
     mode, credit = _mode(headers), _prefetch(headers)
-    address = codec.Address(session.version, id, mode is not AckMode.AUTO)
-    if destination.kind is Kind.TOPIC:
-        _follow(session, name, destination, Terms(_NOTHING, mode, credit, address, _durable(session, headers)), headers)
+    address = codec.MessageAddress(session.version, id, mode is not AckMode.AUTO)
+    if destination.kind is DestinationKind.TOPIC:
+        _subscribe_topic(
+            session,
+            name,
+            destination,
+            StompTopicOptions(_NO_TOPICS, mode, credit, address, _durable(session, headers)),
+            headers,
+        )
     else:
         queue = _queue(session, *destination)
         check(session.grant, "SUBSCRIBE", queue)
-        if destination.kind is Kind.TEMPORARY:
+        if destination.kind is DestinationKind.TEMPORARY:
             session.temporary.add(queue)
         shown = escape(destination.kind.value + destination.name, session.version)
-        session.holdings.subscribe(name, QueueTaker(queue, shown, mode, credit, address, session.holdings))
+        session.queue_leases.subscribe(
+            name, StompQueueSubscription(queue, shown, mode, credit, address, session.queue_leases)
+        )
         _done(session, headers)
     if not session.started_at:
-        begin_presence(session)
+        start_reporting(session)
 
 
-_NOTHING = codec.topic_filter("none")
+_NO_TOPICS = codec.topic_filter("none")
 
 
-def _follow(session: "StompSession", name: str, destination: Destination, terms: Terms, headers: Headers) -> None:
-    from yirangmq.protocols.stomp.topic_subscriptions import Following  # loaded for the first topic subscription
+def _subscribe_topic(
+    session: "StompSession", name: str, destination: Destination, options: StompTopicOptions, headers: Headers
+) -> None:
+    from yirangmq.protocols.stomp.topic_subscriptions import (
+        StompTopicSubscription,  # loaded for the first topic subscription
+    )
 
     topics = topics_of(session)
     check(session.grant, "SUBSCRIBE", destination.name)
-    terms = terms._replace(filter=codec.topic_filter(destination.name))
-    client = Client(session.push, session.has_room, session.fail)
-    following = Following(topics, terms, client)
-    session.followings[name] = following
+    options = options._replace(filter=codec.topic_filter(destination.name))
+    client = SubscriptionCallbacks(session.push, session.has_capacity, session.fail)
+    subscription = StompTopicSubscription(topics, options, client)
+    session.topic_subscriptions[name] = subscription
     receipt = headers.get("receipt")
-    session.waiting([] if receipt is None else [receipt], following.begin)
-    session.parlour.hub.add(following)
+    session.run_operation([] if receipt is None else [receipt], subscription.begin)
+    session.stomp_context.hub.add(subscription)
 
 
 def _durable(session: "StompSession", headers: Headers) -> str:
@@ -333,22 +358,22 @@ def _prefetch(headers: Headers) -> int:
     text = headers.get("activemq.prefetchSize", str(PREFETCH))
     if not (text.isascii() and text.isdecimal() and len(text) <= 9 and int(text) >= 1):
         raise BadInput(f"must be a whole number from 1, not {text[:40]!r}", field="activemq.prefetchSize")
-    return min(int(text), MOST_PREFETCH)
+    return min(int(text), MAX_PREFETCH)
 
 
 def unsubscribe(session: "StompSession", headers: Headers, body: bytes) -> None:
     name = headers.get("id", headers.get("destination") if session.version == V10 else None)
     if name is None:
         raise BadInput("is missing: the one that SUBSCRIBE had", field="id")
-    following = session.followings.pop(name, None)
-    if following is not None:
-        following.end()
-        session.parlour.hub.remove(following)
+    subscription = session.topic_subscriptions.pop(name, None)
+    if subscription is not None:
+        subscription.close()
+        session.stomp_context.hub.remove(subscription)
         receipt = headers.get("receipt")
-        if following.terms.name and any(headers.get(one) for one in DURABLE_NAMES):
-            session.waiting([] if receipt is None else [receipt], following.forget)
+        if subscription.options.name and any(headers.get(one) for one in DURABLE_NAMES):
+            session.run_operation([] if receipt is None else [receipt], subscription.forget)
             return
-    elif not session.holdings.unsubscribe(name):
+    elif not session.queue_leases.unsubscribe(name):
         raise NotFound(f"there is no subscription {name[:60]!r}", field="id")
     _done(session, headers)
 
@@ -371,16 +396,16 @@ def _settle(session: "StompSession", headers: Headers, cause: Cause | None) -> N
     receipt, transaction = headers.get("receipt"), headers.get("transaction")
     if transaction is not None:
         session.transactions.find(transaction)
-    for following in session.followings.values():
-        if following.holds(id):
-            session.waiting([] if receipt is None else [receipt], partial(following.settle, id))
+    for subscription in session.topic_subscriptions.values():
+        if subscription.holds(id):
+            session.run_operation([] if receipt is None else [receipt], partial(subscription.settle, id))
             return
-    taken = session.holdings.taken(id, headers.get("subscription") if session.version != V12 else None)
+    taken = session.queue_leases.taken(id, headers.get("subscription") if session.version != V12 else None)
     if taken is None:
         raise NotFound(f"{id[:60]!r} is not held: it was settled before, or never sent here", field=header)
     session.settled["ack" if cause is None else "nack"] += len(taken.leases)
     if transaction is None:
-        session.errand.settle([*taken.leases.values()], cause, receipt)
+        session.batch.settle([*taken.leases.values()], cause, receipt)
     else:
         session.transactions.settle(transaction, taken, cause)
         _confirm(session, receipt)
@@ -400,7 +425,7 @@ def commit(session: "StompSession", headers: Headers, body: bytes) -> None:
     if found.records:
         session.publish(found.records, [] if receipt is None else [receipt])
     elif found.bundle.size:
-        session.errand.commit(found.bundle, receipt)
+        session.batch.commit(found.bundle, receipt)
     else:
         _confirm(session, receipt)
 
@@ -408,7 +433,7 @@ def commit(session: "StompSession", headers: Headers, body: bytes) -> None:
 def abort(session: "StompSession", headers: Headers, body: bytes) -> None:
     found = session.transactions.take(_transaction(headers))
     for taken in reversed(found.taken):
-        session.holdings.untake(taken)
+        session.queue_leases.restore(taken)
     _done(session, headers)
 
 
@@ -419,7 +444,7 @@ def _transaction(headers: Headers) -> str:
     return name
 
 
-ACTS: dict[str, Callable[["StompSession", Headers, bytes], None]] = {
+HANDLERS: dict[str, Callable[["StompSession", Headers, bytes], None]] = {
     "CONNECT": connect,
     "STOMP": connect,
     "SEND": send,

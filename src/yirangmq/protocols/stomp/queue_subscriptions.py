@@ -5,20 +5,20 @@ connected. When the connection is lost, each message returns to its old place in
 leases expire after ``LEASE_MS``.
 
 Messages in ack mode ``auto`` are acked once they are sent and the client reads. Those acks join the next commit, or
-wait up to ``GATHER_SECONDS`` for one that all clients share."""
+wait up to ``ACK_BATCH_SECONDS`` for one that all clients share."""
 
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from functools import partial
 from typing import Any, NamedTuple
 
-from yirangmq.broker.credit_window import Subscription
-from yirangmq.broker.group_commit import Desk
-from yirangmq.broker.settle import MOST_PER_CALL, Leases
-from yirangmq.broker.waiting_consumers import MOST_PER_TAKER
+from yirangmq.broker.credit_window import CreditWindow
+from yirangmq.broker.group_commit import GroupCommitter
+from yirangmq.broker.settle import MAX_PER_CALL, Leases
+from yirangmq.broker.waiting_consumers import MAX_PER_WAITER
 from yirangmq.core.errors import QueueError
-from yirangmq.format.delivery import Delivery
-from yirangmq.protocols.stomp.codec import Address, message
+from yirangmq.format.delivery import MessageDelivery
+from yirangmq.protocols.stomp.codec import MessageAddress, message
 from yirangmq.wire.stomp import V12
 
 CONSUMERS = "stomp:"
@@ -27,13 +27,13 @@ LEASE_MS = 60_000
 """Length of a lease in ms, and so the delay of redelivery to other consumers if the server is killed and not
 restarted."""
 EXTEND_SECONDS = 20.0
-GATHER_SECONDS = 0.02
+ACK_BATCH_SECONDS = 0.02
 """Longest wait of automatic acks for a commit, in seconds. They join any earlier commit; else the acks of all clients
 share one. On a slow disk, one commit per sent message would double the number of commits."""
-MOST_GATHERED = 200
+MAX_BATCHED_ACKS = 200
 PREFETCH = 1000
 """Default prefetch of a subscription: unacknowledged messages, as in ActiveMQ."""
-MOST_PREFETCH = MOST_PER_CALL
+MAX_PREFETCH = MAX_PER_CALL
 
 
 class AckMode(StrEnum):
@@ -45,7 +45,7 @@ class AckMode(StrEnum):
     EACH = "client-individual"
 
 
-class QueueTaker:
+class StompQueueSubscription:
     """Queue subscription of a STOMP client, and the lease ledger of its credit window (``window``).
 
     ``held``: unacknowledged leases, oldest first, by the id that an ack names. It is empty in mode ``auto``."""
@@ -56,17 +56,17 @@ class QueueTaker:
         destination: str,
         mode: AckMode,
         credit: int,
-        address: Address,
-        holder: "Holdings",
+        address: MessageAddress,
+        queue_leases: "QueueLeases",
     ) -> None:
         self.destination = destination
         self.mode = mode
         self.credit = credit
         self.address = address
         self.held: dict[str, str] = {}
-        most = MOST_PER_TAKER if mode is AckMode.AUTO else credit
-        push = partial(holder.push, self)
-        self.window = Subscription(queue, holder.consumer, LEASE_MS, most, self, push, holder.has_room)
+        most = MAX_PER_WAITER if mode is AckMode.AUTO else credit
+        push = partial(queue_leases.push, self)
+        self.window = CreditWindow(queue, queue_leases.consumer, LEASE_MS, most, self, push, queue_leases.has_capacity)
 
     @property
     def unsettled(self) -> int:
@@ -89,41 +89,41 @@ class QueueTaker:
         return leases
 
 
-class Taken(NamedTuple):
+class CoveredLeases(NamedTuple):
     """Leases that an ack or a nack covers, and their subscription."""
 
-    taker: QueueTaker
+    queue_subscription: StompQueueSubscription
     leases: dict[str, str]
 
 
-class Gathering:
+class AckBatcher:
     """Batches the automatic acks of all clients that were sent messages in mode ``auto``.
 
-    The acks join the next commit, or share one after ``GATHER_SECONDS``."""
+    The acks join the next commit, or share one after ``ACK_BATCH_SECONDS``."""
 
     def __init__(self, later: Callable[[float, Callable[[], None]], Any]) -> None:
         self._later = later
-        self._waiting: dict[Holdings, None] = {}
-        self._is_timed = False
+        self._waiting: dict[QueueLeases, None] = {}
+        self._is_scheduled = False
 
-    def add(self, holdings: "Holdings") -> None:
-        if not self._is_timed:
-            self._is_timed = True
-            self._later(GATHER_SECONDS, self._turn)
-        self._waiting[holdings] = None
+    def add(self, queue_leases: "QueueLeases") -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._later(ACK_BATCH_SECONDS, self._on_timer)
+        self._waiting[queue_leases] = None
 
     def join(self) -> None:
         """Submit the waiting acks. Runs as a hook before each commit, so that they share it."""
         waiting, self._waiting = self._waiting, {}
-        for holdings in waiting:
-            holdings.confirm_sent()
+        for queue_leases in waiting:
+            queue_leases.confirm_sent()
 
-    def _turn(self) -> None:
-        self._is_timed = False
+    def _on_timer(self) -> None:
+        self._is_scheduled = False
         self.join()
 
 
-class Holdings:
+class QueueLeases:
     """Queue subscriptions and leases of one STOMP client.
 
     ``settling``: leases that are acked, but not yet on disk. ``_sent``: leases of mode ``auto`` that are sent, but not
@@ -131,73 +131,77 @@ class Holdings:
 
     def __init__(
         self,
-        desk: Desk,
-        gathering: Gathering,
+        committer: GroupCommitter,
+        ack_batcher: AckBatcher,
         send: Callable[[bytes], None],
-        has_room: Callable[[], bool],
+        has_capacity: Callable[[], bool],
         is_open: Callable[[], bool],
     ) -> None:
-        self._desk = desk
-        self._gathering = gathering
+        self._committer = committer
+        self._ack_batcher = ack_batcher
         self._send = send
-        self.has_room = has_room
+        self.has_capacity = has_capacity
         self._is_open = is_open
         self.consumer = ""
-        self.takers: dict[str, QueueTaker] = {}
+        self.subscriptions: dict[str, StompQueueSubscription] = {}
         self.settling: set[str] = set()
         self._sent: list[str] = []
-        self._is_watched = False
+        self._is_extending = False
         self.delivered = 0
 
     @property
     def unsettled(self) -> int:
-        return sum(taker.unsettled for taker in self.takers.values()) + len(self.settling) + len(self._sent)
+        return (
+            sum(queue_subscription.unsettled for queue_subscription in self.subscriptions.values())
+            + len(self.settling)
+            + len(self._sent)
+        )
 
-    def subscribe(self, id: str, taker: QueueTaker) -> None:
-        self.takers[id] = taker
-        self._desk.wait(taker.window)
-        if not self._is_watched:
-            self._is_watched = True
-            self._desk.later(EXTEND_SECONDS, self._extend)
+    def subscribe(self, id: str, queue_subscription: StompQueueSubscription) -> None:
+        self.subscriptions[id] = queue_subscription
+        self._committer.add_waiter(queue_subscription.window)
+        if not self._is_extending:
+            self._is_extending = True
+            self._committer.later(EXTEND_SECONDS, self._extend)
 
     def unsubscribe(self, id: str) -> bool:
-        taker = self.takers.pop(id, None)
-        if taker is None:
+        queue_subscription = self.subscriptions.pop(id, None)
+        if queue_subscription is None:
             return False
-        self._desk.leave(taker.window)
-        self._put_back([*taker.held.values()])
+        self._committer.remove_waiter(queue_subscription.window)
+        self._release([*queue_subscription.held.values()])
         return True
 
-    def push(self, taker: QueueTaker, deliveries: Sequence[Delivery]) -> bool:
-        leases = [f"{card.seq}-{card.leases}" for card, _, _ in deliveries]
-        if not self._is_open() or taker not in self.takers.values():
-            self._put_back(leases)
+    def push(self, queue_subscription: StompQueueSubscription, deliveries: Sequence[MessageDelivery]) -> bool:
+        leases = [f"{row.seq}-{row.leases}" for row, _, _ in deliveries]
+        if not self._is_open() or queue_subscription not in self.subscriptions.values():
+            self._release(leases)
             return True
-        send, address, destination = self._send, taker.address, taker.destination
+        send, address, destination = self._send, queue_subscription.address, queue_subscription.destination
         for delivery in deliveries:
             send(message(address, destination, delivery))
         self.delivered += len(deliveries)
-        if taker.mode is AckMode.AUTO:
+        if queue_subscription.mode is AckMode.AUTO:
             self._sent += leases
-            if len(self._sent) >= MOST_GATHERED or self._is_waited_for(deliveries):
+            if len(self._sent) >= MAX_BATCHED_ACKS or self._blocks_next(deliveries):
                 self.confirm_sent()
             else:
-                self._gathering.add(self)
+                self._ack_batcher.add(self)
         else:
             names = leases if address.version == V12 else [sent.id for _, sent, _ in deliveries]
-            taker.held.update(zip(names, leases, strict=True))
+            queue_subscription.held.update(zip(names, leases, strict=True))
         return True
 
-    def _is_waited_for(self, deliveries: Sequence[Delivery]) -> bool:
+    def _blocks_next(self, deliveries: Sequence[MessageDelivery]) -> bool:
         """True if an ack of these deliveries may release the next message: of a group, or under a concurrency limit."""
-        limit = self._desk.verbs.defaults.concurrency_in(deliveries[0].rules)
+        limit = self._committer.operations.defaults.concurrency_in(deliveries[0].rules)
         if deliveries[0].rules.is_ordered:
             return True
         return limit is not None or any(sent.group for _, sent, _ in deliveries)
 
     def confirm_sent(self) -> None:
         """Ack the sent messages of mode ``auto``, if the client reads."""
-        if self.has_room():
+        if self.has_capacity():
             self._confirm()
 
     def _confirm(self) -> None:
@@ -206,8 +210,8 @@ class Holdings:
         leases, self._sent = self._sent, []
         self.settling.update(leases)
         for batch in _batches(leases):
-            work = partial(self._desk.verbs.ack, leases=Leases(batch), consumer=None)
-            self._desk.submit(work, partial(self._confirmed, batch))
+            work = partial(self._committer.operations.ack, leases=Leases(batch), consumer=None)
+            self._committer.submit(work, partial(self._confirmed, batch))
 
     def _confirmed(self, leases: list[str], value: object, error: QueueError | None) -> None:
         if error is None:
@@ -215,36 +219,38 @@ class Holdings:
         elif self._is_open():  # retried with the next ones
             self._sent += leases
 
-    def taken(self, id: str, subscription: str | None) -> Taken | None:
+    def taken(self, id: str, subscription: str | None) -> CoveredLeases | None:
         """Return the leases that an ack covers, or None if none are held under this id.
 
         Their credit is free immediately, so the commit that settles them also leases the next messages."""
-        for name, taker in self.takers.items():
-            leases = taker.taken(id) if subscription in (None, name) else {}
+        for name, queue_subscription in self.subscriptions.items():
+            leases = queue_subscription.taken(id) if subscription in (None, name) else {}
             if leases:
                 self.settling.update(leases.values())
-                self._desk.hungry(taker.window.queue)
-                return Taken(taker, leases)
+                self._committer.notify_capacity(queue_subscription.window.queue)
+                return CoveredLeases(queue_subscription, leases)
         return None
 
-    def untake(self, taken: Taken) -> None:
+    def restore(self, taken: CoveredLeases) -> None:
         """Take leases back that were not settled after all."""
         self.settling.difference_update(taken.leases.values())
-        if taken.taker in self.takers.values():
-            taken.taker.held = taken.leases | taken.taker.held
+        if taken.queue_subscription in self.subscriptions.values():
+            taken.queue_subscription.held = taken.leases | taken.queue_subscription.held
         else:
-            self._put_back([*taken.leases.values()])
+            self._release([*taken.leases.values()])
 
     def wake(self) -> None:
         """Resume pushing: the client reads again, or was resumed by an operator."""
         self.confirm_sent()
-        for taker in self.takers.values():
-            self._desk.hungry(taker.window.queue)
+        for queue_subscription in self.subscriptions.values():
+            self._committer.notify_capacity(queue_subscription.window.queue)
 
     # -- lease extension and end ---------------------------------------------------------------------------------------
 
     def _leases(self) -> list[str]:
-        held = [lease for taker in self.takers.values() for lease in taker.held.values()]
+        held = [
+            lease for queue_subscription in self.subscriptions.values() for lease in queue_subscription.held.values()
+        ]
         return list(dict.fromkeys([*held, *self.settling, *self._sent]))
 
     def _extend(self) -> None:
@@ -252,30 +258,30 @@ class Holdings:
             return
         self.confirm_sent()
         for batch in _batches(self._leases()):
-            work = partial(self._desk.verbs.extend, leases=Leases(batch), consumer=None, span=LEASE_MS)
-            self._desk.submit(work, _ignore)
-        self._desk.later(EXTEND_SECONDS, self._extend)
+            work = partial(self._committer.operations.extend, leases=Leases(batch), consumer=None, span=LEASE_MS)
+            self._committer.submit(work, _ignore)
+        self._committer.later(EXTEND_SECONDS, self._extend)
 
-    def end(self, *, is_read: bool = False) -> None:
-        """Release all leases in place: the client is gone. ``is_read``: it has read everything sent to it."""
-        if is_read:
+    def close(self, *, has_read_all: bool = False) -> None:
+        """Release all leases in place: the client is gone. ``has_read_all``: it has read everything sent to it."""
+        if has_read_all:
             self._confirm()
-        for taker in self.takers.values():
-            self._desk.leave(taker.window)
+        for queue_subscription in self.subscriptions.values():
+            self._committer.remove_waiter(queue_subscription.window)
         leases = self._leases()
-        self.takers.clear()
+        self.subscriptions.clear()
         self.settling.clear()
         self._sent.clear()
-        self._put_back(leases)
+        self._release(leases)
 
-    def _put_back(self, leases: list[str]) -> None:
+    def _release(self, leases: list[str]) -> None:
         for batch in _batches(leases):
-            work = partial(self._desk.verbs.release, leases=Leases(batch), consumer=None, in_place=True)
-            self._desk.submit(work, _ignore)
+            work = partial(self._committer.operations.release, leases=Leases(batch), consumer=None, in_place=True)
+            self._committer.submit(work, _ignore)
 
 
 def _batches(leases: list[str]) -> list[list[str]]:
-    return [leases[first : first + MOST_PER_CALL] for first in range(0, len(leases), MOST_PER_CALL)]
+    return [leases[first : first + MAX_PER_CALL] for first in range(0, len(leases), MAX_PER_CALL)]
 
 
 def _ignore(value: object, error: QueueError | None) -> None:

@@ -8,60 +8,60 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from yirangmq.core.errors import QueueError
 from yirangmq.core.topic_filter import Filter
-from yirangmq.protocols.stomp.codec import Address
+from yirangmq.protocols.stomp.codec import MessageAddress
 from yirangmq.protocols.stomp.queue_subscriptions import AckMode
 from yirangmq.topics.publisher import Publisher
 
 if TYPE_CHECKING:
-    from yirangmq.protocols.stomp.topic_subscriptions import Following
-    from yirangmq.topics.live import Live
+    from yirangmq.protocols.stomp.topic_subscriptions import StompTopicSubscription
+    from yirangmq.topics.live import LiveCommit
 
 
-class Terms(NamedTuple):
+class StompTopicOptions(NamedTuple):
     """Options of a topic subscription. ``name``: durable name, or "" if it is not durable."""
 
     filter: Filter
     mode: AckMode
     credit: int
-    address: Address
+    address: MessageAddress
     name: str = ""
 
 
-class Client(NamedTuple):
+class SubscriptionCallbacks(NamedTuple):
     """Functions of the session that a topic subscription calls. ``fail`` sends the error, and closes the connection."""
 
     send: Callable[[bytes], None]
-    has_room: Callable[[], bool]
+    has_capacity: Callable[[], bool]
     fail: Callable[[QueueError], None]
 
 
-class Hub:
+class TopicHub:
     """Fan-out of commits to all topic subscriptions over STOMP. Loop thread only."""
 
     def __init__(self, topics: Publisher | None) -> None:
         self.topics = topics
-        self._followings: dict[Following, None] = {}
+        self._subscriptions: dict[StompTopicSubscription, None] = {}
         if topics is not None:
-            topics.hearers.append(self._hear)
+            topics.listeners.append(self._on_commit)
 
-    def add(self, following: "Following") -> None:
+    def add(self, subscription: "StompTopicSubscription") -> None:
         """Add a subscription. An earlier one with the same durable name is replaced."""
-        name = following.terms.name
-        for other in list(self._followings):
-            if name and other.terms.name == name:
+        name = subscription.options.name
+        for other in list(self._subscriptions):
+            if name and other.options.name == name:
                 self.remove(other)
                 other.replace()
-        self._followings[following] = None
-        following.wake()
+        self._subscriptions[subscription] = None
+        subscription.wake()
 
-    def remove(self, following: "Following") -> None:
-        self._followings.pop(following, None)
+    def remove(self, subscription: "StompTopicSubscription") -> None:
+        self._subscriptions.pop(subscription, None)
 
-    def _hear(self, live: "Live") -> None:
-        if not self._followings:
+    def _on_commit(self, live: "LiveCommit") -> None:
+        if not self._subscriptions:
             return
-        from yirangmq.protocols.stomp.topic_subscriptions import Lazy
+        from yirangmq.protocols.stomp.topic_subscriptions import LazyRecords
 
-        records = Lazy(live)
-        for following in list(self._followings):
-            following.hear(live, records)
+        records = LazyRecords(live)
+        for subscription in list(self._subscriptions):
+            subscription.on_commit(live, records)

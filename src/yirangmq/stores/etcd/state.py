@@ -10,8 +10,8 @@ Keys below ``/yirangmq/NAME/``::
 
 Derived data (ready lists, groups, timers, ids) is in memory only and rebuilt by ``read_state``.
 
-``EtcdTransaction`` extends the memory store's transaction with two indexes. ``RecordingEdit`` records the changed
-entries, and ``writes_of`` encodes them as keys and values. No I/O here: ``stores.etcd.store`` sends them."""
+``EtcdTransaction`` extends the memory store's transaction with two indexes. ``RecordingUndoLog`` records the changed
+entries, and ``encode_changes`` encodes them as keys and values. No I/O here: ``stores.etcd.store`` sends them."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
@@ -19,14 +19,22 @@ from hashlib import blake2b
 from typing import Any
 
 from yirangmq.core.errors import TooLarge
-from yirangmq.core.message import Counts, Envelope, Failure, Message, new_envelope
-from yirangmq.core.ports import Change, Page, Stored
-from yirangmq.core.states import WAITING, State
+from yirangmq.core.message import Counts, Envelope, Message, MessageFailure, new_envelope
+from yirangmq.core.ports import AddResult, Change, Page
+from yirangmq.core.states import UNFINISHED, State
 from yirangmq.format.json_codec import dumps, loads
-from yirangmq.stores.memory import ABSENT, Edit, MemoryState, MemoryTransaction, listed_at, read_cursor, remembered
+from yirangmq.stores.memory import (
+    ABSENT,
+    MemoryState,
+    MemoryTransaction,
+    MemoryUndoLog,
+    read_cursor,
+    scan_position,
+    tombstone,
+)
 
 _LAST = (2**63,)
-MOST_BODY = 1_310_720
+MAX_PAYLOAD_BYTES = 1_310_720
 """Maximum payload size in bytes: 1.25 MiB. etcd accepts requests of 1.5 MiB, and the envelope is only a part of one."""
 
 
@@ -41,13 +49,13 @@ class EtcdState(MemoryState):
         """Queue to its done messages that still have a body, as (changed_at, seq), sorted."""
 
 
-class RecordingEdit(Edit):
+class RecordingUndoLog(MemoryUndoLog):
     """Undo log that also records each changed table entry with its value before the transaction."""
 
     def __init__(self) -> None:
         super().__init__()
         self.touched: dict[tuple[int, Any], tuple[dict[Any, Any], Any, Any]] = {}
-        self.also: list[Any] = []
+        self.external_operations: list[Any] = []
 
     def put(self, table: dict[Any, Any], key: Any, value: Any) -> None:
         place = (id(table), key)
@@ -60,25 +68,25 @@ class EtcdTransaction(MemoryTransaction):
     """Memory transaction that also maintains the two indexes of ``EtcdState``, and limits payload sizes."""
 
     _state: EtcdState
-    _edit: RecordingEdit
+    _edit: RecordingUndoLog
 
-    def also(self, operations: Sequence[Any]) -> None:
+    def external_operations(self, operations: Sequence[Any]) -> None:
         """Add etcd operations on keys outside the store; they are committed atomically with this transaction."""
-        self._edit.also += operations
+        self._edit.external_operations += operations
 
-    def _set_card(self, message: Message) -> None:
-        super()._set_card(message)
-        self._edit.enter(self._listed(message), (*listed_at(message), message.seq))
+    def _set_message(self, message: Message) -> None:
+        super()._set_message(message)
+        self._edit.insert_sorted(self._listed(message), (*scan_position(message), message.seq))
         if message.state is State.DONE and message.body:
-            self._edit.enter(self._archived(message.queue), (message.changed_at, message.seq))
+            self._edit.insert_sorted(self._archived(message.queue), (message.changed_at, message.seq))
 
-    def _remove_card(self, seq: int) -> None:
-        old = self._state.cards.get(seq)
+    def _remove_message(self, seq: int) -> None:
+        old = self._state.messages.get(seq)
         if old is not None:
-            self._edit.leave(self._listed(old), (*listed_at(old), seq))
+            self._edit.remove_sorted(self._listed(old), (*scan_position(old), seq))
             if old.state is State.DONE and old.body:
-                self._edit.leave(self._archived(old.queue), (old.changed_at, seq))
-        super()._remove_card(seq)
+                self._edit.remove_sorted(self._archived(old.queue), (old.changed_at, seq))
+        super()._remove_message(seq)
 
     def _listed(self, message: Message) -> list[tuple[int, ...]]:
         return self._state.listed.setdefault((message.queue, message.state), [])
@@ -86,13 +94,13 @@ class EtcdTransaction(MemoryTransaction):
     def _archived(self, queue: str) -> list[tuple[int, int]]:
         return self._state.archived.setdefault(queue, [])
 
-    def _of(self, queue: str) -> list[Message]:
+    def _messages_of(self, queue: str) -> list[Message]:
         lines = [self._state.listed.get((queue, state), ()) for state in State]
-        return [self._state.cards[entry[-1]] for line in lines for entry in line]
+        return [self._state.messages[entry[-1]] for entries in lines for entry in entries]
 
     def add(
         self, envelopes: Sequence[Envelope], now: int, dedup_until: int, draft_until: int | None = None
-    ) -> list[Stored]:
+    ) -> list[AddResult]:
         _check_sizes(envelopes)
         return super().add(envelopes, now, dedup_until, draft_until)
 
@@ -102,35 +110,37 @@ class EtcdTransaction(MemoryTransaction):
 
     def scan(self, queue: str, state: State, limit: int, cursor: str = "") -> Page:
         after = read_cursor(cursor, state)
-        line = self._state.listed.get((queue, state), [])
-        begin = bisect_right(line, after + _LAST) if after else 0
-        found = line[begin : begin + limit]
+        entries = self._state.listed.get((queue, state), [])
+        begin = bisect_right(entries, after + _LAST) if after else 0
+        found = entries[begin : begin + limit]
         last = ".".join(map(str, found[-1][:-1])) if len(found) == limit and found else ""
-        return Page([self._state.cards[entry[-1]] for entry in found], last)
+        return Page([self._state.messages[entry[-1]] for entry in found], last)
 
     def set_counts(self, queue: str, counts: Counts) -> None:
         self._edit.put(self._state.counts, queue, counts)
 
     def trim(self, limit: int) -> int:
         surplus: list[Message] = []
-        for queue, line in self._state.archived.items():
-            over = len(line) - self.policy(queue).archive.max_messages if line else 0
-            surplus += [self._state.cards[seq] for _, seq in line[: max(0, min(over, limit - len(surplus)))]]
-        self.swap([Change(message, remembered(message, self.policy(message.queue))) for message in surplus])
+        for queue, entries in self._state.archived.items():
+            over = len(entries) - self.policy(queue).archive.max_messages if entries else 0
+            surplus += [self._state.messages[seq] for _, seq in entries[: max(0, min(over, limit - len(surplus)))]]
+        self.swap([Change(message, tombstone(message, self.policy(message.queue))) for message in surplus])
         return len(surplus)
 
 
 def _check_sizes(envelopes: Sequence[Envelope]) -> None:
     for sent in envelopes:
-        if sent.size > MOST_BODY:
-            text = f"a message in etcd may have {MOST_BODY} bytes, not {sent.size}"
+        if sent.size > MAX_PAYLOAD_BYTES:
+            text = f"a message in etcd may have {MAX_PAYLOAD_BYTES} bytes, not {sent.size}"
             raise TooLarge(f"{text}; keep large ones in files and send their names", field="payload")
 
 
 # -- from memory to keys ----------------------------------------------------------------------------------------------
 
 
-def writes_of(state: EtcdState, edit: RecordingEdit) -> tuple[dict[bytes, bytes | None], dict[bytes, bytes | None]]:
+def encode_changes(
+    state: EtcdState, edit: RecordingUndoLog
+) -> tuple[dict[bytes, bytes | None], dict[bytes, bytes | None]]:
     """Encode the changes of a transaction as keys and values; None deletes a key.
 
     The second result has the envelopes of new messages, which are written before the commit."""
@@ -153,7 +163,7 @@ Form = tuple[Callable[[Any], bytes], Callable[[Any, Any], bytes]]
 
 def _forms(state: EtcdState) -> dict[int, Form]:
     return {
-        id(state.cards): (lambda seq: b"m/%020d" % seq, lambda _, card: dumps([*card])),
+        id(state.messages): (lambda seq: b"m/%020d" % seq, lambda _, message: dumps([*message])),
         id(state.envelopes): (lambda seq: b"b/%020d" % seq, lambda _, sent: _show_envelope(sent)),
         id(state.failures): (lambda seq: b"f/%020d" % seq, lambda _, failure: dumps([*failure])),
         id(state.keys): (_key_name, lambda key, held: dumps([*key, *held])),
@@ -189,7 +199,7 @@ def read_state(found: Mapping[bytes, bytes]) -> tuple[EtcdState, list[bytes]]:
     for key, value in found.items():
         kind, _, name = key.partition(b"/")
         _READERS.get(kind, _ignore)(state, name, value)
-    for seq in [seq for seq in state.envelopes if seq not in state.cards or not state.cards[seq].body]:
+    for seq in [seq for seq in state.envelopes if seq not in state.messages or not state.messages[seq].body]:
         del state.envelopes[seq]
         orphans.append(b"b/%020d" % seq)
     _index(state)
@@ -197,27 +207,27 @@ def read_state(found: Mapping[bytes, bytes]) -> tuple[EtcdState, list[bytes]]:
 
 
 def _index(state: EtcdState) -> None:
-    for seq, card in state.cards.items():
-        state.names[card.queue, card.id] = seq
-        state.listed.setdefault((card.queue, card.state), []).append((*listed_at(card), seq))
-        if card.state is State.READY:
-            state.lines.setdefault((card.queue, card.target), []).append((card.rank, card.place, seq))
-        if card.group and card.state in WAITING:
-            state.groups.setdefault((card.queue, card.group), []).append((card.place, seq))
-        if card.due_at:
-            state.due.append((card.due_at, seq))
-        if card.state is State.DONE and card.body:
-            state.archived.setdefault(card.queue, []).append((card.changed_at, seq))
+    for seq, message in state.messages.items():
+        state.names[message.queue, message.id] = seq
+        state.listed.setdefault((message.queue, message.state), []).append((*scan_position(message), seq))
+        if message.state is State.READY:
+            state.lines.setdefault((message.queue, message.target), []).append((message.rank, message.place, seq))
+        if message.group and message.state in UNFINISHED:
+            state.groups.setdefault((message.queue, message.group), []).append((message.place, seq))
+        if message.due_at:
+            state.due.append((message.due_at, seq))
+        if message.state is State.DONE and message.body:
+            state.archived.setdefault(message.queue, []).append((message.changed_at, seq))
     lines: Sequence[Any] = (state.listed, state.lines, state.groups, state.archived)
     for table in lines:
-        for line in table.values():
-            line.sort()
+        for entries in table.values():
+            entries.sort()
     state.due.sort()
 
 
-def _read_card(state: EtcdState, name: bytes, value: bytes) -> None:
+def _read_message(state: EtcdState, name: bytes, value: bytes) -> None:
     seq, queue, id, word, *rest = loads(value)
-    state.cards[seq] = Message(seq, queue, id, State(word), *rest)
+    state.messages[seq] = Message(seq, queue, id, State(word), *rest)
 
 
 def _read_envelope(state: EtcdState, name: bytes, value: bytes) -> None:
@@ -228,7 +238,7 @@ def _read_envelope(state: EtcdState, name: bytes, value: bytes) -> None:
 
 
 def _read_failure(state: EtcdState, name: bytes, value: bytes) -> None:
-    state.failures[int(name)] = Failure(*loads(value))
+    state.failures[int(name)] = MessageFailure(*loads(value))
 
 
 def _read_key(state: EtcdState, name: bytes, value: bytes) -> None:
@@ -257,7 +267,7 @@ def _ignore(state: EtcdState, name: bytes, value: bytes) -> None:
 
 
 _READERS: dict[bytes, Callable[[EtcdState, bytes, bytes], None]] = {
-    b"m": _read_card,
+    b"m": _read_message,
     b"b": _read_envelope,
     b"f": _read_failure,
     b"k": _read_key,

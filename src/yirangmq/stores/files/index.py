@@ -23,8 +23,15 @@ from typing import NamedTuple
 from yirangmq.core.message import Counts, Message, sum_of
 from yirangmq.fsio.disk import exists
 from yirangmq.fsio.permissions import access_in, make_folder, open_file
-from yirangmq.stores.files.names import TOPS, Card, top_of
-from yirangmq.stores.files.secondary_indexes import PRINT, Chains, Member, Shards, fingerprint, writing
+from yirangmq.stores.files.names import STATE_FOLDERS, FileRow, state_folder_of
+from yirangmq.stores.files.secondary_indexes import (
+    FINGERPRINT_BYTES,
+    GroupLists,
+    HashIndex,
+    Member,
+    OpenIndexFile,
+    fingerprint,
+)
 
 # -- records -----------------------------------------------------------------------------------------------------------
 
@@ -32,13 +39,13 @@ PER_SEGMENT = 1000
 """Messages per index file: consecutive numbers."""
 RECORD = struct.Struct("<IBxxxqqqqq")
 EMPTY = bytes(RECORD.size)
-ID_SIZE = PRINT + 8
-KEY_SIZE = PRINT + 16
-TOP_NAMES = tuple(TOPS)
-CODE_OF = {top: code for code, top in enumerate(TOP_NAMES, 1)}
+ID_SIZE = FINGERPRINT_BYTES + 8
+KEY_SIZE = FINGERPRINT_BYTES + 16
+STATE_FOLDER_NAMES = tuple(STATE_FOLDERS)
+CODE_OF = {top: code for code, top in enumerate(STATE_FOLDER_NAMES, 1)}
 
 
-class Record(NamedTuple):
+class IndexRecord(NamedTuple):
     """Index record of a message: the fields that determine its folder.
 
     ``until``: the end of its deduplication window, or 0."""
@@ -52,7 +59,7 @@ class Record(NamedTuple):
     until: int
 
 
-class Key(NamedTuple):
+class KeyRecord(NamedTuple):
     """Index record of a deduplication key: fingerprint, message number and end of the window."""
 
     print: bytes
@@ -60,16 +67,16 @@ class Key(NamedTuple):
     until: int
 
 
-def pack(queue: int, card: Card, until: int) -> bytes:
+def pack(queue: int, message_row: FileRow, until: int) -> bytes:
     """Encode an index record. ``queue``: the number of the queue in the index."""
-    message = card.message
-    code = CODE_OF[top_of(message)]
+    message = message_row.message
+    code = CODE_OF[state_folder_of(message)]
     return RECORD.pack(queue, code, message.rank, message.place, message.changed_at, message.target, until)
 
 
-def unpack(raw: bytes, queues: Mapping[int, str]) -> Record:
+def unpack(raw: bytes, queues: Mapping[int, str]) -> IndexRecord:
     queue, code, *rest = RECORD.unpack(raw)
-    return Record(queues.get(queue, ""), TOP_NAMES[code - 1], *rest)
+    return IndexRecord(queues.get(queue, ""), STATE_FOLDER_NAMES[code - 1], *rest)
 
 
 def by_segment(seqs: Iterable[int]) -> dict[int, list[int]]:
@@ -89,19 +96,23 @@ def id_record(queue: str, id: str, seq: int) -> bytes:
 
 def read_id_record(record: bytes) -> int:
     """Return the message number of an id record."""
-    return int.from_bytes(record[PRINT:], "little")
+    return int.from_bytes(record[FINGERPRINT_BYTES:], "little")
 
 
 def key_print(queue: str, key: str) -> bytes:
     return fingerprint(f"{queue}/{key}")
 
 
-def key_record(key: Key) -> bytes:
+def key_record(key: KeyRecord) -> bytes:
     return key.print + key.seq.to_bytes(8, "little") + key.until.to_bytes(8, "little")
 
 
-def read_key_record(record: bytes) -> Key:
-    return Key(record[:PRINT], int.from_bytes(record[PRINT:-8], "little"), int.from_bytes(record[-8:], "little"))
+def read_key_record(record: bytes) -> KeyRecord:
+    return KeyRecord(
+        record[:FINGERPRINT_BYTES],
+        int.from_bytes(record[FINGERPRINT_BYTES:-8], "little"),
+        int.from_bytes(record[-8:], "little"),
+    )
 
 
 # -- index files -------------------------------------------------------------------------------------------------------
@@ -130,9 +141,9 @@ class Index:
         self._inode = -1
         self._boot = boot_id()
         self._access = access_in(root)
-        self._ids = Shards(f"{self.folder}/ids", ID_SIZE, self._access)
-        self._keys = Shards(f"{self.folder}/keys", KEY_SIZE, self._access)
-        self.chains = Chains(self.folder, self._access)
+        self._ids = HashIndex(f"{self.folder}/ids", ID_SIZE, self._access)
+        self._keys = HashIndex(f"{self.folder}/keys", KEY_SIZE, self._access)
+        self.group_lists = GroupLists(self.folder, self._access)
         self._numbers: dict[str, int] = {}
         self._names: dict[int, str] = {}
         self._names_at = 0
@@ -183,7 +194,11 @@ class Index:
         if len(data) < _STATE.size:
             return False
         magic, dirty, names_now, generation, last, reserved, boot, inode, device = _STATE.unpack(data)
-        if magic != MAGIC or dirty or (boot.rstrip(b"\0").decode(), inode, device) != (self._boot, *self._place()):
+        if (
+            magic != MAGIC
+            or dirty
+            or (boot.rstrip(b"\0").decode(), inode, device) != (self._boot, *self._folder_identity())
+        ):
             return False
         if generation != self.generation and not names_now:
             self._names_at = 0
@@ -191,7 +206,7 @@ class Index:
         self.generation, self.last, self.reserved = generation, last, reserved
         return True
 
-    def _place(self) -> tuple[int, int]:
+    def _folder_identity(self) -> tuple[int, int]:
         found = os.stat(self._root)
         return found.st_ino, found.st_dev
 
@@ -199,14 +214,14 @@ class Index:
         """Mark the index as dirty. If the process dies before ``finish``, the index is rebuilt."""
         os.pwrite(self._fd, _DIRTY, _DIRTY_AT)
 
-    doubt = begin
+    invalidate = begin
     """Invalidate the index, for instance after another program moved files. The next transaction rebuilds it."""
 
     def end(self) -> None:
         """Mark the index as clean: the batch was undone."""
         os.pwrite(self._fd, _CLEAN, _DIRTY_AT)
 
-    def seen(self) -> int:
+    def latest_generation(self) -> int:
         """Return the generation of the latest commit by any process. May be called without the lock."""
         data = os.pread(self._fd, 8, _GENERATION_AT)
         return int.from_bytes(data, "little")
@@ -217,7 +232,7 @@ class Index:
         if self._total is not None and self._total[1] == self.generation - 1:
             self._total = self._total[0], self.generation
         self._names_now = self._names_now or NAMES_BEGIN
-        state = (self._names_now, self.generation, last, reserved, self._boot.encode(), *self._place())
+        state = (self._names_now, self.generation, last, reserved, self._boot.encode(), *self._folder_identity())
         os.pwrite(self._fd, _STATE.pack(MAGIC, 0, *state), 0)
 
     # -- queues and counters --------------------------------------------------------------------------------------
@@ -246,10 +261,10 @@ class Index:
     def put_counts(self, counts: Mapping[str, Counts]) -> None:
         self._load_queues()
         try:
-            with writing(f"{self.folder}/queues", self._access) as fd:
+            with OpenIndexFile(f"{self.folder}/queues", self._access) as fd:
                 for queue, numbers in counts.items():
                     number = self._number(queue)
-                    self._count_in(fd, number, numbers)
+                    self._update_sum(fd, number, numbers)
                     os.pwrite(fd, _QUEUE.pack(queue.encode(), *numbers), number * _QUEUE.size)
         except BaseException:
             self._forget_queues()
@@ -272,7 +287,7 @@ class Index:
         unknown."""
         self._names_at = self._names_now = self._names_now % 0xFFFFFFFF + 1
 
-    def _count_in(self, fd: int, number: int, now: Counts) -> None:
+    def _update_sum(self, fd: int, number: int, now: Counts) -> None:
         """Update the sum of all queues with one queue's change. ``finish`` sets the generation it is valid for."""
         if self._total is not None:
             data = os.pread(fd, _QUEUE.size, number * _QUEUE.size)
@@ -300,8 +315,8 @@ class Index:
             del self._names[number]
             self._names_changed()
             try:
-                with writing(f"{self.folder}/queues", self._access) as fd:
-                    self._count_in(fd, number, Counts())
+                with OpenIndexFile(f"{self.folder}/queues", self._access) as fd:
+                    self._update_sum(fd, number, Counts())
                     os.pwrite(fd, bytes(_QUEUE.size), number * _QUEUE.size)
             except BaseException:
                 self._forget_queues()
@@ -319,9 +334,9 @@ class Index:
 
     # -- by number ------------------------------------------------------------------------------------------------
 
-    def records(self, seqs: Iterable[int]) -> dict[int, Record]:
+    def records(self, seqs: Iterable[int]) -> dict[int, IndexRecord]:
         self._load_queues()
-        found: dict[int, Record] = {}
+        found: dict[int, IndexRecord] = {}
         for segment, numbers in by_segment(seqs).items():
             data = self._read(f"seq/{segment}")
             for seq in numbers:
@@ -340,19 +355,19 @@ class Index:
         for segment in by_segment(seqs):
             path = f"{self.folder}/seq/{segment}"
             if not exists(path):
-                with writing(path, self._access) as fd:
+                with OpenIndexFile(path, self._access) as fd:
                     os.posix_fallocate(fd, 0, size)
 
-    def put_records(self, cards: Mapping[int, tuple[Card, int] | None]) -> None:
+    def put_records(self, changed_rows: Mapping[int, tuple[FileRow, int] | None]) -> None:
         """Write the records, by message number: the card with the end of its deduplication window, or None to remove
         the record. A segment file below the newest one is deleted when it has no records left."""
         self._load_queues()
-        for segment, numbers in by_segment(cards).items():
+        for segment, numbers in by_segment(changed_rows).items():
             path = f"{self.folder}/seq/{segment}"
             gone = False
-            with writing(path, self._access) as fd:
+            with OpenIndexFile(path, self._access) as fd:
                 for seq in numbers:
-                    entry = cards[seq]
+                    entry = changed_rows[seq]
                     gone = gone or entry is None
                     packed = EMPTY if entry is None else pack(self._number(entry[0].message.queue), *entry)
                     os.pwrite(fd, packed, seq % PER_SEGMENT * RECORD.size)
@@ -365,15 +380,15 @@ class Index:
         """Return the number of the first member of a group, or 0 if it has none."""
         self._load_queues()
         number = self._numbers.get(queue)
-        return 0 if number is None else self.chains.first(number, group)
+        return 0 if number is None else self.group_lists.first(number, group)
 
-    def has_chain(self, queue: str, group: int, members: "array[int]") -> bool:
+    def has_group_list(self, queue: str, group: int, members: "array[int]") -> bool:
         """Return True if the index has exactly these members of a group. ``members``: alternating place and number."""
         seq = self.first_of(queue, group)
         for expected in members[1::2]:
             if seq != expected:
                 return False
-            seq = self.chains.behind(seq)
+            seq = self.group_lists.behind(seq)
         return seq == 0
 
     def member(self, message: Message) -> Member:
@@ -394,15 +409,15 @@ class Index:
     def remove_ids(self, names: Iterable[tuple[str, str, int]]) -> None:
         self._ids.remove([id_record(*name) for name in names])
 
-    def keys_of(self, queue: str, keys: Iterable[str]) -> dict[str, list[Key]]:
+    def keys_of(self, queue: str, keys: Iterable[str]) -> dict[str, list[KeyRecord]]:
         prints = {key: key_print(queue, key) for key in keys}
         found = self._keys.find(prints.values())
         return {key: [read_key_record(record) for record in found[one]] for key, one in prints.items() if one in found}
 
-    def add_keys(self, keys: Iterable[Key]) -> None:
+    def add_keys(self, keys: Iterable[KeyRecord]) -> None:
         self._keys.add([key_record(key) for key in keys])
 
-    def remove_keys(self, keys: Iterable[Key]) -> None:
+    def remove_keys(self, keys: Iterable[KeyRecord]) -> None:
         self._keys.remove([key_record(key) for key in keys])
 
     # -- rebuild --------------------------------------------------------------------------------------------------
@@ -421,18 +436,18 @@ class Index:
         for name in os.listdir(f"{self.folder}/seq"):
             if name not in kept:
                 os.unlink(f"{self.folder}/seq/{name}")
-        with writing(f"{self.folder}/queues", self._access) as fd:
+        with OpenIndexFile(f"{self.folder}/queues", self._access) as fd:
             os.ftruncate(fd, 0)
         self._numbers, self._names, self._total = {}, {}, None
         self._names_changed()
         self.put_counts(counts)
         for segment, data in segments.items():
-            with writing(f"{self.folder}/seq/{segment}", self._access) as fd:
+            with OpenIndexFile(f"{self.folder}/seq/{segment}", self._access) as fd:
                 os.posix_fallocate(fd, 0, PER_SEGMENT * RECORD.size)
                 os.pwrite(fd, bytes(data), 0)
         self._ids.replace_all(ids)
         self._keys.replace_all(keys)
-        self.chains.replace(groups)
+        self.group_lists.replace(groups)
 
 
 def _whole(data: bytes) -> bytes:

@@ -19,14 +19,14 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from yirangmq.fsio.disk import listdir
-from yirangmq.stores.files.index import Key
+from yirangmq.stores.files.index import KeyRecord
 from yirangmq.stores.files.names import DEPTH, PER_FOLDER, base36
 from yirangmq.stores.files.undo_log import SPARE
 
 # -- deduplication keys ------------------------------------------------------------------------------------------------
 
-STRETCH_MS = 600_000
-FAR_MS = 9_000_000_000_000
+KEY_BUCKET_MS = 600_000
+ENDLESS_FROM_MS = 9_000_000_000_000
 """An instant in the year 2255, in ms. A window that ends then or later counts as having no end."""
 KEY_FOLDER = "meta/keys"
 _NAME = re.compile(r"([0-9]{13,16})\.([0-9a-z]+)\.([0-9a-f]{16})(\.f)?~([a-zA-Z0-9_-][a-zA-Z0-9._-]{0,99})")
@@ -35,7 +35,7 @@ _NAME = re.compile(r"([0-9]{13,16})\.([0-9a-z]+)\.([0-9a-f]{16})(\.f)?~([a-zA-Z0
 class KeyFile(NamedTuple):
     """A deduplication key file. ``outlived``: the mark ``.f`` is set."""
 
-    key: Key
+    key: KeyRecord
     id: str
     outlived: bool = False
 
@@ -43,27 +43,27 @@ class KeyFile(NamedTuple):
     def path(self) -> str:
         """Path relative to the queue's folder."""
         mark = ".f" if self.outlived else ""
-        return f"{KEY_FOLDER}/{folder_of(self.key)}/{beginning(self.key)}{mark}~{self.id}"
+        return f"{KEY_FOLDER}/{folder_of(self.key)}/{name_prefix(self.key)}{mark}~{self.id}"
 
     @property
-    def is_far(self) -> bool:
-        return self.key.until >= FAR_MS
+    def is_endless(self) -> bool:
+        return self.key.until >= ENDLESS_FROM_MS
 
 
-def folder_of(key: Key) -> str:
+def folder_of(key: KeyRecord) -> str:
     """Return the key's folder, relative to ``meta/keys``."""
-    return far_folder(key.seq) if key.until >= FAR_MS else near_folder(key.until)
+    return endless_folder(key.seq) if key.until >= ENDLESS_FROM_MS else expiry_folder(key.until)
 
 
-def near_folder(until: int) -> str:
-    return f"{until // STRETCH_MS:010d}"
+def expiry_folder(until: int) -> str:
+    return f"{until // KEY_BUCKET_MS:010d}"
 
 
-def far_folder(seq: int) -> str:
+def endless_folder(seq: int) -> str:
     return f"far-{seq // PER_FOLDER:010d}"
 
 
-def beginning(key: Key) -> str:
+def name_prefix(key: KeyRecord) -> str:
     """Return the part of the key's file name before the mark and the message id."""
     return f"{key.until:013d}.{base36(key.seq)}.{key.print.hex()}"
 
@@ -73,17 +73,17 @@ def read_key(name: str) -> KeyFile | None:
     if found is None:
         return None
     until, seq, fingerprint, mark, id = found.groups()
-    return KeyFile(Key(bytes.fromhex(fingerprint), int(seq, 36), int(until)), id, bool(mark))
+    return KeyFile(KeyRecord(bytes.fromhex(fingerprint), int(seq, 36), int(until)), id, bool(mark))
 
 
 # -- spare files -------------------------------------------------------------------------------------------------------
 
 SPARE_FOLDER = "meta/spare"
-MOST = 500
+MAX_SPARES = 500
 """Upper bound of spare files per queue. Files beyond it are removed."""
 
 
-class Spares:
+class SpareFiles:
     """Spare files of all queues. One instance per open store.
 
     The remembered names are hints only, because other processes use the same spare files."""
@@ -91,12 +91,12 @@ class Spares:
     def __init__(self, root: str) -> None:
         self._root = root
         self._known: dict[str, list[str]] = {}
-        self._looked: set[str] = set()
+        self._listed_queues: set[str] = set()
         self._taken: set[str] = set()
 
     def begin(self) -> None:
         """Start a batch: queues without spare files are listed again when one is needed."""
-        self._looked.clear()
+        self._listed_queues.clear()
         self._taken.clear()
 
     def folder(self, queue: str) -> str:
@@ -109,8 +109,8 @@ class Spares:
         """Return the path of a spare file to write, or None. If another process has used it meanwhile, the write
         creates a new file of that name."""
         known = self._known.setdefault(queue, [])
-        if not known and queue not in self._looked:
-            self._looked.add(queue)
+        if not known and queue not in self._listed_queues:
+            self._listed_queues.add(queue)
             known += [name for name in listdir(self.folder(queue)) if f"{queue}/{name}" not in self._taken]
         if not known:
             return None
@@ -118,9 +118,9 @@ class Spares:
         self._taken.add(f"{queue}/{name}")
         return f"{self.folder(queue)}/{name}"
 
-    def room(self, queue: str) -> int:
+    def free_slots(self, queue: str) -> int:
         """Return how many more spare files the queue may keep."""
-        return MOST - len(listdir(self.folder(queue)))
+        return MAX_SPARES - len(listdir(self.folder(queue)))
 
     def forget(self, queue: str) -> None:
         self._known.pop(queue, None)
@@ -139,7 +139,7 @@ def walk(folder: str) -> Iterator[tuple[str, str, list[str]]]:
             yield top, below, names
 
 
-def strays(folder: str) -> Iterator[str]:
+def stray_files(folder: str) -> Iterator[str]:
     """Yield paths of files that are not deep enough to be messages, relative to the queue's folder.
 
     Files directly in ``inbox`` are not included: they were dropped there."""

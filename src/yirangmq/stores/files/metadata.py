@@ -20,7 +20,7 @@ from yirangmq.core.policy import QueuePolicy, read_policy
 from yirangmq.core.validation import QUEUE
 from yirangmq.format.json_codec import dumps, loads
 from yirangmq.fsio.disk import exists, isdir, read_bytes, subfolders
-from yirangmq.stores.files.undo_log import Home
+from yirangmq.stores.files.undo_log import StoreRoot
 
 # -- number counter ----------------------------------------------------------------------------------------------------
 
@@ -29,14 +29,14 @@ FORMAT = 3
 """Format version of the store. Format 1 has no groups, targets and sizes in file names. Names without these marks are
 still valid, so a folder of format 1 opens without conversion; after that an older release refuses it. Format 2 stores
 whole totals, format 3 their base (``stores.files.totals``)."""
-AHEAD = 10_000
+NUMBERS_AHEAD = 10_000
 """Numbers reserved per write of the counter file, so that not every batch writes it."""
 
 
-def write_counter(home: Home, reserved: int) -> None:
+def write_counter(store_root: StoreRoot, reserved: int) -> None:
     """Write the counter file: temporary file, sync, rename, sync of the folder. It is durable before the numbers are
     used."""
-    root, disk, full = home
+    root, disk, full = store_root
     temp = f"{root}/{COUNTER}.tmp"
     if exists(temp):
         disk.unlink(temp)
@@ -106,7 +106,7 @@ def note_keys(root: str, prefix: str) -> list[str]:
     return found
 
 
-def unfinished(root: str) -> list[str]:
+def unfinished_notes(root: str) -> list[str]:
     """Return the temporary files of interrupted note writes."""
     try:
         return sorted(os.listdir(f"{root}/{FOLDER}/{TEMP}"))
@@ -164,13 +164,13 @@ class Policies:
 
 # -- queues ------------------------------------------------------------------------------------------------------------
 
-SETTLED_NS = 50_000_000
+MIN_STAMP_AGE_NS = 50_000_000
 """Minimum age in ns of the root's last change for a listing to be reused. A change within the same tick of the file
 system's clock would not alter the modification time."""
-IN_TURN = 200
+QUEUES_PER_TURN = 200
 """Queues that one round of housekeeping checks in addition to those that changed."""
-LOOKED_AT = 500
-"""Queues that one call of ``policied`` checks for a policy file written by hand."""
+POLICIES_PER_CALL = 500
+"""Queues that one call of ``queues_with_policy`` checks for a policy file written by hand."""
 
 
 class QueueFolders:
@@ -184,7 +184,7 @@ class QueueFolders:
         self._incomplete: list[str] = []
         """Folders without an inbox. Creating the inbox does not change the root's modification time."""
         self._policied: set[str] | None = None
-        self._looked_to = ""
+        self._checked_up_to = ""
 
     def names(self) -> list[str]:
         """Return the names of all queues, sorted. The caller must not change the list."""
@@ -200,7 +200,7 @@ class QueueFolders:
         known |= {name for name in found - known if self._has_inbox(name)}
         self._known, self._names = known, sorted(known)
         self._incomplete = sorted(found - known)
-        self._stamp = stamp if now - stamp > SETTLED_NS else None
+        self._stamp = stamp if now - stamp > MIN_STAMP_AGE_NS else None
 
     def _has_inbox(self, name: str) -> bool:
         return isdir(f"{self._root}/{name}/inbox")
@@ -208,20 +208,20 @@ class QueueFolders:
     def has(self, name: str) -> bool:
         return self._has_inbox(name)
 
-    def policied(self) -> set[str]:
+    def queues_with_policy(self) -> set[str]:
         """Return the queues with a policy file.
 
-        The first call checks all queues. Later calls check the queues already found and ``LOOKED_AT`` others, in
-        rotation."""
+        The first call checks all queues. Later calls check the queues already found and ``POLICIES_PER_CALL`` others,
+        in rotation."""
         names = self.names()
         if self._policied is None:
-            looked_at = names
+            checked = names
         else:
-            begin = bisect_right(names, self._looked_to)
-            looked_at = [*names[begin : begin + LOOKED_AT], *self._policied]
-            self._looked_to = names[begin + LOOKED_AT - 1] if begin + LOOKED_AT < len(names) else ""
-        fresh = {name for name in looked_at if exists(f"{self._root}/{name}/{FILE}")}
-        self._policied = (self._policied or set()).difference(looked_at) | fresh
+            begin = bisect_right(names, self._checked_up_to)
+            checked = [*names[begin : begin + POLICIES_PER_CALL], *self._policied]
+            self._checked_up_to = names[begin + POLICIES_PER_CALL - 1] if begin + POLICIES_PER_CALL < len(names) else ""
+        fresh = {name for name in checked if exists(f"{self._root}/{name}/{FILE}")}
+        self._policied = (self._policied or set()).difference(checked) | fresh
         return self._policied
 
     def note_policy(self, name: str) -> None:
@@ -241,14 +241,15 @@ class Rotation:
         """Generation of a commit, and the earliest due time on disk after it, in ms (None: nothing is due)."""
 
     def next(self, what: str, names: list[str]) -> list[str]:
-        """Return the next ``IN_TURN`` queues for one kind of housekeeping, or all if there are no more than that."""
-        if len(names) <= IN_TURN:
+        """Return the next ``QUEUES_PER_TURN`` queues for one kind of housekeeping, or all if there are no more than
+        that."""
+        if len(names) <= QUEUES_PER_TURN:
             return names
         after = self._at.get(what)
         if after is None:  # start at a time-dependent offset, so that short-lived processes cover all queues
-            begin = time.time_ns() // 1000 % len(names) // IN_TURN * IN_TURN
+            begin = time.time_ns() // 1000 % len(names) // QUEUES_PER_TURN * QUEUES_PER_TURN
         else:
             begin = bisect_right(names, after)
-        found = names[begin : begin + IN_TURN]
-        self._at[what] = found[-1] if begin + IN_TURN < len(names) else ""
+        found = names[begin : begin + QUEUES_PER_TURN]
+        self._at[what] = found[-1] if begin + QUEUES_PER_TURN < len(names) else ""
         return found

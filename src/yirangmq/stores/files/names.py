@@ -25,16 +25,16 @@ PER_FOLDER = 1000
 """Numbers per folder: a compromise between the time to list a folder and the number of folders."""
 MINUTE_MS = 60_000
 SUFFIX = ".json"
-LAST = "last"
+NO_PRIORITY_FOLDER = "last"
 """The inbox folder of messages without a priority."""
-LONGEST = 255
+MAX_NAME_BYTES = 255
 """Upper bound of a file name, in bytes, set by the file system."""
-UNSAID = -1
+OMITTED = -1
 """Value of a field that the name omits and the content of the file has."""
-LINE_DIGITS = 12
+TARGET_DIGITS = 12
 """Base-36 digits of a target's number in the name of its folder; enough for 62 bits."""
 
-TOPS: dict[str, tuple[State, bool]] = {
+STATE_FOLDERS: dict[str, tuple[State, bool]] = {
     "inbox": (State.READY, True),
     "inbox-for": (State.READY, True),
     "processing": (State.LEASED, True),
@@ -49,12 +49,14 @@ TOPS: dict[str, tuple[State, bool]] = {
     "meta/dropped": (State.DROPPED, False),
 }
 """State folders of a queue: the state of the messages in them, and True if their content is kept."""
-TOP_OF: dict[tuple[State, bool], str] = {kind: top for top, kind in TOPS.items() if top != "inbox-for"}
-IN_LINE = frozenset({"inbox", "inbox-for"})
+STATE_FOLDER_OF: dict[tuple[State, bool], str] = {
+    kind: top for top, kind in STATE_FOLDERS.items() if top != "inbox-for"
+}
+BY_PLACE = frozenset({"inbox", "inbox-for"})
 """State folders in which file names begin with the place in the queue."""
 BY_TIME = frozenset({"dlq", "parked", "archive"})
 """State folders in which file names begin with the time of the last change, so that they sort by age."""
-DEPTH = {**dict.fromkeys(TOPS, 1), "inbox": 2, "inbox-for": 3, "archive": 2}
+DEPTH = {**dict.fromkeys(STATE_FOLDERS, 1), "inbox": 2, "inbox-for": 3, "archive": 2}
 """Number of folder levels between the state folder and the file."""
 
 REASON_OF = {
@@ -68,9 +70,16 @@ REASON_OF = {
     "c": Reason.CORRUPT,
 }
 LETTER_OF = {str(reason): letter for letter, reason in REASON_OF.items()}
-NOTES = {"": ("", False), "a": ("a", False), "b": ("b", False), "k": ("", True), "y": ("a", True), "z": ("b", True)}
+FAILURE_MARKS = {
+    "": ("", False),
+    "a": ("a", False),
+    "b": ("b", False),
+    "k": ("", True),
+    "y": ("a", True),
+    "z": ("b", True),
+}
 """Values of the mark ``F``: the current failure file (a or b), and True if the message has a deduplication key."""
-NOTE_OF = {meaning: note for note, meaning in NOTES.items()}
+FAILURE_MARK_OF = {meaning: note for note, meaning in FAILURE_MARKS.items()}
 
 _NAME = re.compile(
     r"(?P<lead>[0-9]{12,16})(?:P(?P<rank>[0-9a-z]+))?(?:S(?P<seq>[0-9a-z]+))?(?:W(?P<place>[0-9a-z]+))?"
@@ -83,7 +92,7 @@ _DUE = re.compile(r"[^~DX]*[DX]([0-9a-z]+)")
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
-class Card(NamedTuple):
+class FileRow(NamedTuple):
     """Card: the metadata of a message file, as encoded in its folder and name.
 
     ``failure``: the current failure file (a, b or empty). ``keyed``: the message has a deduplication key."""
@@ -118,7 +127,7 @@ def base36(number: int) -> str:
 
 def folder_of(message: Message) -> str:
     where = (message.seq, message.rank, message.place, message.changed_at, message.target)
-    return folder_for(top_of(message), *where)
+    return folder_for(state_folder_of(message), *where)
 
 
 def folder_for(top: str, seq: int, rank: int, place: int, changed_at: int, target: int) -> str:
@@ -126,9 +135,11 @@ def folder_for(top: str, seq: int, rank: int, place: int, changed_at: int, targe
     number, or by the time of the last change."""
     match top:
         case "inbox":
-            return f"inbox/{LAST if rank == RANK_LAST else rank}/{place // PER_FOLDER:010d}"
+            return f"inbox/{NO_PRIORITY_FOLDER if rank == RANK_LAST else rank}/{place // PER_FOLDER:010d}"
         case "inbox-for":
-            return f"{line_folder(target)}/{LAST if rank == RANK_LAST else rank}/{place // PER_FOLDER:010d}"
+            return (
+                f"{line_folder(target)}/{NO_PRIORITY_FOLDER if rank == RANK_LAST else rank}/{place // PER_FOLDER:010d}"
+            )
         case "dlq" | "parked":
             return f"{top}/{hour_folder(changed_at)}"
         case "archive":
@@ -139,15 +150,15 @@ def folder_for(top: str, seq: int, rank: int, place: int, changed_at: int, targe
 
 def line_folder(target: int) -> str:
     """Return the folder of the ready messages for one consumer (``target``), or for all consumers (0)."""
-    return f"inbox-for/{base36(target):0>{LINE_DIGITS}}" if target else "inbox"
+    return f"inbox-for/{base36(target):0>{TARGET_DIGITS}}" if target else "inbox"
 
 
-def top_of(message: Message) -> str:
+def state_folder_of(message: Message) -> str:
     """Return the folder of the message's state."""
     if message.state is State.READY:
         return "inbox-for" if message.target else "inbox"
     finished = message.state is State.DONE or message.state is State.DROPPED
-    return TOP_OF[message.state, message.body if finished else True]
+    return STATE_FOLDER_OF[message.state, message.body if finished else True]
 
 
 def hour_folder(moment: int) -> str:
@@ -168,9 +179,9 @@ def _day_and_minute(minutes: int) -> str:
     return (datetime.fromtimestamp(0, UTC) + timedelta(minutes=minutes)).strftime("%Y-%m-%d/%H%M")
 
 
-def lead(top: str, seq: int, place: int, changed_at: int) -> str:
+def leading_number(top: str, seq: int, place: int, changed_at: int) -> str:
     """Return the number that file names in this state folder begin with."""
-    if top in IN_LINE:
+    if top in BY_PLACE:
         return f"{place:012d}"
     return f"{changed_at:013d}" if top in BY_TIME else f"{seq:012d}"
 
@@ -181,23 +192,23 @@ def due_in(name: str) -> int:
     return int(found[1], 36) if found else 0
 
 
-def name_of(card: Card) -> str:
-    name = _named(card, _lasting(card))
-    if len(name) > LONGEST:
-        name = _named(card._replace(message=card.message._replace(rank=RANK_LAST)), "E")
+def name_of(row: FileRow) -> str:
+    name = _named(row, _lasting(row))
+    if len(name) > MAX_NAME_BYTES:
+        name = _named(row._replace(message=row.message._replace(rank=RANK_LAST)), "E")
     return name
 
 
-def _named(card: Card, lasting: str) -> str:
-    message, failure, keyed, _ = card
+def _named(row: FileRow, lasting: str) -> str:
+    message, failure, keyed, _ = row
     seq, _, id, _, rank, place, attempt, leases, due, expires, changed, consumer, reason, repeats, *_ = message
-    top = top_of(message)
-    text = lead(top, seq, place, changed)
+    top = state_folder_of(message)
+    text = leading_number(top, seq, place, changed)
     if rank != RANK_LAST:
         text += "P" + base36(rank)
-    if top in BY_TIME or (top in IN_LINE and seq != place):
+    if top in BY_TIME or (top in BY_PLACE and seq != place):
         text += "S" + base36(seq)
-    if top not in IN_LINE and seq != place:
+    if top not in BY_PLACE and seq != place:
         text += "W" + base36(place)
     if attempt:
         text += "A" + base36(attempt)
@@ -214,16 +225,16 @@ def _named(card: Card, lasting: str) -> str:
     if reason:
         text += "R" + _letter(reason)
     if failure or keyed:
-        text += "F" + NOTE_OF[failure, keyed]
+        text += "F" + FAILURE_MARK_OF[failure, keyed]
     return f"{text}{lasting}~{id}~{consumer}.json" if consumer else f"{text}{lasting}~{id}.json"
 
 
-def _lasting(card: Card) -> str:
+def _lasting(row: FileRow) -> str:
     """Return the marks of fields that never change, and of the size, which changes only with the content."""
-    text = f"Z{base36(card.message.size)}" if card.sized else ""
-    if card.message.target:
-        text = f"T{base36(card.message.target)}{text}"
-    return f"G{base36(card.message.group)}{text}" if card.message.group else text
+    text = f"Z{base36(row.message.size)}" if row.sized else ""
+    if row.message.target:
+        text = f"T{base36(row.message.target)}{text}"
+    return f"G{base36(row.message.group)}{text}" if row.message.group else text
 
 
 def _letter(reason: str) -> str:
@@ -233,10 +244,10 @@ def _letter(reason: str) -> str:
     return letter
 
 
-def read_name(queue: str, top: str, name: str) -> Card | None:
+def read_name(queue: str, top: str, name: str) -> FileRow | None:
     """Parse a file name in a state folder. Return None if it is not the name of a message.
 
-    ``is_vague`` returns True for a card with fields that must be read from the content."""
+    ``needs_content`` returns True for a card with fields that must be read from the content."""
     found = _NAME.fullmatch(name)
     if found is None:
         return None
@@ -246,7 +257,7 @@ def read_name(queue: str, top: str, name: str) -> Card | None:
     numbers = _numbers(top, int(first), seq, place, changed)
     if numbers is None or (lasting[3] and (rank or any(lasting[:3]))):
         return None
-    state, body = TOPS[top]
+    state, body = STATE_FOLDERS[top]
     expires_at = int(expires, 36) if expires else 0
     message = new_message(
         (
@@ -265,27 +276,27 @@ def read_name(queue: str, top: str, name: str) -> Card | None:
             REASON_OF[reason].value if reason else "",
             int(repeats, 36) if repeats else 0,
             body,
-            *_lines(lasting, top),
+            *_group_target_size(lasting, top),
         )
     )
-    return Card(message, *NOTES[note or ""], lasting[2] is not None or lasting[3] is not None)
+    return FileRow(message, *FAILURE_MARKS[note or ""], lasting[2] is not None or lasting[3] is not None)
 
 
-def _lines(lasting: list[str | None], top: str) -> tuple[int, int, int]:
-    """Parse group, target and size; ``UNSAID`` for a field that must be read from the content.
+def _group_target_size(lasting: list[str | None], top: str) -> tuple[int, int, int]:
+    """Parse group, target and size; ``OMITTED`` for a field that must be read from the content.
 
     Without content an omitted field is 0. A message in the archive does not need its size."""
     group, target, size, inside = lasting
-    has_content = TOPS[top][1]
+    has_content = STATE_FOLDERS[top][1]
     if inside:
-        return (UNSAID, UNSAID, UNSAID) if has_content else (0, 0, 0)
-    unsaid = UNSAID if has_content and top != "archive" else 0
-    return int(group, 36) if group else 0, int(target, 36) if target else 0, int(size, 36) if size else unsaid
+        return (OMITTED, OMITTED, OMITTED) if has_content else (0, 0, 0)
+    omitted = OMITTED if has_content and top != "archive" else 0
+    return int(group, 36) if group else 0, int(target, 36) if target else 0, int(size, 36) if size else omitted
 
 
-def is_vague(card: Card) -> bool:
+def needs_content(row: FileRow) -> bool:
     """Return True if the name omits fields that the content has (``stores.files.message_file``)."""
-    return card.message.size == UNSAID
+    return row.message.size == OMITTED
 
 
 def _numbers(
@@ -299,8 +310,8 @@ def _numbers(
             return None
         number = int(seq, 36)
         return number, int(place, 36) if place else number, first
-    if changed is None or (place if top in IN_LINE else seq) is not None:
+    if changed is None or (place if top in BY_PLACE else seq) is not None:
         return None
-    if top in IN_LINE:
+    if top in BY_PLACE:
         return int(seq, 36) if seq else first, first, int(changed, 36)
     return first, int(place, 36) if place else first, int(changed, 36)

@@ -1,15 +1,15 @@
 """Repair actions of the files store: moves, removals and quarantine; the order of groups; duplicate files.
 
-``Mender`` builds each ``Problem`` that ``stores.files.fsck`` finds, with its repair action. ``stores.files.recovery``
-runs the actions.
+``ProblemBuilder`` builds each ``Problem`` that ``stores.files.fsck`` finds, with its repair action.
+``stores.files.recovery`` runs the actions.
 
-``Muster`` collects the members of groups from the names. Invariant: the first member of a group is not held, all
-others are. A batch interrupted by a power cut may have released the next member without finishing the one before it,
-or finished one without releasing the next. The batch was never confirmed, so both repairs are correct.
+``GroupOrderCheck`` collects the members of groups from the names. Invariant: the first member of a group is not held,
+all others are. A batch interrupted by a power cut may have released the next member without finishing the one before
+it, or finished one without releasing the next. The batch was never confirmed, so both repairs are correct.
 
-``age`` and ``claim`` decide which of two files for one message, or for one id, is kept. After a power cut a message may
-exist under its old name too. The later state is kept: more leases, then the later change, then the order of ``LATER``.
-Only an unconfirmed change can leave two names, so both choices are correct."""
+``state_order_key`` and ``id_claim_key`` decide which of two files for one message, or for one id, is kept. After a
+power cut a message may exist under its old name too. The later state is kept: more leases, then the later change, then
+the order of ``STATE_ORDER``. Only an unconfirmed change can leave two names, so both choices are correct."""
 
 import os
 from array import array
@@ -19,13 +19,13 @@ from functools import partial
 from typing import NamedTuple
 
 from yirangmq.core import transitions
-from yirangmq.core.message import Failure, Message, Reason
+from yirangmq.core.message import Message, MessageFailure, Reason
 from yirangmq.core.policy import read_policy
-from yirangmq.core.states import WAITING, State
-from yirangmq.stores.files.index import Record
-from yirangmq.stores.files.message_file import Sort, write_failure
-from yirangmq.stores.files.names import TOPS, Card
-from yirangmq.stores.files.undo_log import Deeds, quarantine
+from yirangmq.core.states import UNFINISHED, State
+from yirangmq.stores.files.index import IndexRecord
+from yirangmq.stores.files.message_file import FailureOrigin, write_failure
+from yirangmq.stores.files.names import STATE_FOLDERS, FileRow
+from yirangmq.stores.files.undo_log import FileBatch, quarantine
 from yirangmq.stores.files.view import failure_path
 
 # -- problems and their repair -----------------------------------------------------------------------------------------
@@ -37,85 +37,89 @@ class Problem(NamedTuple):
     kind: str
     where: str
     text: str
-    mend: Callable[[], object] | None
+    repair: Callable[[], object] | None
 
 
-class Mender:
+class ProblemBuilder:
     """Builder of problems with their repair actions, for one queue. Paths are relative to the queue's folder.
 
     Nothing changes on disk before an action is called."""
 
-    def __init__(self, root: str, queue: str, deeds: Deeds) -> None:
+    def __init__(self, root: str, queue: str, batch: FileBatch) -> None:
         self._root = root
         self.queue = queue
-        self._deeds = deeds
+        self._batch = batch
 
     def where(self, path: str) -> str:
         return f"{self.queue}/{path}"
 
     def unlinked(self, kind: str, path: str, text: str) -> Problem:
         full = self._full(path)
-        return Problem(kind, self.where(path), text, lambda: self._deeds.unlink(full))
+        return Problem(kind, self.where(path), text, lambda: self._batch.unlink(full))
 
     def rejected(self, kind: str, path: str, text: str) -> Problem:
         full, why = self._full(path), f"{kind}: {text}"
-        aside = partial(quarantine, self._root, self._deeds, self.queue, full, why)
-        return Problem(kind, self.where(path), text, aside)
+        quarantine_file = partial(quarantine, self._root, self._batch, self.queue, full, why)
+        return Problem(kind, self.where(path), text, quarantine_file)
 
-    def moved(self, path: str, card: Card) -> Problem:
-        source, target = self._full(path), self._full(path_of(card))
+    def moved(self, path: str, row: FileRow) -> Problem:
+        source, target = self._full(path), self._full(path_of(row))
         return Problem(
-            "misplaced", self.where(path), f"belongs to {card.folder}", lambda: self._deeds.rename(source, target)
+            "misplaced", self.where(path), f"belongs to {row.folder}", lambda: self._batch.rename(source, target)
         )
 
-    def changed(self, problem: tuple[str, str], card: Card, after: Card, then: Callable[[], object]) -> Problem:
+    def changed(
+        self, problem: tuple[str, str], row: FileRow, after: FileRow, after_repair: Callable[[], object]
+    ) -> Problem:
         """Build the problem of a message that is in the wrong state.
 
-        ``problem``: kind and text. ``then`` is called after the rename."""
-        source, target = self._full(path_of(card)), self._full(path_of(after))
+        ``problem``: kind and text. ``after_repair`` is called after the rename."""
+        source, target = self._full(path_of(row)), self._full(path_of(after))
 
-        def mend() -> None:
-            self._deeds.rename(source, target)
-            then()
+        def repair() -> None:
+            self._batch.rename(source, target)
+            after_repair()
 
         kind, text = problem
-        return Problem(kind, self.where(path_of(card)), text, mend)
+        return Problem(kind, self.where(path_of(row)), text, repair)
 
     def _full(self, path: str) -> str:
         return f"{self._root}/{self.queue}/{path}"
 
-    def explain(self, card: Card) -> None:
+    def rewrite_failure(self, row: FileRow) -> None:
         """Write a new failure file with the facts in the message's name. The text of the failure is lost."""
-        message = card.message
+        message = row.message
         text = "the text of this failure was lost"
-        failure = Failure(message.reason or Reason.CORRUPT, text, message.changed_at, message.attempt, message.consumer)
-        path = failure_path(self._root, message, card.failure)
-        sort = Sort(message.id, message.queue, read_policy({}, message.queue).dlq.queue)
-        self._deeds.folder(os.path.dirname(path))
-        self._deeds.write_files([(path, write_failure(failure, sort))])
+        failure = MessageFailure(
+            message.reason or Reason.CORRUPT, text, message.changed_at, message.attempt, message.consumer
+        )
+        path = failure_path(self._root, message, row.failure)
+        origin = FailureOrigin(message.id, message.queue, read_policy({}, message.queue).dlq.queue)
+        self._batch.folder(os.path.dirname(path))
+        self._batch.write_files([(path, write_failure(failure, origin))])
 
 
-def by_settling() -> None:
+def repaired_by_recovery() -> None:
     """Repair of the number counter: no action, because recovery rewrites the counter at its end."""
 
 
-def path_of(card: Card) -> str:
+def path_of(row: FileRow) -> str:
     """Return the path of a message file, relative to the queue's folder."""
-    return f"{card.folder}/{card.name}"
+    return f"{row.folder}/{row.name}"
 
 
 # -- order of groups ---------------------------------------------------------------------------------------------------
 
 
-class Muster:
+class GroupOrderCheck:
     """Group members of one queue, as found in the names, and the check of their order. 16 bytes a member."""
 
-    def __init__(self, record_of: Callable[[int], Record | None]) -> None:
+    def __init__(self, record_of: Callable[[int], IndexRecord | None]) -> None:
         self._record_of = record_of
         self._members: defaultdict[int, array[int]] = defaultdict(lambda: array("q"))
 
     def add(self, message: Message) -> None:
-        if message.group and message.state in WAITING:
+        if message.group and message.state in UNFINISHED:
             self._members[message.group].extend((message.place, message.seq))
 
     def groups(self) -> "Iterator[tuple[int, array[int]]]":
@@ -130,7 +134,7 @@ class Muster:
 
     def _is_there(self, place: int, seq: int) -> bool:
         record = self._record_of(seq)
-        return record is not None and record.place == place and TOPS[record.top][0] in WAITING
+        return record is not None and record.place == place and STATE_FOLDERS[record.top][0] in UNFINISHED
 
     def misplaced(self, members: "array[int]") -> Iterator[int]:
         """Yield the number of the first member if it is held, and of all other members that are not held."""
@@ -157,7 +161,7 @@ def held(message: Message) -> Message:
 
 # -- duplicates --------------------------------------------------------------------------------------------------------
 
-LATER = (
+STATE_ORDER = (
     State.DRAFT,
     State.CLAIMED,
     State.LEASED,
@@ -170,16 +174,16 @@ LATER = (
 )
 
 
-def age(card: Card) -> tuple[int, int, int, int]:
+def state_order_key(row: FileRow) -> tuple[int, int, int, int]:
     """Return the sort key for two files with one message number: the larger one is the later state and is kept."""
-    message = card.message
-    state = LATER.index(message.state) if message.state in LATER else len(LATER)
+    message = row.message
+    state = STATE_ORDER.index(message.state) if message.state in STATE_ORDER else len(STATE_ORDER)
     return message.leases, message.changed_at, state, message.place
 
 
-def claim(card: Card) -> tuple[bool, int]:
+def id_claim_key(row: FileRow) -> tuple[bool, int]:
     """Return the sort key for two messages with one id: the larger one keeps it.
 
     An unfinished message goes before a finished one, then the older one goes first."""
-    over = card.message.state in (State.DONE, State.DROPPED)
-    return not over, -card.message.seq
+    is_finished = row.message.state in (State.DONE, State.DROPPED)
+    return not is_finished, -row.message.seq

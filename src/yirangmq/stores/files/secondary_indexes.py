@@ -1,11 +1,11 @@
 """Secondary indexes of the files store: a hash index on disk, and linked lists of the members of each group.
 
-``Shards`` is a hash index: fixed-width records in 64 files. Each record begins with the 8-byte fingerprint of a text. A
-lookup reads one file, an insert appends to it. Two texts may share a fingerprint, so callers check the results.
+``HashIndex`` is a hash index: fixed-width records in 64 files. Each record begins with the 8-byte fingerprint of a
+text. A lookup reads one file, an insert appends to it. Two texts may share a fingerprint, so callers check the results.
 
-``Chains`` links the unfinished members of each group in order of their places. The cost of finding the first member, or
-the next one of a member, does not depend on the number of members. ``.index/groups`` has the first and last member of
-each group. ``.index/links`` has, at a fixed offset for each member, its place and its two neighbours.
+``GroupLists`` links the unfinished members of each group in order of their places. The cost of finding the first
+member, or the next one of a member, does not depend on the number of members. ``.index/groups`` has the first and last
+member of each group. ``.index/links`` has, at a fixed offset for each member, its place and its two neighbours.
 
 Both are part of the index: never synced, and rebuilt after a loss (``stores.files.index``)."""
 
@@ -19,11 +19,11 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 from yirangmq.fsio.disk import exists
-from yirangmq.fsio.permissions import OWNER, Access, open_file
+from yirangmq.fsio.permissions import OWNER, FileModes, open_file
 
 # -- hash index --------------------------------------------------------------------------------------------------------
 
-PRINT = 8
+FINGERPRINT_BYTES = 8
 """Size of a fingerprint in bytes. Two texts may share one, so the caller of a lookup checks the results."""
 
 
@@ -33,17 +33,17 @@ most of them once."""
 
 
 def fingerprint(text: str) -> bytes:
-    return blake2b(text.encode(), digest_size=PRINT).digest()
+    return blake2b(text.encode(), digest_size=FINGERPRINT_BYTES).digest()
 
 
 def shard_of(record: bytes | bytearray) -> int:
     return record[0] % SHARDS
 
 
-class Shards:
+class HashIndex:
     """Hash index on disk. ``width``: size of a record in bytes, fingerprint included."""
 
-    def __init__(self, folder: str, width: int, access: Access = OWNER) -> None:
+    def __init__(self, folder: str, width: int, access: FileModes = OWNER) -> None:
         self._folder = folder
         self._access = access
         self._width = width
@@ -93,7 +93,7 @@ class Shards:
         """Overwrite records in place. ``changes``: old record to new record, with the same fingerprint."""
         for shard, old in _by_shard(changes).items():
             data = self._read(shard)
-            with writing(self._path(shard), self._access) as fd:
+            with OpenIndexFile(self._path(shard), self._access) as fd:
                 for record in old:
                     at = self._at(data, record)
                     if at >= 0:
@@ -111,7 +111,7 @@ class Shards:
                     del data[-self._width :]
                     places.add(at)
             if len(data) < size:
-                with writing(self._path(shard), self._access) as fd:
+                with OpenIndexFile(self._path(shard), self._access) as fd:
                     for at in places:
                         os.pwrite(fd, data[at : at + self._width], at)
                     os.ftruncate(fd, len(data))
@@ -153,15 +153,15 @@ class Shards:
         return data[:-torn] if torn else data
 
     def _write(self, shard: int, data: bytes) -> None:
-        with writing(self._path(shard), self._access) as fd:
+        with OpenIndexFile(self._path(shard), self._access) as fd:
             _write_all(fd, data, 0)
             os.ftruncate(fd, len(data))
 
 
-class writing:
+class OpenIndexFile:
     """Context manager: an index file open for reading and writing. Yields the descriptor."""
 
-    def __init__(self, path: str, access: Access) -> None:
+    def __init__(self, path: str, access: FileModes) -> None:
         self._fd = open_file(path, os.O_RDWR, access)
 
     def __enter__(self) -> int:
@@ -201,7 +201,7 @@ class Member(NamedTuple):
     seq: int
 
 
-class Link(NamedTuple):
+class GroupNode(NamedTuple):
     """A node of a group's list: place, and the numbers of the previous and the next member (0: none)."""
 
     place: int
@@ -209,23 +209,23 @@ class Link(NamedTuple):
     behind: int
 
 
-class Ends(NamedTuple):
+class GroupEnds(NamedTuple):
     """Numbers of the first and the last member of a group; 0 if it has none."""
 
     first: int = 0
     last: int = 0
 
 
-Key = tuple[int, int]
+GroupKey = tuple[int, int]
 """Key of a group: number of the queue in the index, and group."""
 
 
-class Chains:
+class GroupLists:
     """Doubly linked lists of the unfinished members of each group, on disk."""
 
-    def __init__(self, folder: str, access: Access = OWNER) -> None:
+    def __init__(self, folder: str, access: FileModes = OWNER) -> None:
         self._links = f"{folder}/links"
-        self._groups = Shards(f"{folder}/groups", _END.size, access)
+        self._groups = HashIndex(f"{folder}/groups", _END.size, access)
         self._access = access
 
     # -- lookups --------------------------------------------------------------------------------------------------
@@ -240,16 +240,16 @@ class Chains:
         link = self._link(seq)
         return link.behind if link else 0
 
-    def _ends(self, keys: Iterable[Key]) -> dict[Key, Ends]:
+    def _ends(self, keys: Iterable[GroupKey]) -> dict[GroupKey, GroupEnds]:
         wanted = set(keys)
         records = self._groups.find({_print(group) for _, group in wanted})
-        found: dict[Key, Ends] = {}
+        found: dict[GroupKey, GroupEnds] = {}
         for group, queue, first, last in map(_END.unpack, (one for some in records.values() for one in some)):
             if (queue, group) in wanted:
-                found[queue, group] = Ends(first, last)
+                found[queue, group] = GroupEnds(first, last)
         return found
 
-    def _link(self, seq: int) -> Link | None:
+    def _link(self, seq: int) -> GroupNode | None:
         try:
             fd = os.open(self._path(seq // PER_SEGMENT), os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -258,7 +258,7 @@ class Chains:
             raw = os.pread(fd, LINK.size, seq % PER_SEGMENT * LINK.size)
         finally:
             os.close(fd)
-        return Link(*LINK.unpack(raw)) if len(raw) == LINK.size and raw != _ABSENT else None
+        return GroupNode(*LINK.unpack(raw)) if len(raw) == LINK.size and raw != _ABSENT else None
 
     def _path(self, segment: int) -> str:
         return f"{self._links}/{segment}"
@@ -269,15 +269,15 @@ class Chains:
         """Allocate space for these members, so that a full disk fails the commit before it has changed anything."""
         keys = {(queue, group) for queue, group, _, _ in joining}
         known = self._ends(keys)
-        self._groups.add([_record(key, Ends()) for key in keys if key not in known])
+        self._groups.add([_record(key, GroupEnds()) for key in keys if key not in known])
         for segment in {member.seq // PER_SEGMENT for member in joining}:
             if not exists(self._path(segment)):
-                with writing(self._path(segment), self._access) as fd:
+                with OpenIndexFile(self._path(segment), self._access) as fd:
                     os.posix_fallocate(fd, 0, PER_SEGMENT * LINK.size)
 
     def withdraw(self, joining: Sequence[Member]) -> None:
         """Undo ``reserve``: remove the empty records of groups that these members would have been the first of."""
-        empty = [_record((queue, group), Ends()) for queue, group, _, _ in joining]
+        empty = [_record((queue, group), GroupEnds()) for queue, group, _, _ in joining]
         self._groups.remove(empty)
 
     def change(self, leaving: Sequence[Member], joining: Sequence[Member], last: int) -> None:
@@ -285,7 +285,7 @@ class Chains:
         if not leaving and not joining:
             return
         known = self._ends((queue, group) for queue, group, _, _ in (*leaving, *joining))
-        edit = _Edit(known, self._link)
+        edit = _ListEdit(known, self._link)
         for member in leaving:
             edit.leave(member)
         for member in sorted(joining, key=lambda member: (member.place, member.seq)):
@@ -293,7 +293,7 @@ class Chains:
         self._write_ends(known, edit.ends)
         self._write_links(edit.links, last)
 
-    def _write_ends(self, known: Mapping[Key, Ends], after: Mapping[Key, Ends]) -> None:
+    def _write_ends(self, known: Mapping[GroupKey, GroupEnds], after: Mapping[GroupKey, GroupEnds]) -> None:
         gone: list[bytes] = []
         new: list[bytes] = []
         changed: dict[bytes, bytes] = {}
@@ -309,12 +309,12 @@ class Chains:
         self._groups.add(new)
         self._groups.remove(gone)
 
-    def _write_links(self, links: Mapping[int, Link | None], last: int) -> None:
+    def _write_links(self, links: Mapping[int, GroupNode | None], last: int) -> None:
         by_segment: defaultdict[int, list[int]] = defaultdict(list)
         for seq in links:
             by_segment[seq // PER_SEGMENT].append(seq)
         for segment, seqs in by_segment.items():
-            with writing(self._path(segment), self._access) as fd:
+            with OpenIndexFile(self._path(segment), self._access) as fd:
                 for seq in seqs:
                     link = links[seq]
                     raw = LINK.pack(*link) if link else _ABSENT
@@ -324,12 +324,12 @@ class Chains:
             if is_over and segment < last // PER_SEGMENT:
                 os.unlink(self._path(segment))
 
-    def replace(self, groups: "Mapping[Key, array[int]]") -> None:
+    def replace(self, groups: "Mapping[GroupKey, array[int]]") -> None:
         """Replace all lists. ``groups``: the members of each group in order, alternating place and number."""
         ends: defaultdict[int, bytearray] = defaultdict(bytearray)
         segments: defaultdict[int, bytearray] = defaultdict(lambda: bytearray(PER_SEGMENT * LINK.size))
         for key, members in groups.items():
-            record = _record(key, Ends(members[1], members[-1]))
+            record = _record(key, GroupEnds(members[1], members[-1]))
             ends[shard_of(record)] += record
             for at in range(0, len(members), 2):
                 place, seq = members[at : at + 2]
@@ -339,19 +339,19 @@ class Chains:
         for name in os.listdir(self._links):
             os.unlink(f"{self._links}/{name}")
         for segment, data in segments.items():
-            with writing(self._path(segment), self._access) as fd:
+            with OpenIndexFile(self._path(segment), self._access) as fd:
                 os.pwrite(fd, bytes(data), 0)
 
 
-class _Edit:
+class _ListEdit:
     """Edit of the lists in memory. ``ends`` and ``links`` hold the result."""
 
-    def __init__(self, ends: Mapping[Key, Ends], read: Callable[[int], Link | None]) -> None:
+    def __init__(self, ends: Mapping[GroupKey, GroupEnds], read: Callable[[int], GroupNode | None]) -> None:
         self.ends = dict(ends)
-        self.links: dict[int, Link | None] = {}
+        self.links: dict[int, GroupNode | None] = {}
         self._read = read
 
-    def _link(self, seq: int) -> Link | None:
+    def _link(self, seq: int) -> GroupNode | None:
         if seq not in self.links:
             self.links[seq] = self._read(seq)
         return self.links[seq]
@@ -365,7 +365,7 @@ class _Edit:
         self._bind(link.before, link.behind)
         first = link.behind if seq == ends.first else ends.first
         last = link.before if seq == ends.last else ends.last
-        self.ends[key] = Ends(first, last)
+        self.ends[key] = GroupEnds(first, last)
 
     def _bind(self, one: int, other: int) -> None:
         """Make two members neighbours; 0 means the end of the list."""
@@ -380,20 +380,20 @@ class _Edit:
         """Insert a member. The search for its position starts at the end of the list, because nearly every new member
         has the largest place."""
         key = (member.queue, member.group)
-        ends = self.ends.get(key, Ends())
+        ends = self.ends.get(key, GroupEnds())
         before, behind = ends.last, 0
         while before and (link := self._link(before)) and (link.place, before) > (member.place, member.seq):
             before, behind = link.before, before
-        self.links[member.seq] = Link(member.place, before, behind)
+        self.links[member.seq] = GroupNode(member.place, before, behind)
         self._bind(before, member.seq)
         self._bind(member.seq, behind)
-        self.ends[key] = Ends(ends.first if before else member.seq, ends.last if behind else member.seq)
+        self.ends[key] = GroupEnds(ends.first if before else member.seq, ends.last if behind else member.seq)
 
 
 def _print(group: int) -> bytes:
     return group.to_bytes(8, "little")
 
 
-def _record(key: Key, ends: Ends) -> bytes:
+def _record(key: GroupKey, ends: GroupEnds) -> bytes:
     queue, group = key
     return _END.pack(group, queue, *ends)

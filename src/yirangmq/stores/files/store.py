@@ -29,26 +29,26 @@ from yirangmq.core.backoff import Backoff
 from yirangmq.core.errors import StoreBusy, StoreError, StoreFull
 from yirangmq.core.ports import Finding
 from yirangmq.fsio.disk import Disk, isdir, read_bytes
-from yirangmq.fsio.errors import translated
+from yirangmq.fsio.errors import os_errors_translated
 from yirangmq.fsio.lock import lock_within, unlock
 from yirangmq.fsio.permissions import access_in, open_file
 from yirangmq.stores.file_watch import FileWatch
-from yirangmq.stores.files.commit import Commit
+from yirangmq.stores.files.commit import FilesCommit
 from yirangmq.stores.files.index import Index
-from yirangmq.stores.files.layout import Spares
+from yirangmq.stores.files.layout import SpareFiles
 from yirangmq.stores.files.metadata import Policies, QueueFolders, Rotation, read_counter
-from yirangmq.stores.files.recovery import Recovery
-from yirangmq.stores.files.timer_index import Calendar
+from yirangmq.stores.files.recovery import FilesRecovery
+from yirangmq.stores.files.timer_index import TimerIndex
 from yirangmq.stores.files.transaction import FilesTransaction
-from yirangmq.stores.files.undo_log import Deeds, Home
-from yirangmq.stores.files.view import View
-from yirangmq.stores.reserve import HISTORY_PARTS, files_reserve, give_up_history
+from yirangmq.stores.files.undo_log import FileBatch, StoreRoot
+from yirangmq.stores.files.view import DiskView
+from yirangmq.stores.reserve import HISTORY_PARTS, files_reserve, trim_history
 
 # -- lock --------------------------------------------------------------------------------------------------------------
 
 BACKOFF = Backoff(first=0.0001, limit=0.0025, jitter=1.0)
 """Delay between two attempts to get the lock: at most 0.2 ms after the first attempt, at most 5 ms later."""
-TURN_SECONDS = 0.05
+THREAD_LOCK_SECONDS = 0.05
 """Time to wait for another thread of this process, after ``never_wait`` has disabled waiting for other processes."""
 
 
@@ -64,8 +64,8 @@ class RootLock:
             path = os.path.dirname(path)
         self._path = path
         self._flags = os.O_RDONLY if read_only else os.O_RDWR | os.O_CREAT
-        self._busy_seconds = self._turn_seconds = busy_seconds
-        self._turn = threading.RLock()
+        self._busy_seconds = self._thread_lock_seconds = busy_seconds
+        self._thread_lock = threading.RLock()
         self._access = access_in(os.path.dirname(path))
         self._fd = self._open()
         self._pid = os.getpid()
@@ -73,12 +73,12 @@ class RootLock:
 
     def never_wait(self) -> None:
         """Raise ``StoreBusy`` immediately while another process holds the lock, from now on. Wait at most
-        ``TURN_SECONDS`` for another thread of this process."""
-        self._busy_seconds, self._turn_seconds = 0.0, TURN_SECONDS
+        ``THREAD_LOCK_SECONDS`` for another thread of this process."""
+        self._busy_seconds, self._thread_lock_seconds = 0.0, THREAD_LOCK_SECONDS
 
     def acquire(self, *, shared: bool) -> None:
         """Wait for the lock. Raise ``StoreBusy`` after the timeout."""
-        if not self._turn.acquire(timeout=self._turn_seconds):
+        if not self._thread_lock.acquire(timeout=self._thread_lock_seconds):
             raise StoreBusy(f"another thread holds {self._path}; try again")
         try:
             if self._held:
@@ -87,14 +87,14 @@ class RootLock:
             if self._fd < 0:  # closed after an error
                 self._fd = self._open()
             self._wait(shared=shared)
-            while not self._is_the_lock():
+            while not self._is_current_file():
                 self._reopen()
                 self._wait(shared=shared)
             self._held = True
         except BaseException:
             if not self._held:
-                self._let_go()
-            self._turn.release()
+                self._unlock()
+            self._thread_lock.release()
             raise
 
     def change(self, *, shared: bool) -> None:
@@ -106,11 +106,11 @@ class RootLock:
         """Release the lock. It never raises, because the work under the lock has succeeded already."""
         try:
             self._held = False
-            self._let_go()
+            self._unlock()
         finally:
-            self._turn.release()
+            self._thread_lock.release()
 
-    def _let_go(self) -> None:
+    def _unlock(self) -> None:
         """Release the ``flock``. If that fails, close the file, which releases it; ``acquire`` reopens the file."""
         if self._fd < 0:
             return
@@ -141,7 +141,7 @@ class RootLock:
             with suppress(OSError):
                 os.close(fd)
 
-    def _is_the_lock(self) -> bool:
+    def _is_current_file(self) -> bool:
         """Return False if the lock file was removed or replaced; other processes then lock another file."""
         try:
             return os.stat(self._path).st_ino == os.fstat(self._fd).st_ino
@@ -153,7 +153,7 @@ class RootLock:
             raise StoreBusy(f"{self._path} is held by another process; try again")
 
     def close(self) -> None:
-        with self._turn:
+        with self._thread_lock:
             self._close()
 
 
@@ -162,7 +162,7 @@ class RootLock:
 DURABILITIES = ("full", "os")
 """``os`` skips all syncs: committed changes survive a killed process, but not a power cut."""
 
-MOST_WATCHED = 5000
+MAX_WATCHED_INBOXES = 5000
 """Upper bound of inboxes watched for dropped files; the system allows a user at least 8192 watches. Commits of other
 processes are noticed for all queues. A file dropped into an unwatched inbox is found when the queue is next used."""
 UNDO_SECONDS = 60.0
@@ -190,34 +190,34 @@ class FilesStore:
         self._path = path
         self._root = str(path.absolute())
         self._durability = durability
-        self._home = Home(self._root, disk or Disk(), durability == "full")
+        self._store_root = StoreRoot(self._root, disk or Disk(), durability == "full")
         self._closed = False
-        self._hollow: set[str] = set()
-        self._undone: tuple[Deeds, int, float] | None = None
+        self._empty_folders: set[str] = set()
+        self._failed_undo: tuple[FileBatch, int, float] | None = None
         """The undo log of a failed batch that could not be undone, the generation of the index then, and the deadline
         for retries."""
-        self._is_unclean = False
-        with translated(path):
-            self._home.disk.access = access_in(self._root)
+        self._needs_cleanup = False
+        with os_errors_translated(path):
+            self._store_root.disk.access = access_in(self._root)
             if not index_folder:
                 self._make_root()
             read_counter(self._root)  # raises for a later format before anything is changed
             self._lock = RootLock(f"{self._root}/.lock", busy_seconds, read_only=bool(index_folder))
             with contextlib.ExitStack() as opened:
                 opened.callback(self._lock.close)
-                self._reads_only = bool(index_folder)
-                self._made_from = b""
+                self._is_read_only = bool(index_folder)
+                self._built_from_state = b""
                 self._index = Index(self._root, index_folder)
                 opened.callback(self._index.close)
-                self._calendar = Calendar(f"{self._index.folder}/due")
+                self._timer_index = TimerIndex(f"{self._index.folder}/due")
                 self._policies = Policies(self._root)
                 self._queue_folders = QueueFolders(self._root)
                 self._rotation = Rotation()
-                self._spares = Spares(self._root)
+                self._spares = SpareFiles(self._root)
                 self._reserve = files_reserve(self._root, 0 if index_folder else reserve_bytes)
                 self._has_added = self._is_trimming = False
                 with self._locked(shared=False):
-                    self._trust()
+                    self._ensure_valid()
                     self._reserve.make()
                 self._seen = self._index.generation
                 self._watched: list[str] = []
@@ -234,9 +234,9 @@ class FilesStore:
             folder = os.path.dirname(folder)
         for folder in reversed(missing):
             with contextlib.suppress(FileExistsError):  # another process may open the same new store
-                self._home.disk.mkdir(folder)
-            if self._home.full:
-                self._home.disk.fsync_folder(os.path.dirname(folder))
+                self._store_root.disk.mkdir(folder)
+            if self._store_root.full:
+                self._store_root.disk.fsync_folder(os.path.dirname(folder))
 
     # -- transactions ---------------------------------------------------------------------------------------------
 
@@ -244,24 +244,24 @@ class FilesStore:
     def transaction(self, *, write: bool = True) -> Iterator[FilesTransaction]:
         if self._closed:
             raise StoreError("the store is closed")
-        with translated(self._path), self._locked(shared=not write):
-            if self._reads_only:
-                self._trust()
-            elif self._undone is not None or self._is_unclean or not self._index.load():
+        with os_errors_translated(self._path), self._locked(shared=not write):
+            if self._is_read_only:
+                self._ensure_valid()
+            elif self._failed_undo is not None or self._needs_cleanup or not self._index.load():
                 self._lock.change(shared=False)
-                self._trust()
-            view = View(self._root, self._index, self._calendar, self._queue_folders)
+                self._ensure_valid()
+            view = DiskView(self._root, self._index, self._timer_index, self._queue_folders)
             work = FilesTransaction(self._root, self._index, view, self._policies, self._rotation, write=write)
             if self._reserve.size:
                 self._has_added = False
-                work.on_add = self._before_adding
+                work.on_add = self._check_reserve
             yield work
             if not work.pending.is_empty or work.last != self._index.last:
                 if not write:
                     raise StoreError("a transaction for reading has changed something")
                 self._commit(work, view)
-            if view.is_doubtful or self._is_unclean:
-                self._doubt()
+            if view.is_index_stale or self._needs_cleanup:
+                self._invalidate_index()
             self._seen = self._index.generation
 
     def never_wait(self) -> None:
@@ -269,17 +269,17 @@ class FilesStore:
         the store then retries by a timer and does other work meanwhile."""
         self._lock.never_wait()
 
-    def _commit(self, work: FilesTransaction, view: View) -> None:
+    def _commit(self, work: FilesTransaction, view: DiskView) -> None:
         before = self._index.generation
         is_short = self._reserve.is_short or self._is_trimming
-        commit = Commit(self._home, self._index, self._calendar, self._spares, work, is_short=is_short)
+        commit = FilesCommit(self._store_root, self._index, self._timer_index, self._spares, work, is_short=is_short)
         try:
-            self._hollow = commit.run([*self._hollow, *view.hollow])
+            self._empty_folders = commit.run([*self._empty_folders, *view.empty_folders])
         except BaseException:
-            if commit.refused_undo is not None:
-                self._undone = commit.refused_undo, self._index.generation, monotonic() + UNDO_SECONDS
+            if commit.failed_undo is not None:
+                self._failed_undo = commit.failed_undo, self._index.generation, monotonic() + UNDO_SECONDS
             raise
-        self._is_unclean = commit.is_unclean
+        self._needs_cleanup = commit.needs_cleanup
         pending = work.pending
         known = self._rotation.due
         if known is not None:
@@ -300,11 +300,11 @@ class FilesStore:
         """True if the disk reserve is used up or could not be allocated."""
         return self._reserve.is_short
 
-    def _before_adding(self) -> None:
+    def _check_reserve(self) -> None:
         """Refuse new messages with ``StoreFull`` unless the disk reserve is complete. New messages never use its space.
         Other processes share the reserve, so it is checked on disk."""
         self._has_added = True
-        if self._reserve.look():
+        if self._reserve.refresh():
             self._reserve.make()
         if self._reserve.is_short:
             raise StoreFull(f"no space left for {self._root} beside its reserve; free some, or consume: that goes on")
@@ -316,7 +316,7 @@ class FilesStore:
         the transaction added none, or if the reserve was used up before; it is allocated again when there is space."""
         if self._closed or not self._reserve.size:
             return False
-        is_for_new, was_short = self._has_added, self._reserve.look()
+        is_for_new, was_short = self._has_added, self._reserve.refresh()
         if not is_for_new or was_short:
             self._reserve.release()
         if is_for_new or was_short:
@@ -328,32 +328,32 @@ class FilesStore:
         try:
             for limit in HISTORY_PARTS:
                 with contextlib.suppress(StoreError), self.transaction() as work:
-                    give_up_history(work, limit)
+                    trim_history(work, limit)
                     break
         finally:
             self._is_trimming = False
 
-    def _doubt(self) -> None:
+    def _invalidate_index(self) -> None:
         """Invalidate the index, so that the next transaction rebuilds it. If the mark cannot be written, remember it in
         this process."""
         try:
-            self._index.doubt()
+            self._index.invalidate()
         except OSError:
-            self._is_unclean = True
+            self._needs_cleanup = True
 
-    def _take_back(self) -> None:
+    def _retry_undo(self) -> None:
         """Retry the undo of a failed batch, so that no part of it is visible. Needs the lock.
 
         Nothing is undone if another process has recovered the store since, because recovery has dealt with the batch.
         Raise ``OSError`` if the undo fails again before the deadline."""
-        if self._undone is None:
+        if self._failed_undo is None:
             return
-        deeds, generation, until = self._undone
-        if self._index.seen() == generation:
-            deeds.undo(at_any_cost=monotonic() > until)
-            if not deeds.is_undone:
+        batch, generation, until = self._failed_undo
+        if self._index.latest_generation() == generation:
+            batch.undo(skip_errors=monotonic() > until)
+            if not batch.is_undone:
                 raise OSError(errno.EIO, "a refused batch cannot be taken back yet")
-        self._undone = None
+        self._failed_undo = None
 
     @contextmanager
     def _locked(self, *, shared: bool) -> Iterator[None]:
@@ -363,22 +363,22 @@ class FilesStore:
         finally:
             self._lock.release()
 
-    def _trust(self) -> None:
+    def _ensure_valid(self) -> None:
         """Ensure a valid index and a consistent store: retry a failed undo, run recovery if needed. Needs the lock."""
-        if self._reads_only:
+        if self._is_read_only:
             state = read_bytes(f"{self._root}/.index/state") or b""
-            if not self._index.load() or state != self._made_from:
-                self._recovery().look()
-                self._made_from = state
+            if not self._index.load() or state != self._built_from_state:
+                self._recovery().refresh()
+                self._built_from_state = state
             return
         is_sound = self._index.load()
-        self._take_back()
-        if not is_sound or self._is_unclean:
+        self._retry_undo()
+        if not is_sound or self._needs_cleanup:
             self._recovery().run()
-            self._is_unclean = False
+            self._needs_cleanup = False
 
-    def _recovery(self) -> Recovery:
-        return Recovery(self._home, self._index, self._calendar)
+    def _recovery(self) -> FilesRecovery:
+        return FilesRecovery(self._store_root, self._index, self._timer_index)
 
     # -- notification ---------------------------------------------------------------------------------------------
 
@@ -386,7 +386,7 @@ class FilesStore:
         """Block until another process has committed, a file was dropped into an inbox, or the timeout is over."""
         if self._closed:
             return
-        generation = self._index.seen()
+        generation = self._index.latest_generation()
         if generation != self._seen:
             self._seen = generation
             return
@@ -397,7 +397,7 @@ class FilesStore:
         self._watch.wait(timeout)
 
     def _inboxes(self) -> list[str]:
-        names = self._watched_folders.names()[:MOST_WATCHED]
+        names = self._watched_folders.names()[:MAX_WATCHED_INBOXES]
         return [f"{self._root}/{name}/inbox" for name in names]
 
     def _make_watch(self) -> FileWatch:
@@ -409,7 +409,7 @@ class FilesStore:
     def check(self, *, repair: bool) -> Iterator[Finding]:
         if self._closed:
             raise StoreError("the store is closed")
-        with translated(self._path), self._locked(shared=False):
+        with os_errors_translated(self._path), self._locked(shared=False):
             findings = self._recovery().check(trusted=self._index.load(), repair=repair)
         yield from findings
 

@@ -1,12 +1,13 @@
 """Timer index of the files store: time buckets with the folders in which messages are due.
 
-``Calendar`` is the folder ``.index/due``: one text file per bucket (``Stretch``), named ``<begin>-<seconds>``, with one
-folder per line. A bucket is 1 s wide for the next 2 minutes, 1 minute for the next 3 hours, and 1 hour beyond. When a
-wide bucket begins, its entries move to narrow ones. A line is written before the message file it refers to, so no line
-is ever missing. A line may be stale, so it is compared with the names in the folder. Like the rest of the index, the
-buckets are never synced.
+``TimerIndex`` is the folder ``.index/due``: one text file per bucket (``TimeBucket``), named ``<begin>-<seconds>``,
+with one folder per line. A bucket is 1 s wide for the next 2 minutes, 1 minute for the next 3 hours, and 1 hour beyond.
+When a wide bucket begins, its entries move to narrow ones. A line is written before the message file it refers to, so
+no line is ever missing. A line may be stale, so it is compared with the names in the folder. Like the rest of the
+index, the buckets are never synced.
 
-``Timed`` reads the buckets in one transaction: the due messages, and the next due time. It lists each bucket once."""
+``DueMessages`` reads the buckets in one transaction: the due messages, and the next due time. It lists each bucket
+once."""
 
 import errno
 import os
@@ -15,16 +16,16 @@ from typing import NamedTuple
 
 from yirangmq.core.message import Message
 from yirangmq.fsio.permissions import access_in, open_file
-from yirangmq.stores.files.names import Card, due_in
+from yirangmq.stores.files.names import FileRow, due_in
 
 # -- time buckets on disk ----------------------------------------------------------------------------------------------
 
-NEAR_MS = 120_000
-FAR_MS = 10_800_000
+SECOND_BUCKETS_MS = 120_000
+MINUTE_BUCKETS_MS = 10_800_000
 SECOND, MINUTE, HOUR = 1, 60, 3600
 
 
-class Stretch(NamedTuple):
+class TimeBucket(NamedTuple):
     """A time bucket: ``begin`` in seconds since 1970, and its width in seconds."""
 
     begin: int
@@ -38,11 +39,11 @@ class Stretch(NamedTuple):
     def end_ms(self) -> int:
         return (self.begin + self.seconds) * 1000
 
-    def holds(self, moment: int) -> bool:
+    def includes(self, moment: int) -> bool:
         return self.begin_ms <= moment < self.end_ms
 
 
-class Note(NamedTuple):
+class TimerEntry(NamedTuple):
     """An entry of the timer index: a message in this folder is due at this time.
 
     ``folder``: queue, and the path below it. ``due_at``: in ms."""
@@ -51,49 +52,49 @@ class Note(NamedTuple):
     folder: str
 
 
-def stretch_of(due_at: int, now: int) -> Stretch:
+def bucket_of(due_at: int, now: int) -> TimeBucket:
     ahead = due_at - now
-    seconds = SECOND if ahead < NEAR_MS else MINUTE if ahead < FAR_MS else HOUR
-    return Stretch(due_at // 1000 // seconds * seconds, seconds)
+    seconds = SECOND if ahead < SECOND_BUCKETS_MS else MINUTE if ahead < MINUTE_BUCKETS_MS else HOUR
+    return TimeBucket(due_at // 1000 // seconds * seconds, seconds)
 
 
-class Calendar:
+class TimerIndex:
     """Timer index on disk: the bucket files in ``.index/due``."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._access = access_in(folder)
 
-    def stretches(self) -> list[Stretch]:
+    def buckets(self) -> list[TimeBucket]:
         """Return all buckets, sorted by begin, then by width."""
-        return sorted(Stretch(*map(int, name.split("-"))) for name in os.listdir(self._folder))
+        return sorted(TimeBucket(*map(int, name.split("-"))) for name in os.listdir(self._folder))
 
-    def folders(self, stretch: Stretch) -> list[str]:
+    def folders(self, bucket: TimeBucket) -> list[str]:
         """Return the distinct folders of a bucket, in the order they were added."""
         try:
-            with open(self._path(stretch)) as file:
+            with open(self._path(bucket)) as file:
                 return [folder for folder in dict.fromkeys(file.read().splitlines()) if folder]
         except FileNotFoundError:
             return []
 
-    def note(self, notes: Iterable[Note], now: int) -> None:
-        lines: dict[Stretch, dict[str, None]] = {}
-        for due_at, folder in notes:
-            lines.setdefault(stretch_of(due_at, now), {})[folder] = None
+    def add_entries(self, timer_entries: Iterable[TimerEntry], now: int) -> None:
+        lines: dict[TimeBucket, dict[str, None]] = {}
+        for due_at, folder in timer_entries:
+            lines.setdefault(bucket_of(due_at, now), {})[folder] = None
         self.write(lines)
 
-    def write(self, lines: Mapping[Stretch, Iterable[str]]) -> None:
-        for stretch, folders in lines.items():
-            fd = open_file(self._path(stretch), os.O_WRONLY | os.O_APPEND, self._access)
+    def write(self, lines: Mapping[TimeBucket, Iterable[str]]) -> None:
+        for bucket, folders in lines.items():
+            fd = open_file(self._path(bucket), os.O_WRONLY | os.O_APPEND, self._access)
             try:
                 _append(fd, "".join(f"\n{folder}" for folder in folders).encode())
             finally:
                 os.close(fd)
 
-    def strike(self, stretch: Stretch) -> None:
+    def remove_bucket(self, bucket: TimeBucket) -> None:
         """Remove a bucket in which no message is due any more."""
         try:
-            os.unlink(self._path(stretch))
+            os.unlink(self._path(bucket))
         except FileNotFoundError:
             pass
 
@@ -101,8 +102,8 @@ class Calendar:
         for name in os.listdir(self._folder):
             os.unlink(f"{self._folder}/{name}")
 
-    def _path(self, stretch: Stretch) -> str:
-        return f"{self._folder}/{stretch.begin}-{stretch.seconds}"
+    def _path(self, bucket: TimeBucket) -> str:
+        return f"{self._folder}/{bucket.begin}-{bucket.seconds}"
 
 
 def _append(fd: int, lines: bytes) -> None:
@@ -114,7 +115,7 @@ def _append(fd: int, lines: bytes) -> None:
 # -- due messages of a transaction -------------------------------------------------------------------------------------
 
 
-class Due(NamedTuple):
+class DueFile(NamedTuple):
     """A message file found by the due time in its name, in ms."""
 
     due_at: int
@@ -122,92 +123,94 @@ class Due(NamedTuple):
     name: str
 
 
-class Timed:
-    """Due messages as one transaction sees them. ``names`` lists the files of a folder, ``card_at`` reads one."""
+class DueMessages:
+    """Due messages as one transaction sees them. ``names`` lists the files of a folder, ``row_at`` reads one."""
 
     def __init__(
-        self, calendar: Calendar, names: Callable[[str], list[str]], card_at: Callable[[str, str], Card | None]
+        self, timer_index: TimerIndex, names: Callable[[str], list[str]], row_at: Callable[[str, str], FileRow | None]
     ) -> None:
-        self._calendar = calendar
+        self._timer_index = timer_index
         self._names = names
-        self._card_at = card_at
-        self._stretches: list[Stretch] | None = None
-        self._due: dict[Stretch, list[Due]] = {}
+        self._row_at = row_at
+        self._buckets: list[TimeBucket] | None = None
+        self._due: dict[TimeBucket, list[DueFile]] = {}
 
-    def due(self, now: int, limit: int, holds: Callable[[Message], bool], *, tidy: bool) -> list[Card]:
-        """Return at most ``limit`` due messages for which ``holds`` returns True, the earliest due time first.
+    def due(self, now: int, limit: int, includes: Callable[[Message], bool], *, clean_up: bool) -> list[FileRow]:
+        """Return at most ``limit`` due messages for which ``includes`` returns True, the earliest due time first.
 
-        ``tidy``: also split wide buckets that have started and remove empty ones. Needs the exclusive lock."""
-        if tidy:
-            self._come_nearer(now)
-        found: dict[int, Card] = {}
-        for stretch in self._all_stretches():
-            if stretch.begin_ms > now or self._have_enough(found, limit, stretch):
+        ``clean_up``: also split wide buckets that have started and remove empty ones. Needs the exclusive lock."""
+        if clean_up:
+            self._split_wide_buckets(now)
+        found: dict[int, FileRow] = {}
+        for bucket in self._all_buckets():
+            if bucket.begin_ms > now or self._have_enough(found, limit, bucket):
                 break
-            for due_at, folder, name in self._opened(stretch):
+            for due_at, folder, name in self._due_files(bucket):
                 if due_at > now:
                     break
-                card = self._card_at(folder, name)
-                if card is not None and holds(card.message):
-                    found[card.message.seq] = card
-            if tidy:
-                self._tidy(stretch)
+                row = self._row_at(folder, name)
+                if row is not None and includes(row.message):
+                    found[row.message.seq] = row
+            if clean_up:
+                self._remove_if_empty(bucket)
         return sorted(found.values(), key=_due_order)[:limit]
 
-    def _have_enough(self, found: dict[int, Card], limit: int, stretch: Stretch) -> bool:
+    def _have_enough(self, found: dict[int, FileRow], limit: int, bucket: TimeBucket) -> bool:
         if len(found) < limit:
             return False
-        return sorted(card.message.due_at for card in found.values())[limit - 1] < stretch.begin_ms
+        return sorted(row.message.due_at for row in found.values())[limit - 1] < bucket.begin_ms
 
-    def next_due(self, holds: Callable[[Message], bool]) -> int | None:
+    def next_due(self, includes: Callable[[Message], bool]) -> int | None:
         best: int | None = None
-        for stretch in self._all_stretches():
-            if best is not None and stretch.begin_ms > best:
+        for bucket in self._all_buckets():
+            if best is not None and bucket.begin_ms > best:
                 break
-            for due_at, folder, name in self._opened(stretch):
-                card = self._card_at(folder, name)
-                if card is not None and holds(card.message):
+            for due_at, folder, name in self._due_files(bucket):
+                row = self._row_at(folder, name)
+                if row is not None and includes(row.message):
                     best = due_at if best is None else min(best, due_at)
                     break
         return best
 
-    def _all_stretches(self) -> list[Stretch]:
-        if self._stretches is None:
-            self._stretches = self._calendar.stretches()
-        return list(self._stretches)
+    def _all_buckets(self) -> list[TimeBucket]:
+        if self._buckets is None:
+            self._buckets = self._timer_index.buckets()
+        return list(self._buckets)
 
-    def _opened(self, stretch: Stretch) -> list[Due]:
+    def _due_files(self, bucket: TimeBucket) -> list[DueFile]:
         """Return the message files due in a bucket, sorted by due time. Their names in the listed folders decide."""
-        found = self._due.get(stretch)
+        found = self._due.get(bucket)
         if found is None:
             found = []
-            for folder in self._calendar.folders(stretch):
+            for folder in self._timer_index.folders(bucket):
                 for name in self._names(folder):
                     due_at = due_in(name)
-                    if stretch.holds(due_at):
-                        found.append(Due(due_at, folder, name))
+                    if bucket.includes(due_at):
+                        found.append(DueFile(due_at, folder, name))
             found.sort()
-            self._due[stretch] = found
+            self._due[bucket] = found
         return found
 
-    def _come_nearer(self, now: int) -> None:
+    def _split_wide_buckets(self, now: int) -> None:
         """Split each wide bucket that has started into narrow ones, one folder at a time."""
-        for stretch in self._all_stretches():
-            if stretch.begin_ms > now:
+        for bucket in self._all_buckets():
+            if bucket.begin_ms > now:
                 return
-            if stretch.seconds > 1:
-                for folder in self._calendar.folders(stretch):
+            if bucket.seconds > 1:
+                for folder in self._timer_index.folders(bucket):
                     dues = {due_in(name) for name in self._names(folder)}
-                    self._calendar.note([Note(due_at, folder) for due_at in dues if stretch.holds(due_at)], now)
-                self._calendar.strike(stretch)
-                self._stretches = None
+                    self._timer_index.add_entries(
+                        [TimerEntry(due_at, folder) for due_at in dues if bucket.includes(due_at)], now
+                    )
+                self._timer_index.remove_bucket(bucket)
+                self._buckets = None
 
-    def _tidy(self, stretch: Stretch) -> None:
+    def _remove_if_empty(self, bucket: TimeBucket) -> None:
         """Remove a bucket if no message is due in it."""
-        if not self._opened(stretch) and self._stretches is not None:
-            self._calendar.strike(stretch)
-            self._stretches.remove(stretch)
+        if not self._due_files(bucket) and self._buckets is not None:
+            self._timer_index.remove_bucket(bucket)
+            self._buckets.remove(bucket)
 
 
-def _due_order(card: Card) -> tuple[int, int]:
-    return card.message.due_at, card.message.seq
+def _due_order(row: FileRow) -> tuple[int, int]:
+    return row.message.due_at, row.message.seq

@@ -23,7 +23,7 @@ from yirangmq.core.message import Message
 from yirangmq.core.states import State
 from yirangmq.format.json_codec import dumps, loads
 from yirangmq.fsio.disk import exists, listdir, read_bytes
-from yirangmq.stores.files.undo_log import Deeds, Home
+from yirangmq.stores.files.undo_log import FileBatch, StoreRoot
 
 TOTALS = ("published", "acked", "failed", "dropped", "redriven")
 FOLDER = "meta/totals"
@@ -34,10 +34,10 @@ _NAME = re.compile(r"(?:(?P<version>[0-9]+)\.)?(?P<numbers>(?:-?[0-9]+\.){4}-?[0
 
 Numbers = tuple[int, ...]
 """One number for each of ``TOTALS``."""
-NONE: Numbers = (0,) * len(TOTALS)
+ZERO: Numbers = (0,) * len(TOTALS)
 
 
-class Base(NamedTuple):
+class TotalsBase(NamedTuple):
     """Base of a queue's totals. ``version`` 0: a name of format 2, in which the numbers are whole totals."""
 
     version: int
@@ -47,11 +47,11 @@ class Base(NamedTuple):
     def name(self) -> str:
         return ".".join(map(str, (self.version, *self.numbers)))
 
-    def plus(self, more: Numbers) -> "Base":
-        return Base(self.version + 1, plus(self.numbers, more))
+    def plus(self, more: Numbers) -> "TotalsBase":
+        return TotalsBase(self.version + 1, plus(self.numbers, more))
 
 
-class Move(NamedTuple):
+class MessageMove(NamedTuple):
     """A message moved by a batch, and its share: the numbers it adds to the base.
 
     Paths are relative to the root. ``before`` is empty for a new message, ``after`` for a forgotten one."""
@@ -80,11 +80,11 @@ def shares_of(states: Mapping[State, int]) -> Numbers:
     return published, states.get(State.DONE, 0), 0, states.get(State.DROPPED, 0), 0
 
 
-def read_base(name: str) -> Base | None:
+def read_base(name: str) -> TotalsBase | None:
     found = _NAME.fullmatch(name)
     if found is None:
         return None
-    return Base(int(found["version"] or 0), tuple(map(int, found["numbers"].split("."))))
+    return TotalsBase(int(found["version"] or 0), tuple(map(int, found["numbers"].split("."))))
 
 
 def latest(names: Iterable[str]) -> str | None:
@@ -93,29 +93,29 @@ def latest(names: Iterable[str]) -> str | None:
     return max(known, default=(0, 0, None))[2]
 
 
-def base_of(root: str, queue: str) -> tuple[str | None, Base]:
+def base_of(root: str, queue: str) -> tuple[str | None, TotalsBase]:
     """Return the current name of a queue's base, or None, and the base itself."""
     name = latest(listdir(f"{root}/{queue}/{FOLDER}"))
-    return name, (read_base(name) if name is not None else None) or Base(0, NONE)
+    return name, (read_base(name) if name is not None else None) or TotalsBase(0, ZERO)
 
 
-def put_base(root: str, queue: str, deeds: Deeds, base: Base) -> None:
+def put_base(root: str, queue: str, batch: FileBatch, base: TotalsBase) -> None:
     """Store a base: one rename, or a new file. It is durable after ``sync_names``."""
     folder = f"{root}/{queue}/{FOLDER}"
     known = latest(listdir(folder))
     if known is None:
-        deeds.create(f"{folder}/{base.name}")
+        batch.create(f"{folder}/{base.name}")
     elif known != base.name:
-        deeds.rename(f"{folder}/{known}", f"{folder}/{base.name}")
+        batch.rename(f"{folder}/{known}", f"{folder}/{base.name}")
 
 
-class Intent:
+class TotalsIntent:
     """Intent of one batch: the messages it moves that change the base of a queue's totals, and the new bases."""
 
-    def __init__(self, home: Home, moves: Mapping[str, Sequence[Move]]) -> None:
-        self._home = home
+    def __init__(self, store_root: StoreRoot, moves: Mapping[str, Sequence[MessageMove]]) -> None:
+        self._store_root = store_root
         self._moves = moves
-        self._from = {queue: base_of(home.root, queue) for queue in moves}
+        self._from = {queue: base_of(store_root.root, queue) for queue in moves}
 
     def write(self) -> None:
         """Write the intent. It is durable on return. Raise the disk's error."""
@@ -124,79 +124,79 @@ class Intent:
                 queue: [self._from[queue][0] or "", [[one.before, one.after, *one.share] for one in moves]]
                 for queue, moves in self._moves.items()
             }
-            _write(self._home, dumps(queues))
+            _write(self._store_root, dumps(queues))
 
     def withdraw(self) -> bool:
         """Remove the intent after the batch was undone. Return False if this failed."""
         try:
             if self._moves:
-                clear(self._home)
+                clear(self._store_root)
         except OSError:
             return False
         return True
 
-    def fulfil(self) -> bool:
+    def complete(self) -> bool:
         """Rename the bases, once every move is durable. Return False on an error; recovery must then do it."""
-        deeds = Deeds(self._home)
+        batch = FileBatch(self._store_root)
         try:
             for queue, moves in self._moves.items():
-                put_base(self._home.root, queue, deeds, self._from[queue][1].plus(_sum(moves)))
-            deeds.sync_names()
+                put_base(self._store_root.root, queue, batch, self._from[queue][1].plus(_sum(moves)))
+            batch.sync_names()
         except OSError:
             return False
         return True
 
 
-def cut_off(root: str) -> dict[str, tuple[str, Numbers]]:
+def interrupted_shares(root: str) -> dict[str, tuple[str, Numbers]]:
     """Read the intent of an interrupted batch. Return, per queue, the name of the base it started from and the sum of
     the shares of those messages that have moved."""
     found: dict[str, tuple[str, Numbers]] = {}
     for queue, (begun, rows) in _read(root).items():
-        moves = [Move(row[0], row[1], tuple(row[2:])) for row in rows]
+        moves = [MessageMove(row[0], row[1], tuple(row[2:])) for row in rows]
         found[queue] = begun, _sum(move for move in moves if _has_moved(root, move))
     return found
 
 
-def _has_moved(root: str, move: Move) -> bool:
+def _has_moved(root: str, move: MessageMove) -> bool:
     if move.after:
         return exists(f"{root}/{move.after}")
     return not move.before or not exists(f"{root}/{move.before}")
 
 
-def _sum(moves: Iterable[Move]) -> Numbers:
-    total = NONE
+def _sum(moves: Iterable[MessageMove]) -> Numbers:
+    total = ZERO
     for move in moves:
         total = plus(total, move.share)
     return total
 
 
-def clear(home: Home) -> None:
+def clear(store_root: StoreRoot) -> None:
     """Truncate the intent file, durably."""
-    path = f"{home.root}/{INTENT}"
+    path = f"{store_root.root}/{INTENT}"
     if exists(path) and os.stat(path).st_size:
-        home.disk.truncate(path, 0)
-        if home.full:
-            home.disk.fsync_file(path)
+        store_root.disk.truncate(path, 0)
+        if store_root.full:
+            store_root.disk.fsync_file(path)
 
 
-def _write(home: Home, text: bytes) -> None:
-    root, disk, full = home
+def _write(store_root: StoreRoot, text: bytes) -> None:
+    root, disk, full = store_root
     data = b"%08x %08x\n%s" % (crc32(text), len(text), text)
-    with _opened(home, f"{root}/{INTENT}") as fd:
+    with _opened(store_root, f"{root}/{INTENT}") as fd:
         disk.write_at(fd, data, 0)
         if full:
             disk.fdatasync(fd)
 
 
 @contextmanager
-def _opened(home: Home, path: str) -> Iterator[int]:
-    disk = home.disk
+def _opened(store_root: StoreRoot, path: str) -> Iterator[int]:
+    disk = store_root.disk
     try:
         fd = disk.open_update(path)
     except FileNotFoundError:
         fd = disk.open_write(path)
-        if home.full:
-            disk.fsync_folder(home.root)
+        if store_root.full:
+            disk.fsync_folder(store_root.root)
     try:
         yield fd
     finally:

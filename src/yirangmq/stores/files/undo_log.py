@@ -1,8 +1,8 @@
 """Undo log of the files store: a batch of file operations that can be undone, and the quarantine.
 
-``Deeds`` records the inverse of each operation. When the batch fails, it applies the inverses in reverse order. Only
-``unlink`` cannot be undone. Contents are durable before their renames, and names before the commit returns. More than
-six files, or six folders, are synced with one ``syncfs`` if the system has it.
+``FileBatch`` records the inverse of each operation. When the batch fails, it applies the inverses in reverse order.
+Only ``unlink`` cannot be undone. Contents are durable before their renames, and names before the commit returns. More
+than six files, or six folders, are synced with one ``syncfs`` if the system has it.
 
 ``quarantine`` moves a file that is not a valid message to the queue's ``quarantine/``, with a file that states the
 reason."""
@@ -31,7 +31,7 @@ FEW_FOLDERS = 6
 for other programs' data."""
 
 
-class Home(NamedTuple):
+class StoreRoot(NamedTuple):
     """Root folder of a store, the disk interface, and ``full``: True if changes are synced."""
 
     root: str
@@ -39,23 +39,23 @@ class Home(NamedTuple):
     full: bool
 
 
-class Deeds:
+class FileBatch:
     """One batch of file operations, with an undo log in memory.
 
     After ``sync_names`` the batch is durable. ``undo`` reverts the operations so far, in reverse order. An instance is
     used by one thread, under the store's lock."""
 
-    def __init__(self, home: Home) -> None:
-        self._root, self._disk, self._full = home
+    def __init__(self, store_root: StoreRoot) -> None:
+        self._root, self._disk, self._full = store_root
         self._undo: list[Callable[[], None]] = []
-        self._there: set[str] = set()
-        self._grown: dict[str, None] = {}
+        self._existing_folders: set[str] = set()
+        self._unsynced_parents: dict[str, None] = {}
         self._entered: dict[str, None] = {}
         self._left: dict[str, None] = {}
         self._appended: dict[str, None] = {}
         self.copies: list[str] = []
         """Backup copies of replaced files, for undo; deleted after the commit."""
-        self.is_final = False
+        self.is_irreversible = False
         """True if the batch contains an operation that cannot be undone."""
 
     # -- contents -------------------------------------------------------------------------------------------------
@@ -67,7 +67,7 @@ class Deeds:
             self._write(path, data, sync=self._full and not together)
         if together:
             self._disk.syncfs(self._root)
-            self._grown.clear()
+            self._unsynced_parents.clear()
         elif self._full:
             for path in foreign:
                 self._disk.fsync_file(path)
@@ -90,9 +90,9 @@ class Deeds:
         finally:
             disk.close(fd)
 
-    def _unwrite(self, way_back: Callable[[], None]) -> None:
+    def _unwrite(self, inverse: Callable[[], None]) -> None:
         with suppress(FileNotFoundError):  # a later rename has moved another file there, and its undo moved it back
-            way_back()
+            inverse()
 
     def append(self, path: str, data: bytes) -> None:
         """Append to a file, and create it if needed. Durable after ``sync_names``."""
@@ -116,24 +116,24 @@ class Deeds:
 
     def folder(self, path: str) -> None:
         """Create a folder and its parents if they do not exist."""
-        if path in self._there:
+        if path in self._existing_folders:
             return
         if not isdir(path):
             parent = os.path.dirname(path)
             self.folder(parent)
             self._disk.mkdir(path)
-            self._grown[parent] = None
+            self._unsynced_parents[parent] = None
             self._undo.append(lambda: self._disk.rmdir(path))
-        self._there.add(path)
+        self._existing_folders.add(path)
 
     def _enter(self, path: str) -> None:
         """Prepare a folder for a rename into it. New folders are synced first: a folder lost in a power cut would take
         the renamed file with it."""
         self.folder(path)
         if self._full:
-            for parent in self._grown:
+            for parent in self._unsynced_parents:
                 self._disk.fsync_folder(parent)
-        self._grown.clear()
+        self._unsynced_parents.clear()
         self._entered[path] = None
 
     def create(self, path: str) -> None:
@@ -151,7 +151,7 @@ class Deeds:
         """Rename a file from one folder into another. ``left`` is None if it is harmless when the old name reappears
         after a power cut; that folder is then not synced."""
         disk = self._disk
-        if self._grown or entered not in self._entered:
+        if self._unsynced_parents or entered not in self._entered:
             self._enter(entered)
         disk.rename(source, target)
         self._undo.append(lambda: disk.rename(target, source))
@@ -180,12 +180,12 @@ class Deeds:
             self._disk.unlink(path)
         except FileNotFoundError:
             return
-        self.is_final = True
+        self.is_irreversible = True
         self._left[os.path.dirname(path)] = None
 
     def sync_names(self) -> None:
         """Make the batch durable: sync appended files, the folders entered, then the folders left."""
-        entered = {**self._grown, **self._entered}
+        entered = {**self._unsynced_parents, **self._entered}
         folders = [*entered, *(path for path in self._left if path not in entered)]
         if self._full:
             for path in self._appended:
@@ -195,17 +195,17 @@ class Deeds:
             else:
                 for folder in folders:
                     self._disk.fsync_folder(folder)
-        self._grown.clear()
+        self._unsynced_parents.clear()
         self._entered.clear()
         self._left.clear()
         self._appended.clear()
 
-    def undo(self, *, at_any_cost: bool = False) -> bool:
+    def undo(self, *, skip_errors: bool = False) -> bool:
         """Undo all operations in reverse order. Return True if everything was reverted.
 
         The undo stops at the first disk error, because each step depends on the one before it. The remaining steps are
-        kept for a retry (``is_undone``). ``at_any_cost``: skip failed steps instead, without a retry."""
-        whole = not self.is_final
+        kept for a retry (``is_undone``). ``skip_errors``: skip failed steps instead, without a retry."""
+        whole = not self.is_irreversible
         while self._undo:
             try:
                 self._undo[-1]()
@@ -213,11 +213,11 @@ class Deeds:
                 whole = False
             except OSError:
                 whole = False
-                if not at_any_cost:
+                if not skip_errors:
                     break
             self._undo.pop()
         if self._full:
-            for folder in self._there:
+            for folder in self._existing_folders:
                 with suppress(OSError):  # removed again, or the disk still fails
                     self._disk.fsync_folder(folder)
         return whole
@@ -255,11 +255,11 @@ class Deeds:
             gone = self.remove_empty(folder) and gone
         return gone
 
-    def blank(self, path: str, *, wholly: bool = False) -> bool:
-        """Erase the content of a finished message and keep the file. Return False on an error. ``wholly``: free the
+    def blank(self, path: str, *, free_block: bool = False) -> bool:
+        """Erase the content of a finished message and keep the file. Return False on an error. ``free_block``: free the
         disk block too."""
         try:
-            self._disk.truncate(path, 0 if wholly else len(BLANK))
+            self._disk.truncate(path, 0 if free_block else len(BLANK))
         except OSError:
             return False
         return True
@@ -275,25 +275,25 @@ def is_blank(path: str) -> bool:
 
 # -- quarantine --------------------------------------------------------------------------------------------------------
 
-MOST = 240
+MAX_NAME_LENGTH = 240
 """Upper bound of characters kept of a name before a prefix or suffix is added."""
 
 
-def quarantine(root: str, deeds: Deeds, queue: str, path: str, reason: str) -> None:
-    """Move a file to the queue's ``quarantine/``, with a file that states the reason. Part of the batch ``deeds``."""
+def quarantine(root: str, batch: FileBatch, queue: str, path: str, reason: str) -> None:
+    """Move a file to the queue's ``quarantine/``, with a file that states the reason. Part of the batch ``batch``."""
     folder = f"{root}/{queue}/quarantine"
-    deeds.folder(folder)
+    batch.folder(folder)
     name = os.path.basename(path)
     while exists(f"{folder}/{name}"):
-        name = f"again-{name[-MOST:]}"
+        name = f"again-{name[-MAX_NAME_LENGTH:]}"
     note = {
         "file": name,
         "from": os.path.relpath(path, f"{root}/{queue}"),
         "reason": reason,
         "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
     }
-    target = f"{folder}/{name[:MOST]}.reason.json"
+    target = f"{folder}/{name[:MAX_NAME_LENGTH]}.reason.json"
     while exists(target):
         target = f"{target[:-12]}-.reason.json"
-    deeds.write_files([(target, dumps(note) + b"\n")])
-    deeds.rename(path, f"{folder}/{name}")
+    batch.write_files([(target, dumps(note) + b"\n")])
+    batch.rename(path, f"{folder}/{name}")

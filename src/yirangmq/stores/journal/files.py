@@ -13,29 +13,29 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from yirangmq.core.journal import Cut, Day, Position, is_day, number_of, planned
+from yirangmq.core.journal import Day, Position, Truncation, is_day, number_of, plan_recovery
 from yirangmq.core.ports import Finding
 from yirangmq.fsio.disk import Disk
-from yirangmq.fsio.errors import translated
+from yirangmq.fsio.errors import os_errors_translated
 from yirangmq.fsio.permissions import access_in, make_folders
 
-BESIDE = "by-date"
+DEFAULT_FOLDER = "by-date"
 """Name of the default folder, beside the store."""
 FILE_BYTES = 64 << 20
 """Size after which a new file is started: 64 MiB, small enough for a text editor."""
-GOING = ".going-"
+REMOVAL_PREFIX = ".going-"
 """Name prefix of a day's folder while its files are being removed."""
-AT_ONCE = 1 << 20
+READ_BYTES = 1 << 20
 
 
-class Mark(NamedTuple):
+class JournalEnd(NamedTuple):
     """End of the journal to return to when a commit fails: file name and size in bytes."""
 
     file: str
     size: int
 
 
-class DayFiles:
+class JournalFiles:
     """Journal files of one store, with one writer.
 
     The appender holds ``lock`` until the store commit has succeeded or failed."""
@@ -60,11 +60,11 @@ class DayFiles:
         """Recover the files: truncate lines behind the store's position ``known``.
 
         Return findings about truncated lines, and about files that are shorter than the position says."""
-        with translated(self.root):
+        with os_errors_translated(self.root):
             make_folders(self.root)
             self._disk.access = access_in(self.root)
-            self._remove_going()
-            plan = planned([(name, (self.root / name).stat().st_size) for name in files(self.root)], known)
+            self._finish_removals()
+            plan = plan_recovery([(name, (self.root / name).stat().st_size) for name in files(self.root)], known)
             found = [self._cut(cut) for cut in plan.cuts]
             if known is None:
                 found += self._cut_torn()
@@ -73,7 +73,7 @@ class DayFiles:
             self._file, self._size = known.file, known.size
         return found + [Finding("lost", file, "the store vouches for more than is there") for file in plan.lost]
 
-    def _cut(self, cut: Cut) -> Finding:
+    def _cut(self, cut: Truncation) -> Finding:
         path = self.root / cut.file
         size = path.stat().st_size - cut.size
         self._disk.truncate(str(path), cut.size)
@@ -86,23 +86,23 @@ class DayFiles:
         for name in files(self.root):
             size, whole = (self.root / name).stat().st_size, whole_bytes(self.root / name)
             if whole < size:
-                found.append(self._cut(Cut(name, whole)))
+                found.append(self._cut(Truncation(name, whole)))
         return found
 
     # -- writing --------------------------------------------------------------------------------------------------
 
     @property
-    def end(self) -> Mark:
-        return Mark(self._file, self._size)
+    def end(self) -> JournalEnd:
+        return JournalEnd(self._file, self._size)
 
-    def append(self, day: str, lines: Sequence[bytes]) -> Mark:
+    def append(self, day: str, lines: Sequence[bytes]) -> JournalEnd:
         """Append lines, sync them, and return the new end. Requires ``lock``.
 
         If it raises, none of the lines remains."""
         before = self.end
-        with translated(self.root):
+        with os_errors_translated(self.root):
             try:
-                self._turn_to(day)
+                self._open_for(day)
                 if self._is_dirty:
                     self._disk.truncate(str(self.root / self._file), self._size)
                     self._is_dirty = False
@@ -113,12 +113,12 @@ class DayFiles:
                     self._disk.fdatasync(self._fd)
                 self._is_dirty = False
             except BaseException:
-                self.take_back(before)
+                self.truncate_to(before)
                 raise
         self._size += len(data)
         return self.end
 
-    def take_back(self, mark: Mark) -> None:
+    def truncate_to(self, mark: JournalEnd) -> None:
         """Truncate everything appended since ``mark``. Requires ``lock``.
 
         If the truncation fails, it is repeated before the next append, or at the next opening."""
@@ -132,14 +132,14 @@ class DayFiles:
                 self._disk.truncate(str(self.root / self._file), self._size)
                 self._is_dirty = False
 
-    def _turn_to(self, day: str) -> None:
+    def _open_for(self, day: str) -> None:
         is_same = self._file.startswith(f"{day}/") and self._size < self._file_bytes
         if is_same and self._fd < 0:
             self._fd = self._disk.open_update(str(self.root / self._file))
         if not is_same:
-            self._begin(day)
+            self._start_file(day)
 
-    def _begin(self, day: str) -> None:
+    def _start_file(self, day: str) -> None:
         folder = self.root / day
         if not folder.is_dir():
             self._disk.mkdir(str(folder))
@@ -166,9 +166,9 @@ class DayFiles:
 
     # -- additional files and removal -----------------------------------------------------------------------------
 
-    def write_beside(self, day: str, name: str, data: bytes) -> None:
+    def write_extra_file(self, day: str, name: str, data: bytes) -> None:
         """Write an additional file to a day's folder, atomically and durably; it replaces one of the same name."""
-        with translated(self.root):
+        with os_errors_translated(self.root):
             folder = self.root / day
             if not folder.is_dir():
                 self._disk.mkdir(str(folder))
@@ -189,21 +189,21 @@ class DayFiles:
         """Remove a whole day, in one step for readers. Raises ``ValueError`` for the day that is being written."""
         remove(self.root, day, self._disk, self._file.partition("/")[0])
 
-    def _remove_going(self) -> None:
-        for path in self.root.glob(f"{GOING}*"):
+    def _finish_removals(self) -> None:
+        for path in self.root.glob(f"{REMOVAL_PREFIX}*"):
             _empty(path, self._disk)
 
 
 def remove(root: Path, day: str, disk: Disk, current: str = "") -> None:
     if day == current:
         raise ValueError(f"{day} is being written")
-    going = root / f"{GOING}{day}"
-    with translated(root):
-        if going.exists():
-            _empty(going, disk)
-        disk.rename(str(root / day), str(going))
+    removal = root / f"{REMOVAL_PREFIX}{day}"
+    with os_errors_translated(root):
+        if removal.exists():
+            _empty(removal, disk)
+        disk.rename(str(root / day), str(removal))
         disk.fsync_folder(str(root))
-        _empty(going, disk)
+        _empty(removal, disk)
 
 
 def _empty(folder: Path, disk: Disk) -> None:
@@ -237,20 +237,20 @@ def files(root: Path, day: str | None = None) -> list[str]:
     return sorted(names, key=number_of)
 
 
-def lines(path: Path, begin: int = 0, tell: Callable[[int], None] | None = None) -> Iterator[bytes]:
+def lines(path: Path, begin: int = 0, on_end: Callable[[int], None] | None = None) -> Iterator[bytes]:
     """Yield complete lines with their line ends. An incomplete last line (being written, or torn) is omitted.
 
-    ``tell`` is called at the end with the offset after the last complete line."""
+    ``on_end`` is called at the end with the offset after the last complete line."""
     at = begin
-    with path.open("rb", AT_ONCE) as file:
+    with path.open("rb", READ_BYTES) as file:
         file.seek(begin)
         for line in file:
             if not line.endswith(b"\n"):
                 break
             at += len(line)
             yield line
-    if tell is not None:
-        tell(at)
+    if on_end is not None:
+        on_end(at)
 
 
 def whole_bytes(path: Path) -> int:
@@ -259,7 +259,7 @@ def whole_bytes(path: Path) -> int:
     with path.open("rb") as file:
         at = size
         while at > 0:
-            begin = max(0, at - AT_ONCE)
+            begin = max(0, at - READ_BYTES)
             file.seek(begin)
             found = file.read(at - begin).rfind(b"\n")
             if found >= 0:

@@ -1,7 +1,8 @@
 """Journal retention, and the check of the journal against its store.
 
-Retention removes a day when it is old enough (``core.journal.judged``) and all messages accepted on it are settled. It
-reads the day's lines and looks each message up in the store, a page at a time. This is exact and needs no counters.
+Retention removes a day when it is old enough (``core.journal.retention_verdicts``) and all messages accepted on it are
+settled. It reads the day's lines and looks each message up in the store, a page at a time. This is exact and needs no
+counters.
 
 The check verifies three things: every line is complete and valid, every message occurs once, and the store agrees. It
 reads the store before and after the files. Messages that are unsettled in the store before must be in the files.
@@ -17,13 +18,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from yirangmq.core.errors import BadInput
-from yirangmq.core.journal import SETTLED, Kind, Position, judged, number_of
+from yirangmq.core.journal import SETTLED, JournalRecordKind, Position, number_of, retention_verdicts
 from yirangmq.core.message import Message
 from yirangmq.core.ports import Finding, Transaction
 from yirangmq.core.setting_types import KEEP_DAYS
-from yirangmq.core.states import KEPT, State
+from yirangmq.core.states import STORED_STATES, State
 from yirangmq.format import journal_line
-from yirangmq.format.journal_line import Head, head_of
+from yirangmq.format.journal_line import JournalLineHead, head_of
 from yirangmq.fsio.disk import Disk
 from yirangmq.stores.journal import files
 from yirangmq.stores.journal.store import read_position
@@ -36,66 +37,66 @@ Read = Callable[[Callable[[Transaction], Any]], Any]
 # -- retention ---------------------------------------------------------------------------------------------------------
 
 
-class Kept(NamedTuple):
+class KeptDay(NamedTuple):
     """Day that retention keeps, with the reason."""
 
     day: str
     why: str
 
 
-class Housekept(NamedTuple):
+class JournalRetention(NamedTuple):
     """Result of journal retention: removed days (or days to remove, in a dry run), freed bytes, kept days."""
 
     today: str
     removed: list[str]
     freed: int
-    kept: list[Kept]
+    kept: list[KeptDay]
 
 
 def housekeep(
     root: Path, read: Read, today: str, keep: int = KEEP_DAYS, *, dry_run: bool = False, disk: Disk | None = None
-) -> Housekept:
+) -> JournalRetention:
     if keep < 1:
         raise BadInput(f"must be at least 1, not {keep}", field="days")
     removed, kept, freed = [], [], 0
     current = _current(read)
-    for verdict in judged(files.days(root), today, keep):
+    for verdict in retention_verdicts(files.days(root), today, keep):
         why = verdict.why
         if not why:
-            why = "it is being written" if verdict.day == current else waits(root, verdict.day, read)
+            why = "it is being written" if verdict.day == current else first_unsettled(root, verdict.day, read)
         if why:
-            kept.append(Kept(verdict.day, why))
+            kept.append(KeptDay(verdict.day, why))
             continue
         freed += size_of(root, verdict.day)
         if not dry_run:
             files.remove(root, verdict.day, disk or Disk())
         removed.append(verdict.day)
-    return Housekept(today, removed, freed, kept)
+    return JournalRetention(today, removed, freed, kept)
 
 
-def waits(root: Path, day: str, read: Read) -> str:
+def first_unsettled(root: Path, day: str, read: Read) -> str:
     """Describe the first unsettled message of a day. Return "" if all are settled."""
     heads = accepted(root, day)
     while page := list(islice(heads, PER_PAGE)):
-        cards = cards_of(read, [head.seq for head in page])
-        for head, card in zip(page, cards, strict=True):
-            if card is not None and card.id == head.id and card.state not in SETTLED:
-                return f"message {head.id} of {head.queue} is {card.state}"
+        page_messages = messages_of(read, [head.seq for head in page])
+        for head, message in zip(page, page_messages, strict=True):
+            if message is not None and message.id == head.id and message.state not in SETTLED:
+                return f"message {head.id} of {head.queue} is {message.state}"
     return ""
 
 
-def cards_of(read: Read, seqs: Sequence[int]) -> list[Message | None]:
+def messages_of(read: Read, seqs: Sequence[int]) -> list[Message | None]:
     found: list[Message | None] = read(lambda transaction: transaction.by_seq(seqs))
     return found
 
 
-def accepted(root: Path, day: str) -> Iterator[Head]:
+def accepted(root: Path, day: str) -> Iterator[JournalLineHead]:
     """Yield the messages accepted on a day. Invalid lines are skipped; ``check`` reports them."""
     for name in files.files(root, day):
         for line in files.lines(root / name):
             with contextlib.suppress(BadInput):
                 head = head_of(line)
-                if head.kind == Kind.ACCEPTED:
+                if head.kind == JournalRecordKind.ACCEPTED:
                     yield head
 
 
@@ -112,11 +113,11 @@ def _current(read: Read) -> str:
 
 BLOCK = 1 << 16
 ACCEPTED, SETTLED_MARK = 1, 2
-MOST_FINDINGS = 1000
+MAX_FINDINGS = 1000
 """Maximum number of findings listed; one more finding has the number of the others."""
 
 
-class Checked(NamedTuple):
+class JournalCheckResult(NamedTuple):
     """Result of a journal check: numbers of files, lines and accepted messages, and the findings."""
 
     files: int
@@ -125,7 +126,7 @@ class Checked(NamedTuple):
     findings: list[Finding]
 
 
-class Marks:
+class MessageFlags:
     """Flags per message number, one byte each, in blocks of 64 KiB. Numbers are consecutive, so blocks are dense."""
 
     def __init__(self) -> None:
@@ -138,7 +139,7 @@ class Marks:
     def add(self, seq: int, mark: int) -> None:
         self._blocks.setdefault(seq // BLOCK, bytearray(BLOCK))[seq % BLOCK] |= mark
 
-    def only(self, mark: int) -> Iterator[int]:
+    def with_only(self, mark: int) -> Iterator[int]:
         for number, block in sorted(self._blocks.items()):
             at = block.find(mark)
             while at >= 0:
@@ -146,109 +147,113 @@ class Marks:
                 at = block.find(mark, at + 1)
 
 
-class Check:
+class JournalCheck:
     """One run of the journal check. Memory: one byte per message number, in blocks."""
 
     def __init__(self, root: Path, read: Read | None) -> None:
         self._root = root
         self._read = read
-        self._marks = Marks()
+        self._flags = MessageFlags()
         self._ends: dict[str, int] = {}
         self._deleted: dict[str, int] = {}
         self._findings: list[Finding] = []
         self._more = 0
         self._records = self._messages = 0
 
-    def run(self) -> Checked:
-        waiting = self._waiting() if self._read is not None else array("q")
-        self._look_at_files()
+    def run(self) -> JournalCheckResult:
+        waiting = self._unsettled_in_store() if self._read is not None else array("q")
+        self._check_files()
         for seq in waiting:
-            if not self._marks.get(seq) & ACCEPTED:
+            if not self._flags.get(seq) & ACCEPTED:
                 self._find("missing", str(self._root), f"message number {seq} waits in the store and is in no file")
         if self._read is not None:
-            self._look_at_open(self._read)
+            self._check_unsettled(self._read)
         if self._more:
             self._findings.append(Finding("more", str(self._root), f"and {self._more} more"))
-        return Checked(len(self._ends), self._records, self._messages, self._findings)
+        return JournalCheckResult(len(self._ends), self._records, self._messages, self._findings)
 
     def _find(self, kind: str, where: str, text: str) -> None:
-        if len(self._findings) < MOST_FINDINGS:
+        if len(self._findings) < MAX_FINDINGS:
             self._findings.append(Finding(kind, where, text))
         else:
             self._more += 1
 
     # -- the files ------------------------------------------------------------------------------------------------
 
-    def _look_at_files(self) -> None:
+    def _check_files(self) -> None:
         names = files.files(self._root)
         numbers = Counter(map(number_of, names))
         for name in names:
             if numbers[number_of(name)] > 1:
                 self._find("number", name, "another file has this number too")
         for name in names:
-            self._look_at_file(name)
+            self._check_file(name)
             path = self._root / name
             if name != names[-1] and path.stat().st_size > self._ends[name]:
                 self._find("torn", name, "its last line has no end")
 
-    def _look_at_file(self, name: str) -> None:
-        def tell(size: int) -> None:
+    def _check_file(self, name: str) -> None:
+        def on_end(size: int) -> None:
             self._ends[name] = size
 
-        for number, line in enumerate(files.lines(self._root / name, self._ends.get(name, 0), tell), 1):
+        for number, line in enumerate(files.lines(self._root / name, self._ends.get(name, 0), on_end), 1):
             self._records += 1
             try:
-                self._look_at(name, line)
+                self._check_line(name, line)
             except BadInput as error:
                 self._find("record", f"{name}, line {number}", str(error))
 
-    def _look_at(self, name: str, line: bytes) -> None:
+    def _check_line(self, name: str, line: bytes) -> None:
         head = journal_line.head_of(line)
-        if head.kind == Kind.QUEUE_DELETED:
+        if head.kind == JournalRecordKind.QUEUE_DELETED:
             self._deleted[head.queue] = head.seq
-        elif head.kind == Kind.OUTCOME:
+        elif head.kind == JournalRecordKind.OUTCOME:
             if head.state in SETTLED:
-                self._marks.add(head.seq, SETTLED_MARK)
+                self._flags.add(head.seq, SETTLED_MARK)
         else:
             record = journal_line.read(line)
             if journal_line.payload_of(record) is None:
                 raise BadInput("carries no payload")
-            if head.kind == Kind.ACCEPTED:
-                if self._marks.get(head.seq) & ACCEPTED:
+            if head.kind == JournalRecordKind.ACCEPTED:
+                if self._flags.get(head.seq) & ACCEPTED:
                     self._find("twice", name, f"message {head.id} of {head.queue} is there twice")
-                self._marks.add(head.seq, ACCEPTED)
+                self._flags.add(head.seq, ACCEPTED)
                 self._messages += 1
 
     # -- the store ------------------------------------------------------------------------------------------------
 
-    def _waiting(self) -> "array[int]":
+    def _unsettled_in_store(self) -> "array[int]":
         assert self._read is not None
         found = array("q")
         for queue in self._read(lambda transaction: transaction.queues()):
-            for state in KEPT:
+            for state in STORED_STATES:
                 if state not in (State.DRAFT, State.DONE):
                     found.extend(_numbers(self._read, queue, state))
         return found
 
-    def _look_at_open(self, read: Read) -> None:
+    def _check_unsettled(self, read: Read) -> None:
         """Check messages without an outcome in the files.
 
         Each must be unsettled in the store, or have been settled since the files were read; then it has a new line."""
-        seqs = array("q", self._marks.only(ACCEPTED))
+        seqs = array("q", self._flags.with_only(ACCEPTED))
         over = array("q")
         for begin in range(0, len(seqs), PER_PAGE):
             page = seqs[begin : begin + PER_PAGE].tolist()
-            cards = cards_of(read, page)
-            over.extend(seq for seq, card in zip(page, cards, strict=True) if card is None or card.state in SETTLED)
+            page_messages = messages_of(read, page)
+            over.extend(
+                seq
+                for seq, message in zip(page, page_messages, strict=True)
+                if message is None or message.state in SETTLED
+            )
         for name in files.files(self._root) if over else ():
             if (self._root / name).stat().st_size > self._ends.get(name, 0):
-                self._look_at_file(name)
-        gone = self._gone_with_queues(set(over)) if self._deleted else set()
+                self._check_file(name)
+        gone = self._deleted_with_queues(set(over)) if self._deleted else set()
         for seq in over:
-            if not self._marks.get(seq) & SETTLED_MARK and seq not in gone:
+            if not self._flags.get(seq) & SETTLED_MARK and seq not in gone:
                 self._find("unsettled", str(self._root), f"message number {seq} ended, and no line says how")
 
-    def _gone_with_queues(self, seqs: set[int]) -> set[int]:
+    def _deleted_with_queues(self, seqs: set[int]) -> set[int]:
         heads = (head for day in files.day_names(self._root) for head in accepted(self._root, day))
         return {head.seq for head in heads if head.seq in seqs and head.seq <= self._deleted.get(head.queue, -1)}
 
@@ -259,13 +264,13 @@ def _numbers(read: Read, queue: str, state: State) -> Iterator[int]:
 
         def work(transaction: Transaction, at: str = cursor) -> tuple[list[int], str]:
             page = transaction.scan(queue, state, PER_PAGE, at)
-            return [card.seq for card in page.messages], page.cursor
+            return [message.seq for message in page.messages], page.cursor
 
         numbers, cursor = read(work)
         yield from numbers
         is_first = False
 
 
-def check(root: Path, read: Read | None) -> Checked:
+def check(root: Path, read: Read | None) -> JournalCheckResult:
     """Check the journal. ``read`` runs read-only work in the store; None checks the files only."""
-    return Check(root, read).run()
+    return JournalCheck(root, read).run()

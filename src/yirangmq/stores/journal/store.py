@@ -2,10 +2,10 @@
 
 In each commit the lines come first: written, and synced once for all that share the commit. Then the store commits,
 and in that same commit records how far the lines are valid (the note ``files-by-date/position``). After a crash, lines
-behind that position are truncated (``DayFiles.open``). A failed commit truncates its lines. Replies wait for both.
+behind that position are truncated (``JournalFiles.open``). A failed commit truncates its lines. Replies wait for both.
 
-``Observed`` wraps a transaction and records which messages it accepts and settles. The lines are built at the commit
-and carry its time. A transaction that accepts and settles nothing writes no lines.
+``JournaledTransaction`` wraps a transaction and records which messages it accepts and settles. The lines are built at
+the commit and carry its time. A transaction that accepts and settles nothing writes no lines.
 
 At open the store is compared with the position: messages without a line get one. If the last commit of a files store
 was interrupted, corrections are appended after its lines."""
@@ -18,44 +18,53 @@ from types import TracebackType
 from typing import Any, cast
 
 from yirangmq.core.errors import BadInput
-from yirangmq.core.journal import SETTLED, Delivery, Kind, Outcome, Position, day_of, outcome_of
-from yirangmq.core.message import Envelope, Message, Run
-from yirangmq.core.ports import Change, Clock, Finding, InRuns, Store, Stored, Transaction
-from yirangmq.core.states import KEPT, State
+from yirangmq.core.journal import (
+    SETTLED,
+    DeliveryResult,
+    JournalRecordKind,
+    MessageOutcome,
+    Position,
+    day_of,
+    outcome_of,
+)
+from yirangmq.core.message import Envelope, Message, MessageRun
+from yirangmq.core.ports import AddResult, Change, Clock, Finding, MessageRunOperations, Store, Transaction
+from yirangmq.core.states import STORED_STATES, State
 from yirangmq.format import journal_line
-from yirangmq.format.journal_line import Head
+from yirangmq.format.journal_line import JournalLineHead
 from yirangmq.format.json_codec import dumps, loads
-from yirangmq.stores.journal.files import DayFiles, files, lines
+from yirangmq.stores.journal.files import JournalFiles, files, lines
 
 # -- observed transaction ----------------------------------------------------------------------------------------------
 
 
-class Observed:
+class JournaledTransaction:
     """Transaction decorator that records which messages the inner transaction accepts and settles.
 
-    ``works`` are functions that build the lines. They run at the commit, because lines carry the commit's time. ``seq``
-    is the highest number of an accepted message. Methods not defined here are those of the inner transaction."""
+    ``line_builders`` are functions that build the lines. They run at the commit, because lines carry the commit's time.
+    ``seq`` is the highest number of an accepted message. Methods not defined here are those of the inner
+    transaction."""
 
     def __init__(self, inner: Transaction) -> None:
         self.inner = inner
-        self.works: list[Callable[[int], Iterator[bytes]]] = []
+        self.line_builders: list[Callable[[int], Iterator[bytes]]] = []
         self.seq = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
     @property
-    def is_news(self) -> bool:
-        return bool(self.works)
+    def has_lines(self) -> bool:
+        return bool(self.line_builders)
 
     def lines(self, now: int) -> list[bytes]:
-        return [line for work in self.works for line in work(now)]
+        return [line for work in self.line_builders for line in work(now)]
 
     # -- accept ---------------------------------------------------------------------------------------------------
 
     def add(
         self, envelopes: Sequence[Envelope], now: int, dedup_until: int, draft_until: int | None = None
-    ) -> list[Stored]:
+    ) -> list[AddResult]:
         stored = self.inner.add(envelopes, now, dedup_until, draft_until)
         fresh = [(one.seq, sent) for one, sent in zip(stored, envelopes, strict=True) if not one.duplicate]
         if fresh and draft_until is None:
@@ -65,87 +74,93 @@ class Observed:
     def rewrite(self, messages: Sequence[Message], envelopes: Sequence[Envelope]) -> None:
         """Rewrite messages. A draft counts as accepted when it gets its content."""
         self.inner.rewrite(messages, envelopes)
-        for is_draft, kind in ((True, Kind.ACCEPTED), (False, Kind.REWRITTEN)):
+        for is_draft, kind in ((True, JournalRecordKind.ACCEPTED), (False, JournalRecordKind.REWRITTEN)):
             found = [
-                (card.seq, sent)
-                for card, sent in zip(messages, envelopes, strict=True)
-                if (card.state is State.DRAFT) is is_draft
+                (row.seq, sent)
+                for row, sent in zip(messages, envelopes, strict=True)
+                if (row.state is State.DRAFT) is is_draft
             ]
             if found:
                 self._accept(found, kind)
 
-    def _accept(self, messages: Sequence[tuple[int, Envelope]], kind: Kind = Kind.ACCEPTED) -> None:
+    def _accept(
+        self, messages: Sequence[tuple[int, Envelope]], kind: JournalRecordKind = JournalRecordKind.ACCEPTED
+    ) -> None:
         self.seq = max(self.seq, *(seq for seq, _ in messages))
-        self.works.append(lambda now: journal_line.accepted(now, messages, kind))
+        self.line_builders.append(lambda now: journal_line.accepted(now, messages, kind))
 
     # -- settle ---------------------------------------------------------------------------------------------------
 
     def swap(self, changes: Sequence[Change]) -> None:
         self.inner.swap(changes)
-        told = [outcome for outcome in map(outcome_of, changes) if outcome is not None]
-        self.settle(told)
+        recorded = [outcome for outcome in map(outcome_of, changes) if outcome is not None]
+        self.record_outcomes(recorded)
 
-    def settle(self, told: Sequence[Outcome], *, completed: bool = False) -> None:
-        if told:
-            self.works.append(lambda now: (journal_line.outcome(now, one, completed=completed) for one in told))
+    def record_outcomes(self, recorded: Sequence[MessageOutcome], *, completed: bool = False) -> None:
+        if recorded:
+            self.line_builders.append(
+                lambda now: (journal_line.outcome(now, one, completed=completed) for one in recorded)
+            )
 
     def forget(self, messages: Sequence[Message]) -> None:
         self.inner.forget(messages)
-        going = [card for card in messages if card.state not in SETTLED and card.state is not State.DRAFT]
-        self.settle([Outcome(card, State.DROPPED, None, card.attempt, "", 0, "cleared") for card in going])
+        unsettled = [row for row in messages if row.state not in SETTLED and row.state is not State.DRAFT]
+        self.record_outcomes(
+            [MessageOutcome(row, State.DROPPED, None, row.attempt, "", 0, "cleared") for row in unsettled]
+        )
 
     def delete_queue(self, queue: str) -> None:
         self.inner.delete_queue(queue)
         place = self.inner.places(1)
-        self.works.append(lambda now: iter([journal_line.queue_deleted(now, queue, place)]))
+        self.line_builders.append(lambda now: iter([journal_line.queue_deleted(now, queue, place)]))
 
-    def in_runs(self) -> InRuns | None:
-        runs = self.inner.in_runs()
-        return None if runs is None else cast("InRuns", ObservedRuns(self, runs))
+    def run_operations(self) -> MessageRunOperations | None:
+        runs = self.inner.run_operations()
+        return None if runs is None else cast("MessageRunOperations", JournaledRuns(self, runs))
 
     # -- complete -------------------------------------------------------------------------------------------------
 
-    def complete(self, cards: Sequence[Message]) -> None:
+    def add_missing(self, rows: Sequence[Message]) -> None:
         """Record messages of the store that the journal has no line for, and outcomes of the ended ones."""
-        sent = self.inner.envelopes(cards)
-        found = [(card.seq, one) for card, one in zip(cards, sent, strict=True) if one is not None]
+        sent = self.inner.envelopes(rows)
+        found = [(row.seq, one) for row, one in zip(rows, sent, strict=True) if one is not None]
         if found:
             self.seq = max(self.seq, *(seq for seq, _ in found))
-            self.works.append(lambda now: journal_line.accepted(now, found, completed=True))
-        over = [card for card in cards if card.state in (State.DONE, State.DEAD, State.PARKED)]
-        self.settle([_as_found(card) for card in over], completed=True)
+            self.line_builders.append(lambda now: journal_line.accepted(now, found, completed=True))
+        ended = [row for row in rows if row.state in (State.DONE, State.DEAD, State.PARKED)]
+        self.record_outcomes([_outcome_in_store(row) for row in ended], completed=True)
 
 
-class ObservedRuns:
-    """Decorator of ``InRuns`` that records the outcome of each message of a run."""
+class JournaledRuns:
+    """Decorator of ``MessageRunOperations`` that records the outcome of each message of a run."""
 
-    def __init__(self, observed: Observed, runs: InRuns) -> None:
-        self._observed = observed
+    def __init__(self, journaled: JournaledTransaction, runs: MessageRunOperations) -> None:
+        self._journaled = journaled
         self._runs = runs
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._runs, name)
 
-    def swap_run(self, run: Run, after: Message) -> None:
+    def swap_run(self, run: MessageRun, after: Message) -> None:
         if after.state is State.DONE:
-            card = run.card
-            cards = self._observed.inner.by_seq(range(card.seq, card.seq + run.length))
-            self._observed.settle([_delivered(one) for one in cards if one is not None])
+            row = run.row
+            rows = self._journaled.inner.by_seq(range(row.seq, row.seq + run.length))
+            self._journaled.record_outcomes([_delivered(one) for one in rows if one is not None])
         self._runs.swap_run(run, after)
 
 
-def _delivered(card: Message) -> Outcome:
-    return Outcome(card, State.DONE, Delivery.DELIVERED, card.attempt, card.consumer, card.changed_at)
+def _delivered(row: Message) -> MessageOutcome:
+    return MessageOutcome(row, State.DONE, DeliveryResult.DELIVERED, row.attempt, row.consumer, row.changed_at)
 
 
-def _as_found(card: Message) -> Outcome:
-    delivery = Delivery.DELIVERED if card.state is State.DONE else None
-    return Outcome(card, card.state, delivery, card.attempt, card.consumer, 0, str(card.reason))
+def _outcome_in_store(row: Message) -> MessageOutcome:
+    delivery = DeliveryResult.DELIVERED if row.state is State.DONE else None
+    return MessageOutcome(row, row.state, delivery, row.attempt, row.consumer, 0, str(row.reason))
 
 
 # -- position, and lines against messages ------------------------------------------------------------------------------
 
-NOTE = "files-by-date/position"
+POSITION_NOTE = "files-by-date/position"
 
 
 def accepted_in(root: Path) -> frozenset[tuple[int, str]]:
@@ -154,41 +169,41 @@ def accepted_in(root: Path) -> frozenset[tuple[int, str]]:
         for line in lines(root / name):
             with contextlib.suppress(BadInput):
                 head = journal_line.head_of(line)
-                if head.kind == Kind.ACCEPTED:
+                if head.kind == JournalRecordKind.ACCEPTED:
                     found.add((head.seq, head.id))
     return frozenset(found)
 
 
-def last_told(found: Iterable[bytes]) -> list[Head]:
+def last_recorded(found: Iterable[bytes]) -> list[JournalLineHead]:
     """Return the last line of each message."""
-    told = {}
+    recorded = {}
     for line in found:
         head = journal_line.head_of(line)
-        if head.kind != Kind.QUEUE_DELETED:
-            told[head.seq] = head
-    return list(told.values())
+        if head.kind != JournalRecordKind.QUEUE_DELETED:
+            recorded[head.seq] = head
+    return list(recorded.values())
 
 
-def contradicted(head: Head, card: Message | None) -> Outcome | None:
+def correction_of(head: JournalLineHead, row: Message | None) -> MessageOutcome | None:
     """Compare the last line of a message with the store, and return the correction to append.
 
-    ``card`` is the message in the store, or None if it is not there. Return None if both agree."""
-    is_there = card is not None and card.id == head.id
-    if head.kind == Kind.OUTCOME and head.state in SETTLED:
-        is_wrong = is_there and card is not None and card.state not in SETTLED
+    ``row`` is the message in the store, or None if it is not there. Return None if both agree."""
+    is_there = row is not None and row.id == head.id
+    if head.kind == JournalRecordKind.OUTCOME and head.state in SETTLED:
+        is_wrong = is_there and row is not None and row.state not in SETTLED
     else:
         is_wrong = not is_there
     if not is_wrong:
         return None
-    if card is None or not is_there:
+    if row is None or not is_there:
         gone = Message(head.seq, head.queue, head.id, State.DROPPED, 0, 0, 0, 0, 0, 0, 0, "", "", 0, False)
-        return Outcome(gone, State.DROPPED, None, 0, "", 0, "not_stored")
-    return Outcome(card, card.state, None, card.attempt, "", 0, "not_stored")
+        return MessageOutcome(gone, State.DROPPED, None, 0, "", 0, "not_stored")
+    return MessageOutcome(row, row.state, None, row.attempt, "", 0, "not_stored")
 
 
 def read_position(transaction: Transaction) -> Position | None:
     """Read the position up to which the files are valid. Return None if there is none, or it cannot be parsed."""
-    text = transaction.note(NOTE)
+    text = transaction.note(POSITION_NOTE)
     if text is None:
         return None
     try:
@@ -205,7 +220,7 @@ def write_position(known: Position) -> str:
 # -- store -------------------------------------------------------------------------------------------------------------
 
 PER_PAGE = 500
-COMPLETED = tuple(state for state in KEPT if state is not State.DRAFT)
+COMPLETED = tuple(state for state in STORED_STATES if state is not State.DRAFT)
 
 
 class JournaledStore:
@@ -213,7 +228,7 @@ class JournaledStore:
 
     Members not defined here are those of the inner store. ``_known`` is the last position written."""
 
-    def __init__(self, store: Store, day_files: DayFiles, clock: Clock) -> None:
+    def __init__(self, store: Store, day_files: JournalFiles, clock: Clock) -> None:
         self._store = store
         self.files = day_files
         self._clock = clock
@@ -228,18 +243,18 @@ class JournaledStore:
         inner = self._store.transaction(write=write)
         if not write:
             return inner
-        return cast("AbstractContextManager[Transaction]", _Commit(self, inner))
+        return cast("AbstractContextManager[Transaction]", _JournaledCommit(self, inner))
 
-    def begin_day(self) -> None:
+    def start_day(self) -> None:
         """Create today's file, even if it stays empty.
 
         It shows that the server ran today and that the day before is complete."""
         with self.transaction() as transaction:
-            cast("Observed", transaction).works.append(lambda now: iter(()))
+            cast("JournaledTransaction", transaction).line_builders.append(lambda now: iter(()))
 
     def close(self) -> None:
         with contextlib.suppress(Exception):  # it only shortens the comparison at the next start
-            self._all_seen()
+            self._advance_position()
         self.files.close()
         self._store.close()
 
@@ -263,15 +278,15 @@ class JournaledStore:
             findings += self._completed(self._complete_all())
         else:
             findings += self._completed(self._complete_since(known.seq, place))
-            findings += self._mend_last(known)
-        self._all_seen()
+            findings += self._correct_last_commit(known)
+        self._advance_position()
         return findings
 
-    def _all_seen(self) -> None:
+    def _advance_position(self) -> None:
         """Advance the position past all messages in the store, so that the next start does not compare them again."""
         with self._store.transaction() as transaction:
             self._known = self._known._replace(seq=transaction.places(1))
-            transaction.set_note(NOTE, write_position(self._known))
+            transaction.set_note(POSITION_NOTE, write_position(self._known))
 
     def _completed(self, count: int) -> list[Finding]:
         where = str(self.files.root)
@@ -286,9 +301,9 @@ class JournaledStore:
         for begin in range(seq + 1, place, PER_PAGE):
             with self.transaction() as transaction:
                 found = transaction.by_seq(range(begin, min(begin + PER_PAGE, place)))
-                cards = [card for card in found if card is not None and card.state is not State.DRAFT]
-                cast("Observed", transaction).complete(cards)
-            count += len(cards)
+                rows = [row for row in found if row is not None and row.state is not State.DRAFT]
+                cast("JournaledTransaction", transaction).add_missing(rows)
+            count += len(rows)
         return count
 
     def _complete_all(self) -> int:
@@ -303,43 +318,43 @@ class JournaledStore:
         while cursor or is_first:
             with self.transaction() as transaction:
                 page = transaction.scan(queue, state, PER_PAGE, cursor)
-                cards = [card for card in page.messages if (card.seq, card.id) not in known]
-                cast("Observed", transaction).complete(cards)
-            count, cursor, is_first = count + len(cards), page.cursor, False
+                rows = [row for row in page.messages if (row.seq, row.id) not in known]
+                cast("JournaledTransaction", transaction).add_missing(rows)
+            count, cursor, is_first = count + len(rows), page.cursor, False
         return count
 
-    def _mend_last(self, known: Position) -> list[Finding]:
+    def _correct_last_commit(self, known: Position) -> list[Finding]:
         """Compare the lines of the last commit with the store, and append corrections.
 
         A commit of the files store is many renames. If it was interrupted, some lines describe changes that did not
         happen."""
         if not known.file or known.begin >= known.size:
             return []
-        told = last_told(lines(self.files.root / known.file, known.begin))
+        recorded = last_recorded(lines(self.files.root / known.file, known.begin))
         with self.transaction() as transaction:
-            cards = transaction.by_seq([head.seq for head in told])
+            rows = transaction.by_seq([head.seq for head in recorded])
             wrong = [
-                not_so
-                for head, card in zip(told, cards, strict=True)
-                if (not_so := contradicted(head, card)) is not None
+                correction
+                for head, row in zip(recorded, rows, strict=True)
+                if (correction := correction_of(head, row)) is not None
             ]
-            cast("Observed", transaction).settle(wrong, completed=True)
+            cast("JournaledTransaction", transaction).record_outcomes(wrong, completed=True)
         text = "the latest commit was not finished for {} messages; their lines are followed by what is so"
         return [Finding("unfinished", known.file, text.format(len(wrong)), True)] if wrong else []
 
     # -- commit ---------------------------------------------------------------------------------------------------
 
-    def _write(self, inner: Transaction, told: "Observed") -> Position:
+    def _write(self, inner: Transaction, recorded: "JournaledTransaction") -> Position:
         """Append the lines and put the new position into the transaction. Requires the lock of the files."""
         now = self._clock.wall_ms()
-        mark = self.files.append(day_of(now), told.lines(now))
+        mark = self.files.append(day_of(now), recorded.lines(now))
         begin = self._known.size if mark.file == self._known.file else 0
-        known = Position(mark.file, mark.size, max(self._known.seq, told.seq), begin)
-        inner.set_note(NOTE, write_position(known))
+        known = Position(mark.file, mark.size, max(self._known.seq, recorded.seq), begin)
+        inner.set_note(POSITION_NOTE, write_position(known))
         return known
 
 
-class _Commit:
+class _JournaledCommit:
     """Write transaction as a context manager: lines first, then the store commit.
 
     A failure of either truncates the lines."""
@@ -348,29 +363,29 @@ class _Commit:
         self._store = store
         self._inner = inner
 
-    def __enter__(self) -> "Observed":
+    def __enter__(self) -> "JournaledTransaction":
         self._transaction = self._inner.__enter__()
-        self._told = Observed(self._transaction)
-        return self._told
+        self._journaled = JournaledTransaction(self._transaction)
+        return self._journaled
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
-        if error is not None or not self._told.is_news:
+        if error is not None or not self._journaled.has_lines:
             return self._inner.__exit__(kind, error, trace)
         store, files = self._store, self._store.files
         with files.lock:
             before = files.end
             try:
-                known = store._write(self._transaction, self._told)
+                known = store._write(self._transaction, self._journaled)
             except BaseException as problem:
-                files.take_back(before)
+                files.truncate_to(before)
                 self._inner.__exit__(type(problem), problem, problem.__traceback__)
                 raise
             try:
                 self._inner.__exit__(None, None, None)
             except BaseException:
-                files.take_back(before)
+                files.truncate_to(before)
                 raise
             store._known = known
         return None

@@ -20,30 +20,30 @@ from typing import Literal, NamedTuple
 from yirangmq.clock import default_consumer
 from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, StoreError, Unavailable
-from yirangmq.core.topics import MOST_SEQUENCE, Appended, Gap, NewRecord, Retention, TopicState, Trimmed
+from yirangmq.core.topics import MAX_SEQUENCE, AppendResult, Gap, NewRecord, Retention, TopicState, TrimResult
 from yirangmq.fsio.disk import LARGE, Disk
-from yirangmq.fsio.errors import as_store_error, translated
+from yirangmq.fsio.errors import as_store_error, os_errors_translated
 from yirangmq.fsio.permissions import access_in
 from yirangmq.stores.lock import Holder, StoreLock
 from yirangmq.stores.log.check import sound_part
-from yirangmq.stores.log.reader import Chain, Segment, SegmentReader, to_be_trimmed
-from yirangmq.stores.log.recovery import Recovery
-from yirangmq.stores.log.segment_files import ZEROS, End, Workshop
-from yirangmq.stores.log.segment_set import House, segment_size
+from yirangmq.stores.log.reader import Chain, LogSegment, SegmentReader, plan_trim
+from yirangmq.stores.log.recovery import LogRecovery
+from yirangmq.stores.log.segment_files import ZEROS, ActiveSegment, SegmentFileOperations
+from yirangmq.stores.log.segment_set import SegmentSet, segment_size
 from yirangmq.wire import records
 
 # -- append ------------------------------------------------------------------------------------------------------------
 
-MOST_AT_ONCE = 4 << 20
+MAX_COMMIT_BYTES = 4 << 20
 """Upper bound of payload bytes in one group commit; at 4 MiB the sync is a small part of its cost."""
-MOST_RECORDS = 1 << 18
+MAX_SEGMENT_RECORDS = 1 << 18
 """Upper bound of records per segment, because the last segment is scanned when a log is opened. One group commit may
 exceed it."""
 Durability = Literal["full", "os"]
-OnCommit = Callable[[Sequence[Appended]], None]
+OnCommit = Callable[[Sequence[AppendResult]], None]
 
 
-class Ticket:
+class PendingAppend:
     """Pending call of ``append``. It is done when it has a result or an error."""
 
     __slots__ = ("error", "records", "result", "size")
@@ -51,7 +51,7 @@ class Ticket:
     def __init__(self, batch: Sequence[NewRecord], size: int) -> None:
         self.records = batch
         self.size = size
-        self.result: Appended | None = None
+        self.result: AppendResult | None = None
         self.error: Exception | None = None
 
     @property
@@ -62,117 +62,122 @@ class Ticket:
 class Appender:
     """Group commit of the topic log: waiting calls of ``append`` share one write and one sync.
 
-    Any thread may call ``append``. The thread that gets ``turn`` commits for all waiting calls. Everything else here
-    changes under ``turn`` only."""
+    Any thread may call ``append``. The thread that gets ``write_lock`` commits for all waiting calls. Everything else
+    here changes under ``write_lock`` only."""
 
     def __init__(
-        self, workshop: Workshop, end: End, durability: Durability, now_ns: Callable[[], int], house: House
+        self,
+        segment_files: SegmentFileOperations,
+        end: ActiveSegment,
+        durability: Durability,
+        now_ns: Callable[[], int],
+        segment_set: SegmentSet,
     ) -> None:
-        self._disk = workshop.disk
-        self._root = Path(workshop.folder)
+        self._disk = segment_files.disk
+        self._root = Path(segment_files.folder)
         self._is_full = durability == "full"
         self._now_ns = now_ns
-        self._house = house
-        self._asked: Segment | None = None
-        self._waiting: deque[Ticket] = deque()
-        self.turn = threading.RLock()
+        self._segment_set = segment_set
+        self._prepared_segment: LogSegment | None = None
+        self._waiting: deque[PendingAppend] = deque()
+        self.write_lock = threading.RLock()
         """Write lock: its holder may append records and start a new segment."""
         self.end = end
         self.on_commit: OnCommit | None = None
         state = end.segment.own_sums.state
         self._numbers = {name: topic.topic_sequence for name, topic in state.items()}
         self._is_synced = True
-        self._broken: str | None = None
+        self._failure_reason: str | None = None
         self._last_ns = max([end.segment.own_sums.last_ns, *(topic.at_ns for topic in state.values())])
 
-    def append(self, batch: Sequence[NewRecord]) -> Appended:
-        ticket = Ticket(batch, records.check_batch(batch, self._numbers))
-        self._waiting.append(ticket)
-        while not ticket.is_done:
-            with self.turn:
-                if not ticket.is_done:
-                    self._serve(self._taken())
-        if ticket.error is not None:
-            raise ticket.error
-        if ticket.result is None:
+    def append(self, batch: Sequence[NewRecord]) -> AppendResult:
+        pending = PendingAppend(batch, records.check_batch(batch, self._numbers))
+        self._waiting.append(pending)
+        while not pending.is_done:
+            with self.write_lock:
+                if not pending.is_done:
+                    self._commit_batch(self._taken())
+        if pending.error is not None:
+            raise pending.error
+        if pending.result is None:
             raise StoreError("an append ended without a result")
-        return ticket.result
+        return pending.result
 
-    def _taken(self) -> list[Ticket]:
-        """Remove the next batch from the queue: at most ``MOST_AT_ONCE`` bytes together, but at least one call."""
+    def _taken(self) -> list[PendingAppend]:
+        """Remove the next batch from the queue: at most ``MAX_COMMIT_BYTES`` bytes together, but at least one call."""
         taken = [self._waiting.popleft()]
         size = taken[0].size
-        while self._waiting and size + self._waiting[0].size <= MOST_AT_ONCE:
+        while self._waiting and size + self._waiting[0].size <= MAX_COMMIT_BYTES:
             taken.append(self._waiting.popleft())
             size += taken[-1].size
         return taken
 
-    def _serve(self, tickets: list[Ticket]) -> None:
+    def _commit_batch(self, pending_appends: list[PendingAppend]) -> None:
         """Commit a batch. Every ticket gets its result or its error, also when the thread is interrupted."""
         try:
-            results = self._commit(tickets)
+            results = self._commit(pending_appends)
         except OSError as error:
-            self._fail(tickets, as_store_error(error, self._root))
+            self._fail(pending_appends, as_store_error(error, self._root))
         except Exception as error:
-            self._fail(tickets, error)
+            self._fail(pending_appends, error)
         except BaseException:
-            self._broken = "a write was interrupted"
-            self._fail(tickets, StoreError(f"the log in {self._root} was interrupted; open it again"))
+            self._failure_reason = "a write was interrupted"
+            self._fail(pending_appends, StoreError(f"the log in {self._root} was interrupted; open it again"))
             raise
         else:
-            for ticket, result in zip(tickets, results, strict=True):
-                ticket.result = result
+            for pending, result in zip(pending_appends, results, strict=True):
+                pending.result = result
             if self.on_commit is not None:
                 self.on_commit(results)
 
-    def _fail(self, tickets: list[Ticket], error: Exception) -> None:
-        for ticket in tickets:
-            ticket.error = error
+    def _fail(self, pending_appends: list[PendingAppend], error: Exception) -> None:
+        for pending in pending_appends:
+            pending.error = error
 
     # -- one write ------------------------------------------------------------------------------------------------
 
-    def _commit(self, tickets: list[Ticket]) -> list[Appended]:
+    def _commit(self, pending_appends: list[PendingAppend]) -> list[AppendResult]:
         self._check_usable()
         at_ns = max(self._now_ns(), self._last_ns)
         before: dict[str, int] = {}
         try:
-            results, batches = self._encoded(tickets, at_ns, before)
+            results, batches = self._encoded(pending_appends, at_ns, before)
             data = batches[0].data if len(batches) == 1 else b"".join(batch.data for batch in batches)
-            if not self._has_room(len(data), results[-1].last):
-                self.end = self._house.roll(self.end, len(data))
+            if not self._has_capacity(len(data), results[-1].last):
+                self.end = self._segment_set.roll(self.end, len(data))
             self._write(data)
         except BaseException:
             for name, number in before.items():
                 self._numbers[name] = number
             self._numbers = {name: number for name, number in self._numbers.items() if number}
             raise
-        self._count(tickets, batches, at_ns)
+        self._count(pending_appends, batches, at_ns)
         # For large writes the disk is the limit, not the cost of growing the file: no file is prepared.
-        if self._asked is not self.end.segment and len(data) < LARGE:
-            self._asked = self.end.segment
-            self._house.prepare()
+        if self._prepared_segment is not self.end.segment and len(data) < LARGE:
+            self._prepared_segment = self.end.segment
+            self._segment_set.prepare()
         return results
 
-    def _has_room(self, size: int, last: int) -> bool:
+    def _has_capacity(self, size: int, last: int) -> bool:
         segment, file = self.end
-        return segment.tail.end + size <= file.size and last - segment.first < MOST_RECORDS
+        return segment.tail.end + size <= file.size and last - segment.first < MAX_SEGMENT_RECORDS
 
     def _encoded(
-        self, tickets: list[Ticket], at_ns: int, before: dict[str, int]
-    ) -> tuple[list[Appended], list[records.Batch]]:
+        self, pending_appends: list[PendingAppend], at_ns: int, before: dict[str, int]
+    ) -> tuple[list[AppendResult], list[records.EncodedBatch]]:
         """Encode a batch. ``before`` receives the previous topic sequences, so that a failed write can restore them."""
         sequence = self.end.segment.tail.last + 1
         synced = self._is_synced
         results, batches = [], []
         numbers = self._numbers
-        for ticket in tickets:
-            batch = records.encode_batch(ticket.records, sequence, at_ns, numbers, synced=synced)
+        for pending in pending_appends:
+            batch = records.encode_batch(pending.records, sequence, at_ns, numbers, synced=synced)
             for name, number in batch.topics.items():
                 before.setdefault(name, numbers.get(name, 0))
                 numbers[name] = number
             batches.append(batch)
-            last = sequence + len(ticket.records) - 1
-            results.append(Appended(sequence, last, at_ns, batch.data, batch.offsets))
+            last = sequence + len(pending.records) - 1
+            results.append(AppendResult(sequence, last, at_ns, batch.data, batch.offsets))
             sequence, synced = last + 1, False
         return results, batches
 
@@ -183,7 +188,7 @@ class Appender:
         try:
             self._disk.write_at(fd, data, offset)
         except OSError:
-            self._take_back(len(data))
+            self._erase_unconfirmed(len(data))
             raise
         if not self._is_full:
             self._is_synced = False
@@ -191,12 +196,12 @@ class Appender:
         try:
             self._disk.fdatasync(fd)
         except OSError as error:
-            self._broken = f"a sync failed ({error.strerror}); what is on disk is not known"
-            self._take_back(len(data))
+            self._failure_reason = f"a sync failed ({error.strerror}); what is on disk is not known"
+            self._erase_unconfirmed(len(data))
             raise
         self._is_synced = True
 
-    def _take_back(self, size: int) -> None:
+    def _erase_unconfirmed(self, size: int) -> None:
         """Overwrite unconfirmed bytes with zeros and sync: no reader, and no recovery after a power cut, finds them."""
         begin = self.end.segment.tail.end
         try:
@@ -207,19 +212,19 @@ class Appender:
                 self._disk.truncate(self.end.file.path, begin)
             self._disk.fdatasync(self.end.file.fd)
         except OSError as error:
-            self._broken = self._broken or f"half a write could not be taken back ({error.strerror})"
+            self._failure_reason = self._failure_reason or f"half a write could not be taken back ({error.strerror})"
 
-    def _count(self, tickets: list[Ticket], batches: list[records.Batch], at_ns: int) -> None:
+    def _count(self, pending_appends: list[PendingAppend], batches: list[records.EncodedBatch], at_ns: int) -> None:
         sums = self.end.segment.own_sums
-        for ticket, batch in zip(tickets, batches, strict=True):
+        for pending, batch in zip(pending_appends, batches, strict=True):
             if len(batch.topics) == 1:
                 [(name, number)] = batch.topics.items()
-                sums.add_same(name, number, at_ns, len(ticket.records), len(batch.data))
+                sums.add_same(name, number, at_ns, len(pending.records), len(batch.data))
                 continue
-            counts = Counter(record.topic for record in ticket.records)
+            counts = Counter(record.topic for record in pending.records)
             numbers = {name: batch.topics[name] - count for name, count in counts.items()}
             ends = [*batch.offsets[1:], len(batch.data)]
-            for record, begin, end in zip(ticket.records, batch.offsets, ends, strict=True):
+            for record, begin, end in zip(pending.records, batch.offsets, ends, strict=True):
                 numbers[record.topic] += 1
                 sums.add(record.topic, numbers[record.topic], at_ns, end - begin)
         self._last_ns = at_ns
@@ -230,35 +235,35 @@ class Appender:
     @property
     def is_usable(self) -> bool:
         """False if a write or a sync failed: appends are refused until the log is opened again."""
-        return self._broken is None and self._house.trouble is None
+        return self._failure_reason is None and self._segment_set.failure_reason is None
 
     def _check_usable(self) -> None:
-        why = self._broken or self._house.trouble
-        if why is not None:
-            raise StoreError(f"the log in {self._root} takes no more: {why}; open it again")
+        reason = self._failure_reason or self._segment_set.failure_reason
+        if reason is not None:
+            raise StoreError(f"the log in {self._root} takes no more: {reason}; open it again")
 
     def roll(self) -> None:
         """Start a new segment; later records are appended there."""
-        with self.turn:
+        with self.write_lock:
             self._check_usable()
-            self.end = self._house.roll(self.end, 0)
+            self.end = self._segment_set.roll(self.end, 0)
 
     def close(self) -> None:
-        with self.turn:
+        with self.write_lock:
             try:
-                if not self._is_synced and self._broken is None:
+                if not self._is_synced and self._failure_reason is None:
                     self._disk.fdatasync(self.end.file.fd)
             finally:
                 self._disk.close(self.end.file.fd)
 
     def sync(self) -> None:
         """Sync appended records now; needed with durability "os", where appends do not sync."""
-        with self.turn:
+        with self.write_lock:
             self._check_usable()
             try:
                 self._disk.fdatasync(self.end.file.fd)
             except OSError as error:
-                self._broken = f"a sync failed ({error.strerror}); what is on disk is not known"
+                self._failure_reason = f"a sync failed ({error.strerror}); what is on disk is not known"
                 raise
             self._is_synced = True
 
@@ -305,24 +310,26 @@ class SegmentLog:
         self.settings = settings.checked()
         self.folder = Path(folder)
         self._now_ns = now_ns
-        self._workshop = Workshop(str(self.folder), disk or Disk())
+        self._segment_files = SegmentFileOperations(str(self.folder), disk or Disk())
         self._is_open = True
-        with translated(self.folder):
-            self._workshop.disk.access = access_in(self.folder)
-            _make_folder(self._workshop.disk, self.folder)
+        with os_errors_translated(self.folder):
+            self._segment_files.disk.access = access_in(self.folder)
+            _make_folder(self._segment_files.disk, self.folder)
         self._lock = _lock(self.folder)
         try:
-            with translated(self.folder):
+            with os_errors_translated(self.folder):
                 size = segment_size(settings.segment_bytes, 0)
-                found = Recovery(self._workshop, now_ns, new_epoch).run(size, epoch)
+                found = LogRecovery(self._segment_files, now_ns, new_epoch).run(size, epoch)
         except BaseException:
             self._lock.close()
             raise
         self.notes: Sequence[str] = found.notes
         """Messages about faults that were found and repaired while opening."""
-        self._house = House(self._workshop, found.chain, settings.segment_bytes, now_ns, ahead=settings.ahead)
-        end = End(found.chain[-1], found.active)
-        self._appender = Appender(self._workshop, end, settings.durability, now_ns, self._house)
+        self._segment_set = SegmentSet(
+            self._segment_files, found.chain, settings.segment_bytes, now_ns, ahead=settings.ahead
+        )
+        end = ActiveSegment(found.chain[-1], found.active)
+        self._appender = Appender(self._segment_files, end, settings.durability, now_ns, self._segment_set)
 
     # -- properties -----------------------------------------------------------------------------------------------
 
@@ -336,7 +343,7 @@ class SegmentLog:
 
     @property
     def chain(self) -> Chain:
-        return self._house.chain
+        return self._segment_set.chain
 
     @property
     def first(self) -> int:
@@ -349,9 +356,9 @@ class SegmentLog:
     @property
     def size(self) -> int:
         """Bytes of all retained records."""
-        return self._house.size
+        return self._segment_set.size
 
-    def refresh(self, *, anew: bool = False) -> None:
+    def refresh(self, *, reload: bool = False) -> None:
         """Do nothing: the writer is always up to date."""
 
     def reader(self) -> SegmentReader:
@@ -369,24 +376,24 @@ class SegmentLog:
 
     # -- appending ------------------------------------------------------------------------------------------------
 
-    def append(self, records: Sequence[NewRecord]) -> Appended:
+    def append(self, records: Sequence[NewRecord]) -> AppendResult:
         self._check_open()
         return self._appender.append(records)
 
-    def on_commit(self, tell: OnCommit | None) -> None:
+    def on_commit(self, listener: OnCommit | None) -> None:
         """Set the callback of each commit. It runs in commit order, under the append lock, before the appending calls
         return."""
-        with self._appender.turn:
-            self._appender.on_commit = tell
+        with self._appender.write_lock:
+            self._appender.on_commit = listener
 
     @contextmanager
-    def standing_still(self) -> Iterator[int]:
+    def pause_appends(self) -> Iterator[int]:
         """Block appends inside the ``with`` block and yield the last sequence. Keep the block short."""
-        with self._appender.turn:
+        with self._appender.write_lock:
             yield self.last
 
     def sync(self) -> None:
-        with translated(self.folder):
+        with os_errors_translated(self.folder):
             self._appender.sync()
 
     def _check_open(self) -> None:
@@ -395,10 +402,10 @@ class SegmentLog:
 
     # -- retention and repair -------------------------------------------------------------------------------------
 
-    def retain(self, rule: Retention, floor: int | None = None) -> Trimmed:
+    def retain(self, rule: Retention, floor: int | None = None) -> TrimResult:
         for value, field in ((rule.age_ns, "ageNs"), (rule.size, "size"), (floor, "floor")):
             if value is not None:
-                validation.check_count(value, field, least=0, most=MOST_SEQUENCE)
+                validation.check_count(value, field, least=0, most=MAX_SEQUENCE)
         chain = self.chain
         before = chain[0].first
         if rule.age_ns is not None:
@@ -407,29 +414,29 @@ class SegmentLog:
             before = max(before, _oldest_within(chain, rule.size))
         return self.trim(before if floor is None else min(before, floor))
 
-    def trim(self, before: int, *, dry_run: bool = False) -> Trimmed:
+    def trim(self, before: int, *, dry_run: bool = False) -> TrimResult:
         self._check_open()
-        validation.check_count(before, "before", least=0, most=MOST_SEQUENCE)
+        validation.check_count(before, "before", least=0, most=MAX_SEQUENCE)
         if dry_run:
-            return to_be_trimmed(self.chain, before)
-        with translated(self.folder):
-            done = self._house.retire(before)  # before the roll, which needs disk space: the disk may be full
+            return plan_trim(self.chain, before)
+        with os_errors_translated(self.folder):
+            done = self._segment_set.retire(before)  # before the roll, which needs disk space: the disk may be full
             end = self.chain[-1]
             if not end.first <= end.tail.last < before:
                 return done
             self._appender.roll()
-            more = self._house.retire(before)
-            return Trimmed(done.segments + more.segments, done.size + more.size, more.first)
+            more = self._segment_set.retire(before)
+            return TrimResult(done.segments + more.segments, done.size + more.size, more.first)
 
     def mend(self) -> list[str]:
         """Read all segments and repair the damaged ones: quarantine the file, keep its sound records.
 
         Return one message per repaired segment. Lost records become a gap."""
         self._check_open()
-        with translated(self.folder):
+        with os_errors_translated(self.folder):
             if self._is_end_damaged():
                 self._appender.roll()
-            return self._house.mend()
+            return self._segment_set.mend()
 
     def _is_end_damaged(self) -> bool:
         end = self.chain[-1]
@@ -444,9 +451,9 @@ class SegmentLog:
             return
         self._is_open = False
         try:
-            with translated(self.folder), self._appender.turn:
+            with os_errors_translated(self.folder), self._appender.write_lock:
                 try:
-                    self._house.close()
+                    self._segment_set.close()
                 finally:
                     self._appender.close()
         finally:

@@ -1,11 +1,11 @@
 """Topic log reader, with the segments and the chain of segments it reads.
 
-``Segment`` is one file and the part of it that may be read. While a reader has the file open, a shared ``flock`` keeps
-it from being recycled. A chain is an immutable ordered sequence of segments. The log replaces it as a whole, so a
+``LogSegment`` is one file and the part of it that may be read. While a reader has the file open, a shared ``flock``
+keeps it from being recycled. A chain is an immutable ordered sequence of segments. The log replaces it as a whole, so a
 reader may continue to use an old one.
 
-``SegmentReader`` reads by sequence or time, as records, as frames, or as pieces of files. Its ``Source`` is the log
-itself or a read-only view. Readers share no descriptors. If a file was retired or recycled meanwhile, the reader
+``SegmentReader`` reads by sequence or time, as records, as frames, or as pieces of files. Its ``SegmentSource`` is the
+log itself or a read-only view. Readers share no descriptors. If a file was retired or recycled meanwhile, the reader
 refreshes its source and retries; the 5th failure in a row is an error."""
 
 import os
@@ -17,16 +17,25 @@ from itertools import pairwise, takewhile
 from typing import NamedTuple, Protocol, TypeVar
 
 from yirangmq.core.errors import BadInput, Retired, StoreDamaged
-from yirangmq.core.topics import Frames, Gap, Piece, Place, Record, TopicState, Trimmed, Wanted
+from yirangmq.core.topics import (
+    FileRange,
+    Gap,
+    LogSplitPoint,
+    Record,
+    RecordFrames,
+    TopicPredicate,
+    TopicState,
+    TrimResult,
+)
 from yirangmq.fsio.lock import try_lock
 from yirangmq.stores.log import segment_format as scan
-from yirangmq.stores.log.segment_format import Head, Seal, State, Summary, Topic
+from yirangmq.stores.log.segment_format import Head, Seal, SegmentSummary, State, TopicNumbers
 from yirangmq.wire import records
 
 # -- segment -----------------------------------------------------------------------------------------------------------
 
 
-class Tail(NamedTuple):
+class SegmentTail(NamedTuple):
     """Readable extent of a segment. It is replaced as one value, so a reader on another thread never sees a mix."""
 
     last: int
@@ -35,23 +44,25 @@ class Tail(NamedTuple):
     last_ns: int
 
 
-class Gone(Exception):
+class SegmentGone(Exception):
     """The file no longer holds this segment: it was retired, recycled, or replaced by a repair."""
 
 
-class Segment:
+class LogSegment:
     """One segment file of the topic log. ``sums`` is set while the segment is not sealed."""
 
     __slots__ = ("head", "path", "seal", "sums", "tail")
 
-    def __init__(self, path: str, head: Head, *, seal: Seal | None = None, sums: scan.Sums | None = None) -> None:
+    def __init__(
+        self, path: str, head: Head, *, seal: Seal | None = None, sums: scan.SegmentSums | None = None
+    ) -> None:
         self.path = path
         self.head = head
         self.seal = seal
         self.sums = sums
-        self.tail = Tail(head.first - 1, head.begin, 0, 0)
+        self.tail = SegmentTail(head.first - 1, head.begin, 0, 0)
         if seal is not None:
-            self.tail = Tail(seal.last, seal.end, seal.first_ns, seal.last_ns)
+            self.tail = SegmentTail(seal.last, seal.end, seal.first_ns, seal.last_ns)
         elif sums is not None:
             self.confirm()
 
@@ -65,7 +76,7 @@ class Segment:
         return self.tail.end - self.head.begin
 
     @property
-    def own_sums(self) -> scan.Sums:
+    def own_sums(self) -> scan.SegmentSums:
         """The running sums of a segment that is not sealed. Raises ``StoreDamaged`` if it is."""
         if self.sums is None:
             raise StoreDamaged(f"{self.path} is sealed and takes no more")
@@ -74,9 +85,9 @@ class Segment:
     def confirm(self) -> None:
         """Make all records counted in ``sums`` visible to readers."""
         if self.sums is not None:
-            self.tail = Tail(self.sums.last, self.sums.end, self.sums.first_ns, self.sums.last_ns)
+            self.tail = SegmentTail(self.sums.last, self.sums.end, self.sums.first_ns, self.sums.last_ns)
 
-    def summary(self, fd: int) -> Summary:
+    def summary(self, fd: int) -> SegmentSummary:
         """Return its index, rebuilt by a scan if the stored one cannot be read."""
         if self.sums is not None:
             return self.sums.summary()
@@ -85,17 +96,18 @@ class Segment:
                 return scan.summary_of(fd, self.seal)
         except StoreDamaged:
             pass
-        sums = scan.Sums(self.first, self.head.begin, scan.state_of(fd, self.head))
+        sums = scan.SegmentSums(self.first, self.head.begin, scan.state_of(fd, self.head))
         scan.add_sound(sums, fd, self.tail.end, self.tail.last)
         return sums.summary()
 
     @contextmanager
     def opened(self) -> Iterator[int]:
-        """Open the file for reading. While it is open, a shared lock keeps it from being recycled. Raises ``Gone``."""
+        """Open the file for reading. While it is open, a shared lock keeps it from being recycled. Raises
+        ``SegmentGone``."""
         try:
             fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
-            raise Gone from None
+            raise SegmentGone from None
         try:
             self._hold(fd)
             yield fd
@@ -105,17 +117,17 @@ class Segment:
     def _hold(self, fd: int) -> None:
         try:
             if not try_lock(fd, shared=True) or scan.head_of(fd) != self.head:
-                raise Gone
+                raise SegmentGone
         except StoreDamaged:
-            raise Gone from None
+            raise SegmentGone from None
 
 
 # -- chain of segments -------------------------------------------------------------------------------------------------
 
-Chain = Sequence[Segment]
+Chain = Sequence[LogSegment]
 
 
-def find(chain: Chain, sequence: int) -> Segment | None:
+def find(chain: Chain, sequence: int) -> LogSegment | None:
     """Return the segment that holds the sequence, or the next one if the sequence is in a gap.
 
     Return None if it is after the last record."""
@@ -134,21 +146,21 @@ def gaps(chain: Chain) -> list[Gap]:
     ]
 
 
-def _first(segment: Segment) -> int:
+def _first(segment: LogSegment) -> int:
     return segment.first
 
 
-def to_be_trimmed(chain: Chain, before: int) -> Trimmed:
+def plan_trim(chain: Chain, before: int) -> TrimResult:
     """Return the result of a trim before a sequence: it removes whole segments, and no empty one."""
     going = list(takewhile(lambda segment: segment.first <= segment.tail.last < before, chain))
     first = chain[len(going)].first if len(going) < len(chain) else chain[-1].tail.last + 1
-    return Trimmed(len(going), sum(segment.size for segment in going), first)
+    return TrimResult(len(going), sum(segment.size for segment in going), first)
 
 
 # -- queries on an open segment ----------------------------------------------------------------------------------------
 
 
-def offsets(segment: Segment, fd: int, start: int, stop: int) -> tuple[int, int]:
+def offsets(segment: LogSegment, fd: int, start: int, stop: int) -> tuple[int, int]:
     """Return the byte range of the records from ``start`` to ``stop`` (exclusive)."""
     tail = segment.tail
     begin, end = segment.head.begin, tail.end
@@ -162,7 +174,7 @@ def offsets(segment: Segment, fd: int, start: int, stop: int) -> tuple[int, int]
         raise StoreDamaged(f"{segment.path}: {error}") from None
 
 
-def cut(segment: Segment, whole: Piece, size: int | None) -> Iterator[Piece]:
+def split_piece(segment: LogSegment, whole: FileRange, size: int | None) -> Iterator[FileRange]:
     """Split a piece at index marks. Each part has whole frames and at least ``size`` bytes, except the last.
 
     ``size`` None: do not split."""
@@ -171,26 +183,26 @@ def cut(segment: Segment, whole: Piece, size: int | None) -> Iterator[Piece]:
     if size is not None and length > size:
         for mark in list(segment.summary(fd).marks):
             if begin + size <= mark.offset < end:
-                yield Piece(fd, begin, mark.offset - begin, first, mark.sequence - 1)
+                yield FileRange(fd, begin, mark.offset - begin, first, mark.sequence - 1)
                 begin, first = mark.offset, mark.sequence
-    yield Piece(fd, begin, end - begin, first, last)
+    yield FileRange(fd, begin, end - begin, first, last)
 
 
-def holds(segment: Segment, fd: int, wanted: Wanted) -> bool:
+def has_wanted_record(segment: LogSegment, fd: int, wanted: TopicPredicate) -> bool:
     """Check by the index whether the segment has a record of a wanted topic."""
     state = segment.summary(fd).state
     return any(topic.sequence >= segment.first and wanted(name) for name, topic in list(state.items()))
 
 
-def state_before(segment: Segment, fd: int) -> State:
+def state_before(segment: LogSegment, fd: int) -> State:
     return scan.state_of(fd, segment.head)
 
 
-def state_after(segment: Segment, fd: int) -> State:
+def state_after(segment: LogSegment, fd: int) -> State:
     return dict(segment.summary(fd).state)
 
 
-def state_at(segment: Segment, fd: int, sequence: int) -> State:
+def state_at(segment: LogSegment, fd: int, sequence: int) -> State:
     """Return the numbers of each topic before the record with that sequence."""
     state = scan.state_of(fd, segment.head)
     for step in scan.walk(fd, segment.head.begin, segment.tail.end):
@@ -198,42 +210,42 @@ def state_at(segment: Segment, fd: int, sequence: int) -> State:
         if head.sequence >= sequence:
             break
         name = str(records.topic_at(step.data, step.at, head), "utf-8", "replace")
-        state[name] = Topic(head.topic_sequence, head.sequence, head.at_ns, 0)
+        state[name] = TopicNumbers(head.topic_sequence, head.sequence, head.at_ns, 0)
     return state
 
 
-def sequence_at(segment: Segment, fd: int, at_ns: int) -> int | None:
+def sequence_at(segment: LogSegment, fd: int, at_ns: int) -> int | None:
     return scan.sequence_at(fd, segment.summary(fd).marks, at_ns, segment.head.begin, segment.tail.end)
 
 
-def places(segment: Segment, fd: int) -> list[Place]:
+def places(segment: LogSegment, fd: int) -> list[LogSplitPoint]:
     """Return the index marks of the segment, each with the record bytes before it."""
-    return [Place(mark.sequence, mark.offset - segment.head.begin) for mark in list(segment.summary(fd).marks)]
+    return [LogSplitPoint(mark.sequence, mark.offset - segment.head.begin) for mark in list(segment.summary(fd).marks)]
 
 
-def remembered(wanted: Wanted | None) -> Callable[[bytes], bool] | None:
+def cached_filter(wanted: TopicPredicate | None) -> Callable[[bytes], bool] | None:
     """Adapt a topic filter to encoded names, and cache its result per name."""
     if wanted is None:
         return None
     known: dict[bytes, bool] = {}
 
-    def ask(name: bytes) -> bool:
+    def matches(name: bytes) -> bool:
         answer = known.get(name)
         if answer is None:
             answer = known[name] = wanted(str(name, "utf-8", "replace"))
         return answer
 
-    return ask
+    return matches
 
 
-def decoded(segment: Segment, step: scan.Step) -> Record:
+def decoded(segment: LogSegment, step: scan.FrameStep) -> Record:
     try:
         return records.decode(step.data, step.at, step.head)
     except (BadInput, StoreDamaged) as error:
         raise StoreDamaged(f"{segment.path}: {error}") from None
 
 
-def see_all(segment: Segment, reached: int, end: int) -> None:
+def check_walk_complete(segment: LogSegment, reached: int, end: int) -> None:
     """Raise ``StoreDamaged`` if a walk stopped before ``end``: it stops early only at a damaged frame."""
     if reached != end:
         raise StoreDamaged(
@@ -243,17 +255,17 @@ def see_all(segment: Segment, reached: int, end: int) -> None:
 
 # -- reader ------------------------------------------------------------------------------------------------------------
 
-ENOUGH = 1 << 18
+BATCH_BYTES = 1 << 18
 """Batch size in bytes when frames are filtered by topic: 256 KiB."""
-LONG_WAY = 8 << 20
+MAX_SKIPPED_BYTES = 8 << 20
 """Bytes of skipped records after which an empty batch is yielded to report progress: 8 MiB."""
-TRIES = 5
+MAX_TRIES = 5
 """Attempts to open a segment while files are retired or recycled at the same time."""
 T = TypeVar("T")
-NOTHING = Topic(0, 0, 0, 0)
+NOTHING = TopicNumbers(0, 0, 0, 0)
 
 
-class Source(Protocol):
+class SegmentSource(Protocol):
     """Source of segments for a reader: the log itself, or a read-only view of its folder."""
 
     @property
@@ -262,14 +274,14 @@ class Source(Protocol):
     @property
     def chain(self) -> Chain: ...
 
-    def refresh(self, *, anew: bool = False) -> None:
-        """Find new records and segments. ``anew``: also check whether known segments were replaced."""
+    def refresh(self, *, reload: bool = False) -> None:
+        """Find new records and segments. ``reload``: also check whether known segments were replaced."""
 
 
 class SegmentReader:
     """Log reader (``core.topics.LogReader``) over the segments of a source. For one thread at a time."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: SegmentSource) -> None:
         self._source = source
 
     @property
@@ -313,7 +325,7 @@ class SegmentReader:
                     return found
         return self.last + 1
 
-    def count(self, start: int, stop: int | None = None, wanted: Wanted | None = None) -> int:
+    def count(self, start: int, stop: int | None = None, wanted: TopicPredicate | None = None) -> int:
         """Return how many records ``records`` would yield."""
         start, stop = self._span(start, stop)
         lost = [gap for gap in self.gaps() if gap.first < stop and gap.last >= start]
@@ -323,7 +335,7 @@ class SegmentReader:
         spans = [(low, high) for low, high in list(pairwise(edges))[::2] if low < high]
         return sum(self._numbers(high, wanted) - self._numbers(low, wanted) for low, high in spans)
 
-    def places(self, start: int, stop: int | None = None, most: int = 10_000) -> list[Place]:
+    def places(self, start: int, stop: int | None = None, most: int = 10_000) -> list[LogSplitPoint]:
         """Return at most ``most`` positions at which the range can be split, at about equal distances in bytes."""
         start, stop = self._span(start, stop)
         chain = self._source.chain
@@ -331,19 +343,19 @@ class SegmentReader:
         total = sum(segment.size for segment in within)
         step = 0 if total // scan.MARK_EVERY + len(within) <= most else total // max(most - 1, 1)
         before = sum(segment.size for segment in chain if segment.tail.last < start)
-        found: list[Place] = []
+        found: list[LogSplitPoint] = []
         for segment in within:
-            marks = [Place(segment.first, 0)]
+            marks = [LogSplitPoint(segment.first, 0)]
             if segment.size > step:
                 marks = self._read(partial(self._at, segment.first), places)
             for sequence, size in marks:
                 is_far = not found or before + size >= found[-1].size + step
                 if start <= sequence < stop and is_far and len(found) < most:
-                    found.append(Place(sequence, before + size))
+                    found.append(LogSplitPoint(sequence, before + size))
             before += segment.size
         return found
 
-    def _numbers(self, sequence: int, wanted: Wanted) -> int:
+    def _numbers(self, sequence: int, wanted: TopicPredicate) -> int:
         """Count all records of the wanted topics before this sequence, since the log began."""
         if sequence > self.last:
             state = self._read(self._newest, state_after)
@@ -355,18 +367,18 @@ class SegmentReader:
 
     # -- records --------------------------------------------------------------------------------------------------
 
-    def records(self, start: int, stop: int | None = None, wanted: Wanted | None = None) -> Iterator[Record]:
+    def records(self, start: int, stop: int | None = None, wanted: TopicPredicate | None = None) -> Iterator[Record]:
         return self._records(*self._span(start, stop), wanted)
 
     def frames(
-        self, start: int, stop: int | None = None, wanted: Wanted | None = None, size: int = ENOUGH
-    ) -> Iterator[Frames]:
+        self, start: int, stop: int | None = None, wanted: TopicPredicate | None = None, size: int = BATCH_BYTES
+    ) -> Iterator[RecordFrames]:
         """Yield the records as stored frames, about ``size`` bytes at a time. Checksums are not verified."""
         return self._frames(*self._span(start, stop), wanted, size)
 
     def pieces(
-        self, start: int, stop: int | None = None, wanted: Wanted | None = None, size: int | None = None
-    ) -> Iterator[Piece]:
+        self, start: int, stop: int | None = None, wanted: TopicPredicate | None = None, size: int | None = None
+    ) -> Iterator[FileRange]:
         return self._pieces(*self._span(start, stop), wanted, size)
 
     def _span(self, start: int, stop: int | None) -> tuple[int, int]:
@@ -377,19 +389,19 @@ class SegmentReader:
             raise _retired(start, first)
         return start, last + 1 if stop is None else max(start, min(stop, last + 1))
 
-    def _records(self, start: int, stop: int, wanted: Wanted | None) -> Iterator[Record]:
-        is_wanted = remembered(wanted)
+    def _records(self, start: int, stop: int, wanted: TopicPredicate | None) -> Iterator[Record]:
+        is_wanted = cached_filter(wanted)
         for segment, fd, begin, end in self._spans(start, stop, wanted):
             for step in scan.walk(fd, begin, end):
                 begin = step.offset + step.head.size
                 if is_wanted is None or is_wanted(records.topic_at(step.data, step.at, step.head)):
                     yield decoded(segment, step)
-            see_all(segment, begin, end)
+            check_walk_complete(segment, begin, end)
 
-    def _frames(self, start: int, stop: int, wanted: Wanted | None, size: int) -> Iterator[Frames]:
+    def _frames(self, start: int, stop: int, wanted: TopicPredicate | None, size: int) -> Iterator[RecordFrames]:
         parts: list[memoryview] = []
         held = passed = first = last = 0
-        is_wanted = remembered(wanted)
+        is_wanted = cached_filter(wanted)
         for segment, fd, begin, end in self._spans(start, stop, wanted):
             for offset, head, data, at in scan.walk(fd, begin, end):
                 begin = offset + head.size
@@ -399,20 +411,22 @@ class SegmentReader:
                     held += head.size
                 else:
                     passed += head.size
-                if held >= size or passed >= LONG_WAY:
-                    yield Frames(b"".join(parts), first or head.sequence, last if parts else head.sequence, len(parts))
+                if held >= size or passed >= MAX_SKIPPED_BYTES:
+                    yield RecordFrames(
+                        b"".join(parts), first or head.sequence, last if parts else head.sequence, len(parts)
+                    )
                     parts.clear()
                     held = passed = first = 0
-            see_all(segment, begin, end)
+            check_walk_complete(segment, begin, end)
         if parts:
-            yield Frames(b"".join(parts), first, last, len(parts))
+            yield RecordFrames(b"".join(parts), first, last, len(parts))
 
-    def _pieces(self, start: int, stop: int, wanted: Wanted | None, size: int | None) -> Iterator[Piece]:
-        is_wanted = remembered(wanted)
+    def _pieces(self, start: int, stop: int, wanted: TopicPredicate | None, size: int | None) -> Iterator[FileRange]:
+        is_wanted = cached_filter(wanted)
         for segment, fd, begin, end in self._spans(start, stop, wanted):
             if is_wanted is None:
-                whole = Piece(fd, begin, end - begin, max(start, segment.first), min(stop - 1, segment.tail.last))
-                yield from cut(segment, whole, size)
+                whole = FileRange(fd, begin, end - begin, max(start, segment.first), min(stop - 1, segment.tail.last))
+                yield from split_piece(segment, whole, size)
                 continue
             first = last = length = 0
             for offset, head, data, at in scan.walk(fd, begin, end):
@@ -421,18 +435,20 @@ class SegmentReader:
                     first, last = first or head.sequence, head.sequence
                     length += head.size
                 elif length:
-                    yield Piece(fd, offset - length, length, first, last)
+                    yield FileRange(fd, offset - length, length, first, last)
                     first = length = 0
-                if length >= ENOUGH:
-                    yield Piece(fd, begin - length, length, first, last)
+                if length >= BATCH_BYTES:
+                    yield FileRange(fd, begin - length, length, first, last)
                     first = length = 0
-            see_all(segment, begin, end)
+            check_walk_complete(segment, begin, end)
             if length:
-                yield Piece(fd, begin - length, length, first, last)
+                yield FileRange(fd, begin - length, length, first, last)
 
     # -- segments -------------------------------------------------------------------------------------------------
 
-    def _spans(self, start: int, stop: int, wanted: Wanted | None = None) -> Iterator[tuple[Segment, int, int, int]]:
+    def _spans(
+        self, start: int, stop: int, wanted: TopicPredicate | None = None
+    ) -> Iterator[tuple[LogSegment, int, int, int]]:
         """Yield each segment of the range with an open descriptor and the byte range inside it."""
         tries = 0
         while start < stop:
@@ -444,44 +460,44 @@ class SegmentReader:
             try:
                 with segment.opened() as fd:
                     after = segment.tail.last + 1
-                    if wanted is None or holds(segment, fd, wanted):
+                    if wanted is None or has_wanted_record(segment, fd, wanted):
                         yield segment, fd, *offsets(segment, fd, start, stop)
                     start, tries = after, 0
-            except Gone:
+            except SegmentGone:
                 tries += 1
-                self._again(start, tries)
+                self._refresh_after_loss(start, tries)
 
-    def _read(self, choose: Callable[[], Segment], work: Callable[[Segment, int], T]) -> T:
+    def _read(self, choose: Callable[[], LogSegment], work: Callable[[LogSegment, int], T]) -> T:
         tries = 0
         while True:
             segment = choose()
             try:
                 with segment.opened() as fd:
                     return work(segment, fd)
-            except Gone:
+            except SegmentGone:
                 tries += 1
-                self._again(self.first, tries)
+                self._refresh_after_loss(self.first, tries)
 
-    def _oldest(self) -> Segment:
+    def _oldest(self) -> LogSegment:
         return self._source.chain[0]
 
-    def _newest(self) -> Segment:
+    def _newest(self) -> LogSegment:
         return self._source.chain[-1]
 
-    def _at(self, sequence: int) -> Segment:
+    def _at(self, sequence: int) -> LogSegment:
         segment = find(self._source.chain, sequence)
         if segment is None or sequence < self.first:
             raise _retired(sequence, self.first)
         return segment
 
-    def _again(self, start: int, tries: int) -> None:
-        """Refresh the source after ``Gone``.
+    def _refresh_after_loss(self, start: int, tries: int) -> None:
+        """Refresh the source after ``SegmentGone``.
 
-        Raises ``Retired`` if the records were retired, and ``StoreDamaged`` after ``TRIES`` attempts."""
-        self._source.refresh(anew=True)
+        Raises ``Retired`` if the records were retired, and ``StoreDamaged`` after ``MAX_TRIES`` attempts."""
+        self._source.refresh(reload=True)
         if start < self.first:
             raise _retired(start, self.first)
-        if tries == TRIES:
+        if tries == MAX_TRIES:
             raise StoreDamaged(f"the segment with sequence {start} is not there any more")
 
 

@@ -14,15 +14,15 @@ from pathlib import Path
 from types import TracebackType
 
 from yirangmq.core.errors import NotFound, StoreDamaged, WrongEpoch
-from yirangmq.core.topics import MOST_SEQUENCE, Gap, TopicState
-from yirangmq.fsio.errors import translated
+from yirangmq.core.topics import MAX_SEQUENCE, Gap, TopicState
+from yirangmq.fsio.errors import os_errors_translated
 from yirangmq.fsio.lock import try_lock
 from yirangmq.stores.log import segment_format as scan
-from yirangmq.stores.log.reader import Chain, Gone, Segment, SegmentReader
+from yirangmq.stores.log.reader import Chain, LogSegment, SegmentGone, SegmentReader
 from yirangmq.stores.log.segment_format import Head, first_of
 
-TRIES = 50
-PAUSE = 0.002
+MAX_TRIES = 50
+RETRY_SECONDS = 0.002
 """Seconds before a refresh is repeated after a writer changed files during it."""
 
 
@@ -36,7 +36,7 @@ class SegmentView:
         self.folder = Path(folder)
         self.unreadable: Sequence[str] = ()
         """Paths with a segment's name that cannot be read as segments."""
-        self._chain: tuple[Segment, ...] = ()
+        self._chain: tuple[LogSegment, ...] = ()
         self._epoch = epoch
         self.refresh()
 
@@ -78,25 +78,25 @@ class SegmentView:
 
     # -- refresh --------------------------------------------------------------------------------------------------
 
-    def refresh(self, *, anew: bool = False) -> None:
-        """Find new records and segments. ``anew``: also check whether sealed segments were replaced.
+    def refresh(self, *, reload: bool = False) -> None:
+        """Find new records and segments. ``reload``: also check whether sealed segments were replaced.
 
         Raises ``WrongEpoch`` if the log continues with another epoch; a new view can read that one."""
-        with translated(self.folder):
-            for _ in range(TRIES):
+        with os_errors_translated(self.folder):
+            for _ in range(MAX_TRIES):
                 try:
-                    self._look({} if anew else {segment.path: segment for segment in self._chain})
+                    self._scan_folder({} if reload else {segment.path: segment for segment in self._chain})
                     return
-                except (Gone, FileNotFoundError):
-                    time.sleep(PAUSE)
+                except (SegmentGone, FileNotFoundError):
+                    time.sleep(RETRY_SECONDS)
         raise StoreDamaged(f"the segments in {self.folder} change faster than they can be read")
 
-    def _look(self, known: dict[str, Segment]) -> None:
+    def _scan_folder(self, known: dict[str, LogSegment]) -> None:
         names = self._names()
-        chain: list[Segment] = []
+        chain: list[LogSegment] = []
         unreadable: list[str] = []
-        for place, (first, path) in enumerate(names):
-            most = names[place + 1][0] - 1 if place + 1 < len(names) else MOST_SEQUENCE
+        for index, (first, path) in enumerate(names):
+            most = names[index + 1][0] - 1 if index + 1 < len(names) else MAX_SEQUENCE
             segment = known.get(path)
             try:
                 if segment is None or segment.seal is None:
@@ -126,21 +126,21 @@ class SegmentView:
         elif head.epoch.hex() != self._epoch:
             raise WrongEpoch(f"the log in {self.folder} is of epoch {head.epoch.hex()}, not {self._epoch}")
 
-    def _read(self, first: int, path: str, most: int, known: Segment | None) -> Segment:
-        with _held(path) as fd:
+    def _read(self, first: int, path: str, most: int, known: LogSegment | None) -> LogSegment:
+        with _open_locked(path) as fd:
             head = scan.head_of(fd)
             if head.first != first:
-                raise Gone
+                raise SegmentGone
             seal = scan.seal_of(fd, head)
             if seal is not None:
-                return Segment(path, head, seal=seal)
+                return LogSegment(path, head, seal=seal)
             if known is None or known.head != head or known.sums is None:
-                known = Segment(path, head, sums=scan.Sums(first, head.begin, scan.state_of(fd, head)))
-            _follow(known, fd, most)
+                known = LogSegment(path, head, sums=scan.SegmentSums(first, head.begin, scan.state_of(fd, head)))
+            _scan_new_records(known, fd, most)
             return known
 
 
-def _follow(segment: Segment, fd: int, most: int) -> None:
+def _scan_new_records(segment: LogSegment, fd: int, most: int) -> None:
     """Scan records written since the last scan. Make them visible after an fdatasync, if it succeeds."""
     sums = segment.sums
     if sums is None:
@@ -156,12 +156,12 @@ def _follow(segment: Segment, fd: int, most: int) -> None:
 
 
 @contextmanager
-def _held(path: str) -> Iterator[int]:
+def _open_locked(path: str) -> Iterator[int]:
     """Open a file with a shared lock, so that it is not recycled while it is read."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         if not try_lock(fd, shared=True):
-            raise Gone
+            raise SegmentGone
         yield fd
     finally:
         os.close(fd)

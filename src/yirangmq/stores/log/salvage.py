@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from yirangmq.core.errors import StoreDamaged
 from yirangmq.stores.log import segment_format as scan
-from yirangmq.stores.log.reader import Segment
-from yirangmq.stores.log.segment_files import Making, Spare, Workshop
+from yirangmq.stores.log.reader import LogSegment
+from yirangmq.stores.log.segment_files import SegmentFileOperations, SegmentHeadValues, SpareFile
 from yirangmq.stores.log.segment_format import HEAD_SIZE, State, file_name
 from yirangmq.wire.records import SYNCED, RecordHead, topic_at
 
@@ -19,7 +19,7 @@ QUARANTINE = "quarantine"
 PART = 1 << 20
 
 
-class Case(NamedTuple):
+class SalvageCase(NamedTuple):
     """Damaged segment to salvage.
 
     ``low`` and ``high`` bound the sequences it can hold. ``epoch`` is its epoch, ``before`` that of the segment before.
@@ -31,13 +31,13 @@ class Case(NamedTuple):
     epoch: bytes
     before: bytes
     state: State
-    why: str
+    reason: str
 
 
-class Run(NamedTuple):
+class RecordRun(NamedTuple):
     """Sound records with consecutive sequences."""
 
-    found: list[scan.Found]
+    found: list[scan.StrayRecord]
 
     @property
     def first(self) -> int:
@@ -48,20 +48,20 @@ class Run(NamedTuple):
         return self.found[-1].head.sequence
 
 
-def runs(found: Iterable[scan.Found]) -> list[Run]:
+def group_runs(found: Iterable[scan.StrayRecord]) -> list[RecordRun]:
     """Group records into runs without gaps. A record out of order is not a record of this segment and is skipped."""
-    rows: list[Run] = []
+    rows: list[RecordRun] = []
     for one in found:
         if rows and one.head.sequence <= rows[-1].last:
             continue
         if rows and one.head.sequence == rows[-1].last + 1:
             rows[-1].found.append(one)
         else:
-            rows.append(Run([one]))
+            rows.append(RecordRun([one]))
     return rows
 
 
-def proven(rows: list[Run]) -> list[Run]:
+def confirmed_runs(rows: list[RecordRun]) -> list[RecordRun]:
     """Return the runs at the end of a log that were, or may have been, confirmed.
 
     When a frame marked ``SYNCED`` was written, all records before it were on disk. Runs after the last run with such a
@@ -71,74 +71,76 @@ def proven(rows: list[Run]) -> list[Run]:
     return rows
 
 
-def salvage(workshop: Workshop, case: Case, now_ns: int) -> list[Segment]:
+def salvage(segment_files: SegmentFileOperations, case: SalvageCase, now_ns: int) -> list[LogSegment]:
     """Replace a damaged segment. Return the new segments; the first has the old file name and may be empty."""
     fd = os.open(case.path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        rows = runs(scan.strays(fd, 0, case.low, case.high))
-        _set_aside(workshop, case, fd)
+        rows = group_runs(scan.stray_records(fd, 0, case.low, case.high))
+        _quarantine(segment_files, case, fd)
         if not rows or rows[0].first != case.low:
-            rows.insert(0, Run([]))
-        made: list[tuple[Spare, Segment]] = []
+            rows.insert(0, RecordRun([]))
+        rebuilt: list[tuple[SpareFile, LogSegment]] = []
         state = dict(case.state)
         for row in rows:
             first = row.first if row.found else case.low
-            making = Making(case.epoch, case.before if not made else case.epoch, first, now_ns)
-            made.append(_rebuilt(workshop, making, row, fd, state))
-        return _placed(workshop, made)
+            head_values = SegmentHeadValues(case.epoch, case.before if not rebuilt else case.epoch, first, now_ns)
+            rebuilt.append(_rebuilt(segment_files, head_values, row, fd, state))
+        return _placed(segment_files, rebuilt)
     finally:
         os.close(fd)
 
 
-def _rebuilt(workshop: Workshop, making: Making, row: Run, fd: int, state: State) -> tuple[Spare, Segment]:
+def _rebuilt(
+    segment_files: SegmentFileOperations, head_values: SegmentHeadValues, row: RecordRun, fd: int, state: State
+) -> tuple[SpareFile, LogSegment]:
     """Write a sealed and synced segment that is not yet renamed into place. Updates ``state`` with its records."""
-    spare = workshop.new_spare(HEAD_SIZE)
-    segment = workshop.write_opening(spare, making, state)
+    spare = segment_files.new_spare(HEAD_SIZE)
+    segment = segment_files.write_opening(spare, head_values, state)
     sums = segment.sums
     if sums is None:
         raise StoreDamaged(f"{segment.path} was sealed while it was made")
     for one in row.found:
         data = os.pread(fd, one.head.size, one.offset)
-        workshop.disk.write_at(spare.fd, data, sums.end)
+        segment_files.disk.write_at(spare.fd, data, sums.end)
         sums.add(_topic(data, one.head), one.head.topic_sequence, one.head.at_ns, one.head.size)
     state.update(sums.state)
-    sealed = workshop.seal(Segment(spare.path, segment.head, sums=sums), spare.fd)
-    return spare, Segment(segment.path, sealed.head, seal=sealed.seal)
+    sealed = segment_files.seal(LogSegment(spare.path, segment.head, sums=sums), spare.fd)
+    return spare, LogSegment(segment.path, sealed.head, seal=sealed.seal)
 
 
 def _topic(data: bytes, head: RecordHead) -> str:
     return str(topic_at(data, 0, head), "utf-8", "replace")
 
 
-def _placed(workshop: Workshop, made: list[tuple[Spare, Segment]]) -> list[Segment]:
+def _placed(segment_files: SegmentFileOperations, rebuilt: list[tuple[SpareFile, LogSegment]]) -> list[LogSegment]:
     """Rename the new segments into place, the first one last: it replaces the damaged file."""
-    for spare, segment in made[:0:-1]:
-        workshop.disk.rename(spare.path, segment.path)
-    workshop.disk.fsync_folder(workshop.folder)
-    spare, segment = made[0]
-    workshop.disk.rename(spare.path, segment.path)
-    workshop.disk.fsync_folder(workshop.folder)
-    for spare, _ in made:
-        workshop.disk.close(spare.fd)
-    return [segment for _, segment in made]
+    for spare, segment in rebuilt[:0:-1]:
+        segment_files.disk.rename(spare.path, segment.path)
+    segment_files.disk.fsync_folder(segment_files.folder)
+    spare, segment = rebuilt[0]
+    segment_files.disk.rename(spare.path, segment.path)
+    segment_files.disk.fsync_folder(segment_files.folder)
+    for spare, _ in rebuilt:
+        segment_files.disk.close(spare.fd)
+    return [segment for _, segment in rebuilt]
 
 
-def _set_aside(workshop: Workshop, case: Case, fd: int) -> None:
+def _quarantine(segment_files: SegmentFileOperations, case: SalvageCase, fd: int) -> None:
     """Write a copy of the whole file to ``quarantine/``, and a text file with the reason."""
-    disk, folder = workshop.disk, workshop.path(QUARANTINE)
+    disk, folder = segment_files.disk, segment_files.path(QUARANTINE)
     if not os.path.isdir(folder):
         disk.mkdir(folder)
-        disk.fsync_folder(workshop.folder)
+        disk.fsync_folder(segment_files.folder)
     name = file_name(case.low)
     number = sum(other.startswith(name) and not other.endswith(".txt") for other in os.listdir(folder))
     target = f"{folder}/{name}.{number + 1}" if number else f"{folder}/{name}"
-    for path, parts in ((target, _parts(fd)), (f"{target}.txt", [f"{case.why}\n".encode()])):
-        _write_new(workshop, path, parts)
+    for path, parts in ((target, _parts(fd)), (f"{target}.txt", [f"{case.reason}\n".encode()])):
+        _write_new(segment_files, path, parts)
     disk.fsync_folder(folder)
 
 
-def _write_new(workshop: Workshop, path: str, parts: Iterable[bytes]) -> None:
-    disk = workshop.disk
+def _write_new(segment_files: SegmentFileOperations, path: str, parts: Iterable[bytes]) -> None:
+    disk = segment_files.disk
     if os.path.lexists(path):
         disk.unlink(path)
     fd = disk.open_write(path)

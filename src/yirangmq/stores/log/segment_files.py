@@ -10,14 +10,14 @@ from typing import NamedTuple
 
 from yirangmq.fsio.disk import Disk
 from yirangmq.fsio.lock import try_lock, unlock
-from yirangmq.stores.log.reader import Segment
+from yirangmq.stores.log.reader import LogSegment
 from yirangmq.stores.log.segment_format import (
     HEAD_SIZE,
     SEAL_SIZE,
     SPARE,
     Head,
-    Sums,
-    Topic,
+    SegmentSums,
+    TopicNumbers,
     file_name,
     write_head,
     write_index,
@@ -30,34 +30,34 @@ SYNC_EVERY = 4 << 20
 """Bytes of zeros between two syncs: 4 MiB. A longer disk queue would delay the syncs of live records."""
 
 
-class Spare(NamedTuple):
+class SpareFile(NamedTuple):
     """Open, synced file that can become a segment. ``size`` is its capacity in bytes."""
 
     path: str
     fd: int
     size: int
 
-    def with_room(self, size: int) -> "Spare":
+    def with_capacity(self, size: int) -> "SpareFile":
         return self._replace(size=max(size, self.size))
 
 
-class End(NamedTuple):
+class ActiveSegment(NamedTuple):
     """Segment that records are appended to, the last of the chain, with its open file."""
 
-    segment: Segment
-    file: Spare
+    segment: LogSegment
+    file: SpareFile
 
 
-class Making(NamedTuple):
+class SegmentHeadValues(NamedTuple):
     """Head values of a new segment: epochs, first sequence, creation time."""
 
     epoch: bytes
     before: bytes
     first: int
-    made_ns: int
+    created_ns: int
 
 
-class Workshop:
+class SegmentFileOperations:
     """File operations on the segments of one log that is open for writing."""
 
     def __init__(self, folder: str, disk: Disk) -> None:
@@ -70,7 +70,7 @@ class Workshop:
 
     # -- create ---------------------------------------------------------------------------------------------------
 
-    def new_spare(self, size: int) -> Spare:
+    def new_spare(self, size: int) -> SpareFile:
         """Create a file of zeros. Overwriting zeros costs one sync less than extending a file."""
         self._made += 1
         path = self.path(f"{SPARE}-{self._made}")
@@ -81,9 +81,9 @@ class Workshop:
             self.disk.close(fd)
             self.disk.unlink(path)
             raise
-        return Spare(path, fd, size)
+        return SpareFile(path, fd, size)
 
-    def longer(self, spare: Spare, size: int) -> Spare:
+    def extend(self, spare: SpareFile, size: int) -> SpareFile:
         """Extend the file with zeros to at least ``size`` bytes. On an error only its length may have changed."""
         if size <= spare.size:
             return spare
@@ -102,29 +102,33 @@ class Workshop:
         if unsynced:
             self.disk.fdatasync(fd)
 
-    def begin(self, spare: Spare, making: Making, state: Mapping[str, Topic]) -> Segment:
+    def begin(self, spare: SpareFile, head_values: SegmentHeadValues, state: Mapping[str, TopicNumbers]) -> LogSegment:
         """Turn the file into an empty segment; its name is durable on return."""
-        segment = self.write_opening(spare, making, state)
+        segment = self.write_opening(spare, head_values, state)
         self.disk.fdatasync(spare.fd)
-        self.place(spare, segment)
+        self.rename_into_place(spare, segment)
         return segment
 
-    def place(self, spare: Spare, segment: Segment) -> None:
+    def rename_into_place(self, spare: SpareFile, segment: LogSegment) -> None:
         """Unlock the file so that others can read it, rename it to the segment's name, and sync the folder."""
         unlock(spare.fd)
         self.disk.rename(spare.path, segment.path)
         self.disk.fsync_folder(self.folder)
 
-    def write_opening(self, spare: Spare, making: Making, state: Mapping[str, Topic]) -> Segment:
+    def write_opening(
+        self, spare: SpareFile, head_values: SegmentHeadValues, state: Mapping[str, TopicNumbers]
+    ) -> LogSegment:
         """Write the head and state frame of a new segment. The returned segment has its final path."""
         opening = write_state(state)
-        head = Head(*making, HEAD_SIZE + len(opening))
+        head = Head(*head_values, HEAD_SIZE + len(opening))
         self.disk.write_at(spare.fd, write_head(head) + opening, 0)
-        return Segment(self.path(file_name(making.first)), head, sums=Sums(making.first, head.begin, dict(state)))
+        return LogSegment(
+            self.path(file_name(head_values.first)), head, sums=SegmentSums(head_values.first, head.begin, dict(state))
+        )
 
     # -- seal -----------------------------------------------------------------------------------------------------
 
-    def seal(self, segment: Segment, fd: int) -> Segment:
+    def seal(self, segment: LogSegment, fd: int) -> LogSegment:
         """Seal a segment: write its index, sync, write its seal, and truncate the file after it.
 
         The order guarantees that a seal on disk implies a complete index on disk."""
@@ -137,13 +141,13 @@ class Workshop:
         self.disk.write_at(fd, write_seal(seal), sums.end + len(index))
         self.disk.truncate(segment.path, sums.end + len(index) + SEAL_SIZE)
         self.disk.fdatasync(fd)
-        return Segment(segment.path, segment.head, seal=seal)
+        return LogSegment(segment.path, segment.head, seal=seal)
 
     # -- retire ---------------------------------------------------------------------------------------------------
 
-    def retire(self, segment: Segment, *, recycle: bool) -> Spare | None:
+    def retire(self, segment: LogSegment, *, recycle: bool) -> SpareFile | None:
         """Remove the segment durably. With ``recycle`` its file becomes a spare, unless a reader holds it."""
-        spare = self._reserved(segment) if recycle else None
+        spare = self._lock_for_recycling(segment) if recycle else None
         try:
             if spare is None:
                 self.disk.unlink(segment.path)
@@ -156,7 +160,7 @@ class Workshop:
             raise
         return spare
 
-    def _reserved(self, segment: Segment) -> Spare | None:
+    def _lock_for_recycling(self, segment: LogSegment) -> SpareFile | None:
         """Open and lock the segment's file, so that no reader can open it. Return None if a reader has it open."""
         fd = self.disk.open_update(segment.path)
         try:
@@ -167,8 +171,8 @@ class Workshop:
             self.disk.close(fd)
             return None
         self._made += 1
-        return Spare(self.path(f"{SPARE}-{self._made}"), fd, os.fstat(fd).st_size)
+        return SpareFile(self.path(f"{SPARE}-{self._made}"), fd, os.fstat(fd).st_size)
 
-    def give_up(self, spare: Spare) -> None:
+    def discard(self, spare: SpareFile) -> None:
         self.disk.close(spare.fd)
         self.disk.unlink(spare.path)

@@ -55,7 +55,7 @@ class Head(NamedTuple):
     epoch: bytes
     before: bytes
     first: int
-    made_ns: int
+    created_ns: int
     begin: int
 
 
@@ -69,7 +69,7 @@ class Seal(NamedTuple):
     end: int
 
 
-class Topic(NamedTuple):
+class TopicNumbers(NamedTuple):
     """Numbers of a topic: its latest record, and ``size``, the bytes of all its frames since the log began."""
 
     topic_sequence: int
@@ -78,10 +78,10 @@ class Topic(NamedTuple):
     size: int
 
 
-State = dict[str, Topic]
+State = dict[str, TopicNumbers]
 
 
-class Mark(NamedTuple):
+class IndexMark(NamedTuple):
     """Entry of the sparse index: a record and its offset in the file."""
 
     sequence: int
@@ -89,11 +89,11 @@ class Mark(NamedTuple):
     offset: int
 
 
-class Summary(NamedTuple):
+class SegmentSummary(NamedTuple):
     """Content of a segment's index: the topic numbers after its last record, and the sparse index."""
 
     state: State
-    marks: list[Mark]
+    marks: list[IndexMark]
 
 
 _pack = msgspec.msgpack.Encoder().encode
@@ -112,7 +112,7 @@ def first_of(name: str) -> int | None:
 
 
 def write_head(head: Head) -> bytes:
-    fields = (head.epoch, head.before, head.first, head.made_ns, head.begin)
+    fields = (head.epoch, head.before, head.first, head.created_ns, head.begin)
     return _HEAD.pack(SIGN, VERSION, 0, _crc(_HEAD.pack(SIGN, VERSION, 0, 0, *fields)), *fields)
 
 
@@ -145,27 +145,29 @@ def _crc(data: bytes) -> int:
     return crc32(data[CRC_FROM + 4 :], crc32(data[:CRC_FROM]))
 
 
-def write_state(state: Mapping[str, Topic]) -> bytes:
+def write_state(state: Mapping[str, TopicNumbers]) -> bytes:
     return _frame(STATE, _pack([(name, *topic) for name, topic in state.items()]))
 
 
 def read_state(data: bytes) -> State:
     try:
-        return {name: Topic(*numbers) for name, *numbers in _read_state(_body(STATE, data))}
+        return {name: TopicNumbers(*numbers) for name, *numbers in _read_state(_body(STATE, data))}
     except msgspec.MsgspecError as error:
         raise StoreDamaged(f"the state of its topics cannot be read: {error}") from None
 
 
-def write_index(summary: Summary) -> bytes:
+def write_index(summary: SegmentSummary) -> bytes:
     return _frame(INDEX, _pack(([(name, *topic) for name, topic in summary.state.items()], summary.marks)))
 
 
-def read_index(data: bytes) -> Summary:
+def read_index(data: bytes) -> SegmentSummary:
     try:
         topics, marks = _read_index(_body(INDEX, data))
     except msgspec.MsgspecError as error:
         raise StoreDamaged(f"its index cannot be read: {error}") from None
-    return Summary({name: Topic(*numbers) for name, *numbers in topics}, [Mark(*mark) for mark in marks])
+    return SegmentSummary(
+        {name: TopicNumbers(*numbers) for name, *numbers in topics}, [IndexMark(*mark) for mark in marks]
+    )
 
 
 def _frame(kind: int, body: bytes) -> bytes:
@@ -190,7 +192,7 @@ MARK_EVERY = 1 << 16
 """Bytes between two marks of the sparse index, which bounds the walk to find one record: 64 KiB."""
 
 
-class Step(NamedTuple):
+class FrameStep(NamedTuple):
     """One frame of a walk: its offset in the file and its head. Its bytes begin at ``data[at]``."""
 
     offset: int
@@ -199,10 +201,10 @@ class Step(NamedTuple):
     at: int
 
 
-new_step = cast("Callable[[tuple[Any, ...]], Step]", partial(tuple.__new__, Step))
+new_step = cast("Callable[[tuple[Any, ...]], FrameStep]", partial(tuple.__new__, FrameStep))
 
 
-def walk(fd: int, begin: int, end: int) -> Iterator[Step]:
+def walk(fd: int, begin: int, end: int) -> Iterator[FrameStep]:
     """Yield frames up to ``end`` or the first incomplete or malformed frame. Checksums are not verified."""
     offset = begin
     need = records.HEAD
@@ -223,7 +225,7 @@ def walk(fd: int, begin: int, end: int) -> Iterator[Step]:
         offset += at
 
 
-class Sums:
+class SegmentSums:
     """Running sums over consecutive records of a segment: extent, times, topic numbers, sparse index.
 
     The writer updates them with each commit; recovery and readers compute them by a scan. ``state`` is changed in
@@ -234,17 +236,17 @@ class Sums:
         self.end = begin
         self.first_ns = self.last_ns = 0
         self.state = state
-        self.marks: list[Mark] = []
+        self.marks: list[IndexMark] = []
         self._next_mark = begin
 
     def add(self, topic: str, topic_sequence: int, at_ns: int, size: int) -> None:
         """Add the next record. It begins at ``end``."""
         self.last += 1
         if self.end >= self._next_mark:
-            self.marks.append(Mark(self.last, at_ns, self.end))
+            self.marks.append(IndexMark(self.last, at_ns, self.end))
             self._next_mark = self.end + MARK_EVERY
         before = self.state.get(topic)
-        self.state[topic] = Topic(topic_sequence, self.last, at_ns, size + (before.size if before else 0))
+        self.state[topic] = TopicNumbers(topic_sequence, self.last, at_ns, size + (before.size if before else 0))
         self.first_ns = self.first_ns or at_ns
         self.last_ns = at_ns
         self.end += size
@@ -252,11 +254,11 @@ class Sums:
     def add_same(self, topic: str, topic_sequence: int, at_ns: int, count: int, size: int) -> None:
         """Add the next ``count`` records, all of one topic and of the same write."""
         if self.end >= self._next_mark:
-            self.marks.append(Mark(self.last + 1, at_ns, self.end))
+            self.marks.append(IndexMark(self.last + 1, at_ns, self.end))
             self._next_mark = self.end + MARK_EVERY
         self.last += count
         before = self.state.get(topic)
-        self.state[topic] = Topic(topic_sequence, self.last, at_ns, size + (before.size if before else 0))
+        self.state[topic] = TopicNumbers(topic_sequence, self.last, at_ns, size + (before.size if before else 0))
         self.first_ns = self.first_ns or at_ns
         self.last_ns = at_ns
         self.end += size
@@ -264,11 +266,11 @@ class Sums:
     def seal(self, first: int) -> Seal:
         return Seal(first, self.last, self.first_ns, self.last_ns, self.end)
 
-    def summary(self) -> Summary:
-        return Summary(self.state, self.marks)
+    def summary(self) -> SegmentSummary:
+        return SegmentSummary(self.state, self.marks)
 
 
-def add_sound(sums: Sums, fd: int, end: int, most: int) -> None:
+def add_sound(sums: SegmentSums, fd: int, end: int, most: int) -> None:
     """Scan and add following records until one is incomplete, damaged, out of sequence, or after ``most``."""
     for step in walk(fd, sums.end, end):
         head = step.head
@@ -300,12 +302,12 @@ def seal_of(fd: int, head: Head) -> Seal | None:
     return seal
 
 
-def summary_of(fd: int, seal: Seal) -> Summary:
+def summary_of(fd: int, seal: Seal) -> SegmentSummary:
     size = os.fstat(fd).st_size - SEAL_SIZE - seal.end
     return read_index(os.pread(fd, size, seal.end))
 
 
-def offset_of(fd: int, marks: list[Mark], sequence: int, begin: int, end: int) -> int:
+def offset_of(fd: int, marks: list[IndexMark], sequence: int, begin: int, end: int) -> int:
     """Return the offset of the first record with at least that sequence, or ``end`` if there is none."""
     place = bisect_right(marks, sequence, key=_mark_sequence) - 1
     near = marks[place].offset if place >= 0 else begin
@@ -318,7 +320,7 @@ def offset_of(fd: int, marks: list[Mark], sequence: int, begin: int, end: int) -
     return end
 
 
-def sequence_at(fd: int, marks: list[Mark], at_ns: int, begin: int, end: int) -> int | None:
+def sequence_at(fd: int, marks: list[IndexMark], at_ns: int, begin: int, end: int) -> int | None:
     """Return the first sequence at or after that time. Return None if all records are older."""
     place = bisect_right(marks, at_ns - 1, key=_mark_time) - 1
     for step in walk(fd, marks[place].offset if place >= 0 else begin, end):
@@ -327,33 +329,33 @@ def sequence_at(fd: int, marks: list[Mark], at_ns: int, begin: int, end: int) ->
     return None
 
 
-def _mark_sequence(mark: Mark) -> int:
+def _mark_sequence(mark: IndexMark) -> int:
     return mark.sequence
 
 
-def _mark_time(mark: Mark) -> int:
+def _mark_time(mark: IndexMark) -> int:
     return mark.at_ns
 
 
-class Found(NamedTuple):
+class StrayRecord(NamedTuple):
     """Sound record found by a byte-wise scan, at any offset."""
 
     offset: int
     head: records.RecordHead
 
 
-def strays(fd: int, begin: int, low: int, high: int) -> Iterator[Found]:
+def stray_records(fd: int, begin: int, low: int, high: int) -> Iterator[StrayRecord]:
     """Yield sound records at any offset from ``begin``, with sequences from ``low`` to ``high``.
 
     For the writer only: the file is mapped into memory and must not be truncated meanwhile."""
     size = os.fstat(fd).st_size
     if size - begin >= records.HEAD:
         with mmap.mmap(fd, size, prot=mmap.PROT_READ) as image:
-            yield from strays_in(image, begin, low, high)
+            yield from stray_records_in(image, begin, low, high)
 
 
-def strays_in(image: bytes | mmap.mmap, begin: int, low: int, high: int) -> Iterator[Found]:
-    """Like ``strays``, but in bytes that are in memory."""
+def stray_records_in(image: bytes | mmap.mmap, begin: int, low: int, high: int) -> Iterator[StrayRecord]:
+    """Like ``stray_records``, but in bytes that are in memory."""
     with memoryview(image) as view:
         at = image.find(records.SIGN, begin + 4)
         while at >= 0:
@@ -364,10 +366,10 @@ def strays_in(image: bytes | mmap.mmap, begin: int, low: int, high: int) -> Iter
             at = image.find(records.SIGN, at + 1)
 
 
-def _stray(view: memoryview, offset: int, low: int, high: int) -> Found | None:
+def _stray(view: memoryview, offset: int, low: int, high: int) -> StrayRecord | None:
     if len(view) - offset < records.HEAD:
         return None
     head = records.read_head(view, offset)
     if head is None or not low <= head.sequence <= high or head.size > len(view) - offset:
         return None
-    return Found(offset, head) if records.is_sound(view, offset, head) else None
+    return StrayRecord(offset, head) if records.is_sound(view, offset, head) else None

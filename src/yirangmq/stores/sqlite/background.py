@@ -1,9 +1,9 @@
 """Background threads of the server's SQLite store: deferred commit, and WAL checkpoint.
 
-Each thread starts when it first has work. ``Settling`` makes SQLite commit changes that are only in the redo log, after
-a delay or immediately on request. ``Copying`` runs checkpoints: it copies WAL pages over a separate connection while
-other threads commit. The committing thread copies the pages written meanwhile, so that the WAL restarts; it also
-checkpoints a WAL longer than 8 times the checkpoint size.
+Each thread starts when it first has work. ``DeferredCommitter`` makes SQLite commit changes that are only in the redo
+log, after a delay or immediately on request. ``Checkpointer`` runs checkpoints: it copies WAL pages over a separate
+connection while other threads commit. The committing thread copies the pages written meanwhile, so that the WAL
+restarts; it also checkpoints a WAL longer than 8 times the checkpoint size.
 
 A thread that fails to start, or meets an error, fails no request: the next commit or a later retry does its work."""
 
@@ -17,12 +17,12 @@ import apsw
 
 from yirangmq.stores.sqlite.connection import CHECKPOINT_BYTES
 
-MOST_TIMES = 8
+FORCED_CHECKPOINT_FACTOR = 8
 """The committing thread checkpoints a WAL longer than this many times the checkpoint size."""
 log = logging.getLogger(__name__)
 
 
-def started(work: Callable[[], None], name: str) -> threading.Thread | None:
+def start_thread(work: Callable[[], None], name: str) -> threading.Thread | None:
     """Start a daemon thread. Return None if the system cannot start one."""
     thread = threading.Thread(target=work, name=name, daemon=True)
     try:
@@ -33,59 +33,59 @@ def started(work: Callable[[], None], name: str) -> threading.Thread | None:
     return thread
 
 
-class Settling:
+class DeferredCommitter:
     """Deferred commit thread: makes SQLite commit changes that have been only in the redo log for ``seconds``, or
-    immediately after ``hurry``. It retries after ``seconds`` while ``settle`` fails or leaves changes."""
+    immediately after ``commit_now``. It retries after ``seconds`` while ``commit`` fails or leaves changes."""
 
-    def __init__(self, settle: Callable[[], bool], seconds: float) -> None:
-        """``settle`` commits. It returns True if nothing is left to commit."""
-        self._settle = settle
+    def __init__(self, commit: Callable[[], bool], seconds: float) -> None:
+        """``commit`` commits. It returns True if nothing is left to commit."""
+        self._commit = commit
         self._seconds = seconds
-        self._begun = threading.Event()
-        self._hurried = threading.Event()
-        self._is_over = False
+        self._has_changes = threading.Event()
+        self._is_urgent = threading.Event()
+        self._is_closed = False
         self._thread: threading.Thread | None = None
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Note that there are changes to commit, and start the thread if it is not running."""
-        self._begun.set()
-        self._thread = self._thread or started(self._run, "yirangmq-commit")
+        self._has_changes.set()
+        self._thread = self._thread or start_thread(self._run, "yirangmq-commit")
 
-    def hurry(self) -> None:
+    def commit_now(self) -> None:
         """Commit without waiting for the delay."""
-        self._begun.set()
-        self._hurried.set()
+        self._has_changes.set()
+        self._is_urgent.set()
 
     def _run(self) -> None:
         while True:
-            self._begun.wait()
-            self._hurried.wait(self._seconds)
-            if self._is_over:
+            self._has_changes.wait()
+            self._is_urgent.wait(self._seconds)
+            if self._is_closed:
                 return
-            self._begun.clear()
-            self._hurried.clear()
+            self._has_changes.clear()
+            self._is_urgent.clear()
             try:
-                is_all = self._settle()
+                is_all = self._commit()
             except Exception:
                 log.exception("background_commit_crashed")
                 is_all = False
             if not is_all:
-                self._begun.set()
+                self._has_changes.set()
 
     def close(self) -> None:
-        self._is_over = True
-        self.hurry()
+        self._is_closed = True
+        self.commit_now()
         if self._thread is not None:
             self._thread.join()
 
 
-class Copying:
+class Checkpointer:
     """WAL checkpointer: copies pages from the WAL into the SQLite file on a background thread. Pages written meanwhile
     are copied by the committing thread between two commits, so that the WAL restarts.
 
-    ``look`` runs on the committing thread."""
+    ``after_commit`` runs on the committing thread."""
 
-    def __init__(self, db: apsw.Connection, path: Path, vfs: str | None, most: int = 0) -> None:
+    def __init__(self, db: apsw.Connection, path: Path, vfs: str | None, max_pages: int = 0) -> None:
         """``db`` commits; the thread copies over another connection.
 
         ``most``: maximum length of the WAL in pages, set where a disk that fills up has no space to copy a longer one.
@@ -94,43 +94,43 @@ class Copying:
         self._path = path
         self._vfs = vfs
         self._pages = 0
-        self._is_asked = self._is_done = False
-        self._asked = threading.Event()
-        self._is_over = False
+        self._is_requested = self._is_done = False
+        self._requested = threading.Event()
+        self._is_closed = False
         self._thread: threading.Thread | None = None
-        self._most = most or CHECKPOINT_BYTES // db.pragma("page_size")
-        self._times = 1 if most else MOST_TIMES
+        self._max_pages = max_pages or CHECKPOINT_BYTES // db.pragma("page_size")
+        self._forced_factor = 1 if max_pages else FORCED_CHECKPOINT_FACTOR
         db.set_wal_hook(self._committed)
 
     def _committed(self, db: apsw.Connection, name: str, pages: int) -> int:
         self._pages = pages
         return apsw.SQLITE_OK
 
-    def look(self) -> None:
+    def after_commit(self) -> None:
         """Check the length of the WAL after a commit: request a checkpoint, or finish one."""
-        if self._pages < self._most:
+        if self._pages < self._max_pages:
             return
-        if self._pages > self._times * self._most:
-            self._is_asked = self._is_done = False
-            _copy(self._db)
-        elif not self._is_asked:
-            self._is_asked = True
-            self._asked.set()
-            self._thread = self._thread or started(self._run, "yirangmq-copy")
+        if self._pages > self._forced_factor * self._max_pages:
+            self._is_requested = self._is_done = False
+            _checkpoint(self._db)
+        elif not self._is_requested:
+            self._is_requested = True
+            self._requested.set()
+            self._thread = self._thread or start_thread(self._run, "yirangmq-copy")
         elif self._is_done:
-            self._is_asked = self._is_done = False
-            _copy(self._db)
+            self._is_requested = self._is_done = False
+            _checkpoint(self._db)
 
     def _run(self) -> None:
         db: apsw.Connection | None = None
         while True:
-            self._asked.wait()
-            self._asked.clear()
-            if self._is_over:
+            self._requested.wait()
+            self._requested.clear()
+            if self._is_closed:
                 break
             try:
                 db = db or self._connected()
-                _copy(db)
+                _checkpoint(db)
             except (apsw.Error, OSError) as error:
                 # The committing thread does it later.
                 log.warning("checkpoint_failed", extra={"values": {"error": str(error)}})
@@ -145,13 +145,13 @@ class Copying:
         return db
 
     def close(self) -> None:
-        self._is_over = True
-        self._asked.set()
+        self._is_closed = True
+        self._requested.set()
         if self._thread is not None:
             self._thread.join()
 
 
-def _copy(db: apsw.Connection) -> None:
+def _checkpoint(db: apsw.Connection) -> None:
     """Checkpoint in passive mode. Pages that cannot be copied now stay in the WAL and are copied later."""
     with contextlib.suppress(apsw.Error):
         db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)

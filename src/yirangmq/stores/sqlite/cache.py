@@ -7,11 +7,11 @@
 - It remembers queries that found nothing (negative cache) until a row is put into the one table they read.
 - It waits for a background commit before it uses the connection.
 
-``Arrivals`` keeps up to 8 MiB of envelopes just published, so that a waiting consumer is served without a query.
+``RecentPayloads`` keeps up to 8 MiB of envelopes just published, so that a waiting consumer is served without a query.
 
-``Named`` keeps messages that this process wrote recently and that clients request by id: drafts, claimed messages, and
-contents that were just set. Both are part of ``reads.Known``. They are dropped with it when another process has written
-or a transaction has failed."""
+``NameCache`` keeps messages that this process wrote recently and that clients request by id: drafts, claimed messages,
+and contents that were just set. Both are part of ``reads.Known``. They are dropped with it when another process has
+written or a transaction has failed."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,13 +23,13 @@ import apsw
 from yirangmq.core.message import Envelope, Message, new_message, seq_of, total_size
 from yirangmq.core.ports import Change, before_of
 from yirangmq.core.states import State
-from yirangmq.stores.sqlite.redo_log import Made
+from yirangmq.stores.sqlite.redo_log import LoggedStatement
 
 # -- statement recorder ------------------------------------------------------------------------------------------------
 
 Values = Sequence[Any]
 _PUTS_INTO = re.compile(r"(?:INTO|UPDATE)\s+(?:OR\s+\w+\s+)?(\w+)")
-MOST_IN_VAIN = 1000
+MAX_MISSES = 1000
 """Maximum number of empty results remembered per table; beyond it those of the table are dropped."""
 
 
@@ -37,10 +37,10 @@ class _Kind(NamedTuple):
     """How the recorder treats one statement."""
 
     word: str
-    waits: bool = False
-    vain: set[tuple[str, Values]] | None = None
+    is_deferrable: bool = False
+    misses: set[tuple[str, Values]] | None = None
     """Negative cache that remembers empty results of this statement; None if they are not remembered."""
-    puts_into: tuple[set[tuple[str, Values]], ...] = ()
+    invalidated: tuple[set[tuple[str, Values]], ...] = ()
     """Negative caches that this statement invalidates."""
 
 
@@ -51,130 +51,130 @@ class Recorder:
     An error in ``execute`` or ``executemany`` sets ``is_in_doubt``. Not thread-safe: used under the store's lock."""
 
     def __init__(
-        self, db: apsw.Connection, patient: Iterable[str] = (), steady: Mapping[str, str] | None = None
+        self, db: apsw.Connection, deferrable: Iterable[str] = (), cacheable: Mapping[str, str] | None = None
     ) -> None:
-        """``patient``: deferrable statements. They cannot fail and their result is not read. They are recorded
-        immediately and executed before the next query, or by ``make``, in this transaction or a later one.
+        """``deferrable``: deferrable statements. They cannot fail and their result is not read. They are recorded
+        immediately and executed before the next query, or by ``flush_deferred``, in this transaction or a later one.
 
-        ``steady``: queries with cacheable misses, each with the one table it depends on. An empty result stays valid
+        ``cacheable``: queries with cacheable misses, each with the one table it depends on. An empty result stays valid
         until a row is put into that table. The result of such a query can only be iterated."""
         self._execute = db.execute
         self._executemany = db.executemany
         self.changes = db.changes
-        self.made: list[Made] = []
+        self.logged: list[LoggedStatement] = []
         self.is_in_doubt = False
         """True if a statement failed; it may have changed rows before it did."""
-        self._vain: dict[str, set[tuple[str, Values]]] = {table: set() for table in (steady or {}).values()}
+        self._misses: dict[str, set[tuple[str, Values]]] = {table: set() for table in (cacheable or {}).values()}
         self._kinds: dict[str, _Kind] = {}
-        for statement in patient:
-            self._kinds[statement] = self._kind(statement)._replace(waits=True)
-        for statement, table in (steady or {}).items():
-            self._kinds[statement] = _Kind("SELECT", vain=self._vain[table])
-        self._waiting: list[tuple[str, Values]] = []
+        for statement in deferrable:
+            self._kinds[statement] = self._kind(statement)._replace(is_deferrable=True)
+        for statement, table in (cacheable or {}).items():
+            self._kinds[statement] = _Kind("SELECT", misses=self._misses[table])
+        self._deferred: list[tuple[str, Values]] = []
         """Deferred statements that are not executed yet, in order."""
-        self.is_torn = False
+        self.is_partially_applied = False
         """True if executing the deferred statements failed: an unknown part of them was executed."""
-        self.reach: Callable[[], None] | None = None
+        self.join_background_commit: Callable[[], None] | None = None
         """Called before the connection is used, while a background commit has it. It joins that commit, or raises."""
 
     def execute(self, statement: str, values: Values = ()) -> Any:
-        word, waits, vain, puts_into = self._kinds.get(statement) or self._kind(statement)
-        if vain is not None and (statement, values) in vain:
+        word, is_deferrable, misses, invalidated = self._kinds.get(statement) or self._kind(statement)
+        if misses is not None and (statement, values) in misses:
             return iter(())
-        for known in puts_into:
+        for known in invalidated:
             known.clear()
-        if waits:
-            self.made.append((statement, False, values))
-            self._waiting.append((statement, values))
+        if is_deferrable:
+            self.logged.append((statement, False, values))
+            self._deferred.append((statement, values))
             return None
-        if self._waiting or self.reach is not None:
-            self.make()
+        if self._deferred or self.join_background_commit is not None:
+            self.flush_deferred()
         try:
             cursor = self._execute(statement, values)
         except BaseException:
             self.is_in_doubt = True
             raise
-        if vain is not None:
-            return _remembered(vain, (statement, values), cursor)
+        if misses is not None:
+            return _remembered(misses, (statement, values), cursor)
         if word != "SELECT" and (word == "INSERT" or self.changes()):
-            self.made.append((statement, False, values))
+            self.logged.append((statement, False, values))
         return cursor
 
     def executemany(self, statement: str, rows: Iterable[Values]) -> apsw.Cursor:
         every = rows if isinstance(rows, list) else list(rows)
-        for known in (self._kinds.get(statement) or self._kind(statement)).puts_into:
+        for known in (self._kinds.get(statement) or self._kind(statement)).invalidated:
             known.clear()
-        if self._waiting or self.reach is not None:
-            self.make()
+        if self._deferred or self.join_background_commit is not None:
+            self.flush_deferred()
         try:
             cursor = self._executemany(statement, every)
         except BaseException:
             self.is_in_doubt = True
             raise
         if every:
-            self.made.append((statement, True, every))
+            self.logged.append((statement, True, every))
         return cursor
 
-    def make(self) -> None:
+    def flush_deferred(self) -> None:
         """Join the background commit if there is one, and execute the deferred statements."""
         was_in_doubt = self.is_in_doubt
-        if self.reach is not None:
-            self.reach()
-        if not self._waiting:
+        if self.join_background_commit is not None:
+            self.join_background_commit()
+        if not self._deferred:
             return
-        self.is_torn = self.is_in_doubt = True
-        for statement, values in self._waiting:
+        self.is_partially_applied = self.is_in_doubt = True
+        for statement, values in self._deferred:
             self._execute(statement, values)
-        self._waiting.clear()
-        self.is_torn = False
+        self._deferred.clear()
+        self.is_partially_applied = False
         self.is_in_doubt = was_in_doubt
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Start recording a new transaction."""
-        self.made = []
+        self.logged = []
         self.is_in_doubt = False
 
-    def give_up(self) -> None:
+    def discard_deferred(self) -> None:
         """Discard the deferred statements: their transaction failed, or the redo log replays them."""
-        self._waiting.clear()
-        self.is_torn = False
+        self._deferred.clear()
+        self.is_partially_applied = False
 
-    def doubt(self) -> None:
+    def invalidate_misses(self) -> None:
         """Invalidate the negative caches, because the tables may have changed without the recorder."""
-        for known in self._vain.values():
+        for known in self._misses.values():
             known.clear()
 
     def _kind(self, statement: str) -> _Kind:
         """Classify a statement by its first word. One with RETURNING counts as an INSERT, which is always recorded:
         before its rows are read, SQLite does not report whether it changes any."""
         word = "INSERT" if "RETURNING" in statement else statement.split(None, 1)[0].upper()
-        puts_into = [self._vain[table] for table in _PUTS_INTO.findall(statement) if table in self._vain]
-        kind = self._kinds[statement] = _Kind(word, puts_into=tuple(puts_into))
+        invalidated = [self._misses[table] for table in _PUTS_INTO.findall(statement) if table in self._misses]
+        kind = self._kinds[statement] = _Kind(word, invalidated=tuple(invalidated))
         return kind
 
 
-def _remembered(vain: set[tuple[str, Values]], look: tuple[str, Values], cursor: apsw.Cursor) -> Iterable[Any]:
+def _remembered(misses: set[tuple[str, Values]], query: tuple[str, Values], cursor: apsw.Cursor) -> Iterable[Any]:
     """Return the rows of a query; remember it in the negative cache if it has none."""
     row = cursor.fetchone()
     if row is not None:
         return chain((row,), cursor)
-    if len(vain) >= MOST_IN_VAIN:
-        vain.clear()
-    vain.add(look)
+    if len(misses) >= MAX_MISSES:
+        misses.clear()
+    misses.add(query)
     return iter(())
 
 
 # -- recent payloads ---------------------------------------------------------------------------------------------------
 
-EACH = 300
+RECENT_OVERHEAD_BYTES = 300
 """Memory of a cached envelope in bytes, in addition to payload and header."""
-MOST_ARRIVED_BYTES = 8 * 1024 * 1024
+MAX_RECENT_BYTES = 8 * 1024 * 1024
 """Upper bound of cached payloads and headers, in bytes. When the cache is full, new payloads are not cached, because
-consumers need the older ones first; they are read from the file later. If another ``MOST_ARRIVED_BYTES`` pass without
+consumers need the older ones first; they are read from the file later. If another ``MAX_RECENT_BYTES`` pass without
 a hit, the cache is cleared."""
 
 
-class Arrivals:
+class RecentPayloads:
     """Cache of envelopes that were just published, by number, until they leave the ready runs."""
 
     def __init__(self) -> None:
@@ -185,13 +185,13 @@ class Arrivals:
 
     def add(self, first: int, envelopes: Sequence[Envelope], size: int) -> None:
         """Cache envelopes numbered from ``first``, with ``size`` bytes of payloads and headers, if there is space."""
-        size += EACH * len(envelopes)
-        if self._size + size > MOST_ARRIVED_BYTES:
+        size += RECENT_OVERHEAD_BYTES * len(envelopes)
+        if self._size + size > MAX_RECENT_BYTES:
             self._passed += size
-            if self._passed <= MOST_ARRIVED_BYTES:
+            if self._passed <= MAX_RECENT_BYTES:
                 return
             self.clear()
-        if size <= MOST_ARRIVED_BYTES:
+        if size <= MAX_RECENT_BYTES:
             self._sent.update(enumerate(envelopes, first))
             self._size += size
 
@@ -212,7 +212,7 @@ class Arrivals:
         if self._sent:
             gone = map(self._sent.pop, range(first, last + 1), repeat(None))
             found = [one for one in gone if one is not None]
-            self._size -= total_size(found) + EACH * len(found)
+            self._size -= total_size(found) + RECENT_OVERHEAD_BYTES * len(found)
 
     def clear(self) -> None:
         self._sent.clear()
@@ -221,90 +221,90 @@ class Arrivals:
 
 # -- messages by id ----------------------------------------------------------------------------------------------------
 
-MOST_CARDS = 20_000
+MAX_NAMED_MESSAGES = 20_000
 """Maximum number of cached ids, about 500 bytes each including the id."""
-MOST_CONTENT_BYTES = 4 * 1024 * 1024
+MAX_NAMED_CONTENT_BYTES = 4 * 1024 * 1024
 """Upper bound of cached contents, in bytes, not counting those that a request is using. In a queue where messages wait
 long, contents are evicted before they are requested, and are read from the file."""
 ENVELOPE_BYTES = 500
 """Memory of a cached envelope in bytes, without its payload."""
 HELD = (State.DRAFT, State.CLAIMED)
 """States in which the message is cached."""
-WITH_NAMES = (*HELD, State.LEASED)
+NUMBER_CACHED_STATES = (*HELD, State.LEASED)
 """States in which the number of an id is cached; ``reads.Known`` has the leased messages themselves."""
-IN_LINE = (State.READY, State.DELAYED, State.HELD)
+CONTENT_CACHED_STATES = (State.READY, State.DELAYED, State.HELD)
 """Further states in which a cached content stays cached."""
 
 
-class Named:
+class NameCache:
     """Cache of messages that are requested by id: drafts, claimed and leased messages, and contents just set."""
 
-    __slots__ = ("_bytes", "_cards", "_numbers", "_sent")
+    __slots__ = ("_bytes", "_messages", "_numbers", "_sent")
 
     def __init__(self) -> None:
-        self._cards: dict[int, Message] = {}
+        self._messages: dict[int, Message] = {}
         """Drafts and claimed messages, by number."""
         self._numbers: dict[tuple[str, str], int] = {}
-        """Numbers by queue and id: of the messages in ``_cards``, and of those leased by id."""
+        """Numbers by queue and id: of the messages in ``_messages``, and of those leased by id."""
         self._sent: dict[int, Envelope] = {}
         self._bytes = 0
 
     # -- updates --------------------------------------------------------------------------------------------------
 
-    def drafted(self, first: int, envelopes: Sequence[Envelope], until: int) -> None:
+    def add_drafts(self, first: int, envelopes: Sequence[Envelope], until: int) -> None:
         """Cache drafts as the store has written them, numbered from ``first``."""
         draft = State.DRAFT
-        cards = []
+        messages = []
         for seq, sent in enumerate(envelopes, first):
             queue, id, rank, published, _, expires, _, header, payload, _, group, target = sent
             life = (draft, rank, seq, 0, 0, until, expires, published, "", "", 0, True, group, target)
-            cards.append(new_message((seq, queue, id, *life, len(payload) + len(header))))
-            self._keep(seq, sent)
-        self._hold(cards)
+            messages.append(new_message((seq, queue, id, *life, len(payload) + len(header))))
+            self._add_envelope(seq, sent)
+        self._add_messages(messages)
 
-    def moved(self, old: State, new: State, changes: Sequence[Change]) -> None:
+    def apply_changes(self, old: State, new: State, changes: Sequence[Change]) -> None:
         """Follow changes of one kind, from state ``old`` to state ``new``."""
         if new in HELD:
-            self._hold([change.after for change in changes])
+            self._add_messages([change.after for change in changes])
             return
         if old in HELD:
             for seq in map(seq_of, map(before_of, changes)):
-                self._cards.pop(seq, None)
-        if new is not State.LEASED and old in WITH_NAMES and self._numbers:
+                self._messages.pop(seq, None)
+        if new is not State.LEASED and old in NUMBER_CACHED_STATES and self._numbers:
             for before in map(before_of, changes):
                 self._numbers.pop((before.queue, before.id), None)
-        if new not in WITH_NAMES and new not in IN_LINE and self._sent:
+        if new not in NUMBER_CACHED_STATES and new not in CONTENT_CACHED_STATES and self._sent:
             for seq in map(seq_of, map(before_of, changes)):
                 self._drop(seq)
 
-    def rewritten(self, messages: Sequence[Message], envelopes: Sequence[Envelope]) -> None:
+    def replace_contents(self, messages: Sequence[Message], envelopes: Sequence[Envelope]) -> None:
         for message, sent in zip(messages, envelopes, strict=True):
-            self._cards.pop(message.seq, None)
-            self._keep(message.seq, sent)
+            self._messages.pop(message.seq, None)
+            self._add_envelope(message.seq, sent)
 
     def forget(self, messages: Sequence[Message]) -> None:
         for message in messages:
-            self._cards.pop(message.seq, None)
+            self._messages.pop(message.seq, None)
             self._numbers.pop((message.queue, message.id), None)
             self._drop(message.seq)
 
     def clear(self) -> None:
-        self._cards.clear()
+        self._messages.clear()
         self._numbers.clear()
         self._sent.clear()
         self._bytes = 0
 
-    def _hold(self, cards: list[Message]) -> None:
-        if len(self._numbers) + len(cards) > MOST_CARDS:
-            self._cards.clear()
+    def _add_messages(self, messages: list[Message]) -> None:
+        if len(self._numbers) + len(messages) > MAX_NAMED_MESSAGES:
+            self._messages.clear()
             self._numbers.clear()
-        self._cards.update({card.seq: card for card in cards})
-        self._numbers.update({(card.queue, card.id): card.seq for card in cards})
+        self._messages.update({message.seq: message for message in messages})
+        self._numbers.update({(message.queue, message.id): message.seq for message in messages})
 
-    def _keep(self, seq: int, sent: Envelope) -> None:
+    def _add_envelope(self, seq: int, sent: Envelope) -> None:
         self._drop(seq)
         self._bytes += len(sent.payload) + ENVELOPE_BYTES
-        if self._bytes > MOST_CONTENT_BYTES:
+        if self._bytes > MAX_NAMED_CONTENT_BYTES:
             self._sent.clear()
             self._bytes = len(sent.payload) + ENVELOPE_BYTES
         self._sent[seq] = sent
@@ -318,14 +318,14 @@ class Named:
 
     def by_id(self, queue: str, ids: Sequence[str], leased: Mapping[int, Message]) -> list[Message] | None:
         """Return all of these messages, or None if any is missing. ``leased``: leased messages by number."""
-        numbers, cards = self._numbers, self._cards
+        numbers, messages = self._numbers, self._messages
         found = []
         for id in ids:
             seq = numbers.get((queue, id))
-            card = None if seq is None else cards.get(seq) or leased.get(seq)
-            if card is None:
+            message = None if seq is None else messages.get(seq) or leased.get(seq)
+            if message is None:
                 return None
-            found.append(card)
+            found.append(message)
         return found
 
     def envelopes(self, messages: Sequence[Message]) -> list[Envelope] | None:

@@ -18,10 +18,10 @@ from yirangmq.core.errors import BadInput
 from yirangmq.core.ports import Finding
 from yirangmq.core.states import State
 from yirangmq.format.json_codec import loads
-from yirangmq.stores.sqlite.corrupt_rows import bury, unreadable
+from yirangmq.stores.sqlite.corrupt_rows import move_to_dead_letters, unreadable
 from yirangmq.stores.sqlite.payloads import IS_LITTER, SIZE
-from yirangmq.stores.sqlite.runs import Batch, Runs, Span, spans
-from yirangmq.stores.sqlite.writes import SHARED
+from yirangmq.stores.sqlite.runs import BatchRow, Runs, Span, spans
+from yirangmq.stores.sqlite.writes import BATCH_STATES
 
 # -- packed payloads ---------------------------------------------------------------------------------------------------
 
@@ -81,8 +81,8 @@ _DOUBLES = {
 
 def torn(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
     """Check all rows of ``fresh`` and ``batch``."""
-    for look in (_misshapen, _strangers, _gaps, _doubles):
-        yield from look(db, repair)
+    for run_check in (_misshapen, _strangers, _gaps, _doubles):
+        yield from run_check(db, repair)
 
 
 def _misshapen(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
@@ -92,7 +92,7 @@ def _misshapen(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
             db.execute("DELETE FROM fresh WHERE queue = ? AND rank = ? AND first = ?", (queue, rank, first))
         yield Finding("torn", f"{first}-{last}", "a run in line that cannot be; lined up anew", repair)
     end = 0
-    for batch in [Batch(*row) for row in db.execute(_BATCHES)]:
+    for batch in [BatchRow(*row) for row in db.execute(_BATCHES)]:
         if batch.first > end and _is_whole(batch):
             end = batch.last
             continue
@@ -101,30 +101,30 @@ def _misshapen(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
         yield Finding("torn", f"{batch.first}-{batch.last}", "a batch that cannot be; taken apart", repair)
 
 
-def _is_whole(batch: Batch) -> bool:
+def _is_whole(batch: BatchRow) -> bool:
     if batch.first > batch.last:
         return False
     if batch.state == State.LEASED or (batch.body and batch.ids is None):
-        return batch.body == 1 and batch.ids is None and batch.state in SHARED
+        return batch.body == 1 and batch.ids is None and batch.state in BATCH_STATES
     try:
         return batch.state == State.DONE and len(loads((batch.ids or "").encode())) == batch.size
     except (BadInput, TypeError):
         return False
 
 
-def _dissolve(db: apsw.Connection, batch: Batch) -> None:
+def _dissolve(db: apsw.Connection, batch: BatchRow) -> None:
     """Delete an invalid batch. Messages of a done batch stay done; a later check makes the others ready again."""
     db.execute("DELETE FROM batch WHERE first = ?", (batch.first,))
     if batch.state == State.DONE:
         for (seq,) in list(db.execute("SELECT seq FROM message WHERE seq BETWEEN ? AND ?", (batch.first, batch.last))):
-            Runs(db).put_apart(seq, batch)
+            Runs(db).insert_single_row(seq, batch)
 
 
 def _strangers(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
     """Check for messages in a row of ``fresh`` of another queue or rank, or that must not be in a run at all."""
     for queue, rank, seq, id in list(db.execute(_STRANGERS)):
         if repair:
-            Runs(db).leave_line(queue, rank, [seq])
+            Runs(db).remove_ready(queue, rank, [seq])
         yield Finding("torn", id, "stands in a run it does not belong to; lined up anew", repair)
 
 
@@ -136,7 +136,7 @@ def _gaps(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
             if repair:
                 runs.cut_fresh(queue, rank, first, last)
             yield Finding("bodiless", f"{first}-{last}", "stand in line without content; taken out", repair)
-    for batch in [Batch(*row) for row in db.execute(_BATCHES)]:
+    for batch in [BatchRow(*row) for row in db.execute(_BATCHES)]:
         if batch.body:
             for first, last in _missing(db, batch.first, batch.last):
                 if repair:
@@ -160,7 +160,7 @@ def _doubles(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
         for seq, queue, rank in list(db.execute(statement)):
             if repair:
                 runs = Runs(db)
-                if not runs.leave_line(queue, rank, [seq]):
+                if not runs.remove_ready(queue, rank, [seq]):
                     runs.cut(seq, seq)
             yield Finding("twice", str(seq), f"in a run, and {where}; taken out of the run", repair)
 
@@ -243,7 +243,7 @@ def check(db: apsw.Connection, *, repair: bool) -> Iterator[Finding]:
         return
     db.execute("BEGIN IMMEDIATE" if repair else "BEGIN")
     try:
-        findings = [finding for look in _LOOKS for finding in look(db, repair)]
+        findings = [finding for run_check in _CHECKS for finding in run_check(db, repair)]
         db.execute("COMMIT")
     except BaseException:
         db.execute("ROLLBACK")
@@ -254,10 +254,10 @@ def check(db: apsw.Connection, *, repair: bool) -> Iterator[Finding]:
 def _damage(db: apsw.Connection) -> list[str]:
     """Return the lines that SQLite reports about its pages, or the tables with text that does not decode."""
     try:
-        said = [row[0] for row in db.execute("PRAGMA integrity_check(20)") if row[0] != "ok"]
+        reported = [row[0] for row in db.execute("PRAGMA integrity_check(20)") if row[0] != "ok"]
     except (apsw.CorruptError, apsw.SQLError) as error:
-        said = [str(error)]
-    found = [line for text in said for line in text.splitlines() if not line.startswith("***")]
+        reported = [str(error)]
+    found = [line for text in reported for line in text.splitlines() if not line.startswith("***")]
     if found:
         return found
     for table, columns in _NARROW.items():
@@ -269,7 +269,7 @@ def _damage(db: apsw.Connection) -> list[str]:
     return found
 
 
-def ready_again(db: apsw.Connection, seq: int) -> int:
+def insert_ready(db: apsw.Connection, seq: int) -> int:
     """Insert a row into ``ready`` for a message at its original place, or at the end if that place is taken. Return the
     place."""
     place = seq
@@ -283,8 +283,8 @@ def _unreadable(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
     """Check for messages with bytes that do not decode."""
     for sent in list(unreadable(db)):
         if repair:
-            bury(db, sent)
-        yield Finding("unreadable", sent.id, f"{sent.complaint}; dead as CORRUPT, its payload as bytes", repair)
+            move_to_dead_letters(db, sent)
+        yield Finding("unreadable", sent.id, f"{sent.damage}; dead as CORRUPT, its payload as bytes", repair)
 
 
 def _misplaced(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
@@ -299,7 +299,7 @@ def _misplaced(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
         yield Finding("twice", str(seq), "stands in line twice; its first place stays", repair)
     for seq, queue, id in list(db.execute(_NOWHERE)):
         if repair:
-            place = ready_again(db, seq)
+            place = insert_ready(db, seq)
             db.execute("UPDATE name SET place = ? WHERE queue = ? AND id = ?", (place, queue, id))
         yield Finding("nowhere", id, "a message in no state; made ready again", repair)
     for (seq,) in list(db.execute(_TWICE)):
@@ -370,4 +370,4 @@ def _undercounted(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
             yield Finding("miscounted", name, text, repair)
 
 
-_LOOKS = (torn, overlapping, _unreadable, _misplaced, _bodiless, _misgrouped, _miscounted, _undercounted, littered)
+_CHECKS = (torn, overlapping, _unreadable, _misplaced, _bodiless, _misgrouped, _miscounted, _undercounted, littered)

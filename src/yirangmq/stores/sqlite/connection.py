@@ -18,7 +18,7 @@ import apsw
 from yirangmq.core.errors import StoreBusy, StoreDamaged, StoreError, StoreFull, StoreReadOnly, StoreTooNew
 from yirangmq.fsio.errors import as_store_error, unwritable
 from yirangmq.fsio.permissions import open_file
-from yirangmq.stores.sqlite.redo_log import has_left, redo_path, take_in
+from yirangmq.stores.sqlite.redo_log import has_leftover, redo_path, replay_leftover
 
 APPLICATION_ID = 0x79724D51
 """SQLite application id of a store: "yrMQ"."""
@@ -33,8 +33,8 @@ STATEMENTS = 4096
 prepares all statements again."""
 REDO_SINCE = 6
 """Schema version that added the table ``redo``."""
-FIRST_WAIT = 0.0005
-LONGEST_WAIT = 0.01
+MIN_SLEEP_SECONDS = 0.0005
+MAX_SLEEP_SECONDS = 0.01
 """Bounds of one sleep of the busy handler, in seconds."""
 DAMAGED_SCHEMA = ("no such", "malformed")
 """Parts of the errors that SQLite raises for valid statements when the schema in the file is damaged."""
@@ -55,7 +55,7 @@ def open_connection(
     db.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
     try:
         with sqlite_errors_translated(db, path):
-            _settle(db, path, busy_seconds, page_size)
+            _prepare_schema(db, path, busy_seconds, page_size)
             db.execute(f"PRAGMA synchronous = {SYNCHRONOUS[durability]}")
             db.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
             db.execute(f"PRAGMA wal_autocheckpoint = {checkpoint_pages(db)}")
@@ -69,10 +69,10 @@ def open_connection(
 def set_busy_handler(db: apsw.Connection, busy_seconds: float) -> None:
     """Set how long SQLite sleeps and retries while another process holds the lock; 0: raise ``BusyError``
     immediately."""
-    db.set_busy_handler(Patience(busy_seconds) if busy_seconds > 0 else None)
+    db.set_busy_handler(BusyHandler(busy_seconds) if busy_seconds > 0 else None)
 
 
-def open_reading(uri: str, path: Path) -> apsw.Connection:
+def open_read_connection(uri: str, path: Path) -> apsw.Connection:
     """Open a connection that writes nothing, not even the index of the WAL.
 
     Raise ``StoreReadOnly`` or ``StoreDamaged`` if it could not show every confirmed message: the schema is not the
@@ -83,7 +83,7 @@ def open_reading(uri: str, path: Path) -> apsw.Connection:
         _refuse_foreign(db, path)
         if db.pragma("user_version") != steps()[-1][0]:
             raise StoreReadOnly(f"{path} has an earlier schema")
-        if has_left(db, path):
+        if has_leftover(db, path):
             raise StoreReadOnly(f"{redo_path(path)} has changes that are not in the file yet")
         db.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
         db.execute("PRAGMA temp_store = MEMORY")
@@ -104,7 +104,7 @@ def checkpoint_pages(db: apsw.Connection) -> int:
     return int(CHECKPOINT_BYTES // db.pragma("page_size"))
 
 
-class Patience:
+class BusyHandler:
     """Busy handler: sleep and retry until ``seconds`` have passed. The sleeps are random, so that waiting processes do
     not retry in step."""
 
@@ -118,14 +118,14 @@ class Patience:
             self._until = now + self._seconds
         if now >= self._until:
             return False
-        time.sleep(random.uniform(FIRST_WAIT, min(LONGEST_WAIT, FIRST_WAIT * (tries + 2))))
+        time.sleep(random.uniform(MIN_SLEEP_SECONDS, min(MAX_SLEEP_SECONDS, MIN_SLEEP_SECONDS * (tries + 2))))
         return True
 
 
-def _settle(db: apsw.Connection, path: Path, busy_seconds: float, page_size: int) -> None:
+def _prepare_schema(db: apsw.Connection, path: Path, busy_seconds: float, page_size: int) -> None:
     """Turn WAL on, replay a leftover redo log, and migrate the schema. SQLite does not call the busy handler when WAL
     is turned on, so this function retries."""
-    patience = Patience(busy_seconds)
+    busy_handler = BusyHandler(busy_seconds)
     tries = 0
     while True:
         try:
@@ -136,12 +136,12 @@ def _settle(db: apsw.Connection, path: Path, busy_seconds: float, page_size: int
                 db.execute("PRAGMA journal_mode = WAL")
             if REDO_SINCE <= db.pragma("user_version") <= steps()[-1][0]:
                 db.set_busy_handler(None)
-                take_in(db, path)  # before a migration changes the tables its records need
+                replay_leftover(db, path)  # before a migration changes the tables its records need
                 set_busy_handler(db, busy_seconds)
             migrate(db, path)
             return
         except (apsw.BusyError, apsw.LockedError):
-            if not patience(tries):
+            if not busy_handler(tries):
                 raise
             tries += 1
 

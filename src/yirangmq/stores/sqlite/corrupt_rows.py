@@ -43,11 +43,11 @@ Find = Callable[[int, int], bytes | None]
 bytes, or None if they are missing."""
 
 
-class Sent(NamedTuple):
-    """A row of ``message``, decoded as far as possible. ``complaint`` describes the damage; "" if there is none."""
+class DecodedRow(NamedTuple):
+    """A row of ``message``, decoded as far as possible. ``damage`` describes the damage; "" if there is none."""
 
     row: tuple[Any, ...]
-    complaint: str
+    damage: str
 
     @property
     def seq(self) -> int:
@@ -58,7 +58,7 @@ class Sent(NamedTuple):
         return str(self.row[2])
 
 
-def read_raw(raw: tuple[Any, ...], find: Find) -> Sent:
+def read_raw(raw: tuple[Any, ...], find: Find) -> DecodedRow:
     """Decode the columns ``RAW`` to a row of ``message`` with its payload unpacked. In a damaged row the payload is
     bytes, also if it was JSON."""
     seq, queue, id, *numbers, key, header, payload, group, target, kind = raw
@@ -74,14 +74,14 @@ def read_raw(raw: tuple[Any, ...], find: Find) -> Sent:
     dedup_key = None if key is None else _text(key, "deduplicationKey", wrong) or None
     head = _json(header, "header", wrong) if header else ""
     body: str | bytes = _json(payload, "payload", wrong) if kind == "text" else payload
-    complaint = f"its stored {' and '.join(wrong)} cannot be read" if wrong else ""
-    return Sent((seq, queue, name, *numbers, dedup_key, head, payload if wrong else body, group, target), complaint)
+    damage = f"its stored {' and '.join(wrong)} cannot be read" if wrong else ""
+    return DecodedRow((seq, queue, name, *numbers, dedup_key, head, payload if wrong else body, group, target), damage)
 
 
-def unreadable(db: apsw.Connection, statement: str = ALL, bindings: tuple[Any, ...] = ()) -> Iterator[Sent]:
+def unreadable(db: apsw.Connection, statement: str = ALL, bindings: tuple[Any, ...] = ()) -> Iterator[DecodedRow]:
     """Yield the damaged rows among those that ``statement`` selects."""
     find = Contents(db).bytes_of
-    return (sent for raw in db.execute(statement, bindings) if (sent := read_raw(raw, find)).complaint)
+    return (sent for raw in db.execute(statement, bindings) if (sent := read_raw(raw, find)).damage)
 
 
 def envelope_as_bytes(db: apsw.Connection, queue: str, seq: int) -> Envelope:
@@ -92,11 +92,11 @@ def envelope_as_bytes(db: apsw.Connection, queue: str, seq: int) -> Envelope:
     return new_envelope((queue, *others, payload.encode() if is_json else payload, is_json, group, target))
 
 
-def bury(db: apsw.Connection, sent: Sent) -> None:
+def move_to_dead_letters(db: apsw.Connection, sent: DecodedRow) -> None:
     """Move a damaged message to the dead letters, unless it is dead or finished already. Rewrite its row in any case,
     so that it can be read."""
     seq, queue, id, *_, key, header, payload, _, _ = sent.row
-    Runs(db).single_out(seq)
+    Runs(db).move_to_single_row(seq)
     if db.execute("SELECT id FROM name WHERE queue = ? AND id = ? AND seq = ?", (queue, id, seq)).fetchone() is None:
         db.execute("DELETE FROM name WHERE seq = ?", (seq,))
         db.execute("INSERT INTO name (queue, id, seq, place) VALUES (?, ?, ?, ?)", (queue, id, seq, seq))
@@ -104,7 +104,7 @@ def bury(db: apsw.Connection, sent: Sent) -> None:
     db.execute(_BURY, (seq, id))
     db.execute(_FROM_LINE, (seq, id))
     db.execute("DELETE FROM ready WHERE seq = ?", (seq,))
-    db.execute(_FAILURE, (seq, sent.complaint))
+    db.execute(_FAILURE, (seq, sent.damage))
 
 
 def _text(raw: bytes, what: str, wrong: list[str]) -> str:

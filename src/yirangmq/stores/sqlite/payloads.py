@@ -22,24 +22,24 @@ Row = tuple[int, int, bytes]
 NewRow = tuple[int, int, bytes, bytes]
 """A new row of ``content``: first and last message number, sizes, and the bytes."""
 
-MOST_BYTES = 64 * 1024
+MAX_ROW_BYTES = 64 * 1024
 """Maximum length of a row, in bytes: the space that a few remaining messages can keep from being freed."""
-LARGEST = 16 * 1024
+MAX_PACKED_BYTES = 16 * 1024
 """Maximum length of a packed payload, in bytes. A larger one fills whole pages in its own row anyway."""
-MOST_ROWS = 4
+MAX_CACHED_ROWS = 4
 """Number of cached rows, so that reading messages one by one, or half a row at a time, reads the row once."""
-NEAR = 1000
+MAX_SWEEP_GAP = 1000
 """Distance of two released message numbers up to which one sweep over both is cheaper than two sweeps."""
-BY_ITSELF = (1 << 32) - 1
+NOT_PACKED = (1 << 32) - 1
 """Entry in the column ``sizes`` for a message with its payload in its own row."""
-BEGINS, LENGTH = 25, (1 << 24) - 1
+OFFSET_SHIFT, LENGTH = 25, (1 << 24) - 1
 """Shift of the offset, and mask of the length, in the integer of a packed payload. Its last bit is 1 for JSON."""
 SIZE = f"iif(typeof(payload) = 'integer', payload >> 1 & {LENGTH}, octet_length(payload)) + length(header)"
 """SQL expression for the bytes of payload and header of a row of ``message``, packed or not."""
 
 ADD_CONTENT = "INSERT INTO content VALUES (?, ?, ?, ?)"
 CONTENT_OF = "SELECT first, last, data FROM content WHERE first <= ? ORDER BY first DESC LIMIT 1"
-LAID = "SELECT seq, payload FROM message WHERE typeof(payload) = 'integer' AND seq "
+SELECT_PACKED = "SELECT seq, payload FROM message WHERE typeof(payload) = 'integer' AND seq "
 SET_JSON = "UPDATE message SET payload = CAST(? AS TEXT) WHERE seq = ?"
 SET_BYTES = "UPDATE message SET payload = ? WHERE seq = ?"
 IS_LITTER = """
@@ -55,17 +55,17 @@ DELETE FROM content WHERE first IN (
     WHERE n.queue = ? AND c.last >= n.seq)"""
 
 
-def by_itself(envelopes: Sequence[Envelope]) -> list[str | bytes]:
+def unpacked_payloads(envelopes: Sequence[Envelope]) -> list[str | bytes]:
     """Return the column ``payload`` of messages with unpacked payloads: TEXT is JSON, BLOB is other bytes."""
     return [envelope.payload.decode() if envelope.is_json else envelope.payload for envelope in envelopes]
 
 
-def laid(first: int, envelopes: Sequence[Envelope]) -> tuple[list[int | str | bytes], list[NewRow]]:
+def pack_payloads(first: int, envelopes: Sequence[Envelope]) -> tuple[list[int | str | bytes], list[NewRow]]:
     """Pack the payloads of messages numbered from ``first``. Return their column ``payload`` and the rows of
     ``content``."""
     payloads = [*map(payload_of, envelopes)]
     lengths = [*map(len, payloads)]
-    if max(lengths, default=0) > LARGEST:
+    if max(lengths, default=0) > MAX_PACKED_BYTES:
         return _laid_where_it_fits(first, envelopes)
     extents = [length << 1 | is_json for length, is_json in zip(lengths, map(is_json_of, envelopes), strict=True)]
     begins = [0, *accumulate(lengths)]
@@ -74,9 +74,9 @@ def laid(first: int, envelopes: Sequence[Envelope]) -> tuple[list[int | str | by
     low = 0
     while low < len(lengths):
         base = begins[low]
-        high = bisect_right(begins, base + MOST_BYTES, low) - 1
+        high = bisect_right(begins, base + MAX_ROW_BYTES, low) - 1
         sizes = extents[low:high]
-        column += [begin - base << BEGINS | extent for begin, extent in zip(begins[low:high], sizes, strict=True)]
+        column += [begin - base << OFFSET_SHIFT | extent for begin, extent in zip(begins[low:high], sizes, strict=True)]
         rows.append(_row(first + high - 1, sizes, payloads[low:high]))
         low = high
     return column, rows
@@ -92,15 +92,15 @@ def _laid_where_it_fits(first: int, envelopes: Sequence[Envelope]) -> tuple[list
     for seq, envelope in enumerate(envelopes, first):
         payload, is_json = envelope.payload, envelope.is_json
         length = len(payload)
-        if length > LARGEST:
+        if length > MAX_PACKED_BYTES:
             column.append(payload.decode() if is_json else payload)
-            sizes.append(BY_ITSELF)
+            sizes.append(NOT_PACKED)
             continue
-        if size + length > MOST_BYTES:
+        if size + length > MAX_ROW_BYTES:
             rows.append(_row(seq - 1, sizes, parts))
             sizes, parts, size = [], [], 0
         extent = length << 1 | is_json
-        column.append(size << BEGINS | extent)
+        column.append(size << OFFSET_SHIFT | extent)
         sizes.append(extent)
         parts.append(payload)
         size += length
@@ -117,14 +117,14 @@ def number_of(place: int, sizes: bytes) -> int | None:
     """Compute the column ``payload`` of the message at an index of a row of ``content``, for a message that lost its
     own row. Return None if its payload was not packed."""
     extents: list[int] = [extent for (extent,) in iter_unpack("<I", sizes[: 4 * place + 4])]
-    if len(extents) <= place or extents[place] == BY_ITSELF:
+    if len(extents) <= place or extents[place] == NOT_PACKED:
         return None
-    return sum(extent >> 1 for extent in extents[:place] if extent != BY_ITSELF) << BEGINS | extents[place]
+    return sum(extent >> 1 for extent in extents[:place] if extent != NOT_PACKED) << OFFSET_SHIFT | extents[place]
 
 
 def part(data: bytes, number: int) -> bytes | None:
     """Return the payload that ``number`` locates in ``data``, or None if ``data`` is too short."""
-    begin = number >> BEGINS
+    begin = number >> OFFSET_SHIFT
     end = begin + (number >> 1 & LENGTH)
     return data[begin:end] if begin >= 0 and end <= len(data) else None
 
@@ -137,7 +137,7 @@ class Contents:
         message number is used twice."""
         self._db = db
         self._kept = [] if kept is None else kept
-        self._left: list[tuple[int, int]] = []
+        self._removed: list[tuple[int, int]] = []
 
     def row(self, seq: int) -> Row | None:
         """Return the row that covers the number of a message, or None."""
@@ -147,7 +147,7 @@ class Contents:
         found: Row | None = self._db.execute(CONTENT_OF, (seq,)).fetchone()
         if found is None or found[1] < seq:
             return None
-        if len(self._kept) >= MOST_ROWS:
+        if len(self._kept) >= MAX_CACHED_ROWS:
             del self._kept[0]
         self._kept.append(found)
         return found
@@ -175,36 +175,36 @@ class Contents:
     def add(self, rows: Sequence[NewRow]) -> None:
         self._db.executemany(ADD_CONTENT, rows)
 
-    def take_out(self, which: str, bindings: tuple[Any, ...]) -> None:
+    def unpack(self, which: str, bindings: tuple[Any, ...]) -> None:
         """Unpack the payloads of messages that stay longer than their neighbours. ``which``: the rest of a condition
         that begins with ``seq``, with its ``bindings``."""
         texts: list[tuple[bytes, int]] = []
         others: list[tuple[bytes, int]] = []
-        for seq, number in list(self._db.execute(LAID + which, bindings)):
+        for seq, number in list(self._db.execute(SELECT_PACKED + which, bindings)):
             body = self.bytes_of(seq, number)
             if body is not None:
                 (texts if number & 1 else others).append((body, seq))
         self._db.executemany(SET_JSON, texts)
         self._db.executemany(SET_BYTES, others)
         for _, seq in (*texts, *others):
-            self.left(seq, seq)
+            self.removed(seq, seq)
 
-    def left(self, first: int, last: int) -> None:
+    def removed(self, first: int, last: int) -> None:
         """Note that these messages no longer have packed payloads; ``sweep`` checks their rows."""
-        self._left.append((first, last))
+        self._removed.append((first, last))
 
     def sweep(self) -> None:
-        """Delete the rows that no message uses any more, among those noted by ``left``."""
-        if not self._left:
+        """Delete the rows that no message uses any more, among those noted by ``removed``."""
+        if not self._removed:
             return
-        low, high = (left := sorted(self._left))[0]
-        for first, last in left:
-            if first > high + NEAR:
+        low, high = (removed := sorted(self._removed))[0]
+        for first, last in removed:
+            if first > high + MAX_SWEEP_GAP:
                 self._db.execute(SWEEP, (low, high))
                 low = first
             high = max(high, last)
         self._db.execute(SWEEP, (low, high))
-        self._left.clear()
+        self._removed.clear()
 
 
 def missing(seq: int) -> UnicodeDecodeError:

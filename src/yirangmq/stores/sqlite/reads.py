@@ -1,8 +1,9 @@
 """Store cache, queue table and message lookups: the base classes of the SQLite transaction.
 
-``Known`` holds everything that a process caches between transactions. ``Ledger`` has message numbers, queue names,
-policies, notes, and the counters, which are summed in memory and written once, just before the commit. ``Reading``
-finds messages in order, by number, id, state and due time, in single rows and in runs (``stores.sqlite.runs``)."""
+``StoreCache`` holds everything that a process caches between transactions. ``QueueTable`` has message numbers, queue
+names, policies, notes, and the counters, which are summed in memory and written once, just before the commit.
+``MessageLookup`` finds messages in order, by number, id, state and due time, in single rows and in runs
+(``stores.sqlite.runs``)."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,28 +15,28 @@ from typing import Any
 import apsw
 
 from yirangmq.core import validation
-from yirangmq.core.message import Counts, Envelope, Failure, Message, seq_of, sum_of
+from yirangmq.core.message import Counts, Envelope, Message, MessageFailure, seq_of, sum_of
 from yirangmq.core.policy import QueuePolicy, read_policy
 from yirangmq.core.ports import Page
 from yirangmq.core.states import State
 from yirangmq.format.json_codec import dumps, loads
 from yirangmq.stores.sqlite import corrupt_rows as unreadable
 from yirangmq.stores.sqlite import sql
-from yirangmq.stores.sqlite.cache import Arrivals, Named
+from yirangmq.stores.sqlite.cache import NameCache, RecentPayloads
 from yirangmq.stores.sqlite.payloads import END_CONTENT, Contents, Row
-from yirangmq.stores.sqlite.runs import Batch, Head, Held, Runs, Span, spans
+from yirangmq.stores.sqlite.runs import BatchRow, LeasedBatch, ReadyMessage, Runs, Span, spans
 
-AHEAD = 1000
+RESERVED_AHEAD = 1000
 """Message numbers reserved in advance, so that few commits write the last number. A process that exits leaves a gap."""
-MOST_POLICIES = 20_000
+MAX_CACHED_POLICIES = 20_000
 """Maximum number of cached policies, about 1 KB each. When it is reached, all are dropped and read again when used."""
-MOST_NUMBERS = 200_000
+MAX_CACHED_QUEUES = 200_000
 """Maximum number of queues with cached number and newest id, about 100 bytes each. When it is reached, all are
 dropped."""
 
 
 @dataclass(slots=True)
-class Known:
+class StoreCache:
     """Store cache: the rows that a process keeps between transactions. The store replaces it when another process has
     written or a transaction has failed. Used under the store's lock."""
 
@@ -50,11 +51,11 @@ class Known:
     """Policies by queue that are known to be the stored ones."""
     leased: dict[int, Message] = field(default_factory=dict)
     """Messages that this process leased, by number, so that an ack does not read them again."""
-    named: Named = field(default_factory=Named)
+    named: NameCache = field(default_factory=NameCache)
     tails: dict[tuple[int, int], Span] = field(default_factory=dict)
     """The last ready run by queue and rank."""
-    arrivals: Arrivals = field(default_factory=Arrivals)
-    held: dict[int, Held] = field(default_factory=dict)
+    recent_payloads: RecentPayloads = field(default_factory=RecentPayloads)
+    leased_batches: dict[int, LeasedBatch] = field(default_factory=dict)
     """Batches that this process leased, by first number."""
     newest: dict[int, str] = field(default_factory=dict)
     """An upper bound of the message ids of a queue, by queue number."""
@@ -67,7 +68,7 @@ class Known:
     """Number of queues; None: not cached."""
     totals: dict[str, int] | None = None
     """Sums of the counters of all queues; None: not cached."""
-    policied: set[str] | None = None
+    queues_with_policy: set[str] | None = None
     """Queues that have a policy document; None: not cached."""
     finished: set[int] = field(default_factory=set)
     """Queues with new done messages since their history was last trimmed."""
@@ -82,14 +83,14 @@ class Known:
 # -- queue table -------------------------------------------------------------------------------------------------------
 
 
-class Ledger:
+class QueueTable:
     """Queue table: message numbers, queue names, counters, policies and notes inside a transaction."""
 
-    def __init__(self, db: apsw.Connection, known: Known) -> None:
+    def __init__(self, db: apsw.Connection, cached: StoreCache) -> None:
         self._db = db
-        self._known = known
-        self._contents = Contents(db, known.contents)
-        self._runs = Runs(db, known.tails, known.arrivals, known.held, self._contents)
+        self._cache = cached
+        self._contents = Contents(db, cached.contents)
+        self._runs = Runs(db, cached.tails, cached.recent_payloads, cached.leased_batches, self._contents)
         self._deltas: dict[int, defaultdict[str, int]] = {}
         self.written = 0
         """Bytes of payloads and headers that were published."""
@@ -97,22 +98,22 @@ class Ledger:
     # -- numbers and names ----------------------------------------------------------------------------------------
 
     def places(self, count: int) -> int:
-        known = self._known
-        if known.last + count > known.reserved:
+        cached = self._cache
+        if cached.last + count > cached.reserved:
             self._reserve(count)
-        first = known.last + 1
-        known.last += count
+        first = cached.last + 1
+        cached.last += count
         return first
 
     def _reserve(self, count: int) -> None:
         """Reserve message numbers. If no other process has reserved any since, the rest of the last reservation is used
         first, so that runs stay contiguous."""
-        known = self._known
+        cached = self._cache
         mark = self._value("SELECT last FROM sequence")
-        if mark != known.reserved:
-            known.last = mark
-        known.reserved = known.last + count + AHEAD
-        self._db.execute("UPDATE sequence SET last = ?", (known.reserved,))
+        if mark != cached.reserved:
+            cached.last = mark
+        cached.reserved = cached.last + count + RESERVED_AHEAD
+        self._db.execute("UPDATE sequence SET last = ?", (cached.reserved,))
 
     def _value(self, statement: str, *bindings: Any) -> Any:
         """Return the first column of the first row, or None if there is no row."""
@@ -120,29 +121,29 @@ class Ledger:
         return None if row is None else row[0]
 
     def _queue(self, name: str) -> int | None:
-        number: int | None = self._known.numbers.get(name)
+        number: int | None = self._cache.numbers.get(name)
         if number is None:
             number = self._value("SELECT n FROM queue WHERE name = ?", name)
             if number is not None:
-                if len(self._known.numbers) >= MOST_NUMBERS:
-                    self._known.numbers.clear()
-                self._known.numbers[name] = number
+                if len(self._cache.numbers) >= MAX_CACHED_QUEUES:
+                    self._cache.numbers.clear()
+                self._cache.numbers[name] = number
         return number
 
-    def _made_queue(self, name: str) -> int:
+    def _ensure_queue(self, name: str) -> int:
         """Return the number of a queue; create the queue if it does not exist."""
-        number = self._known.numbers.get(name) or self._queue(name)
+        number = self._cache.numbers.get(name) or self._queue(name)
         if number is None:
             number = int(self._value("INSERT INTO queue (name) VALUES (?) RETURNING n", name))
-            self._known.numbers[name] = number
-            if self._known.queue_count is not None:
-                self._known.queue_count += 1
+            self._cache.numbers[name] = number
+            if self._cache.queue_count is not None:
+                self._cache.queue_count += 1
         return number
 
     def _queue_name(self, number: int) -> str:
-        name = self._known.names.get(number)
+        name = self._cache.names.get(number)
         if name is None:
-            name = self._known.names[number] = str(self._value("SELECT name FROM queue WHERE n = ?", number))
+            name = self._cache.names[number] = str(self._value("SELECT name FROM queue WHERE n = ?", number))
         return name
 
     def _message(self, row: Sequence[Any]) -> Message:
@@ -160,7 +161,7 @@ class Ledger:
         """Write the ready runs and counters that were kept in memory; called once, just before the commit."""
         self._runs.write()
         self._contents.sweep()
-        totals = self._known.totals
+        totals = self._cache.totals
         for queue, deltas in self._deltas.items():
             if deltas.keys() == sql.OF_NEW:
                 published, ready, size = deltas["published"], deltas["ready"], deltas["bytes"]
@@ -175,7 +176,7 @@ class Ledger:
                     totals[name] += delta
             changed = [deltas.get(name, 0) for name in sql.COUNTED]
             if deltas.get("done", 0) > 0:
-                self._known.finished.add(queue)
+                self._cache.finished.add(queue)
             if any(changed):
                 self._db.execute(sql.ADD_COUNTS, (*changed, queue))
 
@@ -188,61 +189,61 @@ class Ledger:
         return stored._replace(**{name: getattr(stored, name) + delta for name, delta in pending.items()})
 
     def totals(self) -> Counts:
-        known = self._known
-        if known.totals is None:
+        cached = self._cache
+        if cached.totals is None:
             sums = ", ".join(f"coalesce(sum({name}), 0)" for name in sql.COUNTED)
             row = next(iter(self._db.execute(f"SELECT {sums} FROM queue")))
-            known.totals = dict(zip(sql.COUNTED, row, strict=True))
-        return sum_of([Counts(**known.totals), *(Counts(**deltas) for deltas in self._deltas.values())])
+            cached.totals = dict(zip(sql.COUNTED, row, strict=True))
+        return sum_of([Counts(**cached.totals), *(Counts(**deltas) for deltas in self._deltas.values())])
 
     # -- policies and queues --------------------------------------------------------------------------------------
 
     def policy(self, queue: str) -> QueuePolicy:
-        policy = self._known.rules.get(queue)
+        policy = self._cache.rules.get(queue)
         if policy is None:
-            if len(self._known.rules) >= MOST_POLICIES:
-                self._known.rules.clear()
-                self._known.policies.clear()
-            policy = self._known.rules[queue] = self._read_policy(queue)
+            if len(self._cache.rules) >= MAX_CACHED_POLICIES:
+                self._cache.rules.clear()
+                self._cache.policies.clear()
+            policy = self._cache.rules[queue] = self._read_policy(queue)
         return policy
 
     def _read_policy(self, queue: str) -> QueuePolicy:
         text = self.policy_text(queue)
-        known = self._known.policies.get(queue)
-        if known is None or known[0] != text:
-            known = (text, read_policy(loads(text.encode()) if text else {}, queue))
-            self._known.policies[queue] = known
-        return known[1]
+        cached = self._cache.policies.get(queue)
+        if cached is None or cached[0] != text:
+            cached = (text, read_policy(loads(text.encode()) if text else {}, queue))
+            self._cache.policies[queue] = cached
+        return cached[1]
 
     def policy_text(self, queue: str) -> str | None:
         text: str | None = self._value("SELECT policy FROM queue WHERE name = ?", queue)
         return text
 
     def set_policy(self, queue: str, text: str | None) -> None:
-        self._db.execute("UPDATE queue SET policy = ? WHERE n = ?", (text, self._made_queue(queue)))
-        self._known.rules.pop(queue, None)
-        if self._known.policied is not None:
-            (self._known.policied.discard if text is None else self._known.policied.add)(queue)
+        self._db.execute("UPDATE queue SET policy = ? WHERE n = ?", (text, self._ensure_queue(queue)))
+        self._cache.rules.pop(queue, None)
+        if self._cache.queues_with_policy is not None:
+            (self._cache.queues_with_policy.discard if text is None else self._cache.queues_with_policy.add)(queue)
 
     def queues(self, after: str = "", limit: int | None = None, prefix: str = "") -> list[str]:
         most = -1 if limit is None else limit
         return [row[0] for row in self._db.execute(sql.QUEUES, (after, prefix, prefix + "\uffff", most))]
 
     def queue_count(self) -> int:
-        known = self._known
-        if known.queue_count is None:
-            known.queue_count = int(self._value("SELECT count(*) FROM queue"))
-        return known.queue_count
+        cached = self._cache
+        if cached.queue_count is None:
+            cached.queue_count = int(self._value("SELECT count(*) FROM queue"))
+        return cached.queue_count
 
     def has_queue(self, queue: str) -> bool:
-        return queue in self._known.numbers or self._queue(queue) is not None
+        return queue in self._cache.numbers or self._queue(queue) is not None
 
-    def policied(self) -> list[str]:
-        known = self._known
-        if known.policied is None:
+    def queues_with_policy(self) -> list[str]:
+        cached = self._cache
+        if cached.queues_with_policy is None:
             rows = self._db.execute("SELECT name FROM queue WHERE policy IS NOT NULL")
-            known.policied = {row[0] for row in rows}
-        return sorted(known.policied)
+            cached.queues_with_policy = {row[0] for row in rows}
+        return sorted(cached.queues_with_policy)
 
     def delete_queue(self, queue: str) -> None:
         number = self._queue(queue)
@@ -256,24 +257,24 @@ class Ledger:
             self._db.execute(f"DELETE FROM {table} WHERE queue = ?", (number,))
         self._db.execute("DELETE FROM queue WHERE n = ?", (number,))
         self._deltas.pop(number, None)
-        self._known.leased.clear()
-        self._known.named.clear()
-        self._known.tails.clear()
-        self._known.arrivals.clear()
-        self._known.held.clear()
-        self._known.contents.clear()
-        self._known.newest.clear()
-        self._known.due = None
-        self._known.numbers.pop(queue, None)
-        self._known.names.pop(number, None)
-        self._known.policies.pop(queue, None)
-        self._known.rules.pop(queue, None)
-        self._known.finished.discard(number)
-        self._known.totals = None
-        if self._known.queue_count is not None:
-            self._known.queue_count -= 1
-        if self._known.policied is not None:
-            self._known.policied.discard(queue)
+        self._cache.leased.clear()
+        self._cache.named.clear()
+        self._cache.tails.clear()
+        self._cache.recent_payloads.clear()
+        self._cache.leased_batches.clear()
+        self._cache.contents.clear()
+        self._cache.newest.clear()
+        self._cache.due = None
+        self._cache.numbers.pop(queue, None)
+        self._cache.names.pop(number, None)
+        self._cache.policies.pop(queue, None)
+        self._cache.rules.pop(queue, None)
+        self._cache.finished.discard(number)
+        self._cache.totals = None
+        if self._cache.queue_count is not None:
+            self._cache.queue_count -= 1
+        if self._cache.queues_with_policy is not None:
+            self._cache.queues_with_policy.discard(queue)
 
     # -- notes ----------------------------------------------------------------------------------------------------
 
@@ -302,39 +303,39 @@ _by_moment: Callable[[Message], tuple[int, int]] = itemgetter(_index("due_at"), 
 _by_target: Callable[[Message], tuple[int, int, int]] = itemgetter(_index("target"), _index("rank"), _index("place"))
 
 
-class Reading(Ledger):
+class MessageLookup(QueueTable):
     """Message lookups inside a transaction."""
 
     # -- ready messages -------------------------------------------------------------------------------------------
 
-    def heads(self, queue: str, limit: int, target: int = 0) -> list[Head]:
+    def heads(self, queue: str, limit: int, target: int = 0) -> list[ReadyMessage]:
         number = self._queue(queue)
         if number is None:
             return []
-        found = self._anyones(number, queue, limit)
+        found = self._untargeted_heads(number, queue, limit)
         if target and self._value(sql.HAS_TARGET, number, target):
-            found += self._heads_apart(queue, (number, limit, target))
+            found += self._single_row_heads(queue, (number, limit, target))
             found.sort(key=_head_in_order)
         return found[:limit]
 
-    def _anyones(self, number: int, queue: str, limit: int) -> list[Head]:
+    def _untargeted_heads(self, number: int, queue: str, limit: int) -> list[ReadyMessage]:
         """Return the first ready messages without a target. Usually all are in runs; if some are in single rows, the
         two are merged by rank and place."""
-        line = self._runs.line(number, limit)
-        apart = list(self._db.execute(sql.READY_PLACES, (number, limit)))
-        if line and apart:
-            line, count = _merged(line, apart, limit)
+        first_runs = self._runs.first_runs(number, limit)
+        singles = list(self._db.execute(sql.READY_PLACES, (number, limit)))
+        if first_runs and singles:
+            first_runs, count = _merged(first_runs, singles, limit)
         else:
-            count = len(apart)
-        found: list[Head] = []
-        for rank, first, last in line:
+            count = len(singles)
+        found: list[ReadyMessage] = []
+        for rank, first, last in first_runs:
             found += self._runs.heads(queue, rank, (first, last), limit - len(found))
         if count:
-            found += self._heads_apart(queue, (number, count, 0))
+            found += self._single_row_heads(queue, (number, count, 0))
             found.sort(key=_head_in_order)
         return found
 
-    def _heads_apart(self, queue: str, bindings: tuple[int, ...]) -> list[Head]:
+    def _single_row_heads(self, queue: str, bindings: tuple[int, ...]) -> list[ReadyMessage]:
         rows = list(self._db.execute(sql.HEADS, bindings))
         return [sql.head_of(row, queue, self._contents.payload(row[0], row[-1])) for row in rows]
 
@@ -348,56 +349,56 @@ class Reading(Ledger):
     def by_seq(self, seqs: Sequence[int]) -> list[Message | None]:
         if not seqs:
             return []
-        leased = self._known.leased
+        leased = self._cache.leased
         missing = {seq for seq in seqs if seq not in leased}
         if not missing:
             return [leased[seq] for seq in seqs]
         found = {seq: leased[seq] for seq in seqs if seq in leased}
-        for look in (self._apart, self._together, self._in_line):
+        for lookup in (self._from_single_rows, self._from_batches, self._from_ready):
             if missing:
-                found.update((card.seq, card) for card in look(missing))
+                found.update((message.seq, message) for message in lookup(missing))
                 missing = {seq for seq in missing if seq not in found}
         return [found.get(seq) for seq in seqs]
 
-    def _apart(self, seqs: set[int]) -> Iterator[Message]:
+    def _from_single_rows(self, seqs: set[int]) -> Iterator[Message]:
         which, bindings = sql.among(list(seqs))
         return (self._message(row) for row in self._db.execute(sql.LIFE_BY_SEQS + which, bindings))
 
-    def _together(self, seqs: set[int]) -> Iterator[Message]:
+    def _from_batches(self, seqs: set[int]) -> Iterator[Message]:
         for span in spans(list(seqs)):
-            for batch in self._runs.over(*span):
+            for batch in self._runs.batches_in(*span):
                 yield from self._of_batch(batch, span)
 
-    def _in_line(self, seqs: set[int]) -> Iterator[Message]:
+    def _from_ready(self, seqs: set[int]) -> Iterator[Message]:
         for seq in seqs:
             row = self._db.execute("SELECT queue, id FROM message WHERE seq = ?", (seq,)).fetchone()
-            card = self._ready_by_name(row[0], row[1]) if row else None
-            if card is not None:
-                yield card
+            message = self._ready_by_name(row[0], row[1]) if row else None
+            if message is not None:
+                yield message
 
-    def _of_batch(self, batch: Batch, span: Span, most: int = -1) -> Iterator[Message]:
-        return self._runs.cards(batch, self._queue_name(batch.queue), span, most)
+    def _of_batch(self, batch: BatchRow, span: Span, most: int = -1) -> Iterator[Message]:
+        return self._runs.messages(batch, self._queue_name(batch.queue), span, most)
 
     def by_id(self, queue: str, ids: Sequence[str]) -> list[Message | None]:
         number = self._queue(queue)
         if number is None:
             return [None] * len(ids)
-        named = self._known.named.by_id(queue, ids, self._known.leased)
+        named = self._cache.named.by_id(queue, ids, self._cache.leased)
         if named is not None:
             return list(named)
         if len(ids) <= 1:
             return [self._by_name(number, id) for id in ids]
         seqs = dict(self._db.execute(sql.SEQS_BY_NAMES, (number, dumps(list(ids)).decode())))
-        cards = dict(zip(seqs, self.by_seq(list(seqs.values())), strict=True))
-        return [cards.get(id) for id in ids]
+        messages = dict(zip(seqs, self.by_seq(list(seqs.values())), strict=True))
+        return [messages.get(id) for id in ids]
 
     def _by_name(self, queue: int, id: str) -> Message | None:
         seq = self._value("SELECT seq FROM name WHERE queue = ? AND id = ?", queue, id)
         if seq is None:
             return None
-        if seq in self._known.leased:
-            return self._known.leased[seq]
-        found = next(self._apart({seq}), None) or next(self._together({seq}), None)
+        if seq in self._cache.leased:
+            return self._cache.leased[seq]
+        found = next(self._from_single_rows({seq}), None) or next(self._from_batches({seq}), None)
         return found or self._ready_by_name(queue, id)
 
     def _ready_by_name(self, queue: int, id: str) -> Message | None:
@@ -405,10 +406,10 @@ class Reading(Ledger):
         if row is not None:
             return self._message(row)
         row = self._db.execute(sql.RANK_BY_NAME, (queue, id)).fetchone()
-        return self._runs.fresh(queue, self._queue_name(queue), *row) if row else None
+        return self._runs.find_ready(queue, self._queue_name(queue), *row) if row else None
 
     def envelopes(self, messages: Sequence[Message]) -> list[Envelope | None]:
-        named = self._known.named.envelopes(messages)
+        named = self._cache.named.envelopes(messages)
         if named is not None:
             return list(named)
         if len(messages) <= 1:
@@ -434,9 +435,9 @@ class Reading(Ledger):
             for row in rows
         }
 
-    def failures(self, messages: Sequence[Message]) -> list[Failure | None]:
+    def failures(self, messages: Sequence[Message]) -> list[MessageFailure | None]:
         rows = [self._db.execute(sql.FAILURE, (message.seq,)).fetchone() for message in messages]
-        return [Failure(*row) if row else None for row in rows]
+        return [MessageFailure(*row) if row else None for row in rows]
 
     # -- page by page ---------------------------------------------------------------------------------------------
 
@@ -445,7 +446,7 @@ class Reading(Ledger):
         if number is None:
             return Page([], "")
         if state is State.READY:
-            found = self._scan_line(number, queue, limit, sql.read_cursor(cursor, 3))
+            found = self._scan_ready(number, queue, limit, sql.read_cursor(cursor, 3))
             return sql.page_of(found, limit, lambda last: (last.target, last.rank, last.place))
         low, high = sql.read_cursor(cursor)
         if state in (State.DEAD, State.PARKED):
@@ -454,13 +455,13 @@ class Reading(Ledger):
         found = self._scan_life(number, state, limit, high)
         return sql.page_of(found, limit, lambda last: (0, last.seq))
 
-    def _scan_line(self, number: int, queue: str, limit: int, cursor: tuple[int, ...]) -> list[Message]:
+    def _scan_ready(self, number: int, queue: str, limit: int, cursor: tuple[int, ...]) -> list[Message]:
         rows = self._db.execute(sql.SCAN_READY, (number, *cursor, limit))
         found = [self._message(row) for row in rows]
         target, rank, place = cursor
         if target <= 0:  # messages for one consumer come after all runs
-            behind = (rank, place) if target == 0 else (-1, -1)
-            found += self._runs.in_line(number, queue, behind, limit)
+            after = (rank, place) if target == 0 else (-1, -1)
+            found += self._runs.scan_ready(number, queue, after, limit)
             found.sort(key=_by_target)
         return found[:limit]
 
@@ -468,54 +469,56 @@ class Reading(Ledger):
         rows = self._db.execute(sql.SCAN_LIFE, (number, state.value, after, limit))
         found = [self._message(row) for row in rows]
         if state in (State.LEASED, State.DONE):
-            found += islice(self._cards(self._runs.behind(number, state, after), after, limit), limit)
+            found += islice(self._batches_messages(self._runs.after(number, state, after), after, limit), limit)
             found.sort(key=seq_of)
         return found[:limit]
 
-    def _cards(self, batches: Iterable[Batch], after: int = -1, most: int = -1) -> Iterator[Message]:
+    def _batches_messages(self, batches: Iterable[BatchRow], after: int = -1, most: int = -1) -> Iterator[Message]:
         for batch in batches:
             yield from self._of_batch(batch, (max(batch.first, after + 1), batch.last), most)
 
     # -- by time --------------------------------------------------------------------------------------------------
 
     def due(self, now: int, limit: int) -> list[Message]:
-        known = self._known.due
-        if known is not None and (known[0] is None or known[0] > now):
+        cached = self._cache.due
+        if cached is not None and (cached[0] is None or cached[0] > now):
             return []
         found = [self._message(row) for row in self._db.execute(sql.DUE, (now, limit))]
         more = [self._message(row) for row in self._db.execute(sql.AGED, (now, limit))]
         batches = self._runs.due(now, limit)
         if batches:
-            more += islice(self._cards(batches, most=limit), limit)
+            more += islice(self._batches_messages(batches, most=limit), limit)
         if more:
             found = sorted(found + more, key=_by_moment)
-        self._known.due = None
+        self._cache.due = None
         return found[:limit]
 
     def next_due(self, before: int | None = None) -> int | None:
-        known = self._known.due
-        if known is not None and before is not None and (known[0] is None or known[0] >= before):
+        cached = self._cache.due
+        if cached is not None and before is not None and (cached[0] is None or cached[0] >= before):
             return None
-        if known is None or not known[1]:
-            known = self._known.due = self._value(sql.NEXT_DUE), True
-        moment = known[0]
+        if cached is None or not cached[1]:
+            cached = self._cache.due = self._value(sql.NEXT_DUE), True
+        moment = cached[0]
         return None if moment is None or (before is not None and moment >= before) else moment
 
 
-def _head_in_order(head: Head) -> tuple[int, int]:
+def _head_in_order(head: ReadyMessage) -> tuple[int, int]:
     message, _ = head
     return _in_order(message)
 
 
 def _merged(
-    line: list[tuple[int, int, int]], apart: list[tuple[int, int]], limit: int
+    first_runs: list[tuple[int, int, int]], singles: list[tuple[int, int]], limit: int
 ) -> tuple[list[tuple[int, int, int]], int]:
     """Limit runs (rank, first, last) and single places (rank, place) to the first ``limit`` messages of both. Return
     the runs, and the number of single places."""
-    places = sorted([*apart, *((rank, seq) for rank, first, last in line for seq in _some(first, last, limit))])[:limit]
+    places = sorted(
+        [*singles, *((rank, seq) for rank, first, last in first_runs for seq in _some(first, last, limit))]
+    )[:limit]
     end = places[-1]
-    runs = [(rank, first, last if rank < end[0] else min(last, end[1])) for rank, first, last in line]
-    return [run for run in runs if run[:2] <= end], sum(place <= end for place in apart)
+    runs = [(rank, first, last if rank < end[0] else min(last, end[1])) for rank, first, last in first_runs]
+    return [run for run in runs if run[:2] <= end], sum(place <= end for place in singles)
 
 
 def _some(first: int, last: int, limit: int) -> range:

@@ -36,7 +36,7 @@ from yirangmq.fsio.permissions import access_in
 
 # -- format and replay -------------------------------------------------------------------------------------------------
 
-Made = tuple[str, bool, Any]
+LoggedStatement = tuple[str, bool, Any]
 """A statement, whether it was executed for many rows, and its values or rows."""
 RING_SINCE = 7
 """Schema version that added number and offset of the redo position."""
@@ -49,7 +49,7 @@ def redo_path(path: Path) -> Path:
     return Path(f"{path}-redo")
 
 
-class Mark(NamedTuple):
+class RedoPosition(NamedTuple):
     """Position in the redo log: the first record that is not in the SQLite file."""
 
     generation: int
@@ -63,25 +63,25 @@ def new_generation() -> int:
     return int.from_bytes(os.urandom(8)) >> 2
 
 
-def mark_of(db: apsw.Connection) -> Mark:
+def read_position(db: apsw.Connection) -> RedoPosition:
     """Read the redo position. Raise ``StoreDamaged`` if it is missing or invalid."""
     rows: list[Any] = db.execute("SELECT * FROM redo").fetchall()  # before schema 7 the row is the generation
     if not rows:
         raise StoreDamaged("the generation is missing; see 'yirangmq check' and 'yirangmq repair'")
-    mark = Mark(*rows[0])
-    if mark.at < 0 or mark.number < 0:
-        raise StoreDamaged(f"{mark} is no mark; see 'yirangmq check' and 'yirangmq repair'")
-    return mark
+    position = RedoPosition(*rows[0])
+    if position.at < 0 or position.number < 0:
+        raise StoreDamaged(f"{position} is no mark; see 'yirangmq check' and 'yirangmq repair'")
+    return position
 
 
-def put_mark(db: apsw.Connection, mark: Mark) -> None:
+def write_position(db: apsw.Connection, position: RedoPosition) -> None:
     """Write the redo position; the caller provides the transaction."""
-    db.execute("UPDATE redo SET generation = ?, number = ?, at = ?", mark)
+    db.execute("UPDATE redo SET generation = ?, number = ?, at = ?", position)
 
 
-def bodies(data: bytes, mark: Mark) -> Iterator[bytes]:
+def bodies(data: bytes, position: RedoPosition) -> Iterator[bytes]:
     """Yield the bodies of the valid records, up to the first incomplete one."""
-    generation, number, at = mark
+    generation, number, at = position
     while True:
         body = _body_at(data, at, generation, number)
         if body is None and at:
@@ -94,13 +94,13 @@ def bodies(data: bytes, mark: Mark) -> Iterator[bytes]:
 
 
 def _body_at(data: bytes, at: int, generation: int, number: int) -> bytes | None:
-    begin = at + HEAD.size
-    if begin > len(data):
+    start = at + HEAD.size
+    if start > len(data):
         return None
     length, expected, of, numbered = HEAD.unpack_from(data, at)
-    if of != generation or numbered != number or not length or begin + length > len(data):
+    if of != generation or numbered != number or not length or start + length > len(data):
         return None
-    body = data[begin : begin + length]
+    body = data[start : start + length]
     return body if checksum(generation, number, body) == expected else None
 
 
@@ -110,16 +110,16 @@ def checksum(generation: int, number: int, body: bytes) -> int:
     return crc32(body, crc32(_CHECKED.pack(generation, number)))
 
 
-def read(data: bytes, mark: Mark) -> Iterator[Made]:
+def read(data: bytes, position: RedoPosition) -> Iterator[LoggedStatement]:
     """Yield the statements of all valid records, in order."""
-    for commit in commits(data, mark):
+    for commit in commits(data, position):
         yield from commit
 
 
-def commits(data: bytes, mark: Mark) -> Iterator[list[Made]]:
+def commits(data: bytes, position: RedoPosition) -> Iterator[list[LoggedStatement]]:
     """Yield the statements of each valid record, in order."""
     statements: list[str] = []
-    for body in bodies(data, mark):
+    for body in bodies(data, position):
         new, changes, *anew = marshal.loads(body)
         if anew == [True]:
             statements = []
@@ -127,27 +127,27 @@ def commits(data: bytes, mark: Mark) -> Iterator[list[Made]]:
         yield [(statements[number], is_many, values) for number, is_many, values in changes]
 
 
-def make_again(db: apsw.Connection, made: Iterable[Made]) -> None:
+def replay(db: apsw.Connection, logged: Iterable[LoggedStatement]) -> None:
     """Replay statements; the caller provides the transaction."""
-    for statement, is_many, values in made:
+    for statement, is_many, values in logged:
         if is_many:
             db.executemany(statement, values)
         else:
             db.execute(statement, values).fetchall()
 
 
-def make_again_if(db: apsw.Connection, place: Path, mark: Mark | None) -> int:
+def replay_fitting(db: apsw.Connection, redo_file: Path, position: RedoPosition | None) -> int:
     """Replay the commits that fit the salvaged rows of a damaged file; its redo position may be lost. Return the
     number of commits that did not fit."""
     try:
-        data = place.read_bytes()
+        data = redo_file.read_bytes()
     except FileNotFoundError:
         return 0
     lost = 0
-    for commit in commits(data, _first(data) if mark is None else mark):
+    for commit in commits(data, _first(data) if position is None else position):
         db.execute("SAVEPOINT one")
         try:
-            make_again(db, commit)
+            replay(db, commit)
         except apsw.Error:
             lost += 1
             db.execute("ROLLBACK TO one")
@@ -155,66 +155,66 @@ def make_again_if(db: apsw.Connection, place: Path, mark: Mark | None) -> int:
     return lost
 
 
-def _first(data: bytes) -> Mark:
+def _first(data: bytes) -> RedoPosition:
     """Return the position in the first header of ``data``."""
-    return Mark(*HEAD.unpack_from(data)[2:4]) if len(data) >= HEAD.size else Mark(0)
+    return RedoPosition(*HEAD.unpack_from(data)[2:4]) if len(data) >= HEAD.size else RedoPosition(0)
 
 
-def take_in(db: apsw.Connection, path: Path) -> None:
+def replay_leftover(db: apsw.Connection, path: Path) -> None:
     """Replay the redo log that a killed server left beside the file. If another process holds SQLite's write lock or
     the lock on the log, return without waiting: it is the live server, or a process that replays the log before it
     changes anything."""
-    place = redo_path(path)
-    if not _is_left(place, mark_of(db)):
+    redo_file = redo_path(path)
+    if not _has_records(redo_file, read_position(db)):
         return
     try:
         db.execute("BEGIN IMMEDIATE")
     except apsw.BusyError:
         return
     try:
-        if not is_held(place):
-            take_in_here(db, place)
+        if not is_locked(redo_file):
+            replay_in_transaction(db, redo_file)
             db.execute("COMMIT")
     finally:
         if db.in_transaction:
             db.execute("ROLLBACK")
 
 
-def has_left(db: apsw.Connection, path: Path) -> bool:
+def has_leftover(db: apsw.Connection, path: Path) -> bool:
     """Return True if a server that has ended left changes that are not in the SQLite file."""
-    place = redo_path(path)
-    return _is_left(place, mark_of(db)) and not is_held(place)
+    redo_file = redo_path(path)
+    return _has_records(redo_file, read_position(db)) and not is_locked(redo_file)
 
 
-def take_in_here(db: apsw.Connection, place: Path) -> bool:
+def replay_in_transaction(db: apsw.Connection, redo_file: Path) -> bool:
     """Replay the log inside a writing transaction of the caller, while no process holds the lock on it. Return False if
     there was nothing to replay."""
-    mark = mark_of(db)
-    if not _is_left(place, mark):
+    position = read_position(db)
+    if not _has_records(redo_file, position):
         return False
     try:
-        make_again(db, read(place.read_bytes(), mark))
+        replay(db, read(redo_file.read_bytes(), position))
     except apsw.ConstraintError as error:
-        raise StoreDamaged(f"{place} does not fit to the store: {error}; see 'yirangmq repair'") from error
+        raise StoreDamaged(f"{redo_file} does not fit to the store: {error}; see 'yirangmq repair'") from error
     if db.pragma("user_version") < RING_SINCE:
         db.execute("UPDATE redo SET generation = ?", (new_generation(),))
     else:
-        put_mark(db, Mark(new_generation()))
+        write_position(db, RedoPosition(new_generation()))
     return True
 
 
-def is_held(place: Path) -> bool:
+def is_locked(redo_file: Path) -> bool:
     """Return True if a live server holds the log: it appends records during a background commit of SQLite."""
-    with asking(place) as is_free:
+    with shared_lock(redo_file) as is_free:
         return not is_free
 
 
 @contextlib.contextmanager
-def asking(place: Path) -> Iterator[bool]:
+def shared_lock(redo_file: Path) -> Iterator[bool]:
     """Take a shared lock on the log while the block runs, so that no server can lock it. Yield False if one has it
     locked."""
     try:
-        fd = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(redo_file, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         yield True
         return
@@ -228,13 +228,13 @@ def asking(place: Path) -> Iterator[bool]:
         os.close(fd)
 
 
-def _is_left(place: Path, mark: Mark) -> bool:
+def _has_records(redo_file: Path, position: RedoPosition) -> bool:
     """Return True if the log has valid records. Only the first header is read."""
     try:
-        with place.open("rb") as file:
-            for at in (mark.at, 0):
+        with redo_file.open("rb") as file:
+            for at in (position.at, 0):
                 file.seek(at)
-                if _first(file.read(HEAD.size)) == Mark(mark.generation, mark.number):
+                if _first(file.read(HEAD.size)) == RedoPosition(position.generation, position.number):
                     return True
     except FileNotFoundError:
         pass
@@ -269,13 +269,13 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, str) else value
 
 
-class RedoFile:
+class RedoLog:
     """Redo log of a server: append records, read them back, and void them when SQLite has committed them.
 
     Not thread-safe: used under the store's lock."""
 
     def __init__(
-        self, path: Path, mark: Mark, disk: Disk | None = None, size: int = BYTES, *, sync: bool = True
+        self, path: Path, position: RedoPosition, disk: Disk | None = None, size: int = BYTES, *, sync: bool = True
     ) -> None:
         """The file is created when it is first needed. ``sync``: if False, records are not synced, and a power cut may
         lose them."""
@@ -287,25 +287,25 @@ class RedoFile:
         self._fd = -1
         self._not_before = 0.0
         self._statements: dict[str, int] = {}
-        self.begin(mark)
+        self.start(position)
 
-    def begin(self, mark: Mark) -> None:
-        """Start an empty log at ``mark``: every record appended before is in the SQLite file, which has this redo
+    def start(self, position: RedoPosition) -> None:
+        """Start an empty log at ``position``: every record appended before is in the SQLite file, which has this redo
         position."""
         self._statements.clear()
-        self.position = mark
+        self.position = position
         """Position of the first record that is not in the SQLite file."""
-        self.number, self._at = mark.number, mark.at
+        self.number, self._at = position.number, position.at
         """Number and offset of the next record."""
-        self._is_around = False
+        self._has_wrapped = False
         """True if the ring has wrapped: the next record goes before those that are not in the SQLite file."""
-        self._marked_around = False
-        """True if the ring has wrapped since ``next``."""
+        self._wrapped_since_commit = False
+        """True if the ring has wrapped since ``start_commit``."""
         self.is_in_doubt = False
         """True if a write failed that may be valid after a crash: of a record, or a commit of SQLite."""
 
     @property
-    def is_made(self) -> bool:
+    def is_file_open(self) -> bool:
         """True if the file is open: a record was appended since the store was opened."""
         return self._fd >= 0
 
@@ -315,45 +315,45 @@ class RedoFile:
         return self.number - self.position.number
 
     @property
-    def room(self) -> int:
+    def free_bytes(self) -> int:
         """Free space for one record, in bytes."""
-        if self._is_around:
+        if self._has_wrapped:
             return self.position.at - self._at
         return max(self._size - self._at, self.position.at)
 
     @property
     def is_half_full(self) -> bool:
         used = self._at - self.position.at
-        return (used + self._size if self._is_around else used) >= self._size // 2
+        return (used + self._size if self._has_wrapped else used) >= self._size // 2
 
-    def start_commit(self) -> Mark:
+    def start_commit(self) -> RedoPosition:
         """Return the position for a background commit of SQLite that contains all records so far. Records appended
         during that commit follow this position."""
         self._statements.clear()  # a replay that starts here has read no statement text yet
-        self._marked_around = False
-        return Mark(self.position.generation, self.number, self._at)
+        self._wrapped_since_commit = False
+        return RedoPosition(self.position.generation, self.number, self._at)
 
-    def taken_in(self, mark: Mark) -> None:
-        """Void the records before ``mark``: the commit that contains them is on disk."""
-        self.position = mark
-        self._is_around = self._marked_around
+    def void_before(self, position: RedoPosition) -> None:
+        """Void the records before ``position``: the commit that contains them is on disk."""
+        self.position = position
+        self._has_wrapped = self._wrapped_since_commit
 
     def _place(self, length: int) -> int:
         """Return the offset for a record of this length, or -1 if there is no space."""
-        if self._at + length <= (self.position.at if self._is_around else self._size):
+        if self._at + length <= (self.position.at if self._has_wrapped else self._size):
             return self._at
-        return 0 if not self._is_around and length <= self.position.at else -1
+        return 0 if not self._has_wrapped and length <= self.position.at else -1
 
-    def append(self, made: Sequence[Made], meanwhile: Callable[[], None]) -> bool:
+    def append(self, logged: Sequence[LoggedStatement], meanwhile: Callable[[], None]) -> bool:
         """Append a record. Return True when it is on disk, or False if there is no space for it.
 
         ``meanwhile`` is called while the disk writes. If it or the disk fails, the record is voided, or the log is in
         doubt."""
-        body, new = self._body(made)
+        body, new = self._body(logged)
         at = self._place(HEAD.size + len(body))
         if at == 0 and self._at:
             self._statements.clear()  # so that a replay can start at the beginning of the file
-            body, new = self._body(made)
+            body, new = self._body(logged)
             at = self._place(HEAD.size + len(body))
         if at < 0 or (self._fd < 0 and not self._open()):
             return False
@@ -372,27 +372,27 @@ class RedoFile:
             raise
         self.is_in_doubt = False
         if at < self._at:
-            self._is_around = self._marked_around = True
+            self._has_wrapped = self._wrapped_since_commit = True
         self._at = at + len(head) + len(body)
         self.number = number + 1
         self._statements.update(new)
         return True
 
-    def _make_void(self, begin: int) -> None:
+    def _make_void(self, start: int) -> None:
         """Overwrite the header of a record that was refused, so that a process that opens the store after a crash does
         not replay it."""
         with contextlib.suppress(OSError):
-            self._disk.write_at(self._fd, bytes(HEAD.size), begin)
+            self._disk.write_at(self._fd, bytes(HEAD.size), start)
             if self._sync:
                 self._disk.fdatasync(self._fd)
             self.is_in_doubt = False
 
-    def _body(self, made: Sequence[Made]) -> tuple[bytes, dict[str, int]]:
+    def _body(self, logged: Sequence[LoggedStatement]) -> tuple[bytes, dict[str, int]]:
         """Encode a record. Return the body, and the numbers of the statements it adds. The text of a statement is
         written once; if no statement is known, the numbers restart."""
         known, changes = self._statements, []
         new: dict[str, int] = {}
-        for statement, is_many, values in made:
+        for statement, is_many, values in logged:
             number = known.get(statement)
             if number is None:
                 number = new.setdefault(statement, len(known) + len(new))
@@ -421,38 +421,38 @@ class RedoFile:
             self._disk.unlink(path)
         fd = self._disk.open_write(path)
         try:
-            for begin in range(0, self._size, BLOCK):
-                self._disk.write(fd, bytes(min(BLOCK, self._size - begin)))
+            for start in range(0, self._size, BLOCK):
+                self._disk.write(fd, bytes(min(BLOCK, self._size - start)))
             self._disk.fsync(fd)
         finally:
             self._disk.close(fd)
         self._disk.fsync_folder(str(self.path.parent.absolute()))
         return self._disk.open_update(path)
 
-    def made(self) -> Iterator[Made]:
+    def logged(self) -> Iterator[LoggedStatement]:
         """Read back the statements that were appended and are not in the SQLite file, without refused ones."""
         if not self.count:
             return iter(())
         return chain.from_iterable(islice(commits(self.path.read_bytes(), self.position), self.count))
 
-    def hold(self) -> bool:
-        """Lock the file until ``let_go`` or until this process ends, so that no other process replays it, even if it
-        gets SQLite's write lock. Return False if another process waits to write."""
+    def acquire_lock(self) -> bool:
+        """Lock the file until ``release_lock`` or until this process ends, so that no other process replays it, even if
+        it gets SQLite's write lock. Return False if another process waits to write."""
         try:
             return try_lock(self._fd)
         except OSError:
             return False
 
-    def let_go(self) -> None:
+    def release_lock(self) -> None:
         """Release the lock; never fails. If unlocking fails, the file is closed, which releases the lock; the next
         record opens it again."""
         if self._fd >= 0:
             try:
                 unlock(self._fd)
             except OSError:
-                self.leave()
+                self.close_file()
 
-    def leave(self) -> None:
+    def close_file(self) -> None:
         """Close the descriptor; the next record opens or creates the file again."""
         fd, self._fd = self._fd, -1  # before the close: another file may get the same descriptor
         if fd >= 0:
@@ -461,7 +461,7 @@ class RedoFile:
 
     def close(self) -> None:
         """Close the log, and delete the file unless it has records that are not in the SQLite file."""
-        self.leave()
+        self.close_file()
         with contextlib.suppress(OSError):  # its records are void, even if the file stays
             if not self.count and self.path.exists():
                 self._disk.unlink(str(self.path))

@@ -3,7 +3,7 @@
 The schema is in schema/004-runs.sql. Before a message changes separately from its run, it is cut out of the run and
 gets a single row in ``ready`` or ``life``.
 
-``InLine`` has messages that are ready and were never leased (``fresh``). New runs are kept in memory until a query
+``ReadyRuns`` has messages that are ready and were never leased (``fresh``). New runs are kept in memory until a query
 has to find them, or until the commit: a message leased in the commit that published it is never written to ``fresh``.
 
 ``Runs`` adds messages leased together for the first time, and those acked together (``batch``). It caches up to 10,000
@@ -17,12 +17,12 @@ import apsw
 from yirangmq.core.message import Envelope, Message, new_envelope, new_message
 from yirangmq.core.states import State
 from yirangmq.format.json_codec import dumps, loads
-from yirangmq.stores.sqlite.cache import Arrivals
-from yirangmq.stores.sqlite.payloads import BEGINS, LENGTH, SIZE, Contents, missing
+from yirangmq.stores.sqlite.cache import RecentPayloads
+from yirangmq.stores.sqlite.payloads import LENGTH, OFFSET_SHIFT, SIZE, Contents, missing
 
 Span = tuple[int, int]
 """First and last of consecutive message numbers."""
-Head = tuple[Message, Envelope]
+ReadyMessage = tuple[Message, Envelope]
 
 
 # -- ready runs: fresh -------------------------------------------------------------------------------------------------
@@ -44,9 +44,9 @@ FRESH_HEADS = """
 SELECT seq, id, published_at, available_at, dedup_key, header, typeof(payload) = 'text',
     iif(typeof(payload) = 'text', CAST(payload AS BLOB), payload)
 FROM message WHERE seq BETWEEN ? AND ? LIMIT ?"""
-FRESH_CARDS = f"SELECT seq, id, {SIZE}, published_at FROM message WHERE seq BETWEEN ? AND ? LIMIT ?"
+FRESH_ROWS = f"SELECT seq, id, {SIZE}, published_at FROM message WHERE seq BETWEEN ? AND ? LIMIT ?"
 
-MOST_TAILS = 1000
+MAX_CACHED_LAST_RUNS = 1000
 
 
 def spans(numbers: Sequence[int]) -> list[Span]:
@@ -71,26 +71,26 @@ def members(covered: Sequence[Span]) -> set[int]:
     return set().union(*[range(first, last + 1) for first, last in covered])
 
 
-class InLine:
+class ReadyRuns:
     """Ready runs of a store, inside a transaction."""
 
     def __init__(
         self,
         db: apsw.Connection,
         tails: dict[tuple[int, int], Span] | None = None,
-        arrivals: Arrivals | None = None,
+        recent_payloads: RecentPayloads | None = None,
         contents: Contents | None = None,
     ) -> None:
-        """``tails``: cache of the last run in the table, by queue and rank. ``arrivals``: cache of recently published
-        envelopes."""
+        """``tails``: cache of the last run in the table, by queue and rank. ``recent_payloads``: cache of recently
+        published envelopes."""
         self._db = db
         self._tails = {} if tails is None else tails
-        self._arrivals = arrivals or Arrivals()
+        self._recent_payloads = recent_payloads or RecentPayloads()
         self._contents = contents or Contents(db)
         self._new: dict[tuple[int, int], Span] = {}
         """Runs that are not in the table yet, by queue and rank. Each comes after all runs in the table."""
 
-    def line_up(self, queue: int, rank: int, first: int, last: int) -> None:
+    def add_ready(self, queue: int, rank: int, first: int, last: int) -> None:
         """Add new messages after all others of their queue and rank."""
         new = self._new.get((queue, rank))
         if new is not None and new[1] == first - 1:
@@ -113,11 +113,11 @@ class InLine:
             self._db.execute(GROW_FRESH, (queue, rank, begin, last))
         else:
             self._db.execute(ADD_FRESH, (queue, rank, first, last))
-        if len(self._tails) >= MOST_TAILS:
+        if len(self._tails) >= MAX_CACHED_LAST_RUNS:
             self._tails.clear()
         self._tails[queue, rank] = begin, last
 
-    def leave_line(self, queue: int, rank: int, places: Sequence[int]) -> list[Span]:
+    def remove_ready(self, queue: int, rank: int, places: Sequence[int]) -> list[Span]:
         """Remove the given places from the ready runs. Return the spans that were in a run."""
         return [covered for span in spans(places) for covered in self.cut_fresh(queue, rank, *span)]
 
@@ -135,7 +135,7 @@ class InLine:
                 self._write(queue, rank)
             covered += self._cut_table(queue, rank, low, high)
         for first, last in covered:
-            self._arrivals.drop(first, last)
+            self._recent_payloads.drop(first, last)
         return covered
 
     def _cut_table(self, queue: int, rank: int, low: int, high: int) -> list[Span]:
@@ -154,13 +154,13 @@ class InLine:
             covered.append((max(first, low), min(last, high)))
         return covered
 
-    def line(self, queue: int, most: int) -> list[tuple[int, int, int]]:
+    def first_runs(self, queue: int, most: int) -> list[tuple[int, int, int]]:
         """Return (rank, first, last) of the first runs in order of delivery, until they have ``most`` messages."""
         found = _enough_runs(self._db.execute(FRESH_LINE, (queue,)), most)
         new = [(rank, *span) for (of, rank), span in self._new.items() if of == queue] if self._new else []
         return _enough_runs(_joined(sorted([*found, *new])), most) if new else found
 
-    def heads(self, name: str, rank: int, span: Span, most: int) -> list[Head]:
+    def heads(self, name: str, rank: int, span: Span, most: int) -> list[ReadyMessage]:
         """Return the first ``most`` messages of a run with their envelopes."""
         ready = State.READY
         found = []
@@ -173,7 +173,7 @@ class InLine:
     def sent(self, name: str, rank: int, span: Span, most: int) -> list[tuple[int, Envelope]]:
         """Return number and envelope of the first ``most`` messages of a run. Payloads are read as bytes without a
         conversion to text; text that does not decode still raises ``UnicodeDecodeError``."""
-        kept = self._arrivals.find(span[0], min(span[1] - span[0] + 1, most))
+        kept = self._recent_payloads.find(span[0], min(span[1] - span[0] + 1, most))
         if kept is not None:
             return list(enumerate(kept, span[0]))
         found = []
@@ -185,7 +185,7 @@ class InLine:
                 if seq > end:
                     _, end, data = self._contents.row(seq) or (0, seq, b"")
                 is_json = payload & 1
-                begin = payload >> BEGINS  # inlined, because it runs once per message
+                begin = payload >> OFFSET_SHIFT  # inlined, because it runs once per message
                 stop = begin + (payload >> 1 & LENGTH)
                 if begin < 0 or stop > len(data):
                     raise missing(seq)
@@ -196,31 +196,31 @@ class InLine:
             found.append((seq, new_envelope(sent)))
         return found
 
-    def in_line(self, queue: int, name: str, behind: Span, most: int) -> list[Message]:
+    def scan_ready(self, queue: int, name: str, after: Span, most: int) -> list[Message]:
         """Return the first ``most`` messages after a place (rank, number), in order of delivery."""
         self.write()
         found: list[Message] = []
-        for rank, first, last in self._db.execute(FRESH_BEHIND, (queue, *behind)):
-            begin = max(first, behind[1] + 1) if rank == behind[0] else first
-            found += self._fresh_cards(name, rank, (begin, last), most - len(found))
+        for rank, first, last in self._db.execute(FRESH_BEHIND, (queue, *after)):
+            begin = max(first, after[1] + 1) if rank == after[0] else first
+            found += self._ready_messages(name, rank, (begin, last), most - len(found))
             if len(found) >= most:
                 break
         return found
 
-    def _fresh_cards(self, name: str, rank: int, span: Span, most: int) -> list[Message]:
+    def _ready_messages(self, name: str, rank: int, span: Span, most: int) -> list[Message]:
         ready = State.READY
         return [
             new_message((seq, name, id, ready, rank, seq, 0, 0, 0, 0, published, "", "", 0, True, 0, 0, size))
-            for seq, id, size, published in self._db.execute(FRESH_CARDS, (*span, most))
+            for seq, id, size, published in self._db.execute(FRESH_ROWS, (*span, most))
         ]
 
-    def fresh(self, queue: int, name: str, rank: int, seq: int) -> Message | None:
+    def find_ready(self, queue: int, name: str, rank: int, seq: int) -> Message | None:
         """Return one message, or None if it is not in a ready run."""
         self.write()
         if self._db.execute(FRESH_OVER, (queue, rank, seq, seq)).fetchone() is None:
             return None
-        cards = self._fresh_cards(name, rank, (seq, seq), 1)
-        return cards[0] if cards else None
+        messages = self._ready_messages(name, rank, (seq, seq), 1)
+        return messages[0] if messages else None
 
 
 def _enough_runs(runs: Iterable[tuple[int, int, int]], most: int) -> list[tuple[int, int, int]]:
@@ -261,10 +261,10 @@ ORDER BY first"""
 BATCHES_DUE = f"SELECT {_COLUMNS} FROM batch WHERE due_at > 0 AND due_at <= ? ORDER BY due_at, first"
 OLDEST_BATCHES = f"""
 SELECT {_COLUMNS} FROM batch WHERE queue = ? AND state = 'done' AND body = 1 ORDER BY changed_at, first"""
-APART_IN_LINE = f"""
+INSERT_READY_ROW = f"""
 INSERT INTO ready SELECT queue, target, rank, seq, seq, 0, 0, expires_at, published_at, '', '', 0, grp, {SIZE}
 FROM message WHERE seq = ?"""
-APART = f"""
+INSERT_LIFE_ROW = f"""
 INSERT OR IGNORE INTO life SELECT seq, queue, id, ?2, rank, seq, 1, 1, ?3, 0, ?4, ?5, '', 0, 1, 0, 0, {SIZE}
 FROM message WHERE seq = ?1"""
 SETTLE_BATCH = """
@@ -273,14 +273,14 @@ BATCH_SIZE = f"SELECT coalesce(sum({SIZE}), 0) FROM message WHERE seq BETWEEN ? 
 BATCH_IDS = f"""
 SELECT json_group_object(id, size), sum(size)
 FROM (SELECT id, {SIZE} AS size FROM message WHERE seq BETWEEN ? AND ?)"""
-BATCH_CARDS = f"SELECT seq, id, {SIZE} FROM message WHERE seq BETWEEN ? AND ? LIMIT ?"
+BATCH_ROWS = f"SELECT seq, id, {SIZE} FROM message WHERE seq BETWEEN ? AND ? LIMIT ?"
 
 
-MOST_HELD = 10_000
+MAX_CACHED_BATCHES = 10_000
 """Maximum number of cached leased batches, about 400 bytes each; beyond it all are dropped."""
 
 
-class Batch(NamedTuple):
+class BatchRow(NamedTuple):
     """A row of ``batch``."""
 
     first: int
@@ -298,7 +298,7 @@ class Batch(NamedTuple):
     def size(self) -> int:
         return self.last - self.first + 1
 
-    def part(self, first: int, last: int) -> "Batch":
+    def part(self, first: int, last: int) -> "BatchRow":
         """Return the batch restricted to fewer messages."""
         ids = self.ids
         if ids is not None and last - first + 1 < self.size:
@@ -307,52 +307,52 @@ class Batch(NamedTuple):
         return self._replace(first=first, last=last, ids=ids)
 
 
-class Held(NamedTuple):
+class LeasedBatch(NamedTuple):
     """A batch that this process leased, and the bytes of its messages."""
 
-    batch: Batch
+    batch: BatchRow
     size: int
 
 
-class Runs(InLine):
+class Runs(ReadyRuns):
     """Runs of a store inside a transaction: ready, leased and done."""
 
     def __init__(
         self,
         db: apsw.Connection,
         tails: dict[tuple[int, int], Span] | None = None,
-        arrivals: Arrivals | None = None,
-        held: dict[int, Held] | None = None,
+        recent_payloads: RecentPayloads | None = None,
+        leased: dict[int, LeasedBatch] | None = None,
         contents: Contents | None = None,
     ) -> None:
         """``held``: cache of batches that this process leased and that have not changed since, by first number."""
-        super().__init__(db, tails, arrivals, contents)
-        self._held = {} if held is None else held
+        super().__init__(db, tails, recent_payloads, contents)
+        self._leased = {} if leased is None else leased
 
-    def single_out(self, seq: int) -> None:
+    def move_to_single_row(self, seq: int) -> None:
         """Move a message from its run to a single row, in the same state. A done message stays in its batch."""
         row = self._db.execute("SELECT queue, rank FROM message WHERE seq = ?", (seq,)).fetchone()
         if row is not None and self.cut_fresh(row[0], row[1], seq, seq):
-            self._db.execute(APART_IN_LINE, (seq,))
-        for batch in self.over(seq, seq):
+            self._db.execute(INSERT_READY_ROW, (seq,))
+        for batch in self.batches_in(seq, seq):
             if batch.state == State.LEASED:
                 self.cut(seq, seq)
-                self.put_apart(seq, batch)
+                self.insert_single_row(seq, batch)
 
-    def put_apart(self, seq: int, batch: Batch) -> None:
+    def insert_single_row(self, seq: int, batch: BatchRow) -> None:
         """Insert a single row for a message that was in a batch, unless it has one."""
-        self._db.execute(APART, (seq, batch.state, batch.due_at, batch.changed_at, batch.consumer))
+        self._db.execute(INSERT_LIFE_ROW, (seq, batch.state, batch.due_at, batch.changed_at, batch.consumer))
 
     # -- leased and done ------------------------------------------------------------------------------------------
 
-    def add(self, batch: Batch) -> None:
+    def add(self, batch: BatchRow) -> None:
         self._db.execute(ADD_BATCH, tuple(batch))
 
     def cut(self, low: int, high: int) -> list[Span]:
         """Remove a span from the batches. Return the parts of it that were in a batch."""
         covered: list[Span] = []
-        for batch in self.over(low, high):
-            self._held.pop(batch.first, None)
+        for batch in self.batches_in(low, high):
+            self._leased.pop(batch.first, None)
             self._db.execute(END_BATCH, (batch.first,))
             if batch.first < low:
                 self.add(batch.part(batch.first, low - 1))
@@ -361,38 +361,38 @@ class Runs(InLine):
             covered.append((max(batch.first, low), min(batch.last, high)))
         return covered
 
-    def hold(self, batch: Batch, size: int) -> None:
+    def add_leased(self, batch: BatchRow, size: int) -> None:
         """Add a batch that was just leased, with ``size`` bytes of content. Settling all of it then reads nothing."""
         self.add(batch)
-        if len(self._held) >= MOST_HELD:
-            self._held.clear()
-        self._held[batch.first] = Held(batch, size)
+        if len(self._leased) >= MAX_CACHED_BATCHES:
+            self._leased.clear()
+        self._leased[batch.first] = LeasedBatch(batch, size)
 
-    def held(self, first: int, last: int) -> Held | None:
+    def leased(self, first: int, last: int) -> LeasedBatch | None:
         """Return the batch of exactly these numbers if this process leased it and it has not changed since."""
-        held = self._held.get(first)
-        return held if held is not None and held.batch.last == last else None
+        leased = self._leased.get(first)
+        return leased if leased is not None and leased.batch.last == last else None
 
-    def settle(self, after: Batch) -> None:
+    def update_leased(self, after: BatchRow) -> None:
         """Update a cached leased batch to ``after``, and drop it from the cache."""
-        del self._held[after.first]
+        del self._leased[after.first]
         changed = (after.state, after.due_at, after.changed_at, after.consumer, after.body, after.ids)
         self._db.execute(SETTLE_BATCH, (*changed, after.first))
 
-    def weight(self, span: Span) -> int:
+    def content_bytes(self, span: Span) -> int:
         """Return the bytes of the content of these messages."""
         return int(next(self._db.execute(BATCH_SIZE, span))[0])
 
-    def over(self, low: int, high: int) -> list[Batch]:
+    def batches_in(self, low: int, high: int) -> list[BatchRow]:
         """Return the batches that have any of these numbers."""
-        return [Batch(*row) for row in self._db.execute(BATCHES_OVER, (low, high))]
+        return [BatchRow(*row) for row in self._db.execute(BATCHES_OVER, (low, high))]
 
     def ids(self, span: Span) -> tuple[str, int]:
         """Return the JSON of ids that stays when the content is deleted, and the bytes of the content."""
         ids, size = next(self._db.execute(BATCH_IDS, span))
         return ids, size
 
-    def cards(self, batch: Batch, name: str, span: Span, most: int = -1) -> Iterator[Message]:
+    def messages(self, batch: BatchRow, name: str, span: Span, most: int = -1) -> Iterator[Message]:
         """Yield the messages of a batch that are in a span, at most ``most`` (-1: all)."""
         state = State(batch.state)
         low, high = max(batch.first, span[0]), min(batch.last, span[1])
@@ -400,28 +400,28 @@ class Runs(InLine):
         for seq, id, size in self._members(batch, low, high, most):
             yield new_message((seq, name, id, state, batch.rank, seq, *tail, size))
 
-    def _members(self, batch: Batch, low: int, high: int, most: int) -> Iterator[tuple[int, str, int]]:
+    def _members(self, batch: BatchRow, low: int, high: int, most: int) -> Iterator[tuple[int, str, int]]:
         if batch.ids is None:
-            yield from self._db.execute(BATCH_CARDS, (low, high, most))
+            yield from self._db.execute(BATCH_ROWS, (low, high, most))
             return
         for seq, (id, size) in enumerate(loads(batch.ids.encode()).items(), batch.first):
             if low <= seq <= high and most != 0:
                 yield seq, id, size
                 most -= 1
 
-    def behind(self, queue: int, state: State, seq: int) -> Iterator[Batch]:
+    def after(self, queue: int, state: State, seq: int) -> Iterator[BatchRow]:
         """Yield the batches that have messages with numbers larger than ``seq``."""
-        return (Batch(*row) for row in self._db.execute(BATCHES_BEHIND, (queue, state.value, seq)))
+        return (BatchRow(*row) for row in self._db.execute(BATCHES_BEHIND, (queue, state.value, seq)))
 
-    def due(self, now: int, most: int) -> list[Batch]:
+    def due(self, now: int, most: int) -> list[BatchRow]:
         """Return the batches due first, until they have ``most`` messages."""
         return _enough(self._db.execute(BATCHES_DUE, (now,)), most)
 
-    def oldest(self, queue: int, most: int) -> list[Batch]:
+    def oldest(self, queue: int, most: int) -> list[BatchRow]:
         """Return the done batches with content that were acknowledged first, until they have ``most`` messages."""
         return _enough(self._db.execute(OLDEST_BATCHES, (queue,)), most)
 
-    def strip(self, batch: Batch, last: int, due_at: int) -> None:
+    def delete_content(self, batch: BatchRow, last: int, due_at: int) -> None:
         """Reduce the messages of a batch up to ``last`` to their ids. The caller deletes their content."""
         part = batch.part(batch.first, last)
         ids = self.ids((batch.first, last))[0] if part.ids is None else part.ids
@@ -429,10 +429,10 @@ class Runs(InLine):
         self.add(part._replace(due_at=due_at, body=0, ids=ids))
 
 
-def _enough(rows: Iterator[Any], most: int) -> list[Batch]:
-    found: list[Batch] = []
+def _enough(rows: Iterator[Any], most: int) -> list[BatchRow]:
+    found: list[BatchRow] = []
     for row in rows:
-        found.append(Batch(*row))
+        found.append(BatchRow(*row))
         most -= found[-1].size
         if most <= 0:
             break

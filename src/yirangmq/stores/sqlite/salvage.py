@@ -23,8 +23,8 @@ from yirangmq.core.ports import Finding
 from yirangmq.fsio.permissions import GROUP, open_file
 from yirangmq.stores.sqlite.check import check
 from yirangmq.stores.sqlite.connection import APPLICATION_ID, PAGE_SIZE, open_connection, sqlite_errors_translated
-from yirangmq.stores.sqlite.redo_log import Mark, make_again_if, mark_of, redo_path
-from yirangmq.stores.sqlite.salvage_rows import TABLES, UNREADABLE, Rescued, rescue
+from yirangmq.stores.sqlite.redo_log import RedoPosition, read_position, redo_path, replay_fitting
+from yirangmq.stores.sqlite.salvage_rows import TABLES, UNREADABLE, SalvageResult, copy_readable_rows
 
 MAGIC = b"SQLite format 3\0"
 PAGE_BYTES, PAGE_COUNT, FREE_PAGES, COUNT_VALID_FOR, IDENTITY = 16, 28, 32, 92, 68
@@ -44,30 +44,32 @@ def salvage(path: Path) -> list[Finding]:
     nothing can be read; the file then stays as it is."""
     with sqlite_errors_translated(None, path), path.open("r+b") as damaged:
         _refuse_foreign(damaged, path)
-        _have_alone(damaged, path)
-        aside = _free_name(path)
+        _lock_exclusively(damaged, path)
+        damaged_copy = _free_name(path)
         work, new = Path(f"{path}.salvaging"), Path(f"{path}.salvaged")
         try:
-            _copy(damaged, path, aside)
-            rescued, mended = _read_over(aside, work, new)
+            _copy(damaged, path, damaged_copy)
+            rescued, mended = _build_new_file(damaged_copy, work, new)
         except BaseException:
-            _remove(aside)
+            _remove(damaged_copy)
             _remove(new)
             raise
         finally:
             _remove(work)
         _put_in_place(damaged, path, new)
-    return [_finding(rescued, path, aside), *mended]
+    return [_finding(rescued, path, damaged_copy), *mended]
 
 
-def _read_over(aside: Path, work: Path, new: Path) -> tuple[Rescued, list[Finding]]:
+def _build_new_file(damaged_copy: Path, work: Path, new: Path) -> tuple[SalvageResult, list[Finding]]:
     """Fill the new file from ``work``, a copy of the damaged file that may be changed."""
     _remove(new)
-    with _readable(aside, work) as old, closing(open_connection(new, "full", 0)) as db:
-        rescued = rescue(old, db)
-        lost = make_again_if(db, redo_path(aside), _mark(old))
+    with _readable(damaged_copy, work) as old, closing(open_connection(new, "full", 0)) as db:
+        rescued = copy_readable_rows(old, db)
+        lost = replay_fitting(db, redo_path(damaged_copy), _mark(old))
         if not rescued.messages and not rescued.queues:
-            raise StoreDamaged(f"{aside.name.rpartition('.damaged')[0]}: nothing in it can be read; it stays as it is")
+            raise StoreDamaged(
+                f"{damaged_copy.name.rpartition('.damaged')[0]}: nothing in it can be read; it stays as it is"
+            )
         found = list(check(db, repair=True))
     _sync(new)
     kinds = Counter((finding.kind, finding.text) for finding in found if finding.kind not in REBUILT)
@@ -79,25 +81,29 @@ def _read_over(aside: Path, work: Path, new: Path) -> tuple[Rescued, list[Findin
     return rescued, mended
 
 
-def _mark(old: apsw.Connection) -> Mark | None:
+def _mark(old: apsw.Connection) -> RedoPosition | None:
     with suppress(*UNREADABLE, StoreDamaged):
-        return mark_of(old)
+        return read_position(old)
     return None
 
 
 @contextmanager
-def _readable(aside: Path, work: Path) -> Iterator[apsw.Connection]:
+def _readable(damaged_copy: Path, work: Path) -> Iterator[apsw.Connection]:
     """Open a readable copy of the damaged file, extended to its full length. If its tables cannot be found, the copy
     gets the first page of a new store, whose tables begin at the same pages. Of the possible page sizes, the one that
     finds the most messages is used."""
-    best = _found(aside, work, b"")
+    best = _found(damaged_copy, work, b"")
     if best < 0:
-        grafts = {_found(aside, work, graft): graft for graft in [_first_page(work, size) for size in PAGE_SIZES]}
+        grafts = {
+            _found(damaged_copy, work, graft): graft for graft in [_first_page(work, size) for size in PAGE_SIZES]
+        }
         best = max(grafts)
         if best >= 0:
-            _found(aside, work, grafts[best])
+            _found(damaged_copy, work, grafts[best])
     if best < 0:
-        raise StoreDamaged(f"{aside.name.rpartition('.damaged')[0]}: no tables can be found in it; it stays as it is")
+        raise StoreDamaged(
+            f"{damaged_copy.name.rpartition('.damaged')[0]}: no tables can be found in it; it stays as it is"
+        )
     with closing(apsw.Connection(str(work))) as old:
         yield old
 
@@ -110,11 +116,11 @@ def _first_page(work: Path, page_size: int) -> bytes:
     return work.read_bytes()[:page_size]
 
 
-def _found(aside: Path, work: Path, graft: bytes) -> int:
+def _found(damaged_copy: Path, work: Path, graft: bytes) -> int:
     """Make the copy, with ``graft`` as its first page if it is not empty. Return the number of messages found with a
     graft, 0 without one, or -1 if the tables cannot be found."""
-    with aside.open("rb") as damaged:
-        _copy(damaged, aside, work)
+    with damaged_copy.open("rb") as damaged:
+        _copy(damaged, damaged_copy, work)
     _patch(work, graft)
     count = -1
     with closing(apsw.Connection(str(work))) as old, suppress(*UNREADABLE):
@@ -143,8 +149,8 @@ def _patch(work: Path, graft: bytes) -> None:
             file.seek(0)
             file.write(head)
         else:
-            said = int.from_bytes(head[PAGE_COUNT : PAGE_COUNT + 4], "big")
-            pages = max(pages, min(said, 4 * pages))  # the number itself may be damaged
+            recorded_pages = int.from_bytes(head[PAGE_COUNT : PAGE_COUNT + 4], "big")
+            pages = max(pages, min(recorded_pages, 4 * pages))  # the number itself may be damaged
         file.truncate(pages * page_size)
 
 
@@ -156,7 +162,7 @@ def _refuse_foreign(file: BinaryIO, path: Path) -> None:
         raise StoreDamaged(f"{path} is a SQLite database of another program; name another file")
 
 
-def _have_alone(file: BinaryIO, path: Path) -> None:
+def _lock_exclusively(file: BinaryIO, path: Path) -> None:
     """Lock the file exclusively until it is closed. A process that opens it waits, and then does not find a database:
     the file is no longer the store."""
     start, length = SHARED_LOCK
@@ -183,8 +189,8 @@ def _copy(file: BinaryIO, path: Path, to: Path) -> None:
         shutil.copyfileobj(file, copy, 1 << 20)
     for end in ("-wal", "-redo"):
         if os.path.exists(f"{path}{end}"):
-            beside = open_file(f"{to}{end}", os.O_WRONLY | os.O_TRUNC)
-            with open(f"{path}{end}", "rb") as source, os.fdopen(beside, "wb") as copy:
+            copy_fd = open_file(f"{to}{end}", os.O_WRONLY | os.O_TRUNC)
+            with open(f"{path}{end}", "rb") as source, os.fdopen(copy_fd, "wb") as copy:
                 shutil.copyfileobj(source, copy, 1 << 20)
             _sync(Path(f"{to}{end}"))
     _sync(to)
@@ -218,10 +224,10 @@ def _sync(path: Path) -> None:
         os.close(handle)
 
 
-def _finding(rescued: Rescued, path: Path, aside: Path) -> Finding:
+def _finding(rescued: SalvageResult, path: Path, damaged_copy: Path) -> Finding:
     text = (
         f"read into a new file: {rescued.messages:,} messages, {rescued.queues:,} queues; "
-        f"the damaged one is kept as {aside.name}"
+        f"the damaged one is kept as {damaged_copy.name}"
     )
     if rescued.missing > 0:
         text += f"; by its counters it had {rescued.missing:,} messages more"

@@ -16,17 +16,17 @@ from yirangmq.core import validation
 from yirangmq.core.errors import BadInput
 from yirangmq.core.message import RANK_LAST, Counts
 from yirangmq.core.policy import read_policy
-from yirangmq.core.states import KEPT, State
+from yirangmq.core.states import STORED_STATES, State
 from yirangmq.core.validation import IDENTIFIER
 from yirangmq.format.json_codec import loads
 from yirangmq.stores.sqlite import corrupt_rows as unreadable
-from yirangmq.stores.sqlite.check import ready_again
+from yirangmq.stores.sqlite.check import insert_ready
 from yirangmq.stores.sqlite.corrupt_rows import Find
 from yirangmq.stores.sqlite.payloads import Contents, number_of
 from yirangmq.stores.sqlite.runs import Runs
 
 UNREADABLE = (apsw.CorruptError, apsw.NotADBError, apsw.SQLError, apsw.IOError, UnicodeDecodeError)
-MOST = 2**53
+NUMBER_LIMIT = 2**53
 """Exclusive upper bound of valid message and queue numbers; a damaged number may be larger."""
 
 
@@ -46,7 +46,7 @@ _NEIGHBOUR = "SELECT published_at FROM message WHERE seq <= ? ORDER BY seq DESC 
 
 
 def is_number(value: object) -> bool:
-    return isinstance(value, int) and 0 < value < MOST
+    return isinstance(value, int) and 0 < value < NUMBER_LIMIT
 
 
 def finder(old: apsw.Connection) -> Find:
@@ -86,7 +86,7 @@ def lost_row(old: apsw.Connection, new: apsw.Connection, find: Find, name: tuple
 
 # -- readable rows -----------------------------------------------------------------------------------------------------
 
-LONGEST_GAP = 100_000
+MAX_GAP = 100_000
 """Numbers to try one by one after a lost page; after a longer gap the rest is read from the other end."""
 
 TABLES: dict[str, tuple[str, ...]] = {
@@ -127,7 +127,7 @@ SELECT max(seq), max(place) FROM
     (SELECT seq, place FROM ready UNION ALL SELECT seq, place FROM life UNION ALL SELECT last, last FROM batch)"""
 
 
-class Rescued(NamedTuple):
+class SalvageResult(NamedTuple):
     """Result of a salvage."""
 
     messages: int
@@ -138,14 +138,14 @@ class Rescued(NamedTuple):
     """Salvaged messages that are damaged."""
 
 
-def rescue(old: apsw.Connection, new: apsw.Connection) -> Rescued:
+def copy_readable_rows(old: apsw.Connection, new: apsw.Connection) -> SalvageResult:
     """Copy all readable rows in one transaction of the new store."""
     new.execute("BEGIN IMMEDIATE")
     expected = 0
     for row in _numbered(old, "queue"):
         fitting = _queue_row(row)
         if _put(new, "queue", fitting):
-            expected += sum(getattr(Counts(*row[3:]), state.value) for state in KEPT)
+            expected += sum(getattr(Counts(*row[3:]), state.value) for state in STORED_STATES)
     corrupt = list(_carry_messages(old, new))
     for row in _numbered(old, "life"):
         if row[3] in _STATES:
@@ -167,10 +167,10 @@ def rescue(old: apsw.Connection, new: apsw.Connection) -> Rescued:
     for statement in (_NAMELESS_QUEUES, *_NAMES, _FAILURES_OF_NOBODY):
         new.execute(statement)
     _set_sequence(old, new)
-    _bury(new, corrupt)
+    _move_to_dead_letters(new, corrupt)
     new.execute("COMMIT")
     messages, queues = next(new.execute("SELECT (SELECT count(*) FROM message), (SELECT count(*) FROM queue)"))
-    return Rescued(messages, queues, max(0, expected - messages), len(corrupt))
+    return SalvageResult(messages, queues, max(0, expected - messages), len(corrupt))
 
 
 def _carry_messages(old: apsw.Connection, new: apsw.Connection) -> Iterator[tuple[int, str]]:
@@ -179,8 +179,8 @@ def _carry_messages(old: apsw.Connection, new: apsw.Connection) -> Iterator[tupl
     for raw in _numbered(old, "message m", unreadable.RAW, "m.seq"):
         if None not in (raw[2], raw[8], raw[9]):
             sent = unreadable.read_raw(raw, find)
-            if _put(new, "message", sent.row) and sent.complaint:
-                yield sent.seq, sent.complaint
+            if _put(new, "message", sent.row) and sent.damage:
+                yield sent.seq, sent.damage
 
 
 def _carry_lost(old: apsw.Connection, new: apsw.Connection) -> Iterator[tuple[int, str]]:
@@ -192,14 +192,14 @@ def _carry_lost(old: apsw.Connection, new: apsw.Connection) -> Iterator[tuple[in
             yield row[0], LOST
 
 
-def _bury(new: apsw.Connection, corrupt: list[tuple[int, str]]) -> None:
+def _move_to_dead_letters(new: apsw.Connection, corrupt: list[tuple[int, str]]) -> None:
     """Move the damaged messages to the dead letters."""
-    for seq, complaint in corrupt:
-        Runs(new).single_out(seq)
-        if new.execute(_STANDS, (seq,)).fetchone() is None and not Runs(new).over(seq, seq):
-            ready_again(new, seq)
+    for seq, damage in corrupt:
+        Runs(new).move_to_single_row(seq)
+        if new.execute(_STANDS, (seq,)).fetchone() is None and not Runs(new).batches_in(seq, seq):
+            insert_ready(new, seq)
         sent = unreadable.read_raw(next(new.execute(unreadable.ONE, (seq,))), Contents(new).bytes_of)
-        unreadable.bury(new, sent._replace(complaint=complaint))
+        unreadable.move_to_dead_letters(new, sent._replace(damage=damage))
 
 
 def _put(new: apsw.Connection, table: str, row: tuple[Any, ...]) -> bool:
@@ -231,7 +231,7 @@ def _queue_row(row: tuple[Any, ...]) -> tuple[Any, ...]:
 def _numbered(
     db: apsw.Connection, table: str, columns: str | None = None, key: str | None = None
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield rows in order of their number, and continue after each gap. After a gap longer than ``LONGEST_GAP``, the
+    """Yield rows in order of their number, and continue after each gap. After a gap longer than ``MAX_GAP``, the
     rest is read from the other end."""
     wanted = TABLES[table.partition(" ")[0]]
     select = f"SELECT {columns or ', '.join(wanted)} FROM {table}"
@@ -254,13 +254,13 @@ def _numbered(
         last = found[0]
         yield found
     try:
-        yield from db.execute(f"{select} WHERE {key} > ? ORDER BY {key} DESC", (last + LONGEST_GAP,))
+        yield from db.execute(f"{select} WHERE {key} > ? ORDER BY {key} DESC", (last + MAX_GAP,))
     except UNREADABLE:
         return
 
 
 def _next(db: apsw.Connection, select: str, last: int) -> tuple[Any, ...] | None:
-    for number in range(last + 1, last + 1 + LONGEST_GAP):
+    for number in range(last + 1, last + 1 + MAX_GAP):
         try:
             row = db.execute(select, (number,)).fetchone()
         except UNREADABLE:

@@ -1,7 +1,7 @@
 """SQL statements of the queue tables, and the mapping of rows to values.
 
-The columns of ``life`` have the order of the fields of ``core.message.Message``, so one tuple serves every statement:
-?1 is seq, ?2 the queue's number, ?4 the state, and so on. Statements on ``fresh`` and ``batch`` are in
+The columns of ``life`` have the order of the fields of ``core.message.FeedMessage``, so one tuple serves every
+statement: ?1 is seq, ?2 the queue's number, ?4 the state, and so on. Statements on ``fresh`` and ``batch`` are in
 ``stores.sqlite.runs``, those on ``content`` in ``stores.sqlite.payloads``."""
 
 from collections.abc import Callable, Sequence
@@ -38,18 +38,18 @@ _READY = (
 )
 
 INSERT_MESSAGE = "INSERT INTO message VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-TOGETHER = (64, 8)
+ROWS_PER_INSERT = (64, 8)
 """Numbers of messages that one statement inserts, if they differ only in id and payload."""
 
 
-def _alike(count: int) -> str:
+def _insert_many(count: int) -> str:
     """Build an INSERT for ``count`` messages. ?1 is the first message number, ?2 the queue number; rank, times and
     header follow, then id and payload of each message."""
     rows = [f"(?1 + {n}, ?2, ?{n * 2 + 7}, ?3, ?4, ?5, 0, NULL, ?6, ?{n * 2 + 8}, 0, 0)" for n in range(count)]
     return f"INSERT INTO message VALUES {', '.join(rows)}"
 
 
-INSERT_ALIKE = {count: _alike(count) for count in TOGETHER}
+INSERT_MANY = {count: _insert_many(count) for count in ROWS_PER_INSERT}
 NAME_NEW = "INSERT INTO name SELECT queue, id, seq, seq FROM message WHERE seq BETWEEN ? AND ?"
 NAME_ONE = "INSERT INTO name VALUES (?, ?, ?, ?)"
 READY_NEW = f"""
@@ -110,8 +110,8 @@ FROM ready r CROSS JOIN message m ON m.seq = r.seq
 WHERE r.queue = ?1 AND r.target = ?3 ORDER BY r.rank, r.place LIMIT ?2"""
 READY_PLACES = "SELECT rank, place FROM ready WHERE queue = ? AND target = 0 ORDER BY rank, place LIMIT ?"
 READY_SEQS = "SELECT seq FROM ready WHERE queue = ? AND target = ? ORDER BY rank, place LIMIT ?"
-IS_ANY_APART = "SELECT 1 FROM ready WHERE queue = ? AND target IN (0, ?) LIMIT 1"
-FIRST_APART = "SELECT rank, place FROM ready WHERE queue = ? AND target = ? ORDER BY rank, place LIMIT 1"
+IS_ANY_SINGLE = "SELECT 1 FROM ready WHERE queue = ? AND target IN (0, ?) LIMIT 1"
+FIRST_SINGLE = "SELECT rank, place FROM ready WHERE queue = ? AND target = ? ORDER BY rank, place LIMIT 1"
 HAS_TARGET = "SELECT 1 FROM ready WHERE queue = ? AND target = ? LIMIT 1"
 LIFE_BY_SEQ = f"SELECT {_LIFE} FROM life WHERE seq = ?"
 LIFE_BY_SEQS = f"SELECT {_LIFE} FROM life WHERE seq "
@@ -157,7 +157,7 @@ def among(seqs: Sequence[int]) -> tuple[str, tuple[Any, ...]]:
 
 
 def message_of(row: Sequence[Any], queue: str) -> Message:
-    """Convert a row in the order of ``Message``; ``queue`` replaces the queue number."""
+    """Convert a row in the order of ``FeedMessage``; ``queue`` replaces the queue number."""
     return new_message((row[0], queue, row[2], STATES[row[3]], *row[4:14], row[14] == 1, *row[15:]))
 
 

@@ -4,7 +4,7 @@ WAL with full sync: when ``transaction`` ends without an error, its changes are 
 ``schema/*.sql``. A lock serializes the threads of one process.
 
 A writing transaction first replays the redo log of a server that was killed, and waits for a server's background
-commit. When another process has written, the caches (``reads.Known``) are dropped, except for parsed policies.
+commit. When another process has written, the caches (``reads.StoreCache``) are dropped, except for parsed policies.
 
 On a full disk the reserve is released and history is trimmed. While the reserve is in use, new messages get only pages
 that are free inside the file."""
@@ -20,28 +20,28 @@ import apsw
 from yirangmq.core.errors import StoreBusy, StoreError
 from yirangmq.core.ports import Finding
 from yirangmq.stores.file_watch import FileWatch
-from yirangmq.stores.reserve import HISTORY_PARTS, give_up_history, sqlite_reserve
+from yirangmq.stores.reserve import HISTORY_PARTS, sqlite_reserve, trim_history
 from yirangmq.stores.sqlite.connection import (
-    Patience,
+    BusyHandler,
     checkpoint_pages,
     open_connection,
     set_busy_handler,
     sqlite_errors_translated,
     translation,
 )
-from yirangmq.stores.sqlite.reads import Known
-from yirangmq.stores.sqlite.redo_log import asking, is_held, redo_path, take_in_here
+from yirangmq.stores.sqlite.reads import StoreCache
+from yirangmq.stores.sqlite.redo_log import is_locked, redo_path, replay_in_transaction, shared_lock
 from yirangmq.stores.sqlite.transaction import SqliteTransaction
 
-TURN_SECONDS = 0.05
+LOCK_TIMEOUT_SECONDS = 0.05
 """Maximum wait for another thread of this process after ``never_wait``. A background commit usually takes less time; a
 longer one raises ``StoreBusy``."""
 
-MOST_PAGES = 2**32 - 2
+MAX_PAGES = 2**32 - 2
 """Maximum number of pages of a SQLite file."""
-ENOUGH_INSIDE = 1024 * 1024
+MIN_FREE_BYTES = 1024 * 1024
 """Free bytes inside the file at which trimming of history stops, when a message finds no space."""
-MOST_ROUNDS, FEW_ROUNDS = 20, 4
+MAX_TRIM_ROUNDS, FEW_TRIM_ROUNDS = 20, 4
 """Maximum number of trim transactions: when a message finds no space, and after each transaction that uses the
 reserve."""
 
@@ -54,8 +54,24 @@ class SqliteStore:
     with more than 29 from a dict, which is slower."""
 
     __slots__ = (
-        "_busy_seconds", "_connect", "_db", "_durability", "_given", "_has_added", "_is_capped", "_is_feeding",
-        "_known", "_lock", "_path", "_redo", "_reserve", "_turn_seconds", "_version", "_vfs", "_watch", "is_closed",
+        "_busy_seconds",
+        "_cache",
+        "_committed_numbers",
+        "_connect",
+        "_db",
+        "_durability",
+        "_has_added",
+        "_is_capped",
+        "_is_trimming",
+        "_lock",
+        "_lock_timeout",
+        "_path",
+        "_redo",
+        "_reserve",
+        "_version",
+        "_vfs",
+        "_watch",
+        "is_closed",
     )  # fmt: skip
 
     def __init__(
@@ -82,14 +98,14 @@ class SqliteStore:
         """True if the latest failed transaction was to add messages."""
         self._is_capped = False
         """True while SQLite may not grow the file."""
-        self._is_feeding = False
+        self._is_trimming = False
         """True while history is trimmed, so that the trim transactions do not start another trim."""
         self._lock = threading.RLock()
-        self._turn_seconds = -1.0
+        self._lock_timeout = -1.0
         """Seconds that a thread waits for another one of this process; -1: no limit."""
         self.is_closed = False
-        self._known = Known()
-        self._given = 0, 0
+        self._cache = StoreCache()
+        self._committed_numbers = 0, 0
         """Last used and last reserved message number at the last commit."""
         self._version: int | None = None
         self._watch = FileWatch([Path(f"{path}-wal")])
@@ -103,18 +119,19 @@ class SqliteStore:
                 if self._reserve is not None:
                     self._db.execute(f"PRAGMA wal_autocheckpoint = {self._log_pages()}")
 
-    def transaction(self, *, write: bool = True) -> "_Work":
-        return _Work(self, write)
+    def transaction(self, *, write: bool = True) -> "_TransactionBlock":
+        return _TransactionBlock(self, write)
 
     def never_wait(self) -> None:
         """Raise ``StoreBusy`` immediately from now on if another process holds the lock. An event loop then retries by
-        a timer and does other work meanwhile. The wait for a thread of this process is limited to ``TURN_SECONDS``."""
-        self._busy_seconds, self._turn_seconds = 0.0, TURN_SECONDS
+        a timer and does other work meanwhile. The wait for a thread of this process is limited to
+        ``LOCK_TIMEOUT_SECONDS``."""
+        self._busy_seconds, self._lock_timeout = 0.0, LOCK_TIMEOUT_SECONDS
         with self._lock:
             set_busy_handler(self._db, 0)
 
     def _enter(self) -> None:
-        if not self._lock.acquire(True, self._turn_seconds):
+        if not self._lock.acquire(True, self._lock_timeout):
             raise self._in_use()
 
     def _in_use(self) -> StoreBusy:
@@ -127,11 +144,11 @@ class SqliteStore:
             self._db.execute("BEGIN")
         try:
             if write:
-                self._take_in()
+                self._replay_leftover()
             else:  # the data version shows writes of other processes only inside a transaction
                 self._db.execute("SELECT last FROM sequence").fetchone()
-            self._hear_of_others()
-            self._given = self._known.last, self._known.reserved
+            self._refresh_cache()
+            self._committed_numbers = self._cache.last, self._cache.reserved
             return self._work()
         except BaseException:
             self._roll_back()
@@ -140,28 +157,28 @@ class SqliteStore:
     def _begin_writing(self) -> None:
         """Begin a writing transaction. It waits while a server runs a background commit; a server that cannot lock its
         redo log, because this process holds a shared lock on it, yields at its next commit."""
-        patience, tries = Patience(self._busy_seconds), 0
+        busy_handler, tries = BusyHandler(self._busy_seconds), 0
         while True:
-            with asking(self._redo) as is_free:
+            with shared_lock(self._redo) as is_free:
                 if is_free:
                     self._db.execute("BEGIN IMMEDIATE")
-                    if not is_held(self._redo):  # a log created since then may be
+                    if not is_locked(self._redo):  # a log created since then may be
                         return
                     self._db.execute("ROLLBACK")
-            if not patience(tries):
+            if not busy_handler(tries):
                 raise apsw.BusyError("a server is in the midst of a commit")
             tries += 1
 
-    def _take_in(self) -> bool:
+    def _replay_leftover(self) -> bool:
         """Replay the redo log of a server that was killed, before this process changes the store. Return True if there
         was one."""
-        if not self._redo.exists() or not take_in_here(self._db, self._redo):
+        if not self._redo.exists() or not replay_in_transaction(self._db, self._redo):
             return False
-        self._known = Known(policies=self._known.policies)
+        self._cache = StoreCache(policies=self._cache.policies)
         return True
 
     def _work(self) -> SqliteTransaction:
-        work = SqliteTransaction(self._db, self._known)
+        work = SqliteTransaction(self._db, self._cache)
         if self._reserve is not None:
             work.on_add = self._before_adding
         return work
@@ -176,26 +193,26 @@ class SqliteStore:
     def _commit(self, work: SqliteTransaction, write: bool) -> None:
         if write:
             work.flush()
-        self._end()
+        self._execute_commit()
 
-    def _end(self) -> None:
+    def _execute_commit(self) -> None:
         self._db.execute("COMMIT")
         self._version = self._db.data_version("main")
 
     def _roll_back(self, write: bool = True) -> None:
         """Roll back, and drop the caches, which may have uncommitted rows. Message numbers used since the last commit
         are free again."""
-        last, reserved = self._given
-        self._known = Known(last=last, reserved=reserved)
+        last, reserved = self._committed_numbers
+        self._cache = StoreCache(last=last, reserved=reserved)
         if self._db.in_transaction:
             self._db.execute("ROLLBACK")
         self._version = self._db.data_version("main")
 
-    def _hear_of_others(self) -> None:
+    def _refresh_cache(self) -> None:
         """Drop the caches if another process has written: it may have deleted a queue and reused its number. SQLite's
         data version also counts commits of this process, so its value after the last of them is stored."""
         if self._db.data_version("main") != self._version:
-            self._known = Known(policies=self._known.policies)
+            self._cache = StoreCache(policies=self._cache.policies)
 
     # -- a full disk ----------------------------------------------------------------------------------------------
 
@@ -207,13 +224,13 @@ class SqliteStore:
     def _before_adding(self) -> None:
         """While the reserve is in use, stop SQLite from growing the file: new messages may only use free pages in
         it."""
-        if self._looked_short() and not self._is_capped:
+        if self._check_short() and not self._is_capped:
             self._is_capped = True
             self._db.execute(f"PRAGMA max_page_count = {self._db.pragma('page_count')}")
 
-    def _looked_short(self) -> bool:
+    def _check_short(self) -> bool:
         """Return True if the reserve is in use; other processes use the same one, so the file is checked."""
-        return self._reserve is not None and self._reserve.look()
+        return self._reserve is not None and self._reserve.refresh()
 
     def relieve(self) -> bool:
         """Release the reserve until the next transaction ends, after a transaction found no space. If that was to add
@@ -222,41 +239,41 @@ class SqliteStore:
             if self._reserve is None or self.is_closed:
                 return False
             is_for_new = self._has_added
-            self._borrow()
+            self._release_reserve()
             if is_for_new:
-                self._feed(MOST_ROUNDS)
-                self._borrow()
+                self._trim_until_free(MAX_TRIM_ROUNDS)
+                self._release_reserve()
             return True
 
-    def _borrow(self) -> None:
+    def _release_reserve(self) -> None:
         """Release the reserve, and checkpoint the WAL."""
         if self._reserve is not None:
             self._reserve.release()
             self._checkpoint()
 
-    def _feed(self, rounds: int) -> None:
+    def _trim_until_free(self, rounds: int) -> None:
         """Trim history until there are enough free pages inside the file, which draining a store also needs."""
-        if self._reserve is None or self._is_feeding:
+        if self._reserve is None or self._is_trimming:
             return
-        self._is_feeding = True
-        enough = min(ENOUGH_INSIDE, self._reserve.size)
+        self._is_trimming = True
+        enough = min(MIN_FREE_BYTES, self._reserve.size)
         try:
             for _ in range(rounds):
                 if self.reusable_bytes() >= enough or not self._trim_history():
                     break
         finally:
-            self._is_feeding = False
+            self._is_trimming = False
 
     def _trim_history(self) -> bool:
         """Trim the largest part of history that fits the available space. Return False if there is no history left."""
         for limit in HISTORY_PARTS:
             try:
                 with self.transaction() as work:
-                    return give_up_history(work, limit) > 0
+                    return trim_history(work, limit) > 0
             except StoreError:
                 continue
             finally:
-                self._borrow()
+                self._release_reserve()
         return False
 
     def _checkpoint(self) -> None:
@@ -264,16 +281,16 @@ class SqliteStore:
         with contextlib.suppress(apsw.Error):
             self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
 
-    def _give_back(self) -> None:
+    def _restore_reserve(self) -> None:
         """Allow the file to grow and allocate the reserve again, after each transaction that ran while it was in use.
         Errors do not fail that transaction."""
         with contextlib.suppress(StoreError, apsw.Error):
             if self._is_capped:
                 self._is_capped = False
-                self._db.execute(f"PRAGMA max_page_count = {MOST_PAGES}")
+                self._db.execute(f"PRAGMA max_page_count = {MAX_PAGES}")
             self._restore()
-            if self.is_short and not self._is_feeding:
-                self._feed(FEW_ROUNDS)
+            if self.is_short and not self._is_trimming:
+                self._trim_until_free(FEW_TRIM_ROUNDS)
                 self._restore()
 
     def _restore(self) -> None:
@@ -296,7 +313,7 @@ class SqliteStore:
 
         with self._lock, sqlite_errors_translated(self._db, self._path):
             if repair:
-                self._known = Known()
+                self._cache = StoreCache()
             findings = list(check(self._db, repair=repair))
             if repair and any(finding.kind == DAMAGED for finding in findings):
                 findings = self._salvage()
@@ -310,7 +327,7 @@ class SqliteStore:
         try:
             return salvage(self._path)
         finally:
-            self._known, self._version = Known(), None
+            self._cache, self._version = StoreCache(), None
             self._open()
 
     def used_bytes(self) -> int:
@@ -334,7 +351,7 @@ class SqliteStore:
                 self._db.close()
 
 
-class _Work:
+class _TransactionBlock:
     """One transaction as a ``with`` block. It is a class because there is a transaction for every few messages, and a
     generator-based context manager takes the time of a statement."""
 
@@ -346,7 +363,7 @@ class _Work:
 
     def __enter__(self) -> SqliteTransaction:
         store = self._store
-        if not store._lock.acquire(True, store._turn_seconds):
+        if not store._lock.acquire(True, store._lock_timeout):
             raise store._in_use()
         try:
             self._work = store._begin(self._write)
@@ -367,10 +384,10 @@ class _Work:
             except BaseException as problem:
                 self._fail(problem)
                 raise
-            store._given = store._known.last, store._known.reserved
+            store._committed_numbers = store._cache.last, store._cache.reserved
             try:
                 if self._write and store._reserve is not None and store._reserve.is_short:
-                    store._give_back()
+                    store._restore_reserve()
             finally:
                 store._lock.release()
         else:
@@ -384,7 +401,7 @@ class _Work:
             with sqlite_errors_translated(None, self._store._path):
                 self._store._roll_back(self._write)
                 if self._write and self._store.is_short:
-                    self._store._give_back()
+                    self._store._restore_reserve()
             if ours is not None:
                 raise ours from error
         finally:

@@ -1,8 +1,9 @@
 """Transaction of the SQLite store: publishing, deduplication keys, and operations on whole runs of messages.
 
-``SqliteTransaction`` implements ``core.ports.Transaction``, ``Together`` the part ``core.ports.InRuns``, which leases
-and settles a run of messages as one row. They extend ``reads.Ledger`` (numbers, policies, counters), ``reads.Reading``
-(lookups), ``writes.Changing`` (state changes) and ``writes.Ending`` (rewrites, deletions).
+``SqliteTransaction`` implements ``core.ports.Transaction``, ``RunOperations`` the part
+``core.ports.MessageRunOperations``, which leases and settles a run of messages as one row. They extend ``reads.Ledger``
+(numbers, policies, counters), ``reads.Reading`` (lookups), ``writes.StateChanges`` (state changes) and
+``writes.MessageDeletions`` (rewrites, deletions).
 
 ``add`` inserts a batch without a lookup. After a constraint violation it deletes the rows again and looks up each id
 and key. A single plain message is looked up first, because its inserts are deferred and must not fail."""
@@ -14,110 +15,113 @@ from typing import Any
 
 import apsw
 
-from yirangmq.core.message import Envelope, Message, Run, id_of, total_size
-from yirangmq.core.ports import Stored, new_stored
+from yirangmq.core.message import Envelope, Message, MessageRun, id_of, total_size
+from yirangmq.core.ports import AddResult, new_add_result
 from yirangmq.core.states import State
 from yirangmq.stores.sqlite import sql
-from yirangmq.stores.sqlite.payloads import UNDO_CONTENT, by_itself, laid
-from yirangmq.stores.sqlite.reads import MOST_NUMBERS, Known
-from yirangmq.stores.sqlite.runs import Batch
-from yirangmq.stores.sqlite.writes import Ending
+from yirangmq.stores.sqlite.payloads import UNDO_CONTENT, pack_payloads, unpacked_payloads
+from yirangmq.stores.sqlite.reads import MAX_CACHED_QUEUES, StoreCache
+from yirangmq.stores.sqlite.runs import BatchRow
+from yirangmq.stores.sqlite.writes import MessageDeletions
 
 # -- operations on runs ------------------------------------------------------------------------------------------------
 
 
-class Together(Ending):
-    """Run operations (``core.ports.InRuns``): read, lease and settle a run of messages as one row."""
+class RunOperations(MessageDeletions):
+    """Run operations (``core.ports.MessageRunOperations``): read, lease and settle a run of messages as one row."""
 
-    def __init__(self, db: apsw.Connection, known: Known) -> None:
+    def __init__(self, db: apsw.Connection, known: StoreCache) -> None:
         super().__init__(db, known)
         self._offered: dict[int, list[Envelope]] = {}
         """Envelopes that the last ``head_runs`` read, by the first number of their run."""
 
-    def in_runs(self) -> "Together":
+    def run_operations(self) -> "RunOperations":
         return self
 
-    def head_runs(self, queue: str, limit: int, target: int) -> list[tuple[Run, list[Envelope]]] | None:
+    def head_runs(self, queue: str, limit: int, target: int) -> list[tuple[MessageRun, list[Envelope]]] | None:
         number = self._queue(queue)
         self._offered.clear()
         if number is None:
             return None
-        line = self._runs.line(number, limit)
-        if self._value(sql.IS_ANY_APART, number, target):
-            line = self._ahead_of_others(line, number, target)
-            if sum([last - first + 1 for _, first, last in line]) < limit:
+        first_runs = self._runs.first_runs(number, limit)
+        if self._value(sql.IS_ANY_SINGLE, number, target):
+            first_runs = self._ahead_of_others(first_runs, number, target)
+            if sum([last - first + 1 for _, first, last in first_runs]) < limit:
                 return None
         found = []
         try:
-            for rank, first, last in line:
+            for rank, first, last in first_runs:
                 sent = self._runs.sent(queue, rank, (first, last), limit)
                 if not sent or sent[-1][0] - first + 1 != len(sent):
                     return None  # one of them is missing
                 limit -= len(sent)
                 envelopes = self._offered[first] = [one for _, one in sent]
-                found.append((Run(_fresh(first, queue, rank, sent[0][1]), len(sent)), envelopes))
+                found.append((MessageRun(_fresh(first, queue, rank, sent[0][1]), len(sent)), envelopes))
         except UnicodeDecodeError:
             return None
         return found
 
-    def _ahead_of_others(self, line: list[tuple[int, int, int]], queue: int, target: int) -> list[tuple[int, int, int]]:
+    def _ahead_of_others(
+        self, first_runs: list[tuple[int, int, int]], queue: int, target: int
+    ) -> list[tuple[int, int, int]]:
         """Return the parts of ready runs that come before the first message in a single row."""
-        rows = [row for one in {0, target} for row in self._db.execute(sql.FIRST_APART, (queue, one))]
+        rows = [row for one in {0, target} for row in self._db.execute(sql.FIRST_SINGLE, (queue, one))]
         rank, place = min(rows)
         return [
             (of, first, min(last, place - 1) if of == rank else last)
-            for of, first, last in line
+            for of, first, last in first_runs
             if (of, first) < (rank, place)
         ]
 
-    def held_run(self, first: int, last: int) -> Run | None:
-        held = self._runs.held(first, last)
-        batches = [held.batch] if held is not None else self._runs.over(first, last)
+    def leased_run(self, first: int, last: int) -> MessageRun | None:
+        leased = self._runs.leased(first, last)
+        batches = [leased.batch] if leased is not None else self._runs.batches_in(first, last)
         if len(batches) != 1:
             return None
         [batch] = batches
         if batch.state != State.LEASED or batch.first > first or batch.last < last:
             return None
-        fate = (1, 1, batch.due_at, 0, batch.changed_at, batch.consumer, "", 0, True, 0, 0, 0)
-        return Run(
-            Message(first, self._queue_name(batch.queue), "", State.LEASED, batch.rank, first, *fate), last - first + 1
+        shared_columns = (1, 1, batch.due_at, 0, batch.changed_at, batch.consumer, "", 0, True, 0, 0, 0)
+        return MessageRun(
+            Message(first, self._queue_name(batch.queue), "", State.LEASED, batch.rank, first, *shared_columns),
+            last - first + 1,
         )
 
-    def swap_run(self, run: Run, after: Message) -> None:
+    def swap_run(self, run: MessageRun, after: Message) -> None:
         before, count = run
         self._move_due(before.due_at, after.due_at)
-        queue, last = self._made_queue(before.queue), before.seq + count - 1
-        fate = after.state.value, after.due_at, after.changed_at, after.consumer, int(after.body)
-        batch = Batch(before.seq, last, queue, after.rank, *fate, None)
+        queue, last = self._ensure_queue(before.queue), before.seq + count - 1
+        shared_columns = after.state.value, after.due_at, after.changed_at, after.consumer, int(after.body)
+        batch = BatchRow(before.seq, last, queue, after.rank, *shared_columns, None)
         if before.state is State.READY:
-            self._hand_out(batch)
+            self._lease_run(batch)
         else:
             self._settle_run(batch)
         self._count_changes(before.queue, before.state, True, after.state, after.body, False, count)
 
-    def _hand_out(self, batch: Batch) -> None:
+    def _lease_run(self, batch: BatchRow) -> None:
         """Move a run from the ready runs to a leased batch, and cache the batch."""
         self._runs.cut_fresh(batch.queue, batch.rank, batch.first, batch.last)
         sent = self._offered.pop(batch.first, [])
         if len(sent) >= batch.size:
-            self._runs.hold(batch, total_size(sent[: batch.size]))
+            self._runs.add_leased(batch, total_size(sent[: batch.size]))
         else:
             self._runs.add(batch)
 
-    def _settle_run(self, batch: Batch) -> None:
+    def _settle_run(self, batch: BatchRow) -> None:
         """Change a leased batch to ``batch``, leased or done."""
         span = batch.first, batch.last
-        held = self._runs.held(*span)
-        for seq in range(batch.first, batch.last + 1) if self._known.leased else ():
-            self._known.leased.pop(seq, None)
+        leased = self._runs.leased(*span)
+        for seq in range(batch.first, batch.last + 1) if self._cache.leased else ():
+            self._cache.leased.pop(seq, None)
         if batch.state == State.DONE:
-            size = self._runs.weight(span) if held is None else held.size
+            size = self._runs.content_bytes(span) if leased is None else leased.size
             self._deltas_of(batch.queue)["bytes"] -= size
             if not batch.body:
                 batch = batch._replace(ids=self._runs.ids(span)[0])
                 self._end_span(*span)
-        if held is not None:
-            self._runs.settle(batch)
+        if leased is not None:
+            self._runs.update_leased(batch)
         else:
             self._runs.cut(*span)
             self._runs.add(batch)
@@ -125,13 +129,13 @@ class Together(Ending):
     def _move_due(self, old: int, new: int) -> None:
         """Update the cached due time when a due time changes from ``old`` to ``new``. If ``old`` was the earliest, it
         stays a lower bound; the true value is looked up when that time has come."""
-        due = self._known.due
+        due = self._cache.due
         if due is None:
             return
         if new and (due[0] is None or new < due[0]):
-            self._known.due = new, True
+            self._cache.due = new, True
         elif old and old == due[0]:
-            self._known.due = old, False
+            self._cache.due = old, False
 
 
 def _fresh(seq: int, queue: str, rank: int, sent: Envelope) -> Message:
@@ -147,7 +151,7 @@ _kind_of = itemgetter(*map(Envelope._fields.index, _SHARED))
 Kinds = set[tuple[Any, ...]]
 
 
-class SqliteTransaction(Together):
+class SqliteTransaction(RunOperations):
     """Transaction of the SQLite store (``core.ports.Transaction``): publishing and deduplication keys."""
 
     on_add: Callable[[], None] | None = None
@@ -159,13 +163,13 @@ class SqliteTransaction(Together):
 
     def add(
         self, envelopes: Sequence[Envelope], now: int, dedup_until: int, draft_until: int | None = None
-    ) -> list[Stored]:
+    ) -> list[AddResult]:
         if not envelopes:
             return []
         self.has_added = True
         if self.on_add is not None:
             self.on_add()
-        queue = self._made_queue(envelopes[0].queue)
+        queue = self._ensure_queue(envelopes[0].queue)
         if len(envelopes) == 1 and draft_until is None:
             _, _, _, _, available, expires, key, _, _, _, group, target = envelopes[0]
             if key is None and available <= now and not (expires or group or target):
@@ -180,9 +184,9 @@ class SqliteTransaction(Together):
             self._db.execute("DELETE FROM message WHERE seq >= ?", (first,))
             self._db.execute(UNDO_CONTENT, (first,))
             return self._add_checked(queue, envelopes, now, dedup_until, draft_until)
-        return [*map(new_stored, zip(count(first), map(id_of, envelopes), repeat(False), repeat("")))]
+        return [*map(new_add_result, zip(count(first), map(id_of, envelopes), repeat(False), repeat("")))]
 
-    def _add_plain(self, queue: int, envelope: Envelope) -> Stored:
+    def _add_plain(self, queue: int, envelope: Envelope) -> AddResult:
         """Add one message that is ready immediately and has no target. Looking up its id is cheaper than a failed
         insert, and it allows the inserts to be deferred."""
         _, id, rank, published, available, _, _, header, payload, is_json, _, _ = envelope
@@ -196,8 +200,8 @@ class SqliteTransaction(Together):
         self._db.execute(sql.NAME_ONE, (queue, id, seq, seq))
         size = len(payload) + len(header)
         self.written += size
-        self._arrive(queue, (envelope,), seq, size)
-        return new_stored((seq, id, False, ""))
+        self._add_ready_run(queue, (envelope,), seq, size)
+        return new_add_result((seq, id, False, ""))
 
     def _insert(
         self,
@@ -214,41 +218,43 @@ class SqliteTransaction(Together):
         self.written += size
         is_plain = draft_until is None and _is_plain(kinds, now)
         if is_plain and number > 1:
-            column, contents = laid(first, envelopes)
-            self._put_in(queue, envelopes, first, column, kinds)
+            column, contents = pack_payloads(first, envelopes)
+            self._insert_messages(queue, envelopes, first, column, kinds)
             self._contents.add(contents)
         else:
-            self._db.executemany(sql.INSERT_MESSAGE, sql.message_rows(first, queue, envelopes, by_itself(envelopes)))
+            self._db.executemany(
+                sql.INSERT_MESSAGE, sql.message_rows(first, queue, envelopes, unpacked_payloads(envelopes))
+            )
         last = first + number - 1
         self._db.execute(sql.NAME_NEW, (first, last))
-        self._known.newest.pop(queue, None)
+        self._cache.newest.pop(queue, None)
         if is_plain:
-            self._arrive(queue, envelopes, first, size)
+            self._add_ready_run(queue, envelopes, first, size)
             return
         deltas = self._deltas_of(queue)
         if draft_until is not None:
-            self._known.due = None
+            self._cache.due = None
             self._db.execute(sql.DRAFT_NEW, (first, last, draft_until))
             deltas["draft"] += number
-            self._known.named.drafted(first, envelopes, draft_until)
+            self._cache.named.add_drafts(first, envelopes, draft_until)
             return
-        ready = self._line_up_apart(first, last, now)
+        ready = self._insert_new_rows(first, last, now)
         deltas["published"] += number
         deltas["ready"] += ready
         deltas["delayed"] += number - ready
         deltas["bytes"] += size
 
-    def _arrive(self, queue: int, envelopes: Sequence[Envelope], first: int, size: int) -> None:
+    def _add_ready_run(self, queue: int, envelopes: Sequence[Envelope], first: int, size: int) -> None:
         """Add messages to the ready runs as one run."""
         number = len(envelopes)
-        self._known.arrivals.add(first, envelopes, size)
-        self._runs.line_up(queue, envelopes[0].rank, first, first + number - 1)
+        self._cache.recent_payloads.add(first, envelopes, size)
+        self._runs.add_ready(queue, envelopes[0].rank, first, first + number - 1)
         deltas = self._deltas_of(queue)
         deltas["published"] += number
         deltas["ready"] += number
         deltas["bytes"] += size
 
-    def _put_in(
+    def _insert_messages(
         self, queue: int, envelopes: Sequence[Envelope], first: int, column: Sequence[Any], kinds: Kinds
     ) -> None:
         """Insert rows of ``message``. Usually all differ only in id and payload: then one statement inserts many rows,
@@ -258,18 +264,18 @@ class SqliteTransaction(Together):
         if key is None and not others:
             shared = queue, rank, published, available, header
             differing = [*zip(map(id_of, envelopes), column, strict=True)]
-            for many in sql.TOGETHER:
+            for many in sql.ROWS_PER_INSERT:
                 while len(envelopes) - done >= many:
                     each = chain.from_iterable(differing[done : done + many])
-                    self._db.execute(sql.INSERT_ALIKE[many], (first + done, *shared, *each))
+                    self._db.execute(sql.INSERT_MANY[many], (first + done, *shared, *each))
                     done += many
         if done < len(envelopes):
             rows = sql.message_rows(first + done, queue, envelopes[done:], column[done:])
             self._db.executemany(sql.INSERT_MESSAGE, rows)
 
-    def _line_up_apart(self, first: int, last: int, now: int) -> int:
+    def _insert_new_rows(self, first: int, last: int, now: int) -> int:
         """Insert a single row into ``ready`` or ``life`` for each message. Return the number of ready messages."""
-        self._known.due = None
+        self._cache.due = None
         self._db.execute(sql.MEMBERS_NEW, (first, last))
         self._db.execute(sql.READY_NEW, (first, last, now))
         ready = self._db.changes()
@@ -279,11 +285,11 @@ class SqliteTransaction(Together):
 
     def _add_checked(
         self, queue: int, envelopes: Sequence[Envelope], now: int, dedup_until: int, draft_until: int | None
-    ) -> list[Stored]:
+    ) -> list[AddResult]:
         """Add messages after a lookup of each id and key, in the store and within the batch."""
         first = self.places(len(envelopes))
         accepted: list[Envelope] = []
-        results: list[Stored] = []
+        results: list[AddResult] = []
         ids: dict[str, int] = {}
         keys: dict[str, tuple[int, str]] = {}
         for envelope in envelopes:
@@ -296,7 +302,7 @@ class SqliteTransaction(Together):
             ids[envelope.id] = seq
             if envelope.dedup_key is not None and dedup_until > now:
                 keys[envelope.dedup_key] = (seq, envelope.id)
-            results.append(Stored(seq, envelope.id, False))
+            results.append(AddResult(seq, envelope.id, False))
         if accepted:
             self._insert(queue, accepted, set(map(_kind_of, accepted)), first, now, draft_until)
         rows = [(queue, key, dedup_until, seq, id) for key, (seq, id) in keys.items()]
@@ -305,23 +311,23 @@ class SqliteTransaction(Together):
 
     def _known_one(
         self, queue: int, envelope: Envelope, now: int, ids: dict[str, int], keys: dict[str, tuple[int, str]]
-    ) -> Stored | None:
+    ) -> AddResult | None:
         """Return the message that already has this id or deduplication key, or None."""
         id, key = envelope.id, envelope.dedup_key
-        known = Stored(ids[id], id, True) if id in ids else self._known_id(queue, id)
+        known = AddResult(ids[id], id, True) if id in ids else self._known_id(queue, id)
         if known is not None or key is None:
             return known
         if key in keys:
-            return Stored(*keys[key], True)
+            return AddResult(*keys[key], True)
         found = self._db.execute(sql.KEY_HOLDER, (queue, key, now)).fetchone()
-        return Stored(found[0], found[1], True) if found else None
+        return AddResult(found[0], found[1], True) if found else None
 
     def _is_newest(self, queue: int, id: str) -> bool:
         """Return True if the id is greater than every id of the queue, so that no message has it. Ids are usually
         created in order, so this saves a lookup."""
-        newest = self._known.newest
+        newest = self._cache.newest
         if queue not in newest:
-            if len(newest) >= MOST_NUMBERS:
+            if len(newest) >= MAX_CACHED_QUEUES:
                 newest.clear()
             try:
                 newest[queue] = self._value("SELECT max(id) FROM name WHERE queue = ?", queue) or ""
@@ -332,16 +338,16 @@ class SqliteTransaction(Together):
             newest[queue] = id
         return is_so
 
-    def _known_id(self, queue: int, id: str) -> Stored | None:
+    def _known_id(self, queue: int, id: str) -> AddResult | None:
         row = self._db.execute("SELECT seq FROM name WHERE queue = ? AND id = ?", (queue, id)).fetchone()
-        return None if row is None else Stored(row[0], id, True)
+        return None if row is None else AddResult(row[0], id, True)
 
     def key_holders(self, queue: str, keys: Sequence[str], now: int) -> list[tuple[int, str] | None]:
         number = self._queue(queue)
         return [self._db.execute(sql.KEY_HOLDER, (number, key, now)).fetchone() for key in keys]
 
     def hold_keys(self, queue: str, holders: Mapping[str, tuple[int, str]], until: int) -> None:
-        number = self._made_queue(queue)
+        number = self._ensure_queue(queue)
         rows = [(number, key, until, seq, id) for key, (seq, id) in holders.items()]
         self._db.executemany(sql.HOLD_KEY, rows)
 

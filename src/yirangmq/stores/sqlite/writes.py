@@ -3,9 +3,9 @@
 Changes are grouped by kind: queue, state and content before and after, and whether they carry a failure. All changes of
 a kind are one statement where possible. Most batches are of one kind; the grouping functions test for that first.
 
-``Changing`` moves messages from state to state; messages with the same times and consumer share a row of ``batch``
-(``stores.sqlite.runs``). ``Ending`` replaces contents, deletes messages, and reduces history to remembered ids. It
-also moves messages that no longer decode from the head of a queue to the dead letters."""
+``StateChanges`` moves messages from state to state; messages with the same times and consumer share a row of ``batch``
+(``stores.sqlite.runs``). ``MessageDeletions`` replaces contents, deletes messages, and reduces history to remembered
+ids. It also moves messages that no longer decode from the head of a queue to the dead letters."""
 
 from collections.abc import Callable, Sequence
 from heapq import merge
@@ -24,25 +24,25 @@ from yirangmq.core.message import (
     target_of,
 )
 from yirangmq.core.ports import Change, after_of
-from yirangmq.core.states import WAITING, State
+from yirangmq.core.states import UNFINISHED, State
 from yirangmq.format.json_codec import dumps
 from yirangmq.stores.sqlite import corrupt_rows as unreadable
 from yirangmq.stores.sqlite import sql
-from yirangmq.stores.sqlite.reads import Reading
-from yirangmq.stores.sqlite.runs import Batch, Head, Span, members, spans
+from yirangmq.stores.sqlite.reads import MessageLookup
+from yirangmq.stores.sqlite.runs import BatchRow, ReadyMessage, Span, members, spans
 
 # -- grouping by kind --------------------------------------------------------------------------------------------------
 
-Kind = tuple[str, State, bool, State, bool, bool]
+ChangeKind = tuple[str, State, bool, State, bool, bool]
 """Queue, state and body before, state and body after, and whether there is a failure."""
-Fate = tuple[int, int, int, str]
+SharedColumns = tuple[int, int, int, str]
 """Rank, due time, change time and consumer: the columns that all messages of a batch share."""
-SHARED = (State.LEASED, State.DONE)
+BATCH_STATES = (State.LEASED, State.DONE)
 """States of messages in rows of ``batch``."""
 
 
 _index = Message._fields.index
-_fate_of: Callable[[Message], Fate] = itemgetter(*map(_index, ("rank", "due_at", "changed_at", "consumer")))
+_fate_of: Callable[[Message], SharedColumns] = itemgetter(*map(_index, ("rank", "due_at", "changed_at", "consumer")))
 _after_queue_of: Callable[[Message], tuple[Any, ...]] = itemgetter(slice(_index("queue") + 1, None))
 """All fields after the queue, in the order of the columns."""
 _lasting_of: Callable[[Message], tuple[Any, ...]] = itemgetter(
@@ -64,7 +64,7 @@ def by_rank(messages: list[Message]) -> dict[int, list[int]]:
     return places
 
 
-def by_kind(changes: Sequence[Change]) -> dict[Kind, list[Change]]:
+def by_kind(changes: Sequence[Change]) -> dict[ChangeKind, list[Change]]:
     """Group changes by kind; usually all are of one kind."""
     if not changes:
         return {}
@@ -83,7 +83,7 @@ def by_kind(changes: Sequence[Change]) -> dict[Kind, list[Change]]:
     ]
     if len(alike) == len(changes):
         return {kind: alike}
-    kinds: dict[Kind, list[Change]] = {}
+    kinds: dict[ChangeKind, list[Change]] = {}
     for change in changes:
         before, after, failure = change
         key = after.queue, before.state, before.body, after.state, after.body, failure is not None
@@ -96,17 +96,17 @@ def is_counted(state: State, body: bool) -> bool:
     return state is not State.DROPPED and (state is not State.DONE or body)
 
 
-def shared(cards: Sequence[Message]) -> list[Message]:
+def batchable(messages: Sequence[Message]) -> list[Message]:
     """Return the messages that can be in a batch (schema/004-runs.sql): leased for the first time, at their original
     place, without expiry, reason, group and target."""
     return [
-        card
-        for card in cards
-        if card.leases == 1
-        and card.attempt == 1
-        and card.place == card.seq
-        and not (card.expires_at or card.reason or card.repeats or card.group or card.target)
-        and card.state in SHARED
+        message
+        for message in messages
+        if message.leases == 1
+        and message.attempt == 1
+        and message.place == message.seq
+        and not (message.expires_at or message.reason or message.repeats or message.group or message.target)
+        and message.state in BATCH_STATES
     ]
 
 
@@ -121,21 +121,21 @@ def is_start_alike(changes: list[Change]) -> bool:
     )
 
 
-def by_fate(cards: list[Message]) -> dict[Fate, list[Message]]:
+def by_shared_columns(messages: list[Message]) -> dict[SharedColumns, list[Message]]:
     """Group messages by the columns that a batch shares: rank, due time, change time, consumer. Usually there is one
     group."""
-    keys = [*map(_fate_of, cards)]
+    keys = [*map(_fate_of, messages)]
     if keys.count(keys[0]) == len(keys):
-        return {keys[0]: cards}
-    fates: dict[Fate, list[Message]] = {}
-    for fate, card in zip(keys, cards, strict=True):
-        fates.setdefault(fate, []).append(card)
-    return fates
+        return {keys[0]: messages}
+    groups: dict[SharedColumns, list[Message]] = {}
+    for columns, message in zip(keys, messages, strict=True):
+        groups.setdefault(columns, []).append(message)
+    return groups
 
 
 # -- state changes -----------------------------------------------------------------------------------------------------
 
-MOST_CARDS = 20_000
+MAX_LEASED_MESSAGES = 20_000
 """Maximum number of cached leased messages, about 300 bytes each; beyond it they are read from the file."""
 
 
@@ -143,7 +143,7 @@ LONG_MS = 60_000
 """A message delayed longer than this, in ms, gets its payload unpacked."""
 
 
-class Changing(Reading):
+class StateChanges(MessageLookup):
     """State changes of messages inside a transaction."""
 
     # -- from state to state --------------------------------------------------------------------------------------
@@ -151,91 +151,95 @@ class Changing(Reading):
     def swap(self, changes: Sequence[Change]) -> None:
         """Apply state changes. All messages leave their old places before any message enters a new one, because one
         change may use the place that another leaves."""
-        self._known.due = None
+        self._cache.due = None
         kinds = by_kind(changes)
-        left = {kind: self._leave(kind, alike) for kind, alike in kinds.items()}
+        removed = {kind: self._remove_old(kind, alike) for kind, alike in kinds.items()}
         for kind, alike in kinds.items():
             _, old, _, new, _, _ = kind
-            self._enter(kind, alike, left[kind])
+            self._insert_new(kind, alike, removed[kind])
             self._count_changes(*kind, len(alike))
             self._weigh(kind, alike)
             self._remember(old, new, alike)
-            self._known.named.moved(old, new, alike)
-            self._keep_apart(new, alike)
+            self._cache.named.apply_changes(old, new, alike)
+            self._unpack_long_lived(new, alike)
         if any(map(group_of, map(after_of, changes))):
             self._regroup(changes)
 
-    def _leave(self, kind: Kind, changes: list[Change]) -> set[int]:
+    def _remove_old(self, kind: ChangeKind, changes: list[Change]) -> set[int]:
         """Remove messages from the ready runs and batches. Return the numbers of those that were in a batch and
         therefore have no row in ``life``."""
         queue, old, _, _, _, _ = kind
         if old is State.READY:
-            self._leave_line(self._made_queue(queue), [change.before for change in changes])
-        elif old in SHARED:
-            seqs = [card.seq for card in shared([change.before for change in changes])]
+            self._remove_ready(self._ensure_queue(queue), [change.before for change in changes])
+        elif old in BATCH_STATES:
+            seqs = [message.seq for message in batchable([change.before for change in changes])]
             return members([covered for span in spans(seqs) for covered in self._runs.cut(*span)])
         return set()
 
-    def _leave_line(self, queue: int, cards: list[Message]) -> None:
+    def _remove_ready(self, queue: int, messages: list[Message]) -> None:
         """Remove ready messages. Only messages at their original place can be in runs, and most of them are."""
         covered: list[Span] = []
-        for rank, places in by_rank([card for card in cards if card.place == card.seq and not card.target]).items():
-            covered += self._runs.leave_line(queue, rank, places)
+        for rank, places in by_rank(
+            [message for message in messages if message.place == message.seq and not message.target]
+        ).items():
+            covered += self._runs.remove_ready(queue, rank, places)
         gone = members(covered)
-        if len(gone) == len(cards):
+        if len(gone) == len(messages):
             return
-        apart = [card for card in cards if card.seq not in gone] if gone else cards
+        apart = [message for message in messages if message.seq not in gone] if gone else messages
         if any(map(target_of, apart)):
-            self._db.executemany(sql.END_READY, [(queue, card.target, card.rank, card.place) for card in apart])
+            self._db.executemany(
+                sql.END_READY, [(queue, message.target, message.rank, message.place) for message in apart]
+            )
             return
         for rank, places in by_rank(apart).items():
             for low, high in spans(places):
                 self._db.execute(sql.END_READY_RUN, (queue, rank, low, high))
 
-    def _enter(self, kind: Kind, changes: list[Change], left: set[int]) -> None:
-        """Insert messages into their new state. ``left``: numbers of those that were in a batch and have no row."""
+    def _insert_new(self, kind: ChangeKind, changes: list[Change], removed: set[int]) -> None:
+        """Insert messages into their new state. ``removed``: numbers of those that were in a batch and have no row."""
         name, _, _, new, _, failed = kind
-        queue = self._made_queue(name)
-        if new in SHARED:
-            cards = shared([change.after for change in changes])
-            if cards:
-                self._enter_together(kind, queue, cards, left)
-            if len(cards) < len(changes):
-                together = {card.seq for card in cards}
+        queue = self._ensure_queue(name)
+        if new in BATCH_STATES:
+            messages = batchable([change.after for change in changes])
+            if messages:
+                self._insert_batches(kind, queue, messages, removed)
+            if len(messages) < len(changes):
+                together = {message.seq for message in messages}
                 apart = [change for change in changes if change.after.seq not in together]
-                self._enter_apart(kind, queue, apart, left)
+                self._write_single_rows(kind, queue, apart, removed)
         else:
-            self._enter_apart(kind, queue, changes, left)
+            self._write_single_rows(kind, queue, changes, removed)
         if failed:
             rows = [(after.seq, *failure) for _, after, failure in changes if failure is not None]
             self._db.executemany(sql.SET_FAILURE, rows)
 
-    def _enter_together(self, kind: Kind, queue: int, cards: list[Message], left: set[int]) -> None:
+    def _insert_batches(self, kind: ChangeKind, queue: int, messages: list[Message], removed: set[int]) -> None:
         """Insert one batch for all messages with consecutive numbers and the same shared columns."""
         _, old, old_body, new, body, _ = kind
         if old is not State.READY:
-            self._end_rows([card.seq for card in cards], left)
-        for (rank, due_at, changed_at, consumer), alike in by_fate(cards).items():
-            for first, last in spans([card.seq for card in alike]):
+            self._end_rows([message.seq for message in messages], removed)
+        for (rank, due_at, changed_at, consumer), alike in by_shared_columns(messages).items():
+            for first, last in spans([message.seq for message in alike]):
                 ids = _ids(alike, first, last) if new is State.DONE and not body else None
-                self._runs.add(Batch(first, last, queue, rank, new.value, due_at, changed_at, consumer, body, ids))
+                self._runs.add(BatchRow(first, last, queue, rank, new.value, due_at, changed_at, consumer, body, ids))
                 if old_body and not body:
                     self._end_span(first, last)
 
-    def _end_rows(self, seqs: list[int], left: set[int]) -> None:
-        """Delete rows of ``life``, except of the messages in ``left``, which have none."""
-        rest = [seq for seq in seqs if seq not in left]
+    def _end_rows(self, seqs: list[int], removed: set[int]) -> None:
+        """Delete rows of ``life``, except of the messages in ``removed``, which have none."""
+        rest = [seq for seq in seqs if seq not in removed]
         if rest:
             which, bindings = sql.among(rest)
             self._db.execute(sql.END_LIVES + which, bindings)
 
-    def _enter_apart(self, kind: Kind, queue: int, changes: list[Change], left: set[int]) -> None:
+    def _write_single_rows(self, kind: ChangeKind, queue: int, changes: list[Change], removed: set[int]) -> None:
         """Insert or update a single row for each message."""
         _, old, old_body, new, new_body, _ = kind
-        if not left and new is State.DONE and old in SHARED:
+        if not removed and new is State.DONE and old in BATCH_STATES:
             self._settle(changes)
             return
-        if not left and old is State.CLAIMED and new is State.LEASED and is_start_alike(changes):
+        if not removed and old is State.CLAIMED and new is State.LEASED and is_start_alike(changes):
             self._start(changes)
             return
         many = self._db.executemany
@@ -244,25 +248,25 @@ class Changing(Reading):
         rows = [(after.seq, queue, *_after_queue_of(after)) for after in afters]
         if new is State.READY:
             if old is not State.READY:
-                self._end_rows(seqs, left)
+                self._end_rows(seqs, removed)
             many(sql.INSERT_READY, rows)
             many(sql.MOVE_NAME, [(after.place, queue, after.id) for after in afters])
         elif old is State.READY:
             many(sql.INSERT_LIFE, rows)
         else:
-            many(sql.INSERT_LIFE, [row for seq, row in zip(seqs, rows, strict=True) if seq in left])
-            many(sql.UPDATE_LIFE, [row for seq, row in zip(seqs, rows, strict=True) if seq not in left])
+            many(sql.INSERT_LIFE, [row for seq, row in zip(seqs, rows, strict=True) if seq in removed])
+            many(sql.UPDATE_LIFE, [row for seq, row in zip(seqs, rows, strict=True) if seq not in removed])
         if old_body and not new_body:
             self._end_messages(seqs)
 
-    def _keep_apart(self, new: State, changes: list[Change]) -> None:
+    def _unpack_long_lived(self, new: State, changes: list[Change]) -> None:
         """Unpack the payloads of messages that will stay long, so that they do not keep shared rows of ``content``."""
         if new in (State.DEAD, State.PARKED):
-            self._contents.take_out(*sql.among([change.after.seq for change in changes]))
+            self._contents.unpack(*sql.among([change.after.seq for change in changes]))
         elif new is State.DELAYED:
             long = [after.seq for _, after, _ in changes if after.due_at - after.changed_at > LONG_MS]
             if long:
-                self._contents.take_out(*sql.among(long))
+                self._contents.unpack(*sql.among(long))
 
     def _settle(self, changes: list[Change]) -> None:
         """Change single rows from leased to done, or from done to remembered, with one statement for all messages with
@@ -279,32 +283,32 @@ class Changing(Reading):
     def _start(self, changes: list[Change]) -> None:
         """Change single rows from claimed to leased with one statement; all have the same times."""
         which, bindings = sql.among([change.after.seq for change in changes])
-        card = changes[0].after
-        self._db.execute(sql.START_LIFE + which, (card.due_at, card.changed_at, *bindings))
+        message = changes[0].after
+        self._db.execute(sql.START_LIFE + which, (message.due_at, message.changed_at, *bindings))
 
-    def _weigh(self, kind: Kind, changes: list[Change]) -> None:
+    def _weigh(self, kind: ChangeKind, changes: list[Change]) -> None:
         """Count the bytes that enter or leave the queue."""
         queue, old, _, new, _, _ = kind
-        entered = (new in WAITING) - (old in WAITING)
+        entered = (new in UNFINISHED) - (old in UNFINISHED)
         if entered:
             size = sum(map(size_of, map(after_of, changes)))
-            self._deltas_of(self._made_queue(queue))["bytes"] += entered * size
+            self._deltas_of(self._ensure_queue(queue))["bytes"] += entered * size
 
     def _regroup(self, changes: Sequence[Change]) -> None:
         """Update the table ``member`` of group members and their places."""
         for before, after, _ in changes:
-            if after.group and (before.state in WAITING, before.place) != (after.state in WAITING, after.place):
-                queue = self._made_queue(after.queue)
-                if before.state in WAITING:
+            if after.group and (before.state in UNFINISHED, before.place) != (after.state in UNFINISHED, after.place):
+                queue = self._ensure_queue(after.queue)
+                if before.state in UNFINISHED:
                     self._db.execute(sql.LEAVE_GROUP, (queue, before.group, before.place))
-                if after.state in WAITING:
+                if after.state in UNFINISHED:
                     self._db.execute(sql.JOIN_GROUP, (queue, after.group, after.place, after.seq))
 
     def _remember(self, old: State, new: State, changes: list[Change]) -> None:
         """Update the cache of leased messages."""
-        leased = self._known.leased
+        leased = self._cache.leased
         if new is State.LEASED:
-            if len(leased) + len(changes) <= MOST_CARDS:
+            if len(leased) + len(changes) <= MAX_LEASED_MESSAGES:
                 leased.update({after.seq: after for after in map(after_of, changes)})
             else:
                 leased.clear()
@@ -316,7 +320,7 @@ class Changing(Reading):
         self, queue: str, old: State, old_body: bool, new: State, new_body: bool, failed: bool, number: int
     ) -> None:
         """Count ``number`` changes of one kind. A remembered id does not count as a message of its queue."""
-        deltas = self._deltas_of(self._made_queue(queue))
+        deltas = self._deltas_of(self._ensure_queue(queue))
         if is_counted(old, old_body):
             deltas[old] -= number
         if is_counted(new, new_body):
@@ -338,29 +342,29 @@ class Changing(Reading):
     def _end_span(self, first: int, last: int) -> None:
         """Delete the content of messages with consecutive numbers."""
         self._db.execute(sql.END_MESSAGES + "BETWEEN ? AND ?", (first, last))
-        self._contents.left(first, last)
+        self._contents.removed(first, last)
 
     def _end_messages(self, seqs: list[int]) -> None:
         which, bindings = sql.among(seqs)
         self._db.execute(sql.END_MESSAGES + which, bindings)
         for span in spans(seqs):
-            self._contents.left(*span)
+            self._contents.removed(*span)
 
 
-def _ids(cards: list[Message], first: int, last: int) -> str:
+def _ids(messages: list[Message], first: int, last: int) -> str:
     """Return the JSON of ids that stays when the content is deleted."""
-    if last - first + 1 < len(cards):
-        cards = [card for card in cards if first <= card.seq <= last]
-    return dumps({card.id: card.size for card in sorted(cards, key=seq_of)}).decode()
+    if last - first + 1 < len(messages):
+        messages = [message for message in messages if first <= message.seq <= last]
+    return dumps({message.id: message.size for message in sorted(messages, key=seq_of)}).decode()
 
 
 # -- rewrites, deletions, history --------------------------------------------------------------------------------------
 
-TRIMMED_IN_TURN = 200
+TRIM_ROTATION = 200
 """Queue numbers that one ``trim`` checks in addition to the queues with new done messages."""
 
 
-class Ending(Changing):
+class MessageDeletions(StateChanges):
     """Rewrites and deletions of messages, and history trimming, inside a transaction."""
 
     # -- rewrite, delete, trim ------------------------------------------------------------------------------------
@@ -372,19 +376,19 @@ class Ending(Changing):
             size, state = len(header) + len(payload), message.state
             contents.append((header, payload.decode() if envelope.is_json else payload, message.seq))
             if state is State.READY:
-                queue = self._made_queue(message.queue)
+                queue = self._ensure_queue(message.queue)
                 places.append((size, queue, message.target, message.rank, message.place))
             else:
                 lives.append(message.seq)
-            if state in WAITING:
-                self._deltas_of(self._made_queue(message.queue))["bytes"] += size - message.size
-            self._known.leased.pop(message.seq, None)
-        self._known.named.rewritten(messages, envelopes)
+            if state in UNFINISHED:
+                self._deltas_of(self._ensure_queue(message.queue))["bytes"] += size - message.size
+            self._cache.leased.pop(message.seq, None)
+        self._cache.named.replace_contents(messages, envelopes)
         for message in messages:
-            self._known.arrivals.drop(message.seq, message.seq)
+            self._cache.recent_payloads.drop(message.seq, message.seq)
             if message.state is State.LEASED:
-                self._known.held.clear()
-            self._contents.left(message.seq, message.seq)
+                self._cache.leased_batches.clear()
+            self._contents.removed(message.seq, message.seq)
         self._db.executemany(sql.REWRITE, contents)
         if lives:
             which, bindings = sql.among(lives)
@@ -394,28 +398,28 @@ class Ending(Changing):
     def forget(self, messages: Sequence[Message]) -> None:
         if not messages:
             return
-        self._known.due = None
-        self._known.named.forget(messages)
+        self._cache.due = None
+        self._cache.named.forget(messages)
         for message in messages:
-            self._known.leased.pop(message.seq, None)
+            self._cache.leased.pop(message.seq, None)
             if is_counted(message.state, message.body):
-                self._deltas_of(self._made_queue(message.queue))[message.state] -= 1
-            if message.state in WAITING:
-                self._deltas_of(self._made_queue(message.queue))["bytes"] -= message.size
+                self._deltas_of(self._ensure_queue(message.queue))[message.state] -= 1
+            if message.state in UNFINISHED:
+                self._deltas_of(self._ensure_queue(message.queue))["bytes"] -= message.size
                 if message.group:
-                    group_row = (self._made_queue(message.queue), message.group, message.place)
+                    group_row = (self._ensure_queue(message.queue), message.group, message.place)
                     self._db.execute(sql.LEAVE_GROUP, group_row)
         for queue in {message.queue for message in messages if message.state is State.READY}:
             ready = [message for message in messages if message.state is State.READY and message.queue == queue]
-            self._leave_line(self._made_queue(queue), ready)
-        for span in spans([message.seq for message in shared(messages)]):
+            self._remove_ready(self._ensure_queue(queue), ready)
+        for span in spans([message.seq for message in batchable(messages)]):
             self._runs.cut(*span)
         which, bindings = sql.among([message.seq for message in messages])
         self._db.execute(sql.END_LIVES + which, bindings)
         if any(message.body for message in messages):
             self._end_messages([message.seq for message in messages])
         self._db.execute(sql.END_FAILURES + which, bindings)  # a redriven message has no reason, but still its failure
-        self._db.executemany(sql.END_NAME, [(self._made_queue(m.queue), m.id) for m in messages])
+        self._db.executemany(sql.END_NAME, [(self._ensure_queue(m.queue), m.id) for m in messages])
 
     def trim(self, limit: int) -> int:
         total = 0
@@ -424,7 +428,7 @@ class Ending(Changing):
             surplus = self.counts(name).done - policy.archive.max_messages
             over = min(surplus, limit - total)
             if surplus > over:
-                self._known.finished.add(number)
+                self._cache.finished.add(number)
             if over > 0:
                 self._trim(number, over, policy.tombstone_ms)
                 self._deltas_of(number)["done"] -= over
@@ -434,14 +438,14 @@ class Ending(Changing):
     def _finished(self) -> list[tuple[int, str]]:
         """Return the queues to trim: those with new done messages since they were last checked, and some of all others
         in rotation, for messages that another process left. The cost does not depend on the number of queues."""
-        known = self._known
+        known = self._cache
         grown = known.finished | {queue for queue, deltas in self._deltas.items() if deltas.get("done", 0) > 0}
         known.finished = set()
         found = {number: self._queue_name(number) for number in grown}
         top: int = self._value("SELECT max(n) FROM queue") or 0
         if known.trimmed_to < 0:  # short-lived processes start at different queues
-            known.trimmed_to = known.last % top // TRIMMED_IN_TURN * TRIMMED_IN_TURN if top else 0
-        first, known.trimmed_to = known.trimmed_to, known.trimmed_to + TRIMMED_IN_TURN
+            known.trimmed_to = known.last % top // TRIM_ROTATION * TRIM_ROTATION if top else 0
+        first, known.trimmed_to = known.trimmed_to, known.trimmed_to + TRIM_ROTATION
         found.update(self._db.execute(sql.FINISHED, (first, known.trimmed_to)))
         if known.trimmed_to >= top:
             known.trimmed_to = 0
@@ -449,7 +453,7 @@ class Ending(Changing):
 
     def _trim(self, queue: int, over: int, tombstone_ms: int) -> None:
         """Delete the content of the oldest done messages, merged from single rows and batches."""
-        self._known.due = None
+        self._cache.due = None
         apart = list(self._db.execute(sql.OLDEST_DONE, (queue, over)))
         batches = self._runs.oldest(queue, over)
         alone: list[int] = []
@@ -464,7 +468,7 @@ class Ending(Changing):
                 over -= 1
             else:
                 last = min(batch.last, batch.first + over - 1)
-                self._runs.strip(batch, last, batch.changed_at + tombstone_ms)
+                self._runs.delete_content(batch, last, batch.changed_at + tombstone_ms)
                 self._end_span(batch.first, last)
                 over -= last - batch.first + 1
         if alone:
@@ -474,38 +478,38 @@ class Ending(Changing):
 
     # -- unreadable messages --------------------------------------------------------------------------------------
 
-    def heads(self, queue: str, limit: int, target: int = 0) -> list[Head]:
+    def heads(self, queue: str, limit: int, target: int = 0) -> list[ReadyMessage]:
         try:
             return super().heads(queue, limit, target)
         except UnicodeDecodeError:
-            if not self._bury_unreadable(self._made_queue(queue), limit, target):
+            if not self._kill_unreadable(self._ensure_queue(queue), limit, target):
                 raise
             return self.heads(queue, limit, target)
 
-    def _bury_unreadable(self, queue: int, limit: int, target: int) -> int:
+    def _kill_unreadable(self, queue: int, limit: int, target: int) -> int:
         """Move the next ready messages that do not decode to the dead letters, because they would block all messages
         after them. Return their number."""
         seqs = [row[0] for one in {0, target} for row in self._db.execute(sql.READY_SEQS, (queue, one, limit))]
-        for _, first, last in self._runs.line(queue, limit):
+        for _, first, last in self._runs.first_runs(queue, limit):
             seqs += range(first, min(last, first + limit) + 1)
         self._runs.write()
         found = [sent for seq in seqs for sent in unreadable.unreadable(self._db, unreadable.ONE, (seq,))]
         deltas = self._deltas_of(queue)
-        self._known.due = None
-        self._known.tails.clear()
+        self._cache.due = None
+        self._cache.tails.clear()
         for sent in found:
-            unreadable.bury(self._db, sent)
-            self._known.newest.clear()
-            self._contents.left(sent.seq, sent.seq)
+            unreadable.move_to_dead_letters(self._db, sent)
+            self._cache.newest.clear()
+            self._contents.removed(sent.seq, sent.seq)
             for name, change in (("ready", -1), ("dead", 1), ("failed", 1)):
                 deltas[name] += change
             buried = self._message(next(self._db.execute(sql.LIFE_BY_SEQ, (sent.seq,))))
             deltas["bytes"] -= buried.size
             if buried.group:
-                self._pass_turn(queue, buried)
+                self._advance_group(queue, buried)
         return len(found)
 
-    def _pass_turn(self, queue: int, buried: Message) -> None:
+    def _advance_group(self, queue: int, buried: Message) -> None:
         """Remove a message from its group and make the next one ready, because no operation does this here."""
         self._db.execute(sql.LEAVE_GROUP, (queue, buried.group, buried.place))
         [first] = self.group_first(buried.queue, [buried.group])

@@ -10,18 +10,18 @@ from typing import Any
 
 from tests.support.http import Answer, Peer, dial, serving
 from tests.support.wait import soon
-from yirangmq.admin.registry import Calls, Pages
-from yirangmq.broker.group_commit import Desk
-from yirangmq.broker.operations import Verbs
+from yirangmq.admin.registry import MethodRegistry, PagedMethods
+from yirangmq.broker.group_commit import GroupCommitter
+from yirangmq.broker.operations import QueueOperations
 from yirangmq.broker.queues import Queues
 from yirangmq.clock import TimeOrderedIds
-from yirangmq.core.access import Grant
+from yirangmq.core.access import AccessGrant
 from yirangmq.core.policy import Defaults
 from yirangmq.core.ports import Store
-from yirangmq.protocols.context import House, Introduction
-from yirangmq.protocols.http.auth import Guard, OriginPolicy
-from yirangmq.protocols.http.mq.api import PREFIXES, MqApi, Terms
-from yirangmq.protocols.http.router import Api, Mounts
+from yirangmq.protocols.context import ServerContext, ServerIdentity
+from yirangmq.protocols.http.auth import HttpAccess, OriginPolicy
+from yirangmq.protocols.http.mq.api import PREFIXES, MqApi, MqSettings
+from yirangmq.protocols.http.router import HandlerRoutes, MountedRoutes
 from yirangmq.protocols.http.static import refuse
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.testing import ManualClock
@@ -54,7 +54,9 @@ class Hours:
 class MqServer:
     """A server and one client of it."""
 
-    def __init__(self, desk: Desk, house: House, hours: Hours, port: int, peer: Peer, queues: Queues) -> None:
+    def __init__(
+        self, desk: GroupCommitter, house: ServerContext, hours: Hours, port: int, peer: Peer, queues: Queues
+    ) -> None:
         self.desk = desk
         self.house = house
         self.port = port
@@ -143,26 +145,28 @@ async def staged(
     store: Store | None = None,
     clock: ManualClock | None = None,
     defaults: Defaults | None = None,
-    terms: Terms | None = None,
-    grants: tuple[Grant, ...] = (),
+    terms: MqSettings | None = None,
+    grants: tuple[AccessGrant, ...] = (),
     origins: tuple[str, ...] = (),
 ) -> AsyncIterator[MqServer]:
     loop = asyncio.get_running_loop()
     store = store or MemoryStore()
     hours = Hours(clock or ManualClock())
     ids = TimeOrderedIds()
-    verbs = Verbs(hours.clock, ids, defaults)
-    desk = Desk(store, verbs, hours.clock, loop.call_soon, hours.later)
-    pages = Pages(store, desk, hours.clock, ids, loop.call_soon_threadsafe)
-    house = House(desk, hours.clock, ids, Calls(verbs, pages), Introduction("test", "here", "none", 1 << 20))
-    mounts = Mounts(fallback=Api(refuse))
-    guard = Guard(grants)
-    api = MqApi(house, guard, terms or Terms(admin_password=PASSWORD))
+    operations = QueueOperations(hours.clock, ids, defaults)
+    desk = GroupCommitter(store, operations, hours.clock, loop.call_soon, hours.later)
+    pages = PagedMethods(store, desk, hours.clock, ids, loop.call_soon_threadsafe)
+    house = ServerContext(
+        desk, hours.clock, ids, MethodRegistry(operations, pages), ServerIdentity("test", "here", "none", 1 << 20)
+    )
+    mounts = MountedRoutes(fallback=HandlerRoutes(refuse))
+    guard = HttpAccess(grants)
+    api = MqApi(house, guard, terms or MqSettings(admin_password=PASSWORD))
     for prefix in PREFIXES:
         mounts.mount(prefix, api)
     policy = OriginPolicy(guard, origins, ["x"])
     async with serving(mounts, desk=desk, policy=policy) as (_, port):
-        queues = Queues(store, hours.clock, ids, "tester", verbs=verbs)
+        queues = Queues(store, hours.clock, ids, "tester", operations=operations)
         try:
             yield MqServer(desk, house, hours, port, await dial(port), queues)
         finally:

@@ -7,7 +7,7 @@ import pytest
 from tests.protocols.http.mq.parts import PASSWORD, MqServer, Play
 from yirangmq.core.policy import Defaults
 from yirangmq.protocols.http.mq import api
-from yirangmq.protocols.http.mq.api import Terms
+from yirangmq.protocols.http.mq.api import MqSettings
 
 NOTHING = {
     "unique": None,
@@ -63,7 +63,7 @@ def test_the_password_is_needed_everywhere(play: Play, said: str | None, passwor
             assert (answer.status, answer.body) == (401, body)
         assert stage.queues.queues() == []
 
-    play(scene, terms=Terms(admin_password=password))
+    play(scene, terms=MqSettings(admin_password=password))
 
 
 @pytest.mark.parametrize("password", ["simple", "with spaces in it", "pässwörd"])
@@ -74,7 +74,7 @@ def test_the_password_opens(play: Play, password: str, scheme: str) -> None:
         answer = await stage.ask("GET", "/admin/mq/q/config", headers={"authorization": sent})
         assert answer.status == 200
 
-    play(scene, terms=Terms(admin_password=password))
+    play(scene, terms=MqSettings(admin_password=password))
 
 
 def test_paths_that_are_not_there_need_no_password(play: Play) -> None:

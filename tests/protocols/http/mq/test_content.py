@@ -9,7 +9,7 @@ from tests.protocols.http.mq.parts import MqServer, Play, loads
 from tests.support.stores import KINDS, Place
 from yirangmq.core.policy import Defaults
 from yirangmq.format.envelope import NewMessage
-from yirangmq.protocols.http.mq.api import Terms
+from yirangmq.protocols.http.mq.api import MqSettings
 
 EVERY = bytes(range(256))
 TYPES = [
@@ -117,7 +117,7 @@ def test_sizes_are_inclusive_and_set_has_its_own(play: Play, general: int, of_se
         assert (await stage.ask("PATCH", patch, b"x" * general, headers)).status == 409
         assert (await (await stage.dial()).ask("PATCH", patch, b"x" * (general + 1), headers)).status == 413
 
-    play(scene, defaults=Defaults(set_body=of_set), terms=Terms(general, of_set))
+    play(scene, defaults=Defaults(set_body=of_set), terms=MqSettings(general, of_set))
 
 
 def test_a_packed_body_is_refused_and_the_message_is_as_it_was(play: Play) -> None:
@@ -144,7 +144,7 @@ def test_too_much_in_chunks_is_refused_as_well(play: Play) -> None:
         assert answer.status == 413
         assert await stage.stats() == {"drafting": 1}
 
-    play(scene, terms=Terms(50, 50))
+    play(scene, terms=MqSettings(50, 50))
 
 
 def test_a_type_that_is_a_book_is_refused(play: Play) -> None:

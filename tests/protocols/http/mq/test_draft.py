@@ -4,8 +4,8 @@ import pytest
 
 from tests.protocols.http.mq.parts import JSON, MqServer, Play, loads
 from yirangmq.core.errors import StoreFull
-from yirangmq.protocols.context import House
-from yirangmq.protocols.http.mq.api import Terms
+from yirangmq.protocols.context import ServerContext
+from yirangmq.protocols.http.mq.api import MqSettings
 
 READ = [
     (b'{"priority":null}', "null"),
@@ -76,7 +76,7 @@ def test_what_is_refused(play: Play, body: bytes | None, headers: dict[str, str]
         assert answer.headers["cache-control"] == "private, no-cache"
         assert (await stage.ask("GET", "/mq")).body == b"[]", "nothing came of it"
 
-    play(scene, terms=Terms(payload_limit=50))
+    play(scene, terms=MqSettings(payload_limit=50))
 
 
 def test_other_spellings_of_the_type(play: Play) -> None:
@@ -101,12 +101,12 @@ def test_a_full_disk_takes_no_drafts_and_no_content_and_consuming_goes_on(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
 
-    def full(house: House) -> None:
+    def full(house: ServerContext) -> None:
         raise StoreFull("no room")
 
     async def scene(stage: MqServer) -> None:
         id, draft = await stage.put(), await stage.draft()
-        monkeypatch.setattr(House, "check_room", full)
+        monkeypatch.setattr(ServerContext, "check_capacity", full)
         assert (await stage.ask("POST", "/mq/q/messages", b'{"priority":1}', JSON)).status == 507
         assert (await stage.ask("PUT", f"/mq/q/messages/{draft}", b"x")).status == 507
         assert await stage.take() == id

@@ -168,14 +168,14 @@ def test_a_list_goes_on_as_fast_as_it_is_read_while_others_are_served(
 
 def test_whoever_leaves_in_the_middle_of_a_list_ends_it(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api, "PER_PAGE", 1)
-    over: list[api.Listing] = []
-    gone = api.Listing.gone
+    over: list[api.PagedListing] = []
+    disconnected = api.PagedListing.disconnected
 
-    def watched(listing: api.Listing) -> None:
+    def watched(listing: api.PagedListing) -> None:
         over.append(listing)
-        gone(listing)
+        disconnected(listing)
 
-    monkeypatch.setattr(api.Listing, "gone", watched)
+    monkeypatch.setattr(api.PagedListing, "disconnected", watched)
 
     async def scene(stage: MqServer) -> None:
         await fail_some(stage, 300)

@@ -46,7 +46,7 @@ def test_requests_of_one_connection_are_done_in_the_order_in_which_they_were_sen
 
 @pytest.mark.parametrize("most", [1, 3, 500])
 def test_batches_of_any_size(play: Play, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "MOST", most)
+    monkeypatch.setattr(server, "MAX_BATCH_REQUESTS", most)
 
     async def scene(stage: MqServer) -> None:
         peers = [await stage.dial() for _ in range(20)]

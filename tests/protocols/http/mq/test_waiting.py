@@ -8,7 +8,7 @@ from tests.protocols.http.mq.parts import JSON, MqServer, Play
 from tests.support.http import Answer, Peer
 from tests.support.wait import soon
 from yirangmq.broker.dead_letters import DeadLetters
-from yirangmq.core.access import Grant
+from yirangmq.core.access import AccessGrant
 from yirangmq.core.policy import Defaults
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.testing import FailingStore
@@ -53,7 +53,7 @@ def test_nobody_overtakes_who_waits(play: Play) -> None:
 
     async def scene(stage: MqServer) -> None:
         first, second = await stage.waiting(2)
-        stage.desk.news()
+        stage.desk.notify_external_change()
         await stage.put(b"", queue="other")
         id = await stage.draft()
         late = await stage.dial()
@@ -72,7 +72,7 @@ def test_a_message_of_any_door_wakes_an_order(play: Play) -> None:
     async def scene(stage: MqServer) -> None:
         [peer] = await stage.waiting(1)
         stored = stage.queues.publish("q", b"from elsewhere")
-        stage.desk.news()
+        stage.desk.notify_external_change()
         assert await served(peer) == stored.id
 
     play(scene)
@@ -104,7 +104,7 @@ def test_one_that_leaves_at_the_last_moment_takes_nothing_either(play: Play) -> 
         gone, stays = await stage.waiting(2)
         first, second = await stage.draft(), await stage.draft()
         [taker, _] = stage.desk.waiting("q")
-        taker._call.exchange.is_gone = True  # type: ignore[attr-defined]
+        taker._call.exchange.is_disconnected = True  # type: ignore[attr-defined]
         await stage.set(first)
         assert await served(stays) == first
         await stage.set(second)
@@ -190,7 +190,7 @@ def test_a_renewed_message_wakes_who_waits(play: Play, way: str) -> None:
                 assert (await stage.ask("PATCH", "/mq/q/failed-messages/renew")).status == 204
             case "another door":
                 DeadLetters(stage.queues).requeue("q")
-                stage.desk.news()
+                stage.desk.notify_external_change()
         assert await served(peer) == id
 
     play(scene)
@@ -219,10 +219,10 @@ def test_a_free_place_wakes_an_order_that_is_held(play: Play, end: str) -> None:
                 stage.pass_time(300)
             case "ack":
                 stage.queues.ack(lease)
-                stage.desk.news()
+                stage.desk.notify_external_change()
             case "nack":
                 stage.queues.nack(lease)
-                stage.desk.news()
+                stage.desk.notify_external_change()
             case "clear config":
                 await stage.admin("DELETE", "mq/q/config/concurrency")
             case "raise":
@@ -279,9 +279,9 @@ def test_orders_wait_out_a_store_that_refuses(play: Play) -> None:
 
 def test_a_queue_with_tokens_asks_for_them(play: Play) -> None:
     grants = (
-        Grant("producer1", frozenset({"publish"}), ("q",)),
-        Grant("consumer1", frozenset({"consume"}), ("q*",)),
-        Grant("everything"),
+        AccessGrant("producer1", frozenset({"publish"}), ("q",)),
+        AccessGrant("consumer1", frozenset({"consume"}), ("q*",)),
+        AccessGrant("everything"),
     )
 
     async def scene(stage: MqServer) -> None:

@@ -87,7 +87,7 @@ def test_who_leaves_before_the_answer_takes_nothing(web: Web) -> None:
     web.good("POST", MESSAGES, 1)
     for body in ({}, {"waitSec": 30}):
         line = web.send("POST", LEASE, body)
-        line.is_gone = True
+        line.is_disconnected = True
         web.server.turn()
         assert counts(web)["ready"] == 1
     [message] = web.good("GET", MESSAGES)["messages"]

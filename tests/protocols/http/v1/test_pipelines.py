@@ -1,7 +1,7 @@
 """Pipelines tell of themselves, and are lost when they fall silent."""
 
 from tests.support.http_api import Web
-from yirangmq.protocols.http.v1.pipelines import FORGOTTEN_MS, MOST, SILENT_MS
+from yirangmq.protocols.http.v1.pipelines import LOST_AFTER_MS, MAX_REPORTS, REPORT_TTL_MS
 
 CARD = {"state": "running", "source": "topic:orders", "target": "queue:work", "rows": 5, "position": 9, "lag": 3}
 
@@ -17,10 +17,10 @@ def test_a_card_is_shown_until_its_pipeline_falls_silent(web: Web) -> None:
     assert card == told
     assert (card["rows"], card["lag"], card["error"], card["kind"]) == (5, 3, None, "process")
     web.good("PUT", "/v1/pipelines/old", CARD | {"state": "failed", "error": "no room"})
-    web.server.clock.advance(SILENT_MS + 1)
+    web.server.clock.advance(LOST_AFTER_MS + 1)
     assert shown(web) == [("old", "failed"), ("orders", "lost")]
     web.good("PUT", "/v1/pipelines/orders", CARD)
-    web.server.clock.advance(FORGOTTEN_MS - SILENT_MS - 1)
+    web.server.clock.advance(REPORT_TTL_MS - LOST_AFTER_MS - 1)
     assert shown(web) == [("orders", "lost")]
 
 
@@ -34,8 +34,8 @@ def test_a_wrong_card_is_refused_by_its_field(web: Web) -> None:
 
 
 def test_no_more_cards_than_there_is_room_for(web: Web) -> None:
-    for number in range(MOST + 2):
+    for number in range(MAX_REPORTS + 2):
         web.good("PUT", f"/v1/pipelines/p-{number}", CARD)
     names = [name for name, _ in shown(web)]
-    assert len(names) == MOST
+    assert len(names) == MAX_REPORTS
     assert "p-0" not in names

@@ -13,10 +13,10 @@ from tests.support.http_server import HttpServer
 from tests.support.schemas import SECRET, Outside, SlowLibrary
 from yirangmq.broker.queues import Queues
 from yirangmq.clock import SystemClock
-from yirangmq.core.access import CONSUME, PUBLISH, Grant
+from yirangmq.core.access import CONSUME, PUBLISH, AccessGrant
 from yirangmq.core.errors import BadInput
 from yirangmq.format.envelope import NewMessage
-from yirangmq.protocols.http.auth import Guard
+from yirangmq.protocols.http.auth import HttpAccess
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.testing import CountingIds, ManualClock
 
@@ -77,11 +77,11 @@ def test_policy_stored_with_an_outside_reference_refuses_messages_and_reads_noth
 @pytest.mark.parametrize(("method", "path"), [("POST", "/policy/check"), ("PUT", "/policy"), ("DELETE", "/policy")])
 def test_policy_is_checked_and_set_with_the_admin_scope_only(method: str, path: str) -> None:
     grants = [
-        Grant("producer-token", frozenset({PUBLISH})),
-        Grant("worker-token", frozenset({CONSUME})),
-        Grant("chief"),
+        AccessGrant("producer-token", frozenset({PUBLISH})),
+        AccessGrant("worker-token", frozenset({CONSUME})),
+        AccessGrant("chief"),
     ]
-    web = Web(guard=Guard(grants).check)
+    web = Web(guard=HttpAccess(grants).check)
     for token, status in (("producer-token", 403), ("worker-token", 403), ("chief", 200)):
         line = web.ask(method, f"/v1/queues/orders{path}", {"ttlSec": 5}, authorization=f"Bearer {token}")
         assert line.status == status, (token, line.body)

@@ -91,7 +91,7 @@ def test_the_named_call_for_queues_is_paged_and_bounded(many: Web, monkeypatch: 
     assert client.call("queues", after="mail-058", limit=3) == NAMES[59:62]
     assert client.call("queues", prefix="post-01", limit=100) == NAMES[70:80]
     assert client.call("queues", policied=True) == []
-    monkeypatch.setattr(queue_reads, "MOST_NAMES", 100)
+    monkeypatch.setattr(queue_reads, "MAX_NAMES", 100)
     with pytest.raises(TooLarge, match="a page at a time"):
         client.call("queues")
     assert client.call("queues", limit=100) == NAMES[:100]
@@ -100,7 +100,7 @@ def test_the_named_call_for_queues_is_paged_and_bounded(many: Web, monkeypatch: 
 def test_metrics_of_queues_past_the_limit_are_summed_up(many: Web) -> None:
     observing = many.server.observing
     observing.most_queues, observing.metrics = 2, Metrics(many.server.clock, 2)
-    many.server.verbs.happened.listen(observing.metrics.hear)
+    many.server.verbs.event_buffer.add_listener(observing.metrics.on_events)
     many.good("POST", "/v1/queues/post-050/messages", [1, 2])
     many.good("POST", "/v1/queues/post-051/messages", [1])
     many.good("POST", "/v1/queues/post-052/messages", [1])

@@ -86,7 +86,7 @@ def test_asking_for_a_head_changes_nothing(web: Web) -> None:
 
     def state() -> tuple[object, ...]:
         queues, counts = web.server.desk.read(lambda transaction: (transaction.queues(), transaction.counts("mail")))
-        return queues, counts, web.api.following, web.api.waiting
+        return queues, counts, web.api.open_streams, web.api.waiting
 
     web.good("POST", "/v1/queues/mail/messages", [1, 2])
     [taken] = web.good("POST", "/v1/queues/mail/lease", {})["messages"]

@@ -1,7 +1,7 @@
 """Server-Sent Events: told as they happen, resumed where a reader left off, and never silently incomplete."""
 
 from tests.support.http_api import Line, Told, Web
-from yirangmq.observe.events import FOLLOWED_MS, KEPT
+from yirangmq.observe.events import FOLLOWER_TIMEOUT_MS, MAX_EVENTS
 
 MESSAGES = "/v1/queues/mail/messages"
 
@@ -59,7 +59,7 @@ def test_a_reader_resumes_where_it_left_off(web: Web) -> None:
     web.good("POST", MESSAGES, 1)
     last = line.outlet.told()[-1].id
     line.leave()
-    assert web.api.following == 0
+    assert web.api.open_streams == 0
     web.good("POST", MESSAGES, 2)
     web.good("POST", "/v1/queues/mail/lease")
     for again in (follow(web, last_event_id=last), follow(web, f"/v1/events?after={last}")):
@@ -89,21 +89,21 @@ def test_a_reader_that_comes_too_late_is_told_of_the_gap(web: Web) -> None:
     rest(web)
     last = line.outlet.told()[-1].id
     line.leave()
-    for number in range(KEPT + 10):
+    for number in range(MAX_EVENTS + 10):
         web.good("POST", MESSAGES, number)
     again = follow(web, last_event_id=last)
     rest(web)
     told = again.outlet.told()
     assert names(told[:3]) == ["hello", "gap", "published"]
     assert told[1].about == {"missed": 10}
-    assert len(told) == 2 + KEPT
+    assert len(told) == 2 + MAX_EVENTS
 
 
 def test_a_memory_that_nobody_followed_is_a_gap_too(web: Web) -> None:
     line = follow(web)
     last = line.outlet.told()[-1].id
     line.leave()
-    web.server.clock.advance(FOLLOWED_MS + 1_000)
+    web.server.clock.advance(FOLLOWER_TIMEOUT_MS + 1_000)
     web.good("POST", MESSAGES, 1)
     again = follow(web, last_event_id=last)
     rest(web)
@@ -139,7 +139,7 @@ def test_a_slow_reader_costs_nothing_and_loses_nothing_silently(web: Web) -> Non
     web.good("POST", MESSAGES, 0)
     rest(web)
     assert names(line.outlet.told()) == ["published"]
-    for number in range(KEPT + 5):
+    for number in range(MAX_EVENTS + 5):
         web.good("POST", MESSAGES, number)
     rest(web)
     assert line.outlet.data == b""
@@ -148,16 +148,16 @@ def test_a_slow_reader_costs_nothing_and_loses_nothing_silently(web: Web) -> Non
     assert stream is not None
     stream.drained()
     told = line.outlet.told()
-    assert (told[0].name, told[0].about, len(told)) == ("gap", {"missed": 5}, 1 + KEPT)
+    assert (told[0].name, told[0].about, len(told)) == ("gap", {"missed": 5}, 1 + MAX_EVENTS)
 
 
 def test_a_reader_that_is_told_nothing_still_knows_where_it_stands(web: Web) -> None:
     line = follow(web, "/v1/events?kind=died")
     rest(web)
     line.outlet.told()
-    for number in range(KEPT // 4):
+    for number in range(MAX_EVENTS // 4):
         web.good("POST", MESSAGES, number)
-    assert line.outlet.data.endswith(f"-{KEPT // 4}\n\n".encode())
+    assert line.outlet.data.endswith(f"-{MAX_EVENTS // 4}\n\n".encode())
     assert line.outlet.told() == []
 
 
@@ -166,5 +166,5 @@ def test_a_stopping_server_says_goodbye(web: Web) -> None:
     web.api.stop()
     assert names(line.outlet.told()) == ["hello", "bye"]
     assert line.outlet.is_ended
-    assert web.api.following == 0
+    assert web.api.open_streams == 0
     web.good("POST", MESSAGES, 1)

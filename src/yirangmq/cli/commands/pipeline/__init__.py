@@ -16,11 +16,11 @@ COMMANDS = {
             ("a page with charts", "yirangmq pipeline report --html report.html"),
         ),
         subcommands={
-            **projects.VERBS,
-            **streams.VERBS,
-            **batch_jobs.VERBS,
-            **batch_jobs.INSIGHT_VERBS,
-            **load.VERBS,
+            **projects.SUBCOMMANDS,
+            **streams.SUBCOMMANDS,
+            **batch_jobs.SUBCOMMANDS,
+            **batch_jobs.INSIGHT_SUBCOMMANDS,
+            **load.SUBCOMMANDS,
         },
     )
 }

@@ -15,7 +15,7 @@ from yirangmq.cli.commands.pipeline import common as sparkwork
 from yirangmq.cli.commands.pipeline.common import common, source, table, values
 from yirangmq.cli.output import Screen
 from yirangmq.core.errors import BadInput
-from yirangmq.pipeline.run_registry import read_place
+from yirangmq.pipeline.run_registry import parse_source
 
 # -- archive -----------------------------------------------------------------------------------------------------------
 
@@ -34,21 +34,29 @@ def archive_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_archive(args: argparse.Namespace, screen: Screen) -> int:
-    place = read_place(args.source, kinds=("topic", "done", "dlq", "files"))
-    reach = sparkwork.reach_of(args)
-    with sparkwork.working(args, screen, "archive") as spark:
+    job_source = parse_source(args.source, kinds=("topic", "done", "dlq", "files"))
+    access = sparkwork.access_of(args)
+    with sparkwork.job_session(args, screen, "archive") as spark:
         from yirangmq.pipeline import run_registry
         from yirangmq.pipeline.jobs.analysis import settled
         from yirangmq.pipeline.jobs.archive import archive
 
-        is_files = place.kind == "files"
+        is_files = job_source.kind == "files"
         rows = (
-            settled(run_registry.read_day_files(spark, place)) if is_files else run_registry.read(spark, place, reach)
+            settled(run_registry.read_day_files(spark, job_source))
+            if is_files
+            else run_registry.read(spark, job_source, access)
         )
-        made = archive(rows, Path(args.to).absolute(), str(place))
-    value = {"from": str(place), "to": args.to, **asdict(made.sums), "archivedUpTo": made.last, "files": made.files}
+        made = archive(rows, Path(args.to).absolute(), str(job_source))
+    value = {
+        "from": str(job_source),
+        "to": args.to,
+        **asdict(made.sums),
+        "archivedUpTo": made.last,
+        "files": made.files,
+    }
     days = f" in {made.files} files of {', '.join(made.days)}" if made.days else ""
-    screen.answer(value | {"days": [*made.days]}, f"archived {made.sums.rows:,} rows of {place}{days}")
+    screen.answer(value | {"days": [*made.days]}, f"archived {made.sums.rows:,} rows of {job_source}{days}")
     return output.OK
 
 
@@ -69,11 +77,11 @@ def run_compact(args: argparse.Namespace, screen: Screen) -> int:
     folder = Path(args.archive).absolute()
     if args.dry_run:
         files = manifest.load(folder).files(args.day)
-        sums = manifest.Sums.together(file.sums for file in files)
+        sums = manifest.RowSummary.combine(file.sums for file in files)
         value = {"day": args.day, "before": len(files), "dryRun": True, **asdict(sums)}
         screen.answer(value, f"{args.day}: {len(files)} files with {sums.rows:,} rows would be written anew")
         return output.OK
-    with sparkwork.working(args, screen, "compact") as spark:
+    with sparkwork.job_session(args, screen, "compact") as spark:
         from yirangmq.pipeline.jobs.archive import compact
 
         made = compact(spark, folder, args.day, _today())
@@ -90,7 +98,7 @@ def housekeep_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_housekeep(args: argparse.Namespace, screen: Screen) -> int:
-    with sparkwork.working(args, screen, "housekeep") as spark:
+    with sparkwork.job_session(args, screen, "housekeep") as spark:
         from yirangmq.pipeline.jobs.archive import housekeep
 
         made = housekeep(spark, Path(args.archive).absolute(), _today(), args.keep_days, dry_run=args.dry_run)
@@ -109,7 +117,7 @@ def run_housekeep(args: argparse.Namespace, screen: Screen) -> int:
     return output.OK
 
 
-VERBS: dict[str, tuple[str, Command]] = {
+SUBCOMMANDS: dict[str, tuple[str, Command]] = {
     "archive": (
         "keep records and done messages as Parquet, by date",
         Command(
@@ -169,29 +177,29 @@ def report_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_report(args: argparse.Namespace, screen: Screen) -> int:
-    place = read_place(args.source)
-    reach = sparkwork.reach_of(args)
+    job_source = parse_source(args.source)
+    access = sparkwork.access_of(args)
     now = datetime.now(UTC)
-    with sparkwork.working(args, screen, "report") as spark:
+    with sparkwork.job_session(args, screen, "report") as spark:
         from yirangmq.pipeline import run_registry
         from yirangmq.pipeline.jobs import report as page
         from yirangmq.pipeline.jobs.report import report
 
-        rows = run_registry.read_states(spark, place, reach).cache()
+        rows = run_registry.read_states(spark, job_source, access).cache()
         found = page.values(report(rows, now))
         rows.unpersist()
     if args.html:
-        title = f"Report of {place}"
+        title = f"Report of {job_source}"
         Path(args.html).write_text(page.page(found, title, now.isoformat(timespec="seconds")))
     if screen.json:
-        screen.document({"ok": True, "from": str(place), **found})
+        screen.document({"ok": True, "from": str(job_source), **found})
         return output.OK
     for name, part in found.items():
-        screen.say(page.TITLES[name])
+        screen.report(page.TITLES[name])
         table(screen, part)
-        screen.say()
+        screen.report()
     if args.html:
-        screen.say(f"the page: {args.html}")
+        screen.report(f"the page: {args.html}")
     return output.OK
 
 
@@ -201,26 +209,26 @@ def audit_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_audit(args: argparse.Namespace, screen: Screen) -> int:
-    place = read_place(args.source, kinds=("topic", "archive"))
-    reach = sparkwork.reach_of(args)
-    with sparkwork.working(args, screen, "audit") as spark:
+    job_source = parse_source(args.source, kinds=("topic", "archive"))
+    access = sparkwork.access_of(args)
+    with sparkwork.job_session(args, screen, "audit") as spark:
         from yirangmq.pipeline import run_registry
         from yirangmq.pipeline.jobs.analysis import audit, gaps, repeats
 
-        rows = run_registry.read(spark, place, reach)
+        rows = run_registry.read(spark, job_source, access)
         if "offset" not in rows.columns:
             raise BadInput("is an archive of messages; only records of topics have a sequence to audit", field="from")
         found = {"topics": values(audit(rows)), "gaps": values(gaps(rows)), "repeats": values(repeats(rows))}
     is_whole = not found["gaps"] and not found["repeats"]
     if screen.json:
-        screen.document({"ok": True, "from": str(place), "whole": is_whole, **found})
+        screen.document({"ok": True, "from": str(job_source), "whole": is_whole, **found})
         return output.OK
     table(screen, found["topics"])
     for name in ("gaps", "repeats"):
         if found[name]:
-            screen.say(f"\n{name}:")
+            screen.report(f"\n{name}:")
             table(screen, found[name])
-    screen.say("nothing is missing, nothing is there twice" if is_whole else "\nnot whole")
+    screen.report("nothing is missing, nothing is there twice" if is_whole else "\nnot whole")
     return output.OK
 
 
@@ -231,28 +239,28 @@ def poison_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_poison(args: argparse.Namespace, screen: Screen) -> int:
-    place = read_place(args.source, kinds=("dlq", "queue", "archive", "files"))
-    reach = sparkwork.reach_of(args)
-    with sparkwork.working(args, screen, "poison") as spark:
+    job_source = parse_source(args.source, kinds=("dlq", "queue", "archive", "files"))
+    access = sparkwork.access_of(args)
+    with sparkwork.job_session(args, screen, "poison") as spark:
         from yirangmq.pipeline import run_registry
         from yirangmq.pipeline.jobs.analysis import poison_messages, poison_shapes
 
-        rows = run_registry.read_states(spark, place, reach)
+        rows = run_registry.read_states(spark, job_source, access)
         found = {
             "payloads": values(poison_messages(rows, args.least)),
             "shapes": values(poison_shapes(rows, args.least)),
         }
     if screen.json:
-        screen.document({"ok": True, "from": str(place), **found})
+        screen.document({"ok": True, "from": str(job_source), **found})
         return output.OK
     for name, part in found.items():
-        screen.say(f"{name} that failed {args.least} times or more:")
+        screen.report(f"{name} that failed {args.least} times or more:")
         table(screen, part)
-        screen.say()
+        screen.report()
     return output.OK
 
 
-INSIGHT_VERBS: dict[str, tuple[str, Command]] = {
+INSIGHT_SUBCOMMANDS: dict[str, tuple[str, Command]] = {
     "report": (
         "rates, times, failures and volume, as tables and charts",
         Command(

@@ -14,10 +14,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from yirangmq.cli.output import Progress, Screen
-from yirangmq.cli.table import Column
+from yirangmq.cli.output import ProgressBar, Screen
+from yirangmq.cli.table import TableColumn
 from yirangmq.core.errors import BadInput, MissingExtra
-from yirangmq.pipeline.run_registry import Reach
+from yirangmq.pipeline.run_registry import DataAccess
 from yirangmq.pipeline.spark_errors import SparkLog
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 BROKER, MASTER = "http://127.0.0.1:8080", "local[*]"
 NEEDED = ("pyspark", "pandas", "pyarrow", "google.protobuf")
 FOR_PIPELINES = ("grpc", "yaml")
-LOOK_SECONDS = 0.3
+POLL_SECONDS = 0.3
 
 
 def spark_options(parser: argparse.ArgumentParser) -> None:
@@ -44,7 +44,7 @@ def spark_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--ui", action="store_true", help="Spark's own web page, while it runs")
 
 
-def reach_options(parser: argparse.ArgumentParser, *, path: bool = True) -> None:
+def access_options(parser: argparse.ArgumentParser, *, path: bool = True) -> None:
     group = parser.add_argument_group("server")
     group.add_argument(
         "--broker", metavar="URL", help=f"the server's HTTP address (default: $YIRANGMQ_BROKER or {BROKER})"
@@ -53,12 +53,12 @@ def reach_options(parser: argparse.ArgumentParser, *, path: bool = True) -> None
         group.add_argument("--path", metavar="FOLDER", help="read topics from the server's data folder on this machine")
 
 
-def reach_of(args: argparse.Namespace) -> Reach:
+def access_of(args: argparse.Namespace) -> DataAccess:
     broker = args.broker or os.environ.get("YIRANGMQ_BROKER") or BROKER
-    return Reach(broker, getattr(args, "path", None), os.environ.get("YIRANGMQ_TOKEN") or None)
+    return DataAccess(broker, getattr(args, "path", None), os.environ.get("YIRANGMQ_TOKEN") or None)
 
 
-def need(*, pipelines: bool = False) -> None:
+def require_packages(*, pipelines: bool = False) -> None:
     """Raise one clear error for a missing package, before an import fails elsewhere."""
     for name in (*NEEDED, *(FOR_PIPELINES if pipelines else ())):
         try:
@@ -94,7 +94,7 @@ def quick_start() -> dict[str, str]:
 @contextmanager
 def session_of(args: argparse.Namespace, name: str, log: SparkLog | None = None) -> Iterator["SparkSession"]:
     """Open a Spark session. An existing one is reused and left running; a new one is stopped at the end."""
-    need()
+    require_packages()
     from pyspark import SparkContext
 
     from yirangmq.pipeline.session import session
@@ -103,7 +103,7 @@ def session_of(args: argparse.Namespace, name: str, log: SparkLog | None = None)
     is_ours = SparkContext._active_spark_context is None
     with _log(log) as kept, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Spark and pandas warn of each other while they are loaded
-        with kept.taking():
+        with kept.capture():
             made = session(f"yirangmq {name}", args.master, settings, ui=args.ui)
         try:
             yield made
@@ -122,7 +122,7 @@ def _log(given: SparkLog | None) -> Iterator[SparkLog]:
 
 
 @contextmanager
-def working(args: argparse.Namespace, screen: Screen, name: str) -> Iterator["SparkSession"]:
+def job_session(args: argparse.Namespace, screen: Screen, name: str) -> Iterator["SparkSession"]:
     """Open a session for a job: Spark's errors become ours, progress is shown, and notes of the source are printed."""
     with tempfile.TemporaryDirectory(prefix="yirangmq-") as folder:
         log = SparkLog(Path(folder) / "spark.log")
@@ -133,8 +133,8 @@ def working(args: argparse.Namespace, screen: Screen, name: str) -> Iterator["Sp
                 screen.note(f"Spark's own page: {spark.sparkContext.uiWebUrl}")
             try:
                 with (
-                    spark_errors.plain(),
-                    Progress(name, None, shown=screen.shows_progress) as show,
+                    spark_errors.translated_errors(),
+                    ProgressBar(name, None, shown=screen.shows_progress) as show,
                     _tasks(spark, show),
                 ):
                     yield spark
@@ -144,20 +144,20 @@ def working(args: argparse.Namespace, screen: Screen, name: str) -> Iterator["Sp
 
 
 @contextmanager
-def _tasks(spark: "SparkSession", show: Progress) -> Iterator[None]:
+def _tasks(spark: "SparkSession", show: ProgressBar) -> Iterator[None]:
     """Show progress from Spark's count of tasks, polled in a thread."""
     is_over = threading.Event()
 
-    def look() -> None:
+    def poll() -> None:
         tracker = spark.sparkContext.statusTracker()
-        while not is_over.wait(LOOK_SECONDS):
+        while not is_over.wait(POLL_SECONDS):
             stages = [tracker.getStageInfo(id) for id in tracker.getActiveStageIds()]
             known: list[Any] = [stage for stage in stages if stage is not None]
             if known:
                 done, total = sum(one.numCompletedTasks for one in known), sum(one.numTasks for one in known)
                 show(done, f"of {total:,} tasks in {len(known)} stages")
 
-    watcher = threading.Thread(target=look, daemon=True)
+    watcher = threading.Thread(target=poll, daemon=True)
     watcher.start()
     try:
         yield
@@ -173,7 +173,7 @@ SHOWN = 20
 
 def common(parser: argparse.ArgumentParser, *, broker: bool = True) -> None:
     if broker:
-        reach_options(parser)
+        access_options(parser)
     spark_options(parser)
 
 
@@ -189,13 +189,13 @@ def values(frame: "DataFrame") -> list[dict[str, Any]]:
 
 def table(screen: Screen, rows: list[dict[str, Any]]) -> None:
     if not rows:
-        screen.say("(nothing)")
+        screen.report("(nothing)")
         return
     numeric = {name for name in rows[0] if all(isinstance(row[name], int | float | None) for row in rows)}
-    columns = [Column(name, right=name in numeric, shrinks=name not in numeric) for name in rows[0]]
+    columns = [TableColumn(name, right=name in numeric, shrinks=name not in numeric) for name in rows[0]]
     screen.table(columns, [[_cell(value) for value in row.values()] for row in rows[:SHOWN]])
     if len(rows) > SHOWN:
-        screen.say(f"… and {len(rows) - SHOWN:,} more; --json has all")
+        screen.report(f"… and {len(rows) - SHOWN:,} more; --json has all")
 
 
 def _cell(value: object) -> object:

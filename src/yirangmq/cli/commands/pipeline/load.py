@@ -14,7 +14,7 @@ from yirangmq.cli.commands.pipeline import common as sparkwork
 from yirangmq.cli.commands.pipeline.common import common, source
 from yirangmq.cli.output import Screen
 from yirangmq.core.errors import BadInput
-from yirangmq.pipeline.run_registry import read_place
+from yirangmq.pipeline.run_registry import parse_source
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -40,14 +40,14 @@ def replay_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_replay(args: argparse.Namespace, screen: Screen) -> int:
-    place, name = read_place(args.source), _name(args)
-    reach = sparkwork.reach_of(args)
-    with sparkwork.working(args, screen, "replay") as spark:
+    job_source, name = parse_source(args.source), _name(args)
+    access = sparkwork.access_of(args)
+    with sparkwork.job_session(args, screen, "replay") as spark:
         from yirangmq.pipeline import run_registry
         from yirangmq.pipeline.jobs import replay
 
-        frame = run_registry.read(spark, place, reach)
-        found = replay.chosen(frame, args.where, args.since, args.until, args.first, args.last)
+        frame = run_registry.read(spark, job_source, access)
+        found = replay.select_rows(frame, args.where, args.since, args.until, args.first, args.last)
         rows = replay.for_replay(found, args.to)
         count = None if args.dry_run else _known(args, name)
         is_first = count is None
@@ -72,7 +72,7 @@ def load_options(parser: argparse.ArgumentParser) -> None:
 
 def run_load(args: argparse.Namespace, screen: Screen) -> int:
     name = _name(args)
-    with sparkwork.working(args, screen, "load") as spark:
+    with sparkwork.job_session(args, screen, "load") as spark:
         from yirangmq.pipeline.jobs import replay
 
         table = spark.read.format(args.format).options(**_options(args.option)).load(_address(args.table))
@@ -93,13 +93,13 @@ def redrive_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_redrive(args: argparse.Namespace, screen: Screen) -> int:
-    place = read_place(args.source, kinds=("dlq",))
-    reach = sparkwork.reach_of(args)
-    with sparkwork.working(args, screen, "redrive") as spark:
+    job_source = parse_source(args.source, kinds=("dlq",))
+    access = sparkwork.access_of(args)
+    with sparkwork.job_session(args, screen, "redrive") as spark:
         from yirangmq.pipeline import run_registry
         from yirangmq.pipeline.jobs import replay
 
-        letters = run_registry.read(spark, place, reach)
+        letters = run_registry.read(spark, job_source, access)
         if args.dry_run:
             count = replay.where(letters, args.where).count()
         else:
@@ -112,12 +112,12 @@ def run_redrive(args: argparse.Namespace, screen: Screen) -> int:
             count = replay.redrive(letters, args.where, move)
             broker.close()
     did = "would be redriven" if args.dry_run else "redriven"
-    screen.answer({"count": count, "from": str(place), "dryRun": args.dry_run}, f"{count:,} dead letters {did}")
+    screen.answer({"count": count, "from": str(job_source), "dryRun": args.dry_run}, f"{count:,} dead letters {did}")
     return output.OK
 
 
 def _name(args: argparse.Namespace) -> str:
-    sparkwork.need()
+    sparkwork.require_packages()
     from yirangmq.pipeline.steps import check_target
 
     check_target(args.to)
@@ -129,8 +129,8 @@ def _name(args: argparse.Namespace) -> str:
 def _broker(args: argparse.Namespace) -> Any:
     from yirangmq.pipeline.source.http_client import HttpBroker
 
-    reach = sparkwork.reach_of(args)
-    return HttpBroker(reach.broker or "", reach.token, 60)
+    access = sparkwork.access_of(args)
+    return HttpBroker(access.broker or "", access.token, 60)
 
 
 def _known(args: argparse.Namespace, name: str) -> int | None:
@@ -145,8 +145,8 @@ def _known(args: argparse.Namespace, name: str) -> int | None:
 def _written(args: argparse.Namespace, rows: "DataFrame", name: str) -> int:
     from yirangmq.pipeline.jobs import replay
 
-    reach = sparkwork.reach_of(args)
-    replay.write(rows, reach.broker or "", name, reach.token)
+    access = sparkwork.access_of(args)
+    replay.write(rows, access.broker or "", name, access.token)
     return _known(args, name) or 0
 
 
@@ -177,7 +177,7 @@ def _options(given: list[str]) -> dict[str, str]:
     return found
 
 
-VERBS: dict[str, tuple[str, Command]] = {
+SUBCOMMANDS: dict[str, tuple[str, Command]] = {
     "replay": (
         "records or messages into a queue or topic again",
         Command(

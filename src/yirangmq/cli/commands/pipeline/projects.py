@@ -17,13 +17,13 @@ from yirangmq.cli import output
 from yirangmq.cli.command import Command
 from yirangmq.cli.commands.pipeline import common
 from yirangmq.cli.output import Screen
-from yirangmq.cli.table import Column
+from yirangmq.cli.table import TableColumn
 from yirangmq.pipeline import project_template, run_registry
 from yirangmq.pipeline.declarative_events import Flow
 from yirangmq.pipeline.spark_errors import SparkLog
 
 if TYPE_CHECKING:
-    from yirangmq.pipeline.declarative import Runner
+    from yirangmq.pipeline.declarative import ProjectRunner
 
 
 def init_options(parser: argparse.ArgumentParser) -> None:
@@ -47,7 +47,7 @@ def project_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "project", metavar="PROJECT", nargs="?", default=".", help="its folder, or its spark-pipeline.yml"
     )
-    common.reach_options(parser, path=False)
+    common.access_options(parser, path=False)
     common.spark_options(parser)
 
 
@@ -66,52 +66,54 @@ HOME_HELP = f"where the state of pipelines is kept (default: $YIRANGMQ_PIPELINES
 
 
 def run_dry(args: argparse.Namespace, screen: Screen) -> int:
-    from yirangmq.pipeline.declarative import alone, find_spec
+    from yirangmq.pipeline.declarative import find_spec, project_lock
 
     args.refresh, args.afresh = [], []
     runner = _runner(args, screen, is_dry=True)
-    with alone(find_spec(args.project).parent):
+    with project_lock(find_spec(args.project).parent):
         runner.run()
-    elements = [{"kind": one.kind, "name": one.name, "place": one.place} for one in runner.elements]
+    elements = [{"kind": one.kind, "name": one.name, "place": one.location} for one in runner.elements]
     if screen.json:
         screen.document({"ok": True, "elements": elements})
         return output.OK
-    screen.table([Column("kind"), Column("name"), Column("place")], [[*one.values()] for one in elements])
-    screen.say("it fits together; nothing was read or written")
+    screen.table(
+        [TableColumn("kind"), TableColumn("name"), TableColumn("place")], [[*one.values()] for one in elements]
+    )
+    screen.report("it fits together; nothing was read or written")
     return output.OK
 
 
 def run_run(args: argparse.Namespace, screen: Screen) -> int:
-    from yirangmq.pipeline.declarative import alone, find_spec
+    from yirangmq.pipeline.declarative import find_spec, project_lock
 
-    place = find_spec(args.project).parent
-    folder = run_registry.folder_of(run_registry.home(args.home), place.name)
+    location = find_spec(args.project).parent
+    folder = run_registry.folder_of(run_registry.home(args.home), location.name)
     runner = _runner(args, screen, is_dry=False)
-    with alone(place):  # first of all: the state of a run in progress must not be replaced
+    with project_lock(location):  # first of all: the state of a run in progress must not be replaced
         return _run(args, screen, folder, runner)
 
 
-def _run(args: argparse.Namespace, screen: Screen, folder: Path, runner: "Runner") -> int:
+def _run(args: argparse.Namespace, screen: Screen, folder: Path, runner: "ProjectRunner") -> int:
     name = folder.name
-    standing = _Standing(
-        folder, run_registry.begun(name, "pipeline", " ".join(sys.argv[1:]), os.getpid()), runner, args
+    reporter = _RunReporter(
+        folder, run_registry.new_status(name, "pipeline", " ".join(sys.argv[1:]), os.getpid()), runner, args
     )
-    run_registry.forget_stop(folder)
-    standing.say("running", at_once=True)
+    run_registry.clear_stop(folder)
+    reporter.report("running", at_once=True)
     try:
-        with _told_to_go():
-            runner.run(standing.look)
+        with _raise_on_terminate():
+            runner.run(reporter.poll)
     except _Stopped:
-        standing.say("stopped", at_once=True)
+        reporter.report("stopped", at_once=True)
         screen.answer({"pipeline": name, "state": "stopped"}, f"{name}: stopped; the next run goes on from here")
         return output.OK
     except BaseException as error:
-        standing.say("failed", str(error)[:1000], at_once=True)
+        reporter.report("failed", str(error)[:1000], at_once=True)
         raise
-    standing.say("done", at_once=True)
+    reporter.report("done", at_once=True)
     flows = [] if runner.flows is None else [*runner.flows.all.values()]
     value = {"pipeline": name, "state": "done", "flows": [flow.document() for flow in flows]}
-    screen.answer(value, f"{name}: {len(flows)} flows are done, {standing.rows:,} rows came in")
+    screen.answer(value, f"{name}: {len(flows)} flows are done, {reporter.rows:,} rows came in")
     return output.OK
 
 
@@ -120,47 +122,49 @@ class _Stopped(BaseException):
 
 
 @contextmanager
-def _told_to_go() -> Iterator[None]:
-    def go(*_: object) -> None:
+def _raise_on_terminate() -> Iterator[None]:
+    def on_signal(*_: object) -> None:
         raise _Stopped
 
-    before = signal.signal(signal.SIGTERM, go)
+    before = signal.signal(signal.SIGTERM, on_signal)
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
-class _Standing:
+class _RunReporter:
     """Reports the state of a run: in its folder, and to the server."""
 
-    def __init__(self, folder: Path, status: "run_registry.Status", runner: "Runner", args: argparse.Namespace) -> None:
-        from yirangmq.pipeline.query_monitor import Teller
+    def __init__(
+        self, folder: Path, status: "run_registry.RunStatus", runner: "ProjectRunner", args: argparse.Namespace
+    ) -> None:
+        from yirangmq.pipeline.query_monitor import StatusReporter
 
-        reach = common.reach_of(args)
+        access = common.access_of(args)
         self._folder, self._status, self._runner = folder, status, runner
-        self._teller = Teller(status.name, reach.broker, reach.token)
+        self._reporter = StatusReporter(status.name, access.broker, access.token)
 
     @property
     def rows(self) -> int:
         return 0 if self._runner.flows is None else self._runner.flows.rows
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Report progress, and check for a stop request. Called periodically on a thread of the runner."""
-        self._tell(at_once=False)
-        if run_registry.is_asked_to_stop(self._folder):
-            run_registry.forget_stop(self._folder)
+        self._send_report(at_once=False)
+        if run_registry.is_stop_requested(self._folder):
+            run_registry.clear_stop(self._folder)
             os.kill(os.getpid(), signal.SIGTERM)
 
-    def say(self, state: str, error: str | None = None, *, at_once: bool) -> None:
+    def report(self, state: str, error: str | None = None, *, at_once: bool) -> None:
         self._status = replace(self._status, state=state, error=error, rows=self.rows)
         run_registry.save(self._folder, self._status)
-        self._tell(at_once=at_once)
+        self._send_report(at_once=at_once)
 
-    def _tell(self, *, at_once: bool) -> None:
+    def _send_report(self, *, at_once: bool) -> None:
         flows = [] if self._runner.flows is None else [*self._runner.flows.all.values()]
         lags = [flow.last.lag for flow in flows if flow.last is not None and flow.last.lag is not None]
-        card = {
+        status_document = {
             "kind": self._status.kind,
             "state": self._status.state,
             "startedAt": self._status.started_at,
@@ -169,31 +173,31 @@ class _Standing:
             "lag": max(lags, default=None),
             "error": self._status.error,
         }
-        self._teller.tell(card, at_once=at_once)
+        self._reporter.report(status_document, at_once=at_once)
 
 
-def _runner(args: argparse.Namespace, screen: Screen, *, is_dry: bool) -> "Runner":
-    from yirangmq.pipeline.declarative import STATE, Plan, Runner, find_spec
+def _runner(args: argparse.Namespace, screen: Screen, *, is_dry: bool) -> "ProjectRunner":
+    from yirangmq.pipeline.declarative import STATE, ProjectRunner, RunOptions, find_spec
 
     spec = find_spec(args.project)
-    common.need(pipelines=True)
-    os.environ["YIRANGMQ_BROKER"] = common.reach_of(args).broker or ""
-    plan = Plan(spec, args.master, common.settings_of(args), is_dry, args.refresh, args.afresh, args.ui)
+    common.require_packages(pipelines=True)
+    os.environ["YIRANGMQ_BROKER"] = common.access_of(args).broker or ""
+    options = RunOptions(spec, args.master, common.settings_of(args), is_dry, args.refresh, args.afresh, args.ui)
     shown: dict[str, str] = {}
 
-    def tell(flow: Flow) -> None:
+    def report(flow: Flow) -> None:
         line = flow.line()
         if shown.get(flow.name) != line:
             shown[flow.name] = line
             if not screen.json:
-                screen.say(line)
+                screen.report(line)
                 screen.flush()
 
     log = SparkLog(spec.parent / STATE / "spark.log")
-    return Runner(plan, tell, log, lambda page: screen.note(f"Spark's own page: {page}"))
+    return ProjectRunner(options, report, log, lambda page: screen.note(f"Spark's own page: {page}"))
 
 
-VERBS = {
+SUBCOMMANDS = {
     "init": (
         "lay out a project",
         Command(

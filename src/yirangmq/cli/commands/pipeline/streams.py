@@ -15,17 +15,17 @@ from yirangmq.cli.command import Command
 from yirangmq.cli.commands.pipeline import common
 from yirangmq.cli.commands.pipeline.projects import HOME_HELP
 from yirangmq.cli.output import Screen
-from yirangmq.cli.table import Column
+from yirangmq.cli.table import TableColumn
 from yirangmq.core.validation import check_count
 from yirangmq.pipeline import run_registry
-from yirangmq.pipeline.declarative_events import Seen
-from yirangmq.pipeline.run_registry import read_place
+from yirangmq.pipeline.declarative_events import BatchProgress
+from yirangmq.pipeline.run_registry import parse_source
 from yirangmq.pipeline.spark_errors import SparkLog
 
 if TYPE_CHECKING:
-    from yirangmq.pipeline.stream_job import Work
+    from yirangmq.pipeline.stream_job import StreamJob
 
-UNFIT = re.compile(r"[^A-Za-z0-9._-]+")
+INVALID_NAME_CHARACTERS = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 def stream_options(parser: argparse.ArgumentParser) -> None:
@@ -46,55 +46,64 @@ def stream_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name", metavar="NAME", help="of the query (default: made from --from and --to)")
     parser.add_argument("--checkpoint", metavar="FOLDER", help="default: the query's own folder")
     parser.add_argument("--home", metavar="FOLDER", help=HOME_HELP)
-    common.reach_options(parser)
+    common.access_options(parser)
     common.spark_options(parser)
 
 
 def run_process(args: argparse.Namespace, screen: Screen) -> int:
-    common.need()
-    name = args.name or _named(args)
+    common.require_packages()
+    name = args.name or _default_name(args)
     folder = run_registry.folder_of(run_registry.home(args.home), name)
-    work = _work(args, folder)
+    job = _stream_job(args, folder)
     from yirangmq.pipeline import spark_errors, stream_job
-    from yirangmq.pipeline.query_monitor import Keeper, ProgressListener, Teller
+    from yirangmq.pipeline.query_monitor import ProgressListener, QueryMonitor, StatusReporter
 
-    through = stream_job.load_steps(args.steps, Path.cwd(), args.master)
+    transform = stream_job.load_steps(args.steps, Path.cwd(), args.master)
     log = SparkLog(folder / "spark.log")
-    show = _Show(screen, log)
-    with stream_job.held(work.checkpoint), common.session_of(args, name, log) as spark, spark_errors.plain():
-        run_registry.forget_stop(folder)
-        rows = stream_job.build(spark, work, through)
-        begins = stream_job.beginning(work)
+    show = _ProgressPrinter(screen, log)
+    with (
+        stream_job.checkpoint_lock(job.checkpoint),
+        common.session_of(args, name, log) as spark,
+        spark_errors.translated_errors(),
+    ):
+        run_registry.clear_stop(folder)
+        rows = stream_job.build_rows(spark, job, transform)
+        start_position = stream_job.start_position(job)
         if args.ui and spark.sparkContext.uiWebUrl:
             screen.note(f"Spark's own page: {spark.sparkContext.uiWebUrl}")
         listener = ProgressListener(folder, show.progress)
-        screen.note(f"{name}: {begins}")
-        status = run_registry.begun(name, "process", " ".join(sys.argv[1:]), os.getpid())
-        teller = Teller(name, work.reach.broker, work.reach.token)
-        keeper = Keeper(folder, status, listener, teller, show.notes, str(work.source), work.target)
+        screen.note(f"{name}: {start_position}")
+        status = run_registry.new_status(name, "process", " ".join(sys.argv[1:]), os.getpid())
+        reporter = StatusReporter(name, job.access.broker, job.access.token)
+        monitor = QueryMonitor(folder, status, listener, reporter, show.notes, str(job.source), job.target)
         run_registry.save(folder, status)
         spark.streams.addListener(listener)
         try:
-            ended = keeper.keep(lambda: stream_job.begin(rows, work, name))
+            ended = monitor.run(lambda: stream_job.start_query(rows, job, name))
         finally:
             spark.streams.removeListener(listener)
-    value = {**keeper.card(), "name": name, "resumedAt": begins.sequence, "batches": listener.batches}
+    value = {
+        **monitor.status_document(),
+        "name": name,
+        "resumedAt": start_position.sequence,
+        "batches": listener.batches,
+    }
     bad = f", {listener.dead:,} of them to the dead letters" if listener.dead else ""
     late = f", {listener.late:,} came too late for their window" if listener.late else ""
     screen.answer(value, f"{name}: {ended.state}; {listener.rows:,} rows in {listener.batches} batches{bad}{late}")
     return output.OK
 
 
-class _Show:
+class _ProgressPrinter:
     """Prints progress and notes of a stream. With ``--json`` no progress is printed."""
 
     def __init__(self, screen: Screen, log: SparkLog) -> None:
         self._screen = screen
         self._log = log
 
-    def progress(self, seen: Seen) -> None:
-        if not self._screen.json and seen.rows:
-            self._screen.say(seen.line())
+    def progress(self, batch_progress: BatchProgress) -> None:
+        if not self._screen.json and batch_progress.rows:
+            self._screen.report(batch_progress.line())
             self._screen.flush()
 
     def notes(self) -> None:
@@ -102,53 +111,55 @@ class _Show:
             self._screen.note(line)
 
 
-def _named(args: argparse.Namespace) -> str:
-    return UNFIT.sub("-", f"{args.source}-to-{args.to}").strip("-.")[:100]
+def _default_name(args: argparse.Namespace) -> str:
+    return INVALID_NAME_CHARACTERS.sub("-", f"{args.source}-to-{args.to}").strip("-.")[:100]
 
 
-def _work(args: argparse.Namespace, folder: Path) -> "Work":
+def _stream_job(args: argparse.Namespace, folder: Path) -> "StreamJob":
     from yirangmq.pipeline.steps import check_target
-    from yirangmq.pipeline.stream_job import Work
+    from yirangmq.pipeline.stream_job import StreamJob
 
     if args.most is not None:
         check_count(args.most, "most", most=10**9)
-    return Work(
-        source=read_place(args.source, kinds=("topic",)),
+    return StreamJob(
+        source=parse_source(args.source, kinds=("topic",)),
         target=check_target(args.to),
-        reach=common.reach_of(args),
+        access=common.access_of(args),
         checkpoint=Path(args.checkpoint or folder / "checkpoint").absolute(),
         trigger=None if args.once else args.trigger,
         start=args.start,
         most=args.most,
-        bury=args.bad_rows == "dlq",
+        dead_letter_bad_rows=args.bad_rows == "dlq",
         skip_lost=args.lost_records == "skip",
     )
 
 
 def run_explain(args: argparse.Namespace, screen: Screen) -> int:
-    common.need()
-    name = args.name or _named(args)
-    work = _work(args, run_registry.folder_of(run_registry.home(args.home), name))
+    common.require_packages()
+    name = args.name or _default_name(args)
+    job = _stream_job(args, run_registry.folder_of(run_registry.home(args.home), name))
     from yirangmq.pipeline import stream_job
 
-    through = stream_job.load_steps(args.steps, Path.cwd(), args.master)
-    with common.working(args, screen, "explain") as spark:
-        rows = stream_job.build(spark, work, through)
+    transform = stream_job.load_steps(args.steps, Path.cwd(), args.master)
+    with common.job_session(args, screen, "explain") as spark:
+        rows = stream_job.build_rows(spark, job, transform)
         plan = (
             rows._jdf.queryExecution().analyzed().toString().rstrip()
         )  # the plan of the steps, before Spark optimizes it
         columns = [{"name": field.name, "type": field.dataType.simpleString()} for field in rows.schema.fields]
-    begins = stream_job.beginning(work)
+    start_position = stream_job.start_position(job)
     if screen.json:
-        told = {"name": name, "from": str(work.source), "to": work.target, "columns": columns, "plan": plan}
-        screen.document({"ok": True, **told, "checkpoint": str(work.checkpoint), "resumesAt": begins.sequence})
+        details = {"name": name, "from": str(job.source), "to": job.target, "columns": columns, "plan": plan}
+        screen.document(
+            {"ok": True, **details, "checkpoint": str(job.checkpoint), "resumesAt": start_position.sequence}
+        )
         return output.OK
-    screen.say(f"reads       {work.source}")
-    screen.say(f"writes      {work.target}, where a row has no target of its own")
-    screen.say(f"checkpoint  {work.checkpoint}")
-    screen.say(f"begins      {begins}")
-    screen.say("columns     " + ", ".join(f"{one['name']} {one['type']}" for one in columns))
-    screen.say(f"\n{plan}")
+    screen.report(f"reads       {job.source}")
+    screen.report(f"writes      {job.target}, where a row has no target of its own")
+    screen.report(f"checkpoint  {job.checkpoint}")
+    screen.report(f"begins      {start_position}")
+    screen.report("columns     " + ", ".join(f"{one['name']} {one['type']}" for one in columns))
+    screen.report(f"\n{plan}")
     return output.OK
 
 
@@ -166,45 +177,45 @@ def one_options(parser: argparse.ArgumentParser) -> None:
 
 def run_list(args: argparse.Namespace, screen: Screen) -> int:
     home = run_registry.home(args.home)
-    cards = [_card(home, one.name) for one in run_registry.every(home)]
+    documents = [_pipeline_document(home, one.name) for one in run_registry.list_runs(home)]
     if screen.json:
-        for card in cards:
-            screen.document(card)
+        for status_document in documents:
+            screen.document(status_document)
         return output.OK
-    if not cards:
+    if not documents:
         screen.note(f"there are no pipelines in {home}")
         return output.OK
     names = ("name", "kind", "state", "rows", "position", "lag", "started_at", "error")
-    columns = [Column(name, right=name in ("rows", "position", "lag"), shrinks=name == "error") for name in names]
-    screen.table(columns, [[card[name] for name in names] for card in cards])
+    columns = [TableColumn(name, right=name in ("rows", "position", "lag"), shrinks=name == "error") for name in names]
+    screen.table(columns, [[status_document[name] for name in names] for status_document in documents])
     return output.OK
 
 
 def run_status(args: argparse.Namespace, screen: Screen) -> int:
-    card = _card(run_registry.home(args.home), args.name)
+    status_document = _pipeline_document(run_registry.home(args.home), args.name)
     if screen.json:
-        screen.document({"ok": True, **card})
+        screen.document({"ok": True, **status_document})
         return output.OK
-    for name, value in card.items():
-        screen.say(f"{name:<16}{'-' if value is None else value}")
+    for name, value in status_document.items():
+        screen.report(f"{name:<16}{'-' if value is None else value}")
     return output.OK
 
 
 def run_stop(args: argparse.Namespace, screen: Screen) -> int:
-    found = run_registry.ask_to_stop(run_registry.folder_of(run_registry.home(args.home), args.name))
+    found = run_registry.request_stop(run_registry.folder_of(run_registry.home(args.home), args.name))
     screen.answer({"name": found.name, "pid": found.pid}, f"{found.name} (process {found.pid}) is asked to stop")
     return output.OK
 
 
-def _card(home: Path, name: str) -> dict[str, Any]:
+def _pipeline_document(home: Path, name: str) -> dict[str, Any]:
     folder = run_registry.folder_of(home, name)
     status = run_registry.load(folder)
     last = run_registry.last_progress(folder) or {}
-    told = {key: last.get(key) for key in ("batch", "batch_ms", "rows_per_second", "position", "lag")}
-    return {**run_registry.document(status), **told}
+    details = {key: last.get(key) for key in ("batch", "batch_ms", "rows_per_second", "position", "lag")}
+    return {**run_registry.document(status), **details}
 
 
-VERBS = {
+SUBCOMMANDS = {
     "process": (
         "a topic through steps into queues and topics, on and on",
         Command(

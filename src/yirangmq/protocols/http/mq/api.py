@@ -13,7 +13,7 @@ from typing import Any
 
 from yirangmq.broker.bulk import failed_page
 from yirangmq.broker.policies import readable
-from yirangmq.broker.two_step import Drafts, Orders
+from yirangmq.broker.two_step import ClaimOperations, Drafts
 from yirangmq.core.access import ADMIN, ANYWHERE, CONSUME, LIST, LOOK, OPERATE, PUBLISH
 from yirangmq.core.errors import BadInput, QueueError
 from yirangmq.core.message import Counts
@@ -21,30 +21,30 @@ from yirangmq.core.policy import QueuePolicy
 from yirangmq.core.ports import Transaction
 from yirangmq.format.json_codec import dumps
 from yirangmq.observe.logs import log
-from yirangmq.protocols.context import House
-from yirangmq.protocols.http.auth import Guard
+from yirangmq.protocols.context import ServerContext
+from yirangmq.protocols.http.auth import HttpAccess
 from yirangmq.protocols.http.mq import request
-from yirangmq.protocols.http.mq.messages import Messages, Ordering
+from yirangmq.protocols.http.mq.messages import MessageRoutes, OrderRoutes
 from yirangmq.protocols.http.mq.request import (
     ARRAY,
     COMMON,
     JSON,
     LINES,
-    READ,
+    READABLE_TYPES,
     TEXT,
-    Call,
+    MqCall,
     check_id,
     check_version,
     is_hashed,
     namespace_of,
-    nowhere,
     preferred,
     queue_of,
     refusal,
+    route_not_found,
 )
-from yirangmq.protocols.http.router import Api, Params
-from yirangmq.protocols.http.server import Together
-from yirangmq.protocols.http.types import Exchange, Outlet, Request, Response
+from yirangmq.protocols.http.router import HandlerRoutes, Params
+from yirangmq.protocols.http.server import RequestCoalescer
+from yirangmq.protocols.http.types import BodyWriter, Exchange, Request, Response
 
 # -- listings ----------------------------------------------------------------------------------------------------------
 
@@ -54,51 +54,51 @@ Page = Callable[[Transaction, str], tuple[Sequence[str], str]]
 was the last page."""
 
 
-class Listing:
+class PagedListing:
     """Stream of a listing (``protocols.http.types.Stream``): a JSON array, or lines without a final newline.
 
     A page is read when the client has read the previous one."""
 
-    def __init__(self, house: House, form: str, page: Page) -> None:
-        self._house = house
+    def __init__(self, context: ServerContext, form: str, page: Page) -> None:
+        self._context = context
         self._page = page
         self._begin, self._between, self._end = (b"", b"\n", b"") if form == LINES else (b"[", b",", b"]")
         self._cursor = ""
-        self._is_over = False
+        self._is_ended = False
 
-    def start(self, outlet: Outlet) -> None:
-        self._outlet = outlet
-        self._next()
+    def start(self, writer: BodyWriter) -> None:
+        self._writer = writer
+        self._write_page()
 
     def drained(self) -> None:
-        self._next()
+        self._write_page()
 
-    def gone(self) -> None:
-        self._is_over = True
+    def disconnected(self) -> None:
+        self._is_ended = True
 
-    def _next(self) -> None:
-        texts, self._cursor = self._house.desk.read(lambda transaction: self._page(transaction, self._cursor))
+    def _write_page(self) -> None:
+        texts, self._cursor = self._context.committer.read(lambda transaction: self._page(transaction, self._cursor))
         piece = self._between.join([dumps(text) for text in texts])
         if piece:
             piece, self._begin = self._begin + piece, self._between
         if self._cursor:
-            if self._outlet.write(piece):
-                self._house.desk.later(0, self._go_on)
+            if self._writer.write(piece):
+                self._context.committer.later(0, self._write_next)
             return
-        self._is_over = True
+        self._is_ended = True
         if self._begin is not self._between:  # the listing is empty
             piece = self._begin
-        self._outlet.write(piece + self._end)
-        self._outlet.end()
+        self._writer.write(piece + self._end)
+        self._writer.end()
 
-    def _go_on(self) -> None:
-        if self._is_over:
+    def _write_next(self) -> None:
+        if self._is_ended:
             return
         try:
-            self._next()
+            self._write_page()
         except Exception:
             log.exception("http_list_failed")
-            self._outlet.fail()
+            self._writer.fail()
 
 
 def queues_page(is_wanted: Callable[[Transaction, str], bool]) -> Page:
@@ -117,7 +117,7 @@ def queues_page(is_wanted: Callable[[Transaction, str], bool]) -> Page:
 
 Read = Callable[[object, str], Any]
 SETTINGS: Mapping[str, tuple[str, Read]] = {
-    "unique": ("unique", request.a_flag),
+    "unique": ("unique", request.parse_flag),
     "drafting-timeout": ("draftSec", request.seconds),
     "ordered-timeout": ("claimSec", request.seconds),
     "active-timeout": ("activeSec", request.seconds),
@@ -126,16 +126,17 @@ SETTINGS: Mapping[str, tuple[str, Read]] = {
 """Settings by their name in the path: the member of the policy, and the reader of its value."""
 
 
-class Admin:
+class AdminRoutes:
     """Administrator routes: the configuration of queues, protected by a password."""
 
-    def __init__(self, password: str, tried: Callable[[Request, bool], None]) -> None:
-        """``tried``: called after each check of a password, with the request and whether the password is right."""
+    def __init__(self, password: str, record_attempt: Callable[[Request, bool], None]) -> None:
+        """``record_attempt``: called after each check of a password, with the request and whether the password is
+        right."""
         self._password = password.encode()
-        self._tried = tried
+        self._record_attempt = record_attempt
 
-    def guarded(self, route: Callable[[Call], None]) -> Callable[[Call], None]:
-        def entry(call: Call) -> None:
+    def guarded(self, route: Callable[[MqCall], None]) -> Callable[[MqCall], None]:
+        def entry(call: MqCall) -> None:
             refusal = self._refusal(call)
             if refusal is None:
                 route(call)
@@ -145,47 +146,47 @@ class Admin:
 
         return entry
 
-    def _refusal(self, call: Call) -> str | None:
-        said = call.request.headers.get("authorization")
-        if said is None:
+    def _refusal(self, call: MqCall) -> str | None:
+        authorization = call.request.headers.get("authorization")
+        if authorization is None:
             return "missing"
-        scheme, _, shown = said.partition(" ")
+        scheme, _, shown = authorization.partition(" ")
         is_it = compare_digest(shown.strip().encode("latin-1"), self._password)  # the bytes as sent
         is_right = bool(is_it and self._password and scheme.lower() == "bearer")
-        self._tried(call.request, is_right)
+        self._record_attempt(call.request, is_right)
         return None if is_right else "invalid"
 
     # -- routes ---------------------------------------------------------------------------------------------------
 
-    def configured(self, call: Call) -> None:
+    def configured(self, call: MqCall) -> None:
         """List the queues for which at least one setting is configured."""
-        listing = Listing(call.house, ARRAY, queues_page(_is_configured))
+        listing = PagedListing(call.context, ARRAY, queues_page(_is_configured))
         call.answer(call.stream(ARRAY, listing))
 
-    def config(self, call: Call) -> None:
+    def config(self, call: MqCall) -> None:
         call.submit(lambda transaction: transaction.policy(call.queue), lambda policy: call.json(_config(policy)))
 
-    def put(self, setting: str) -> Callable[[Call], None]:
+    def put(self, setting: str) -> Callable[[MqCall], None]:
         member, read = SETTINGS[setting]
 
-        def route(call: Call) -> None:
-            given = call.document(*READ)
+        def route(call: MqCall) -> None:
+            given = call.document(*READABLE_TYPES)
             if given is None:
                 raise BadInput("must not be null", field=setting)
             self._configure(call, member, read(given, setting))
 
         return route
 
-    def delete(self, setting: str) -> Callable[[Call], None]:
+    def delete(self, setting: str) -> Callable[[MqCall], None]:
         member, _ = SETTINGS[setting]
 
-        def route(call: Call) -> None:
-            call.no_document()
+        def route(call: MqCall) -> None:
+            call.ignore_document()
             self._configure(call, member, None)
 
         return route
 
-    def _configure(self, call: Call, member: str, value: object) -> None:
+    def _configure(self, call: MqCall, member: str, value: object) -> None:
         namespace = call.namespace if is_hashed(call.queue) else ""
         call.method("queue_configure", {"queue": call.queue, "namespace": namespace, "member": member, "value": value})
 
@@ -216,19 +217,19 @@ def _seconds(milliseconds: int | None) -> float | None:
 PER_PAGE = 500
 
 
-class Queues:
+class QueueRoutes:
     """Queue routes: counts, listings of namespaces and failed messages, and operations on a whole queue."""
 
-    def __init__(self, orders: Orders) -> None:
+    def __init__(self, orders: ClaimOperations) -> None:
         self._orders = orders
 
-    def stats(self, call: Call) -> None:
+    def stats(self, call: MqCall) -> None:
         call.submit(
             lambda transaction: self._orders.stats(transaction, call.queue),
             lambda counts: call.json(_stats(call.namespace, counts)),
         )
 
-    def namespaces(self, call: Call) -> None:
+    def namespaces(self, call: MqCall) -> None:
         """List the queues with a count above 0: a queue that has never had a message does not exist yet."""
         grant = call.grant
 
@@ -237,23 +238,23 @@ class Queues:
 
         self._list(call, queues_page(is_wanted))
 
-    def failed(self, call: Call) -> None:
+    def failed(self, call: MqCall) -> None:
         self._list(call, lambda transaction, cursor: failed_page(transaction, call.queue, cursor, PER_PAGE))
 
-    def _list(self, call: Call, page: Page) -> None:
+    def _list(self, call: MqCall, page: Page) -> None:
         form = preferred(call.request.headers.get("accept", ""))
-        call.answer(call.stream(form, Listing(call.house, form, page)))
+        call.answer(call.stream(form, PagedListing(call.context, form, page)))
 
-    def renew_failed(self, call: Call) -> None:
-        call.no_document()
+    def renew_failed(self, call: MqCall) -> None:
+        call.ignore_document()
         call.method("failed_renew", {"queue": call.queue})
 
-    def abandon_failed(self, call: Call) -> None:
-        call.no_document()
+    def abandon_failed(self, call: MqCall) -> None:
+        call.ignore_document()
         call.method("failed_abandon", {"queue": call.queue})
 
-    def clear(self, call: Call) -> None:
-        call.no_document()
+    def clear(self, call: MqCall) -> None:
+        call.ignore_document()
         call.method("queue_clear", {"queue": call.queue})
 
 
@@ -272,15 +273,15 @@ def _stats(namespace: str, counts: Counts) -> dict[str, object]:
 # -- route table -------------------------------------------------------------------------------------------------------
 
 PREFIXES = ("/mq", "/admin")
-LONGEST_PARAM = 600
+MAX_PARAM_CHARS = 600
 """Maximum number of characters of a value in the path; a longer one is answered like an unknown route."""
 
-Whole = Callable[[Call], None]
-Single = Callable[[Call, str], None]
+QueueHandler = Callable[[MqCall], None]
+MessageHandler = Callable[[MqCall, str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class MqSettings:
     """Settings of this API, in bytes: the payload limit, and the limit for setting the content of a draft."""
 
     payload_limit: int = 1_048_576
@@ -291,102 +292,108 @@ class Terms:
 class MqApi:
     """API of the HTTP queue: its routes; ``find`` serves every path under one of ``PREFIXES``."""
 
-    def __init__(self, house: House, guard: Guard, terms: Terms, together: Together | None = None) -> None:
-        """``together``: the request coalescer of the HTTP server if other APIs use it too."""
-        self._house = house
+    def __init__(
+        self, context: ServerContext, guard: HttpAccess, settings: MqSettings, coalescer: RequestCoalescer | None = None
+    ) -> None:
+        """``coalescer``: the request coalescer of the HTTP server if other APIs use it too."""
+        self._context = context
         self._guard = guard
-        self._limit = terms.payload_limit
+        self._limit = settings.payload_limit
         self.routes: list[tuple[str, str, str | None]] = []
         """Every route: its method, its template, and its verb in the table of ``core.access``; None: the password."""
-        self._api = Api(refusal, nowhere, options=_preflight)
+        self._api = HandlerRoutes(refusal, route_not_found, options=_preflight)
         self.find = self._api.find
-        self._together = together or Together(house.desk)
-        orders = Orders(house.desk.verbs, house.clock)
-        self._add_messages(orders, terms.set_limit)
+        self._coalescer = coalescer or RequestCoalescer(context.committer)
+        orders = ClaimOperations(context.committer.operations, context.clock)
+        self._add_messages(orders, settings.set_limit)
         self._add_queues(orders)
-        self._add_admin(Admin(terms.admin_password, guard.tried))
+        self._add_admin(AdminRoutes(settings.admin_password, guard.record_attempt))
 
     # -- route table ---------------------------------------------------------------------------------------------------
 
-    def _add_messages(self, orders: Orders, set_limit: int) -> None:
-        drafts = Drafts(self._house.desk.verbs, self._house.clock)
-        messages, ordering = Messages(drafts, orders, self._together), Ordering(self._house, orders)
+    def _add_messages(self, orders: ClaimOperations, set_limit: int) -> None:
+        drafts = Drafts(self._context.committer.operations, self._context.clock)
+        messages, ordering = MessageRoutes(drafts, orders, self._coalescer), OrderRoutes(self._context, orders)
         every, one = "/mq/{namespace}/messages", "/mq/{namespace}/messages/{id}"
-        self._whole("POST", every, PUBLISH, messages.draft, is_single=True)
-        self._whole("GET", every, CONSUME, ordering.order)
-        self._single("PUT", one, PUBLISH, messages.set, set_limit)
-        self._single("GET", one, CONSUME, messages.get)
-        self._single("DELETE", one, CONSUME, messages.settle(orders.abandon))
-        self._single("PATCH", f"{one}/complete", CONSUME, messages.settle(orders.complete))
-        self._single("PATCH", f"{one}/fail", CONSUME, messages.settle(orders.fail))
-        self._single("PATCH", f"{one}/renew", CONSUME, messages.settle(orders.renew))
+        self._add_queue_route("POST", every, PUBLISH, messages.draft, is_single=True)
+        self._add_queue_route("GET", every, CONSUME, ordering.order)
+        self._add_message_route("PUT", one, PUBLISH, messages.set, set_limit)
+        self._add_message_route("GET", one, CONSUME, messages.get)
+        self._add_message_route("DELETE", one, CONSUME, messages.settle(orders.abandon))
+        self._add_message_route("PATCH", f"{one}/complete", CONSUME, messages.settle(orders.complete))
+        self._add_message_route("PATCH", f"{one}/fail", CONSUME, messages.settle(orders.fail))
+        self._add_message_route("PATCH", f"{one}/renew", CONSUME, messages.settle(orders.renew))
 
-    def _add_queues(self, orders: Orders) -> None:
-        queues, failed = Queues(orders), "/mq/{namespace}/failed-messages"
-        self._server("/mq", LIST, queues.namespaces)
-        self._whole("DELETE", "/mq/{namespace}", ADMIN, queues.clear)
-        self._whole("GET", "/mq/{namespace}/stats", LIST, queues.stats)
-        self._whole("GET", failed, LOOK, queues.failed)
-        self._whole("DELETE", failed, ADMIN, queues.abandon_failed)
-        self._whole("PATCH", f"{failed}/renew", OPERATE, queues.renew_failed)
+    def _add_queues(self, orders: ClaimOperations) -> None:
+        queues, failed = QueueRoutes(orders), "/mq/{namespace}/failed-messages"
+        self._add_server_route("/mq", LIST, queues.namespaces)
+        self._add_queue_route("DELETE", "/mq/{namespace}", ADMIN, queues.clear)
+        self._add_queue_route("GET", "/mq/{namespace}/stats", LIST, queues.stats)
+        self._add_queue_route("GET", failed, LOOK, queues.failed)
+        self._add_queue_route("DELETE", failed, ADMIN, queues.abandon_failed)
+        self._add_queue_route("PATCH", f"{failed}/renew", OPERATE, queues.renew_failed)
 
-    def _add_admin(self, admin: Admin) -> None:
+    def _add_admin(self, admin: AdminRoutes) -> None:
         """Add the administrator routes. They need no grant, only the password."""
         config = "/admin/mq/{namespace}/config"
-        self._server("/admin/mq-with-config", None, admin.guarded(admin.configured))
-        self._whole("GET", config, None, admin.guarded(admin.config))
+        self._add_server_route("/admin/mq-with-config", None, admin.guarded(admin.configured))
+        self._add_queue_route("GET", config, None, admin.guarded(admin.config))
         for setting in SETTINGS:
-            self._whole("PUT", f"{config}/{setting}", None, admin.guarded(admin.put(setting)))
-            self._whole("DELETE", f"{config}/{setting}", None, admin.guarded(admin.delete(setting)))
+            self._add_queue_route("PUT", f"{config}/{setting}", None, admin.guarded(admin.put(setting)))
+            self._add_queue_route("DELETE", f"{config}/{setting}", None, admin.guarded(admin.delete(setting)))
 
     # -- one route ------------------------------------------------------------------------------------------------
 
-    def _server(self, template: str, verb: str | None, route: Whole) -> None:
+    def _add_server_route(self, template: str, verb: str | None, route: QueueHandler) -> None:
         def handle(request: Request, exchange: Exchange, params: Params) -> None:
-            self._enter(request, exchange, None, verb, route)
+            self._check_and_route(request, exchange, None, verb, route)
 
         self.routes.append(("GET", template, verb))
         self._api.add("GET", template, handle, max_body=self._limit)
 
-    def _whole(self, method: str, template: str, verb: str | None, route: Whole, *, is_single: bool = False) -> None:
+    def _add_queue_route(
+        self, method: str, template: str, verb: str | None, route: QueueHandler, *, is_single: bool = False
+    ) -> None:
         """Add a route about a queue.
 
         ``is_single``: the route is about one message and is coalesced. Other routes are ordered after the earlier
         requests of their connection."""
 
-        def in_turn(call: Call) -> None:
-            self._together.after(call.request)
+        def ordered(call: MqCall) -> None:
+            self._coalescer.order_after(call.request)
             route(call)
 
-        entry = route if is_single else in_turn
+        entry = route if is_single else ordered
 
         def handle(request: Request, exchange: Exchange, params: Params) -> None:
-            self._enter(request, exchange, params[0], verb, entry)
+            self._check_and_route(request, exchange, params[0], verb, entry)
 
         self.routes.append((method, template, verb))
         self._api.add(method, template, handle, max_body=self._limit)
 
-    def _single(self, method: str, template: str, verb: str, route: Single, limit: int | None = None) -> None:
+    def _add_message_route(
+        self, method: str, template: str, verb: str, route: MessageHandler, limit: int | None = None
+    ) -> None:
         def handle(request: Request, exchange: Exchange, params: Params) -> None:
             namespace, id = params
-            self._enter(request, exchange, namespace, verb, lambda call: route(call, id), id)
+            self._check_and_route(request, exchange, namespace, verb, lambda call: route(call, id), id)
 
         self.routes.append((method, template, verb))
         self._api.add(method, template, handle, max_body=self._limit if limit is None else limit)
 
-    def _enter(
+    def _check_and_route(
         self,
         request: Request,
         exchange: Exchange,
         namespace: str | None,
         verb: str | None,
-        route: Whole,
+        route: QueueHandler,
         id: str = "",
     ) -> None:
         """Check version, names and access of a request, then call its route."""
         try:
-            if len(id) > LONGEST_PARAM or len(namespace or "") > LONGEST_PARAM:
-                exchange.answer(nowhere(request.method, request.path, ()))
+            if len(id) > MAX_PARAM_CHARS or len(namespace or "") > MAX_PARAM_CHARS:
+                exchange.answer(route_not_found(request.method, request.path, ()))
                 return
             check_version(request)
             queue = None if namespace is None else queue_of(namespace)
@@ -394,7 +401,7 @@ class MqApi:
             grant = None
             if verb is not None:
                 grant = self._guard.check(request, verb, ANYWHERE if queue is None else queue)
-            route(Call(self._house, request, exchange, namespace or "", queue or "", grant))
+            route(MqCall(self._context, request, exchange, namespace or "", queue or "", grant))
         except QueueError as error:
             exchange.answer(refusal(error))
 

@@ -11,21 +11,21 @@ from functools import lru_cache, partial
 from typing import Any
 
 from yirangmq.broker.settle import Results
-from yirangmq.broker.two_step import Content, Drafts, Fetched, Orders
+from yirangmq.broker.two_step import ClaimOperations, Drafts, Fetched, MessageContent
 from yirangmq.broker.waiting_consumers import Serve
 from yirangmq.core.errors import BadInput, NotFound, QueueError
-from yirangmq.core.events import Event, Steered
+from yirangmq.core.events import Event, QueueChanged
 from yirangmq.core.message import Message
 from yirangmq.core.ports import Transaction
 from yirangmq.core.states import State
-from yirangmq.core.transitions import ORDERER
+from yirangmq.core.transitions import MQ_CONSUMER
 from yirangmq.format.envelope import check_type, type_of
-from yirangmq.protocols.context import House
+from yirangmq.protocols.context import ServerContext
 from yirangmq.protocols.http.mq.request import (
     COMMON,
     JSON_BODY,
-    WORDS,
-    Call,
+    STATE_NAMES,
+    MqCall,
     is_hashed,
     media_of,
     priority,
@@ -34,74 +34,78 @@ from yirangmq.protocols.http.mq.request import (
     with_charset,
 )
 from yirangmq.protocols.http.responses import payload_headers
-from yirangmq.protocols.http.server import Together
+from yirangmq.protocols.http.server import RequestCoalescer
 from yirangmq.protocols.http.types import Headers, Response
 
 # -- routes of single messages -----------------------------------------------------------------------------------------
 
 SMALL_DRAFT = 100
 """Bytes of a body and its type up to which the decoded priority is cached: most drafts contain only a priority."""
-Settle = Callable[[Transaction, str, Sequence[str]], Results]
+SettleOperation = Callable[[Transaction, str, Sequence[str]], Results]
 
 
-class Messages:
+class MessageRoutes:
     """Routes about a single message. Loop thread only."""
 
-    def __init__(self, drafts: Drafts, orders: Orders, together: Together) -> None:
+    def __init__(self, drafts: Drafts, orders: ClaimOperations, coalescer: RequestCoalescer) -> None:
         self._drafts = drafts
-        self._together = together
+        self._coalescer = coalescer
         self._set = drafts.set
         self._fetch = orders.fetch
-        self._look = orders.look
+        self._peek = orders.inspect
 
-    def draft(self, call: Call) -> None:
-        said, body = call.request.headers.get("content-type"), call.request.body
-        rank = _known_rank(said, body) if len(body) + len(said or "") <= SMALL_DRAFT else _rank(said, body)
-        call.house.check_room()
-        [id] = call.house.ids.new(1)
+    def draft(self, call: MqCall) -> None:
+        content_type, body = call.request.headers.get("content-type"), call.request.body
+        rank = (
+            _cached_rank(content_type, body)
+            if len(body) + len(content_type or "") <= SMALL_DRAFT
+            else _rank(content_type, body)
+        )
+        call.context.check_capacity()
+        [id] = call.context.ids.new(1)
         namespace = call.namespace if is_hashed(call.queue) else ""
-        self._together.ask(call, (id, rank, namespace), self._draft, _drafted)
+        self._coalescer.call(call, (id, rank, namespace), self._draft, _drafted)
 
     def _draft(self, transaction: Transaction, queue: str, drafts: Sequence[tuple[str, int, str]]) -> list[str]:
         namespace = drafts[0][2]
         self._drafts.draft(transaction, queue, [(id, rank) for id, rank, _ in drafts], namespace)
         return [id for id, _, _ in drafts]
 
-    def set(self, call: Call, id: str) -> None:
-        call.house.check_room()
-        content = Content(check_type(call.request.headers.get("content-type", "")), call.request.body)
-        self._together.ask(call, (id, content), self._set, _done)
+    def set(self, call: MqCall, id: str) -> None:
+        call.context.check_capacity()
+        content = MessageContent(check_type(call.request.headers.get("content-type", "")), call.request.body)
+        self._coalescer.call(call, (id, content), self._set, _done)
 
-    def get(self, call: Call, id: str) -> None:
-        self._together.ask(call, id, self._look if call.is_head else self._fetch, _show)
+    def get(self, call: MqCall, id: str) -> None:
+        self._coalescer.call(call, id, self._peek if call.is_head else self._fetch, _show)
 
-    def settle(self, verb: Settle) -> Callable[[Call, str], None]:
-        def route(call: Call, id: str) -> None:
-            call.no_document()
-            self._together.ask(call, id, verb, _done)
+    def settle(self, verb: SettleOperation) -> Callable[[MqCall, str], None]:
+        def route(call: MqCall, id: str) -> None:
+            call.ignore_document()
+            self._coalescer.call(call, id, verb, _done)
 
         return route
 
 
-def _rank(said: str | None, body: bytes) -> int:
+def _rank(content_type: str | None, body: bytes) -> int:
     """Return the rank that the body of a draft requests."""
-    if media_of(said) == "text/plain":
+    if media_of(content_type) == "text/plain":
         raise BadInput("must be an object", field="body")
-    return rank_of(read_document(said, body, JSON_BODY))
+    return rank_of(read_document(content_type, body, JSON_BODY))
 
 
-_known_rank = lru_cache(maxsize=1024)(_rank)
+_cached_rank = lru_cache(maxsize=1024)(_rank)
 
 
-def _drafted(call: Call, id: str) -> None:
+def _drafted(call: MqCall, id: str) -> None:
     call.answer(call.text(id.encode()))
 
 
-def _done(call: Call, answer: None) -> None:
+def _done(call: MqCall, answer: None) -> None:
     call.answer(call.no_content())
 
 
-def _show(call: Call, found: Fetched) -> None:
+def _show(call: MqCall, found: Fetched) -> None:
     message, envelope = found
     about = _about(type_of(envelope), message.rank, message.state)
     call.answer(Response(200, envelope.payload, about))
@@ -113,78 +117,78 @@ def _about(media_type: str, rank: int, state: State) -> Headers:
         *COMMON,
         *payload_headers(with_charset(media_type)),
         ("x-mq-priority", priority(rank)),
-        ("x-mq-state", WORDS[state]),
+        ("x-mq-state", STATE_NAMES[state]),
     )
 
 
 # -- waiting orders ----------------------------------------------------------------------------------------------------
 
-ENDED_BY = frozenset({"clear", "delete"})
-MOST_QUEUES = 10_000
+QUEUE_CLEARING_ACTIONS = frozenset({"clear", "delete"})
+MAX_CACHED_QUEUES = 10_000
 
 
-class Order:
+class WaitingOrder:
     """Waiting order: a ``broker.waiting_consumers.Taker`` with a demand of one message."""
 
     __slots__ = ("_call", "_ordering", "_was_served", "queue", "serve")
 
-    consumer: str = ORDERER
+    consumer: str = MQ_CONSUMER
     span_ms: int | None = None
 
-    def __init__(self, call: Call, ordering: "Ordering") -> None:
+    def __init__(self, call: MqCall, ordering: "OrderRoutes") -> None:
         self.queue = call.queue
         self.serve: Serve | None = ordering.serve(call.queue)
         self._call = call
         self._ordering = ordering
         self._was_served = False
 
-    def begin(self) -> None:
-        self._call.house.desk.wait(self)
-        self._call.exchange.when_gone(self.leave)
+    def start(self) -> None:
+        self._call.context.committer.add_waiter(self)
+        self._call.exchange.on_disconnect(self.remove_waiter)
 
     def wants(self) -> int:
         return 0 if self._was_served else 1
 
     def take(self, deliveries: Sequence[Any]) -> bool:
-        self.leave()
+        self.remove_waiter()
         [claimed] = deliveries
-        if self._call.exchange.is_gone:
-            self._ordering.put_back(claimed)
+        if self._call.exchange.is_disconnected:
+            self._ordering.unclaim(claimed)
         else:
             self._call.answer(self._call.text(claimed.id.encode()))
         return True
 
-    def leave(self) -> None:
+    def remove_waiter(self) -> None:
         self._was_served = True
-        self._call.house.desk.leave(self)
+        self._call.context.committer.remove_waiter(self)
 
-    def end(self) -> None:
+    def refuse(self) -> None:
         """Refuse the order: its queue was cleared or deleted."""
-        self.leave()
+        self.remove_waiter()
         self._call.refuse(NotFound("the queue was cleared"))
 
 
-class Ordering:
+class OrderRoutes:
     """Orders: the route that claims a message, and the long polls that wait. One instance per HTTP server."""
 
-    def __init__(self, house: House, orders: Orders) -> None:
-        self._house = house
+    def __init__(self, context: ServerContext, orders: ClaimOperations) -> None:
+        self._context = context
         self._orders = orders
         self._serves: dict[str, Serve] = {}
-        house.desk.verbs.happened.listen(self._hear, [Steered])
+        context.committer.operations.event_buffer.add_listener(self._on_events, [QueueChanged])
 
-    def order(self, call: Call) -> None:
+    def order(self, call: MqCall) -> None:
         if call.is_head:
             call.answer(call.text(None))
         else:
-            Order(call, self).begin()
+            WaitingOrder(call, self).start()
 
     def serve(self, queue: str) -> Serve:
         """Return the function that serves orders of this queue. It is the same object for all of them, so that the
         broker serves them in one batch."""
         found = self._serves.get(queue)
         if found is None:
-            if len(self._serves) >= MOST_QUEUES:
+            if len(self._serves) >= MAX_CACHED_QUEUES:
                 self._serves.clear()  # waiting orders keep their reference
             found = self._serves[queue] = partial(self._claim, queue=queue)
         return found
@@ -192,16 +196,16 @@ class Ordering:
     def _claim(self, transaction: Transaction, count: int, queue: str) -> list[Message]:
         return self._orders.claim(transaction, queue, count)
 
-    def put_back(self, claimed: Message) -> None:
+    def unclaim(self, claimed: Message) -> None:
         """Return a claimed message to the queue, because the client of the order has disconnected."""
-        self._house.desk.submit(lambda transaction: self._orders.unclaim(transaction, claimed), _ignore)
+        self._context.committer.submit(lambda transaction: self._orders.unclaim(transaction, claimed), _ignore)
 
-    def _hear(self, events: Sequence[Event]) -> None:
+    def _on_events(self, events: Sequence[Event]) -> None:
         for event in events:
-            if isinstance(event, Steered) and event.what in ENDED_BY:
-                for taker in self._house.desk.waiting(event.queue):
-                    if isinstance(taker, Order):
-                        taker.end()
+            if isinstance(event, QueueChanged) and event.what in QUEUE_CLEARING_ACTIONS:
+                for waiter in self._context.committer.waiting(event.queue):
+                    if isinstance(waiter, WaitingOrder):
+                        waiter.refuse()
 
 
 def _ignore(value: Any, error: QueueError | None) -> None:

@@ -3,7 +3,8 @@
 - A listing is a JSON array or one line for each item, as the header ``Accept`` prefers.
 - Values are parsed as leniently as the original server parses them: a string that is a number counts as a number.
   ``BadInput`` names the field of a value that cannot be parsed.
-- ``Accept-Version`` is a range as npm writes them: ``^0.6.0``, ``0.6.x``, ``>=0.5 <1 || 2``, ``1.2 - 1.4``. No version
+- ``Accept-NameVersion`` is a range as npm writes them: ``^0.6.0``, ``0.6.x``, ``>=0.5 <1 || 2``, ``1.2 - 1.4``. No
+  version
   satisfies a range that cannot be read.
 - Refusals by the queue's logic (404, 409) have an empty body; other errors are a JSON object.
 
@@ -19,23 +20,23 @@ from hashlib import sha256
 from typing import Any, NamedTuple, TypeVar
 
 from yirangmq.broker.two_step import note_of
-from yirangmq.core.access import Grant
+from yirangmq.core.access import AccessGrant
 from yirangmq.core.errors import BadInput, QueueError
 from yirangmq.core.message import RANK_LAST
 from yirangmq.core.ports import Transaction
 from yirangmq.core.states import State
 from yirangmq.core.validation import NAMESPACE, QUEUE
 from yirangmq.format.json_codec import dumps, loads
-from yirangmq.protocols.context import House
+from yirangmq.protocols.context import ServerContext
 from yirangmq.protocols.http.auth import CHALLENGE, UNKNOWN
 from yirangmq.protocols.http.responses import PHRASES
-from yirangmq.protocols.http.types import Exchange, Headers, Request, Response, Stream
+from yirangmq.protocols.http.types import BodyStream, Exchange, Headers, Request, Response
 from yirangmq.protocols.http.v1.rendering import STATUS_OF, retry_after
 
 # -- content negotiation -----------------------------------------------------------------------------------------------
 
 ARRAY, LINES = "application/json", "application/x-ndjson"
-LONGEST_ACCEPT = 2048
+MAX_ACCEPT_CHARS = 2048
 
 
 @lru_cache(maxsize=256)
@@ -44,7 +45,7 @@ def preferred(accept: str) -> str:
 
     The larger q wins, then the more specific type, then the first one; the default is an array."""
     best, found = (0.0, -1, 0), ARRAY
-    for place, item in enumerate(accept[:LONGEST_ACCEPT].split(",")):
+    for place, item in enumerate(accept[:MAX_ACCEPT_CHARS].split(",")):
         name, *parameters = (part.strip() for part in item.split(";"))
         name = name.lower()
         form = LINES if name == LINES else ARRAY if name in (ARRAY, "application/*", "*/*") else None
@@ -91,13 +92,13 @@ def rank_of(document: object) -> int:
     given = document["priority"]
     if given is None or given == "":
         return RANK_LAST
-    number = a_number(given, "priority")
+    number = parse_number(given, "priority")
     if not 0 <= number < RANK_LAST or number != int(number):
         raise BadInput(f"must be null or a whole number from 0 to {RANK_LAST - 1}", field="priority")
     return int(number)
 
 
-def a_number(given: object, field: str) -> float:
+def parse_number(given: object, field: str) -> float:
     if isinstance(given, bool):
         return int(given)
     if isinstance(given, int | float):
@@ -107,7 +108,7 @@ def a_number(given: object, field: str) -> float:
     raise BadInput("must be a number", field=field)
 
 
-def a_flag(given: object, field: str) -> bool:
+def parse_flag(given: object, field: str) -> bool:
     known = {True: True, False: False, "true": True, "false": False}  # matches 1 and 0 too, which equal True and False
     if not isinstance(given, bool | int | float | str) or given not in known:
         raise BadInput("must be true or false", field=field)
@@ -115,14 +116,14 @@ def a_flag(given: object, field: str) -> bool:
 
 
 def seconds(given: object, field: str) -> float:
-    number = a_number(given, field)
+    number = parse_number(given, field)
     if not number > 0:
         raise BadInput("must be a number of seconds greater than 0", field=field)
     return number
 
 
 def whole(given: object, field: str) -> int:
-    number = a_number(given, field)
+    number = parse_number(given, field)
     if abs(number) > 2**53 or number != int(number) or number < 0:
         raise BadInput("must be a whole number from 0", field=field)
     return int(number)
@@ -135,11 +136,11 @@ PART = r"(\d{1,15}|[xX*])"
 PARTIAL = re.compile(rf"[v=\s]*{PART}(?:\.{PART})?(?:\.{PART})?(?:-[0-9A-Za-z.-]+)?(?:\+[0-9A-Za-z.-]+)?")
 COMPARATOR = re.compile(rf"\s*(\^|~>?|>=|<=|>|<|=)?\s*({PARTIAL.pattern})\s*")
 HYPHEN = re.compile(rf"\s*({PARTIAL.pattern})\s+-\s+({PARTIAL.pattern})\s*")
-LONGEST_VERSION = 256
+MAX_VERSION_CHARS = 256
 END: Version = (10**16, 0, 0)
 
 
-class Span(NamedTuple):
+class VersionRange(NamedTuple):
     """Half-open range of versions: ``low`` included, ``high`` excluded."""
 
     low: Version
@@ -148,7 +149,7 @@ class Span(NamedTuple):
 
 @lru_cache(maxsize=256)
 def satisfies(version: Version, text: str) -> bool:
-    if len(text) > LONGEST_VERSION:
+    if len(text) > MAX_VERSION_CHARS:
         return False
     plain = " ".join(text.split())
     return any(_all_hold(version, part) for part in plain.split("||"))
@@ -169,8 +170,8 @@ def _all_hold(version: Version, text: str) -> bool:
     return True
 
 
-def _holds(version: Version, operator: str, said: list[int]) -> bool:
-    span = _covered(said)
+def _holds(version: Version, operator: str, stated: list[int]) -> bool:
+    span = _covered(stated)
     match operator:
         case ">":
             return version >= span.high
@@ -181,9 +182,11 @@ def _holds(version: Version, operator: str, said: list[int]) -> bool:
         case "<=":
             return version < span.high
         case "^":
-            return span.low <= version < _caret_end(said)
+            return span.low <= version < _caret_end(stated)
         case "~" | "~>":
-            return span.low <= version < _next(said[:2])  # up to the next minor version, or major if no minor is given
+            return (
+                span.low <= version < _next(stated[:2])
+            )  # up to the next minor version, or major if no minor is given
         case _:
             return span.low <= version < span.high
 
@@ -191,46 +194,46 @@ def _holds(version: Version, operator: str, said: list[int]) -> bool:
 def _numbers(text: str) -> list[int]:
     """Return the leading numeric parts of a version, up to the first part that is missing or a wildcard."""
     partial = PARTIAL.fullmatch(text)
-    said: list[int] = []
+    stated: list[int] = []
     for part in partial.groups() if partial is not None else ():
         if part is None or not part.isdecimal():
             break
-        said.append(int(part))
-    return said
+        stated.append(int(part))
+    return stated
 
 
-def _covered(said: list[int]) -> Span:
+def _covered(stated: list[int]) -> VersionRange:
     """Return the range of versions that a full or partial version covers."""
-    low = [*said, 0, 0, 0]
-    return Span((low[0], low[1], low[2]), _next(said))
+    low = [*stated, 0, 0, 0]
+    return VersionRange((low[0], low[1], low[2]), _next(stated))
 
 
-def _next(said: list[int]) -> Version:
+def _next(stated: list[int]) -> Version:
     """Return the first version after all versions that begin with these numbers."""
-    if not said:
+    if not stated:
         return END
-    bumped = [*said[:-1], said[-1] + 1, 0, 0]
+    bumped = [*stated[:-1], stated[-1] + 1, 0, 0]
     return bumped[0], bumped[1], bumped[2]
 
 
-def _caret_end(said: list[int]) -> Version:
+def _caret_end(stated: list[int]) -> Version:
     """Return the exclusive end of a caret range: the next change of the first number that is not 0."""
-    for place, number in enumerate(said):
+    for place, number in enumerate(stated):
         if number:
-            return _next(said[: place + 1])
-    return _next(said)
+            return _next(stated[: place + 1])
+    return _next(stated)
 
 
 # -- answers and errors ------------------------------------------------------------------------------------------------
 
 VERSION = (0, 6, 2)
-"""Version of the documented API; clients request it with ``Accept-Version``."""
+"""Version of the documented API; clients request it with ``Accept-NameVersion``."""
 COMMON: Headers = (("cache-control", "private, no-cache"), ("vary", "Origin"))
 TEXT = ("content-type", "text/plain; charset=utf-8")
 JSON = ("content-type", "application/json; charset=utf-8")
-EMPTY_ONES = frozenset({404, 409})
+EMPTY_STATUSES = frozenset({404, 409})
 
-WORDS: dict[State, str] = {
+STATE_NAMES: dict[State, str] = {
     State.DRAFT: "drafting",
     State.DELAYED: "waiting",
     State.HELD: "waiting",
@@ -267,7 +270,7 @@ def refusal(error: QueueError, headers: Headers = COMMON) -> Response:
         status = 415
     elif error.code == "not_allowed" and error.field == UNKNOWN:
         status, headers = 401, (*headers, CHALLENGE)
-    if status in EMPTY_ONES:
+    if status in EMPTY_STATUSES:
         return Response(status, b"", headers)
     after = retry_after(error)
     if after is not None:
@@ -276,7 +279,7 @@ def refusal(error: QueueError, headers: Headers = COMMON) -> Response:
     return Response(status, dumps(about), (*headers, JSON))
 
 
-def nowhere(method: str, path: str, allowed: tuple[str, ...]) -> Response:
+def route_not_found(method: str, path: str, allowed: tuple[str, ...]) -> Response:
     """Return the 404 of an unknown route. A known path with an unsupported method is answered in the same way."""
     about = {"message": f"Route {method}:{path} not found", "error": "Not Found", "statusCode": 404}
     return Response(404, dumps(about), (*COMMON, JSON))
@@ -298,17 +301,17 @@ Answer = TypeVar("Answer")
 JSON_BODY = "application/json"
 NO_CONTENT = Response(204, None, COMMON)
 PLAIN_TEXT: Headers = (*COMMON, TEXT)
-READ = (JSON_BODY, "text/plain", "application/x-www-form-urlencoded")
+READABLE_TYPES = (JSON_BODY, "text/plain", "application/x-www-form-urlencoded")
 
 
-def media_of(said: str | None) -> str | None:
+def media_of(stated: str | None) -> str | None:
     """Return a content type without its parameters, in lower case."""
-    return None if said is None else said.partition(";")[0].strip().lower()
+    return None if stated is None else stated.partition(";")[0].strip().lower()
 
 
-def read_document(said: str | None, body: bytes, *kinds: str) -> Any:
+def read_document(stated: str | None, body: bytes, *kinds: str) -> Any:
     """Parse a body as JSON; raise ``WrongMedia`` unless its content type is one of ``kinds``."""
-    media = media_of(said)
+    media = media_of(stated)
     if media is None and not body:
         raise BadInput("is missing", field="body")
     if media not in kinds:
@@ -316,23 +319,23 @@ def read_document(said: str | None, body: bytes, *kinds: str) -> Any:
     return read_json(body)
 
 
-class Call:
+class MqCall:
     """Request to the HTTP queue, and its answer.
 
     ``queue``: the queue of the namespace in the path. ``grant``: the client's grant; None if it may do everything."""
 
-    __slots__ = ("exchange", "grant", "house", "namespace", "queue", "request")
+    __slots__ = ("context", "exchange", "grant", "namespace", "queue", "request")
 
     def __init__(
         self,
-        house: House,
+        context: ServerContext,
         request: Request,
         exchange: Exchange,
         namespace: str,
         queue: str,
-        grant: Grant | None = None,
+        grant: AccessGrant | None = None,
     ) -> None:
-        self.house = house
+        self.context = context
         self.request = request
         self.exchange = exchange
         self.namespace = namespace
@@ -354,10 +357,10 @@ class Call:
         """Parse the body as JSON; raise ``WrongMedia`` unless its content type is one of ``kinds``."""
         return read_document(self.request.headers.get("content-type"), self.request.body, *kinds)
 
-    def no_document(self) -> None:
+    def ignore_document(self) -> None:
         """Validate an unexpected body, then ignore it."""
         if self.request.body and self.media is not None:
-            if self.media not in READ:
+            if self.media not in READABLE_TYPES:
                 raise WrongMedia(f"{self.media} is not read here", field="content-type")
             if self.media == JSON_BODY:
                 read_json(self.request.body)
@@ -370,14 +373,14 @@ class Call:
         def done(value: Any, error: QueueError | None) -> None:
             self.refuse(error) if error is not None else self.exchange.answer(reply(value))
 
-        self.house.desk.submit(work, done)
+        self.context.committer.submit(work, done)
 
-    def changed(self, value: Any, error: QueueError | None) -> None:
+    def answer_changed(self, value: Any, error: QueueError | None) -> None:
         self.refuse(error) if error is not None else self.exchange.answer(self.no_content())
 
     def method(self, name: str, given: Mapping[str, Any]) -> None:
         """Call a method of ``admin.registry`` whose result is not shown; the answer is 204."""
-        self.house.methods.find(name)(self.house.desk, given, self.changed)
+        self.context.methods.find(name)(self.context.committer, given, self.answer_changed)
 
     def refuse(self, error: QueueError) -> None:
         self.exchange.answer(refusal(error))
@@ -396,7 +399,7 @@ class Call:
     def json(self, document: object) -> Response:
         return Response(200, dumps(document), (*COMMON, JSON))
 
-    def stream(self, media_type: str, stream: Stream) -> Response:
+    def stream(self, media_type: str, stream: BodyStream) -> Response:
         """Return a response with a streamed body; without the body for HEAD."""
         headers = (*COMMON, ("content-type", media_type))
         return Response(200, None, headers) if self.is_head else Response(200, b"", headers, stream)
@@ -406,7 +409,7 @@ class Call:
 
 RESERVED = "_."
 HASHED = "_.-"
-LONGEST_SPACE = 200
+MAX_QUEUE_NAME_CHARS = 200
 
 
 @lru_cache(maxsize=4096)
@@ -416,7 +419,7 @@ def queue_of(namespace: str) -> str:
         raise BadInput("must match ^[a-zA-Z0-9.\\-_]{0,255}$", field="namespace")
     if QUEUE.fullmatch(namespace) and not namespace.startswith(RESERVED):
         return namespace
-    if len(namespace) <= LONGEST_SPACE - len(RESERVED):
+    if len(namespace) <= MAX_QUEUE_NAME_CHARS - len(RESERVED):
         return RESERVED + namespace  # empty, or begins with "." or "_.": cannot be mistaken for a hash
     return HASHED + sha256(namespace.encode()).hexdigest()
 

@@ -10,25 +10,33 @@ from typing import Any
 from yirangmq.core.access import ALLOWED, ANYWHERE, SCOPES
 from yirangmq.core.active_guard import check
 from yirangmq.core.errors import BadInput, NotFound
-from yirangmq.observe.events import Feed
-from yirangmq.protocols.context import House
-from yirangmq.protocols.http.router import Params, Router, answering, decoded, is_cacheable
-from yirangmq.protocols.http.server import Together
-from yirangmq.protocols.http.types import Exchange, Request, Response, Route
+from yirangmq.observe.events import EventStream
+from yirangmq.protocols.context import ServerContext
+from yirangmq.protocols.http.router import Params, Router, decoded, fixed_route, is_cacheable
+from yirangmq.protocols.http.server import RequestCoalescer
+from yirangmq.protocols.http.types import Exchange, HttpRoute, Request, Response
 from yirangmq.protocols.http.v1 import consume, messages, publish, queues, rendering, server, topics
-from yirangmq.protocols.http.v1.consume import Leasing
-from yirangmq.protocols.http.v1.endpoint import SMALL_BODY, Ask, Endpoint, Field, Guard, Schema, let_all
+from yirangmq.protocols.http.v1.consume import LeaseEndpoint
+from yirangmq.protocols.http.v1.endpoint import (
+    SMALL_BODY,
+    AccessCheck,
+    Endpoint,
+    EndpointCall,
+    Field,
+    Schema,
+    allow_all,
+)
 from yirangmq.protocols.http.v1.log import LogRoutes
 from yirangmq.protocols.http.v1.pipelines import BatchRoutes, PipelineRoutes
 from yirangmq.protocols.http.v1.schemas import COMPONENTS, ref
-from yirangmq.protocols.http.v1.sse import Events, TopicEvents
+from yirangmq.protocols.http.v1.sse import QueueEventStreams, TopicEventStreams
 
 # -- OpenAPI document --------------------------------------------------------------------------------------------------
 
 JSON = "application/json"
-EVERYWHERE = ("bad_input", "too_large", "packed_body", "not_allowed", "timed_out", "unavailable", "internal_error")
+COMMON_CODES = ("bad_input", "too_large", "packed_body", "not_allowed", "timed_out", "unavailable", "internal_error")
 """Error codes of every endpoint: the request is malformed, the client is not allowed, the server cannot serve it."""
-BEFORE = {"414": "the path and the query are too long", "431": "the headers are too large"}
+BEFORE_ROUTING = {"414": "the path and the query are too long", "431": "the headers are too large"}
 """Statuses and descriptions of requests that are refused before routing."""
 TAGS = {
     "messages": "publish, look, give up",
@@ -139,9 +147,9 @@ def _responses(endpoint: Endpoint) -> dict[str, Any]:
     first |= {name: {"schema": schema} for name, schema in endpoint.more.items() if "/" in name}
     answers: dict[str, Any] = {"200": {"description": "done", "content": first}}
     codes: dict[str, list[str]] = {}
-    for code in (*EVERYWHERE, *endpoint.refusals):
+    for code in (*COMMON_CODES, *endpoint.refusals):
         codes.setdefault(str(rendering.STATUS_OF[code]), []).append(code)
-    for status, about in BEFORE.items():
+    for status, about in BEFORE_ROUTING.items():
         answers[status] = {"description": about, "content": {"text/plain": {"schema": {"type": "string"}}}}
     codes["401"] = ["not_allowed"]
     for status, names in sorted(codes.items()):
@@ -159,12 +167,12 @@ def _responses(endpoint: Endpoint) -> dict[str, Any]:
 
 # -- routing and access checks -----------------------------------------------------------------------------------------
 
-WORK = ("publish", "consume")
+ACTIVE_ONLY_VERBS = ("publish", "consume")
 """Verbs that a standby refuses before the body is read. Administration is refused later, when it would change
 something."""
 
 
-class Table:
+class EndpointTable:
     """Routing table of the endpoints.
 
     Names in a path are compared as they were sent; values are decoded and checked when a request is handled. A path
@@ -172,14 +180,14 @@ class Table:
 
     def __init__(
         self,
-        house: House,
+        context: ServerContext,
         endpoints: Iterable[Endpoint],
-        guard: Guard = let_all,
-        together: Together | None = None,
+        guard: AccessCheck = allow_all,
+        coalescer: RequestCoalescer | None = None,
     ) -> None:
-        self._house = house
+        self._context = context
         self._guard = guard
-        self._together = together
+        self._coalescer = coalescer
         self._router: Router[tuple[Endpoint, tuple[Field, ...]]] = Router(self._make)
         self.find = self._router.find
         self.endpoints: list[Endpoint] = []
@@ -190,65 +198,65 @@ class Table:
         self._router.add(endpoint.method, endpoint.path, (endpoint, endpoint.path_fields()))
         self.endpoints.append(endpoint)
 
-    def _make(self, method: str, path: str) -> Route:
+    def _make(self, method: str, path: str) -> HttpRoute:
         node, values = self._router.match(path.split("/")[1:])
         if not node.by_method or "" in values:
             lost = NotFound(f"{path[:100]} is not a path of this API; /v1/openapi.json lists them", field="path")
-            return answering(rendering.refuse(lost), SMALL_BODY, rendering.refuse)
+            return fixed_route(rendering.refuse(lost), SMALL_BODY, rendering.refuse)
         found = node.by_method.get("GET" if method == "HEAD" else method)
         if found is None:
             return _not_allowed(method, ", ".join(sorted(node.by_method)))
         endpoint, fields = found
-        way = Way(self._house, endpoint, fields, values, self._guard, self._together)
-        return Route(way.handle, endpoint.max_body, rendering.refuse, way.admit, is_cacheable(path, values))
+        bound = BoundEndpoint(self._context, endpoint, fields, values, self._guard, self._coalescer)
+        return HttpRoute(bound.handle, endpoint.max_body, rendering.refuse, bound.admit, is_cacheable(path, values))
 
 
-def _not_allowed(method: str, known: str) -> Route:
+def _not_allowed(method: str, known: str) -> HttpRoute:
     allow = (("allow", known),)
     if method == "OPTIONS":
-        return answering(Response(204, None, allow), SMALL_BODY, rendering.refuse)
+        return fixed_route(Response(204, None, allow), SMALL_BODY, rendering.refuse)
     error = BadInput(f"{method[:20]} is not for this path; it takes {known}", field="method")
-    return answering(rendering.refuse(error, 405, allow), SMALL_BODY, rendering.refuse)
+    return fixed_route(rendering.refuse(error, 405, allow), SMALL_BODY, rendering.refuse)
 
 
-class Way:
+class BoundEndpoint:
     """Endpoint bound to one path, for any number of requests. The checked values of the path are cached."""
 
-    __slots__ = ("_endpoint", "_fields", "_guard", "_house", "_path", "_together", "_values")
+    __slots__ = ("_coalescer", "_context", "_endpoint", "_fields", "_guard", "_path", "_values")
 
     def __init__(
         self,
-        house: House,
+        context: ServerContext,
         endpoint: Endpoint,
         fields: tuple[Field, ...],
         values: Params,
-        guard: Guard,
-        together: Together | None,
+        guard: AccessCheck,
+        coalescer: RequestCoalescer | None,
     ) -> None:
-        self._house = house
+        self._context = context
         self._endpoint = endpoint
         self._fields = fields
         self._values = values
         self._guard = guard
-        self._together = None if endpoint.joins else together
+        self._coalescer = None if endpoint.is_coalesced else coalescer
         self._path: dict[str, str] | None = None
 
     def admit(self, request: Request) -> None:
         """Check access and the role of the server, before the body is read."""
-        if self._guard is not let_all:
-            path = self._path or self._checked()
+        if self._guard is not allow_all:
+            path = self._path or self._check_path()
             place = path.get("queue", path.get("topic")) if not self._endpoint.is_filtered else ANYWHERE
             self._guard(request, self._endpoint.verb, place)
-        if self._endpoint.verb in WORK and request.method not in ("GET", "HEAD"):
-            check(self._house.desk.duty)
+        if self._endpoint.verb in ACTIVE_ONLY_VERBS and request.method not in ("GET", "HEAD"):
+            check(self._context.committer.guard)
 
     def handle(self, request: Request, exchange: Exchange) -> None:
-        if self._together is not None:
-            self._together.after(request)
-        path = self._path or self._checked()
-        self._endpoint.act(Ask(self._house, self._endpoint, path, request, exchange, self._guard))
+        if self._coalescer is not None:
+            self._coalescer.order_after(request)
+        path = self._path or self._check_path()
+        self._endpoint.handler(EndpointCall(self._context, self._endpoint, path, request, exchange, self._guard))
 
-    def _checked(self) -> dict[str, str]:
+    def _check_path(self) -> dict[str, str]:
         """Return the checked values of the path by name, and cache them."""
         pairs = zip(self._fields, self._values, strict=True)
         self._path = {one.name: one.kind.check(decoded(value), one.name) for one, value in pairs}
@@ -262,33 +270,33 @@ MAX_BODY = 16 * 1024 * 1024
 """Default upper bound of the body of a request with messages, in bytes."""
 
 
-class Api:
+class NativeApi:
     """Native HTTP API of one server: all endpoints with their state. Loop thread only.
 
     ``find`` returns the route of a path that starts with ``PREFIX``. ``feed`` is the server's event stream; without
-    it the API creates one. ``together`` is the request coalescer of the HTTP listener, if other APIs share it."""
+    it the API creates one. ``coalescer`` is the request coalescer of the HTTP listener, if other APIs share it."""
 
     def __init__(
         self,
-        house: House,
-        feed: Feed | None = None,
+        context: ServerContext,
+        feed: EventStream | None = None,
         *,
         max_body: int = MAX_BODY,
-        guard: Guard = let_all,
-        together: Together | None = None,
+        guard: AccessCheck = allow_all,
+        coalescer: RequestCoalescer | None = None,
     ) -> None:
-        together = together or Together(house.desk)
-        self._version = house.welcome.server.rpartition(" ")[2]
-        self._leasing = Leasing(together)
-        self._events = Events(feed or house.feed or _own_feed(house), f"{house.clock.now_ms():x}")
-        self._topic_events = TopicEvents()
+        coalescer = coalescer or RequestCoalescer(context.committer)
+        self._version = context.identity.server.rpartition(" ")[2]
+        self._lease_endpoint = LeaseEndpoint(coalescer)
+        self._events = QueueEventStreams(feed or context.feed or _own_feed(context), f"{context.clock.now_ms():x}")
+        self._topic_events = TopicEventStreams()
         self._log = LogRoutes()
-        self.table = Table(house, (), guard, together)
+        self.table = EndpointTable(context, (), guard, coalescer)
         self.find = self.table.find
         for endpoint in (
-            *publish.Publishing(house.desk.verbs, together).endpoints(max_body),
-            *self._leasing.endpoints,
-            consume.Acking(house.desk.verbs, together).endpoint,
+            *publish.PublishEndpoint(context.committer.operations, coalescer).endpoints(max_body),
+            *self._lease_endpoint.endpoints,
+            consume.AckEndpoint(context.committer.operations, coalescer).endpoint,
             *consume.ENDPOINTS,
             *messages.ENDPOINTS,
             *messages.RECORD_ENDPOINTS,
@@ -303,7 +311,7 @@ class Api:
             *server.BRIDGE_ENDPOINTS,
             *self._topic_events.endpoints,
             *self._log.endpoints,
-            *BatchRoutes(None if house.batches is None else house.batches()).endpoints(max_body),
+            *BatchRoutes(None if context.batches is None else context.batches()).endpoints(max_body),
             *PipelineRoutes().endpoints,
             *self._events.endpoints,
             Endpoint("GET", "/v1/openapi.json", "This document", self._describe, "server", "greet", {"type": "object"}),
@@ -313,33 +321,33 @@ class Api:
     @property
     def waiting(self) -> int:
         """Number of leases that wait for a message."""
-        return self._leasing.waiting
+        return self._lease_endpoint.waiting
 
     @property
-    def following(self) -> int:
+    def open_streams(self) -> int:
         """Number of open event streams."""
-        return self._events.following + self._topic_events.following
+        return self._events.open_streams + self._topic_events.open_streams
 
     def stop(self) -> None:
         """Answer long polls with no messages and end all streams: the server stops."""
-        self._leasing.stop()
+        self._lease_endpoint.stop()
         self._events.stop()
         self._topic_events.stop()
         self._log.stop()
 
-    def move(self) -> None:
+    def redirect(self) -> None:
         """Answer long polls with no messages and end the streams of topics: another node is active now."""
-        self._leasing.stop()
+        self._lease_endpoint.stop()
         self._topic_events.stop()
 
-    def _describe(self, ask: Ask) -> None:
-        ask.reply(self.document())
+    def _describe(self, call: EndpointCall) -> None:
+        call.reply(self.document())
 
     def document(self) -> dict[str, object]:
         return document(self.table.endpoints, self._version)
 
 
-def _own_feed(house: House) -> Feed:
-    feed = Feed(house.clock)
-    house.desk.verbs.happened.listen(feed.hear)
+def _own_feed(context: ServerContext) -> EventStream:
+    feed = EventStream(context.clock)
+    context.committer.operations.event_buffer.add_listener(feed.on_events)
     return feed

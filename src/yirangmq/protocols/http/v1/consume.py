@@ -11,19 +11,19 @@ from collections.abc import Callable, Sequence
 from itertools import islice, repeat
 from typing import Any, NamedTuple
 
-from yirangmq.broker.credit_window import Waiting
-from yirangmq.broker.operations import Verbs
-from yirangmq.broker.settle import MOST_PER_CALL, Leases, Results
-from yirangmq.broker.waiting_consumers import BYTES_PER_TAKER
+from yirangmq.broker.credit_window import PendingLeaseRequest
+from yirangmq.broker.operations import QueueOperations
+from yirangmq.broker.settle import MAX_PER_CALL, Leases, Results
+from yirangmq.broker.waiting_consumers import MAX_BYTES_PER_WAITER
 from yirangmq.core import transitions, validation
 from yirangmq.core.errors import BadInput, QueueError, StoreError
 from yirangmq.core.message import Reason, check_reason
 from yirangmq.core.ports import Transaction
 from yirangmq.format import cloudevents
-from yirangmq.format.delivery import Delivery
+from yirangmq.format.delivery import MessageDelivery
 from yirangmq.format.json_codec import dumps
-from yirangmq.protocols.context import House
-from yirangmq.protocols.http.server import Together
+from yirangmq.protocols.context import ServerContext
+from yirangmq.protocols.http.server import RequestCoalescer
 from yirangmq.protocols.http.v1 import rendering
 from yirangmq.protocols.http.v1.endpoint import (
     BATCH_TYPE,
@@ -31,39 +31,41 @@ from yirangmq.protocols.http.v1.endpoint import (
     CONSUMER_ID,
     LEASE_ID,
     REASON,
-    Act,
-    Ask,
     Endpoint,
+    EndpointCall,
+    EndpointHandler,
     Field,
     many,
     seconds,
     text,
-    wants_events,
+    wants_cloudevents,
     whole,
 )
-from yirangmq.protocols.http.v1.schemas import TEXT, items, ref, thing
-from yirangmq.protocols.native.consumers import MOST_NAMES
+from yirangmq.protocols.http.v1.schemas import TEXT, items, ref, struct
+from yirangmq.protocols.native.consumers import MAX_CONSUMER_NAMES
 
 # -- lease -------------------------------------------------------------------------------------------------------------
 
-ANYBODY = "http"
+DEFAULT_CONSUMER = "http"
 """Default consumer name of a lease."""
 
 
-Taken = tuple[dict[str, Any], Sequence[Delivery]]
+LeaseResult = tuple[dict[str, Any], Sequence[MessageDelivery]]
 
 
-class Taking(NamedTuple):
+class LeaseItem(NamedTuple):
     """Lease request without long poll: an item of a coalesced batch."""
 
-    verbs: Verbs
+    operations: QueueOperations
     values: dict[str, Any]
-    who: str
+    consumer: str
     span: int | None
 
-    def take(self, transaction: Transaction, queue: str) -> Taken | QueueError:
+    def lease(self, transaction: Transaction, queue: str) -> LeaseResult | QueueError:
         try:
-            found = self.verbs.lease(transaction, queue, self.values["max"], self.span, self.who, BYTES_PER_TAKER)
+            found = self.operations.lease(
+                transaction, queue, self.values["max"], self.span, self.consumer, MAX_BYTES_PER_WAITER
+            )
             return self.values, found
         except StoreError:
             raise
@@ -71,129 +73,137 @@ class Taking(NamedTuple):
             return error
 
 
-class Leasing:
+class LeaseEndpoint:
     """Lease endpoint, with request coalescing, and the set of open long polls. Loop thread only.
 
     A stopping server answers the open long polls with no messages."""
 
-    def __init__(self, together: Together) -> None:
-        self._waiting: set[LongPoll] = set()
-        self._together = together
-        self._work = self._take_all
+    def __init__(self, coalescer: RequestCoalescer) -> None:
+        self._long_polls: set[LongPoll] = set()
+        self._coalescer = coalescer
+        self._work = self._lease_all
 
     def stop(self) -> None:
-        for one in list(self._waiting):
-            one.give_up()
+        for one in list(self._long_polls):
+            one.time_out()
 
     @property
     def waiting(self) -> int:
-        return len(self._waiting)
+        return len(self._long_polls)
 
-    def lease(self, ask: Ask) -> None:
-        values = ask.values()
-        who = _consumer(ask.house, values)
+    def lease(self, call: EndpointCall) -> None:
+        values = call.values()
+        consumer = _consumer(call.context, values)
         length = values.get("leaseSec")
         span = None if length is None else validation.check_milliseconds(length, "leaseSec", least=0.001)
         if values["waitSec"]:
-            self._together.after(ask.request)
-            LongPoll(ask, values, who, span, self._waiting).begin()
+            self._coalescer.order_after(call.request)
+            LongPoll(call, values, consumer, span, self._long_polls).start()
         else:
-            self._together.ask(ask, Taking(ask.house.desk.verbs, values, who, span), self._work, _hand_over)
+            self._coalescer.call(
+                call, LeaseItem(call.context.committer.operations, values, consumer, span), self._work, _answer_item
+            )
 
-    def _take_all(self, transaction: Transaction, queue: str, calls: Sequence[Taking]) -> list[Taken | QueueError]:
+    def _lease_all(
+        self, transaction: Transaction, queue: str, calls: Sequence[LeaseItem]
+    ) -> list[LeaseResult | QueueError]:
         """Run the leases of a batch.
 
         If each request wants one message and all have the same consumer and lease length, a single lease operation
         serves them, in the order of arrival."""
         first = calls[0]
-        alike = [one.values["max"] == 1 and one.who == first.who and one.span == first.span for one in calls]
+        alike = [one.values["max"] == 1 and one.consumer == first.consumer and one.span == first.span for one in calls]
         if len(calls) > 1 and all(alike):
-            found = first.verbs.lease(transaction, queue, len(calls), first.span, first.who)
+            found = first.operations.lease(transaction, queue, len(calls), first.span, first.consumer)
             return [(one.values, found[n : n + 1]) for n, one in enumerate(calls)]
-        return [one.take(transaction, queue) for one in calls]
+        return [one.lease(transaction, queue) for one in calls]
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
         return (
             Endpoint("POST", "/v1/queues/{queue}/lease", "Take messages for a while", self.lease, "consuming",
-                     "consume", ANSWER, body=BODY, more={BATCH_TYPE: items({"type": "object"})}, joins=True),
+                     "consume", ANSWER, body=BODY, more={BATCH_TYPE: items({"type": "object"})}, is_coalesced=True),
         )  # fmt: skip
 
 
 class LongPoll:
     """Long poll: a lease that waits for messages. A client that disconnects while it waits leases none."""
 
-    def __init__(self, ask: Ask, values: dict[str, Any], who: str, span: int | None, among: set["LongPoll"]) -> None:
-        self._ask = ask
+    def __init__(
+        self, call: EndpointCall, values: dict[str, Any], consumer: str, span: int | None, long_polls: set["LongPoll"]
+    ) -> None:
+        self._ask = call
         self._values = values
-        self._among = among
-        self._taker = Waiting(values["queue"], who, span, values["max"], self._take)
+        self._long_polls = long_polls
+        self._waiter = PendingLeaseRequest(values["queue"], consumer, span, values["max"], self._deliver)
 
-    def begin(self) -> None:
-        desk = self._ask.house.desk
-        desk.wait(self._taker)
-        self._among.add(self)
-        self._taker.alarm = desk.later(self._values["waitSec"], self.give_up)
-        self._ask.exchange.when_gone(self._leave)
+    def start(self) -> None:
+        committer = self._ask.context.committer
+        committer.add_waiter(self._waiter)
+        self._long_polls.add(self)
+        self._waiter.alarm = committer.later(self._values["waitSec"], self.time_out)
+        self._ask.exchange.on_disconnect(self._on_disconnect)
 
-    def _leave(self) -> None:
-        self._end()
+    def _on_disconnect(self) -> None:
+        self._stop_waiting()
 
-    def _end(self) -> bool:
+    def _stop_waiting(self) -> bool:
         """Stop waiting. Return True if the request was still waiting."""
-        if self not in self._among:
+        if self not in self._long_polls:
             return False
-        self._among.discard(self)
-        self._taker.alarm.cancel()
-        self._ask.house.desk.leave(self._taker)
+        self._long_polls.discard(self)
+        self._waiter.alarm.cancel()
+        self._ask.context.committer.remove_waiter(self._waiter)
         return True
 
-    def give_up(self) -> None:
-        if self._end():
-            hand_over(self._ask, self._values, [])
+    def time_out(self) -> None:
+        if self._stop_waiting():
+            answer_leases(self._ask, self._values, [])
 
-    def _take(self, deliveries: Sequence[Delivery]) -> bool:
-        if not self._end() or self._ask.exchange.is_gone:
+    def _deliver(self, deliveries: Sequence[MessageDelivery]) -> bool:
+        if not self._stop_waiting() or self._ask.exchange.is_disconnected:
             return False
-        hand_over(self._ask, self._values, deliveries)
+        answer_leases(self._ask, self._values, deliveries)
         return True
 
 
-def _hand_over(ask: Ask, taken: Taken) -> None:
-    hand_over(ask, *taken)
+def _answer_item(call: EndpointCall, result: LeaseResult) -> None:
+    answer_leases(call, *result)
 
 
-def hand_over(ask: Ask, values: dict[str, Any], deliveries: Sequence[Delivery]) -> None:
+def answer_leases(call: EndpointCall, values: dict[str, Any], deliveries: Sequence[MessageDelivery]) -> None:
     """Answer with the leased messages. If the client has disconnected, release them; the attempt does not count."""
-    if ask.exchange.is_gone:
-        put_back(ask.house, deliveries)
-    elif wants_events(ask.request):
+    if call.exchange.is_disconnected:
+        release_leases(call.context, deliveries)
+    elif wants_cloudevents(call.request):
         events = b",".join([cloudevents.as_json(one.envelope, lease_of(one)) for one in deliveries])
-        ask.respond(b"[%s]" % events, (("content-type", BATCH_TYPE),))
+        call.respond(b"[%s]" % events, (("content-type", BATCH_TYPE),))
     else:
-        messages = b",".join(map(rendering.delivery, deliveries, repeat(ask.house.clock.ahead_ms())))
+        messages = b",".join(map(rendering.delivery, deliveries, repeat(call.context.clock.ahead_ms())))
         policy = b""
         if values["policy"] and deliveries:
             policy = b',"policy":%s' % dumps(deliveries[0].policy)
-        ask.respond(b'{"queue":%s,"messages":[%s]%s}' % (dumps(values["queue"]), messages, policy))
+        call.respond(b'{"queue":%s,"messages":[%s]%s}' % (dumps(values["queue"]), messages, policy))
 
 
-def put_back(house: House, deliveries: Sequence[Delivery]) -> None:
+def release_leases(context: ServerContext, deliveries: Sequence[MessageDelivery]) -> None:
     if deliveries:
         leases = Leases([one.lease_id for one in deliveries])
-        house.desk.submit(lambda transaction: house.desk.verbs.release(transaction, leases, None), _ignore)
+        context.committer.submit(
+            lambda transaction: context.committer.operations.release(transaction, leases, None), _ignore
+        )
 
 
-def lease_of(one: Delivery) -> dict[str, Any]:
+def lease_of(one: MessageDelivery) -> dict[str, Any]:
     """Return the lease as extension attributes of a CloudEvent."""
     return {"mqleaseid": one.lease_id, "mqattempt": one.attempt}
 
 
-def _consumer(house: House, values: dict[str, Any]) -> str:
-    who: str = values["consumer"]
-    if len(house.consumers) < MOST_NAMES:
-        house.consumers.add(who)
-    return who
+def _consumer(context: ServerContext, values: dict[str, Any]) -> str:
+    consumer: str = values["consumer"]
+    if len(context.consumers) < MAX_CONSUMER_NAMES:
+        context.consumers.add(consumer)
+    return consumer
 
 
 def _ignore(value: Any, error: QueueError | None) -> None:
@@ -201,74 +211,74 @@ def _ignore(value: Any, error: QueueError | None) -> None:
 
 
 BODY = (
-    Field("max", whole(1, MOST_PER_CALL), "at most so many; large messages may come in smaller numbers", 1),
+    Field("max", whole(1, MAX_PER_CALL), "at most so many; large messages may come in smaller numbers", 1),
     Field("waitSec", seconds(), "wait so long for the first one", 0),
     Field("leaseSec", seconds(0.001), "for how long; the queue's visibility time-out if not said"),
-    Field("consumer", CONSUMER_ID, "who takes them", ANYBODY),
+    Field("consumer", CONSUMER_ID, "who takes them", DEFAULT_CONSUMER),
     Field("policy", BOOLEAN, "tell the queue's policy too", False),
 )
-ANSWER = thing(("policy",), queue=TEXT, messages=items(ref("Delivery")), policy=ref("Policy"))
+ANSWER = struct(("policy",), queue=TEXT, messages=items(ref("Delivery")), policy=ref("Policy"))
 
 
 # -- ack, nack, extend and release -------------------------------------------------------------------------------------
 
-Settle = Callable[[Verbs, Transaction, Leases, dict[str, Any]], Results]
+SettleOperation = Callable[[QueueOperations, Transaction, Leases, dict[str, Any]], Results]
 
 
-def answer_results(ask: Ask, name: str, given: Sequence[str], results: Sequence[QueueError | None]) -> None:
+def answer_results(call: EndpointCall, name: str, given: Sequence[str], results: Sequence[QueueError | None]) -> None:
     """Answer with a result for each item. If any item failed, the status of the answer is that of the first error.
 
     So a client that checks only the status also detects the failure."""
     failed = [error for error in results if error is not None]
     if not failed:
         done = b",".join([b'{"%s":%s,"ok":true}' % (name.encode(), dumps(one)) for one in given])
-        ask.respond(b'{"failed":0,"results":[%s]}' % done)
+        call.respond(b'{"failed":0,"results":[%s]}' % done)
         return
-    told = [
+    outcomes = [
         {name: one, "ok": True} if error is None else {name: one, "ok": False, "error": rendering.document(error)}
         for one, error in zip(given, results, strict=True)
     ]
-    document = {"error": rendering.document(failed[0]), "failed": len(failed), "results": told}
-    ask.reply(document, rendering.STATUS_OF[failed[0].code])
+    document = {"error": rendering.document(failed[0]), "failed": len(failed), "results": outcomes}
+    call.reply(document, rendering.STATUS_OF[failed[0].code])
 
 
-def _settling(settle: Settle) -> Act:
-    def act(ask: Ask) -> None:
-        values = ask.values()
+def _settle_handler(settle: SettleOperation) -> EndpointHandler:
+    def handler(call: EndpointCall) -> None:
+        values = call.values()
         leases = Leases(values["leases"], values["queue"])
-        verbs = ask.house.desk.verbs
-        ask.submit(
-            lambda transaction: settle(verbs, transaction, leases, values),
-            lambda results: answer_results(ask, "leaseId", values["leases"], results),
+        operations = call.context.committer.operations
+        call.submit(
+            lambda transaction: settle(operations, transaction, leases, values),
+            lambda results: answer_results(call, "leaseId", values["leases"], results),
         )
 
-    return act
+    return handler
 
 
-class Ack(NamedTuple):
+class AckItem(NamedTuple):
     """Ack request: an item of a coalesced batch."""
 
     leases: Leases
     consumer: str | None
 
 
-class Acking:
+class AckEndpoint:
     """Ack endpoint with request coalescing: acks of one loop iteration run in one operation.
 
     Every call gets the same answer as if it had run separately. Loop thread only."""
 
-    def __init__(self, verbs: Verbs, together: Together) -> None:
-        self._verbs = verbs
-        self._together = together
+    def __init__(self, operations: QueueOperations, coalescer: RequestCoalescer) -> None:
+        self._operations = operations
+        self._coalescer = coalescer
         self._work = self._ack_all
 
-    def ack(self, ask: Ask) -> None:
-        values = ask.values()
+    def ack(self, call: EndpointCall) -> None:
+        values = call.values()
         leases = Leases(values["leases"], values["queue"])
-        self._together.ask(ask, Ack(leases, values.get("consumer")), self._work, _acked)
+        self._coalescer.call(call, AckItem(leases, values.get("consumer")), self._work, _acked)
 
     def _ack_all(
-        self, transaction: Transaction, queue: str, acks: Sequence[Ack]
+        self, transaction: Transaction, queue: str, acks: Sequence[AckItem]
     ) -> Sequence[tuple[Leases, Results] | QueueError]:
         if len(acks) > 1 and len({ack.consumer for ack in acks}) == 1:
             try:
@@ -276,41 +286,41 @@ class Acking:
             except BadInput:
                 pass  # a lease occurs in two calls, or there are too many leases for one operation
             else:
-                results = iter(self._verbs.ack(transaction, leases, acks[0].consumer))
+                results = iter(self._operations.ack(transaction, leases, acks[0].consumer))
                 return [(ack.leases, list(islice(results, len(ack.leases.texts)))) for ack in acks]
-        return [(ack.leases, self._verbs.ack(transaction, ack.leases, ack.consumer)) for ack in acks]
+        return [(ack.leases, self._operations.ack(transaction, ack.leases, ack.consumer)) for ack in acks]
 
     @property
     def endpoint(self) -> Endpoint:
         return Endpoint(
             "POST", f"{ONE}/ack", "It worked", self.ack, "consuming", "consume", ref("Results"),
-            body=(LEASES, CONSUMER), refusals=REFUSALS, joins=True,
+            body=(LEASES, CONSUMER), refusals=REFUSALS, is_coalesced=True,
         )  # fmt: skip
 
 
-def _acked(ask: Ask, found: tuple[Leases, Results]) -> None:
+def _acked(call: EndpointCall, found: tuple[Leases, Results]) -> None:
     leases, results = found
-    answer_results(ask, "leaseId", leases.texts, results)
+    answer_results(call, "leaseId", leases.texts, results)
 
 
-def _release(verbs: Verbs, transaction: Transaction, leases: Leases, values: dict[str, Any]) -> Results:
-    return verbs.release(transaction, leases, values.get("consumer"))
+def _release(operations: QueueOperations, transaction: Transaction, leases: Leases, values: dict[str, Any]) -> Results:
+    return operations.release(transaction, leases, values.get("consumer"))
 
 
-def _nack(verbs: Verbs, transaction: Transaction, leases: Leases, values: dict[str, Any]) -> Results:
+def _nack(operations: QueueOperations, transaction: Transaction, leases: Leases, values: dict[str, Any]) -> Results:
     delay = values.get("delaySec")
     cause = transitions.Cause(
         check_reason(values["reason"]),
         validation.check_text(values["text"]),
         None if delay is None else validation.check_milliseconds(delay, "delaySec"),
     )
-    return verbs.nack(transaction, leases, values.get("consumer"), cause)
+    return operations.nack(transaction, leases, values.get("consumer"), cause)
 
 
-def _extend(verbs: Verbs, transaction: Transaction, leases: Leases, values: dict[str, Any]) -> Results:
+def _extend(operations: QueueOperations, transaction: Transaction, leases: Leases, values: dict[str, Any]) -> Results:
     length = values.get("leaseSec")
     span = None if length is None else validation.check_milliseconds(length, "leaseSec", least=0.001)
-    return verbs.extend(transaction, leases, values.get("consumer"), span)
+    return operations.extend(transaction, leases, values.get("consumer"), span)
 
 
 LEASES = Field("leases", many(LEASE_ID), "lease ids, as the lease gave them", needed=True)
@@ -327,9 +337,9 @@ ONE = "/v1/queues/{queue}"
 REFUSALS = ("not_found", "lease_lost")
 
 
-def _endpoint(verb: str, about: str, settle: Settle, body: Sequence[Field]) -> Endpoint:
+def _endpoint(verb: str, about: str, settle: SettleOperation, body: Sequence[Field]) -> Endpoint:
     return Endpoint(
-        "POST", f"{ONE}/{verb}", about, _settling(settle), "consuming", "consume", ref("Results"), body=body,
+        "POST", f"{ONE}/{verb}", about, _settle_handler(settle), "consuming", "consume", ref("Results"), body=body,
         refusals=REFUSALS,
     )  # fmt: skip
 

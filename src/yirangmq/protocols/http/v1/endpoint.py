@@ -12,16 +12,16 @@ from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import parse_qsl
 
-from yirangmq.broker.settle import MOST_PER_CALL
+from yirangmq.broker.settle import MAX_PER_CALL
 from yirangmq.core import validation
-from yirangmq.core.access import ANYWHERE, LOOK, Grant
+from yirangmq.core.access import ANYWHERE, LOOK, AccessGrant
 from yirangmq.core.errors import BadInput, QueueError
 from yirangmq.core.message import Reason
 from yirangmq.core.ports import Transaction
-from yirangmq.core.states import KEPT
+from yirangmq.core.states import STORED_STATES
 from yirangmq.core.validation import Fields, kind
 from yirangmq.format.json_codec import dumps, loads
-from yirangmq.protocols.context import House
+from yirangmq.protocols.context import ServerContext
 from yirangmq.protocols.http.types import Exchange, Headers, Request, Response
 from yirangmq.protocols.http.v1 import rendering
 
@@ -31,7 +31,7 @@ EVENT_TYPE = "application/cloudevents+json"
 BATCH_TYPE = "application/cloudevents-batch+json"
 
 
-def wants_events(request: Request) -> bool:
+def wants_cloudevents(request: Request) -> bool:
     """Return True if ``Accept`` names CloudEvents explicitly. ``*/*`` selects the native form."""
     return "application/cloudevents" in request.headers.get("accept", "")
 
@@ -39,10 +39,10 @@ def wants_events(request: Request) -> bool:
 # -- fields ------------------------------------------------------------------------------------------------------------
 
 Schema = dict[str, Any]
-MOST_TEXT = 10_000
+MAX_TEXT_CHARS = 10_000
 
 
-class Kind(NamedTuple):
+class ValueType(NamedTuple):
     """Type of a value: schema, check, and parser of its text form.
 
     ``check`` returns the value, or raises ``BadInput`` with the field. ``parse`` converts the text of a query to the
@@ -57,7 +57,7 @@ class Field(NamedTuple):
     """Declared parameter of an endpoint. ``key`` is its name in the operation, if that differs from ``name``."""
 
     name: str
-    kind: Kind
+    kind: ValueType
     about: str
     default: Any = None
     key: str = ""
@@ -114,40 +114,40 @@ def _as_flag(text: str, field: str) -> object:
     return text == "true"
 
 
-def text(most: int = MOST_TEXT, least: int = 0) -> Kind:
+def text(most: int = MAX_TEXT_CHARS, least: int = 0) -> ValueType:
     def check(value: object, field: str) -> str:
         if not isinstance(value, str) or not least <= len(value) <= most:
             raise BadInput(f"must be a text of {least} to {most} characters", field=field)
         return value
 
-    return Kind({"type": "string", "minLength": least, "maxLength": most}, check, _as_text)
+    return ValueType({"type": "string", "minLength": least, "maxLength": most}, check, _as_text)
 
 
-def whole(least: int, most: int) -> Kind:
+def whole(least: int, most: int) -> ValueType:
     def check(value: object, field: str) -> int:
         if isinstance(value, float) and value.is_integer():  # 1.0 is a whole number in JSON
             value = int(value)
         return validation.check_count(value, field, least=least, most=most)
 
-    return Kind({"type": "integer", "minimum": least, "maximum": most}, check, _as_number)
+    return ValueType({"type": "integer", "minimum": least, "maximum": most}, check, _as_number)
 
 
-def seconds(least: float = 0) -> Kind:
+def seconds(least: float = 0) -> ValueType:
     def check(value: object, field: str) -> float:
         validation.check_milliseconds(value, field, least=least)
         assert isinstance(value, int | float)
         return value
 
-    return Kind({"type": "number", "minimum": least, "maximum": validation.MAX_SECONDS}, check, _as_number)
+    return ValueType({"type": "number", "minimum": least, "maximum": validation.MAX_SECONDS}, check, _as_number)
 
 
-def choice(*allowed: str) -> Kind:
+def choice(*allowed: str) -> ValueType:
     def check(value: object, field: str) -> str:
         if value not in allowed:
             raise BadInput(f"must be one of {', '.join(allowed)}, not {str(value)[:60]!r}", field=field)
         return str(value)
 
-    return Kind({"type": "string", "enum": list(allowed)}, check, _as_text)
+    return ValueType({"type": "string", "enum": list(allowed)}, check, _as_text)
 
 
 def _check_flag(value: object, field: str) -> bool:
@@ -156,24 +156,24 @@ def _check_flag(value: object, field: str) -> bool:
     return value
 
 
-BOOLEAN = Kind({"type": "boolean"}, _check_flag, _as_flag)
+BOOLEAN = ValueType({"type": "boolean"}, _check_flag, _as_flag)
 
 
-def many(inner: Kind, least: int = 1, most: int = MOST_PER_CALL) -> Kind:
+def many(inner: ValueType, least: int = 1, most: int = MAX_PER_CALL) -> ValueType:
     def check(value: object, field: str) -> list[Any]:
         if not isinstance(value, list) or not least <= len(value) <= most:
             raise BadInput(f"must be an array of {least} to {most}, not {_how_many(value)}", field=field)
         return [inner.check(one, f"{field}[{number}]") for number, one in enumerate(value)]
 
-    return Kind({"type": "array", "items": inner.schema, "minItems": least, "maxItems": most}, check, _as_text)
+    return ValueType({"type": "array", "items": inner.schema, "minItems": least, "maxItems": most}, check, _as_text)
 
 
 def _how_many(value: object) -> str:
     return f"one of {len(value)}" if isinstance(value, list) else kind(value)
 
 
-def _named(pattern: str, check: Callable[[object, str], str]) -> Kind:
-    return Kind({"type": "string", "pattern": f"^{pattern}$"}, check, _as_text)
+def _named(pattern: str, check: Callable[[object, str], str]) -> ValueType:
+    return ValueType({"type": "string", "pattern": f"^{pattern}$"}, check, _as_text)
 
 
 QUEUE_NAME = _named(validation.QUEUE.pattern, validation.check_queue)
@@ -190,9 +190,9 @@ CONSUMER = Field("id", CONSUMER_ID, "the name of the consumer", needed=True)
 TOPIC = Field("topic", QUEUE_NAME, "the name of the topic", needed=True)
 SUBSCRIBER = Field("name", CONSUMER_ID, "the name of the durable subscriber", needed=True)
 BRIDGE = Field("name", CONSUMER_ID, "the name of the bridge", needed=True)
-STATE = Field("state", choice(*(state.value for state in KEPT)), "messages of this state", "ready")
+STATE = Field("state", choice(*(state.value for state in STORED_STATES)), "messages of this state", "ready")
 FILTER = Field("filter", text(), "which ones, in the filter language; empty: all", "")
-LIMIT = Field("limit", whole(1, MOST_PER_CALL), "at most so many; a page of large messages may have fewer", 100)
+LIMIT = Field("limit", whole(1, MAX_PER_CALL), "at most so many; a page of large messages may have fewer", 100)
 CURSOR = Field("cursor", text(), "where the page before this one ended; empty: begin", "")
 
 
@@ -201,58 +201,58 @@ CURSOR = Field("cursor", text(), "where the page before this one ended; empty: b
 Answer = TypeVar("Answer")
 SMALL_BODY = 1024 * 1024
 """Upper bound of the body of a request without messages, in bytes."""
-LONGEST_QUERY = 16_384
-USUAL = {one.name: one for one in (QUEUE, TOPIC, SUBSCRIBER, ID)}
+MAX_QUERY_CHARS = 16_384
+DEFAULT_FIELDS = {one.name: one for one in (QUEUE, TOPIC, SUBSCRIBER, ID)}
 """Default fields of paths by name; ``Endpoint.path_kinds`` overrides them."""
-MOST_REMEMBERED = 1000
+MAX_VISIBILITY_ENTRIES = 1000
 """Capacity of the visibility cache of a filtered request, in names. An event stream checks the same names
 repeatedly."""
 
 
-class Ask:
+class EndpointCall:
     """Request to one endpoint. It is answered once: by ``reply``, by ``respond``, or with the raised error.
 
     Loop thread only."""
 
-    __slots__ = ("_guard", "endpoint", "exchange", "house", "path", "request")
+    __slots__ = ("_guard", "context", "endpoint", "exchange", "path", "request")
 
     path: Mapping[str, str]
     """Checked values of the path, by name."""
 
     def __init__(
         self,
-        house: House,
+        context: ServerContext,
         endpoint: "Endpoint",
         path: Mapping[str, str],
         request: Request,
         exchange: Exchange,
-        guard: "Guard | None" = None,
+        guard: "AccessCheck | None" = None,
     ) -> None:
-        self.house = house
+        self.context = context
         self.endpoint = endpoint
         self.path = path
         self.request = request
         self.exchange = exchange
         self._guard = guard
 
-    def sees(self) -> Callable[[str], bool]:
+    def may_see(self) -> Callable[[str], bool]:
         """Return the predicate of the queues or topics that this client may see, for filtered endpoints."""
         grant = self._grant()
         if grant is None:
             return lambda name: True
         verb = self.endpoint.verb
-        return lru_cache(MOST_REMEMBERED)(lambda name: bool(name) and grant.allows(verb, name))
+        return lru_cache(MAX_VISIBILITY_ENTRIES)(lambda name: bool(name) and grant.allows(verb, name))
 
-    def sees_all(self) -> bool:
+    def may_see_all(self) -> bool:
         """Return True if this client may look at the whole server."""
         grant = self._grant()
         return grant is None or grant.allows(LOOK, None)
 
     def listing(self) -> dict[str, Any]:
         """Return ``values`` for a list of queues, with a filter of the queues that this client may see."""
-        return self.values() if self.sees_all() else {**self.values(), "sees": self.sees()}
+        return self.values() if self.may_see_all() else {**self.values(), "sees": self.may_see()}
 
-    def _grant(self) -> Grant | None:
+    def _grant(self) -> AccessGrant | None:
         return None if self._guard is None else self._guard(self.request, self.endpoint.verb, ANYWHERE)
 
     @property
@@ -286,16 +286,16 @@ class Ask:
 
     def submit(self, work: Callable[[Transaction], Answer], reply: Callable[[Answer], None]) -> None:
         """Run ``work`` in the next commit; call ``reply`` with its value when that is on disk."""
-        self.house.desk.submit(work, self.told(reply))
+        self.context.committer.submit(work, self.done_callback(reply))
 
     def call(self, method: str, given: Mapping[str, Any], reply: Callable[[Any], None]) -> None:
         """Call a named method of ``admin.registry``; ``reply`` gets its value."""
-        self.house.methods.find(method)(self.house.desk, given, self.told(reply))
+        self.context.methods.find(method)(self.context.committer, given, self.done_callback(reply))
 
-    def told(self, reply: Callable[[Answer], None]) -> Callable[[Answer, QueueError | None], None]:
+    def done_callback(self, reply: Callable[[Answer], None]) -> Callable[[Answer, QueueError | None], None]:
         """Return a ``done`` callback that calls ``reply`` with the value, or answers with the error."""
 
-        def told(value: Answer, error: QueueError | None) -> None:
+        def done_callback(value: Answer, error: QueueError | None) -> None:
             if error is not None:
                 self.exchange.answer(rendering.refuse(error))
                 return
@@ -307,7 +307,7 @@ class Ask:
                 self.exchange.answer(rendering.refuse(QueueError(f"{type(problem).__name__}: {problem}")))
                 raise
 
-        return told
+        return done_callback
 
     # -- answers -------------------------------------------------------------------------------------------------------
 
@@ -327,8 +327,8 @@ def _texts(query: str) -> dict[str, str]:
     if not query:
         return {}
     try:
-        if len(query) > LONGEST_QUERY:
-            raise ValueError(f"longer than {LONGEST_QUERY} characters")
+        if len(query) > MAX_QUERY_CHARS:
+            raise ValueError(f"longer than {MAX_QUERY_CHARS} characters")
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True, errors="strict", max_num_fields=50)
     except ValueError as error:
         raise BadInput(f"cannot be read: {error}", field="query") from None
@@ -338,18 +338,18 @@ def _texts(query: str) -> dict[str, str]:
     return texts
 
 
-Act = Callable[[Ask], None]
-Guard = Callable[[Request, str, str | None], Grant | None]
+EndpointHandler = Callable[[EndpointCall], None]
+AccessCheck = Callable[[Request, str, str | None], AccessGrant | None]
 """(request, verb, queue or topic or None) → the client's grant, or None if it may do everything. Raises
 ``NotAllowed``."""
 
 
-def let_all(request: Request, verb: str, queue: str | None) -> None:
+def allow_all(request: Request, verb: str, queue: str | None) -> None:
     """Allow every request."""
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class BodyContent:
     """Request body that is not a plain object of declared fields: its schema by content type.
 
     ``needed``: the body must not be empty."""
@@ -370,15 +370,15 @@ class Endpoint:
     method: str
     path: str
     about: str
-    act: Act
+    handler: EndpointHandler
     tag: str
     verb: str
     answer: Schema
     path_kinds: Sequence[Field] = ()
-    """Fields of the path that differ from the default of their name (``USUAL``)."""
+    """Fields of the path that differ from the default of their name (``DEFAULT_FIELDS``)."""
     query: Sequence[Field] = ()
     body: Sequence[Field] = ()
-    content: Content | None = None
+    content: BodyContent | None = None
     headers: Sequence[Field] = ()
     refusals: Sequence[str] = ()
     max_body: int = SMALL_BODY
@@ -389,10 +389,10 @@ class Endpoint:
     name: str = ""
     """Operation id in the document, if the id derived from the path belongs to another endpoint."""
     is_filtered: bool = False
-    joins: bool = False
+    is_coalesced: bool = False
     """Requests are coalesced (``Together``)."""
 
     def path_fields(self) -> tuple[Field, ...]:
         """Return the fields of the path, in order."""
-        known = USUAL | {one.name: one for one in self.path_kinds}
+        known = DEFAULT_FIELDS | {one.name: one for one in self.path_kinds}
         return tuple(known[part[1:-1]] for part in self.path.split("/") if part.startswith("{"))

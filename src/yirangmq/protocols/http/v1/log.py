@@ -15,14 +15,14 @@ from functools import partial
 from typing import Any
 
 from yirangmq.core.errors import BadInput, NotFound, QueueError, Retired, StoreDamaged, WrongState
-from yirangmq.core.topics import MOST_SEQUENCE, Cursor, Log, Piece
+from yirangmq.core.topics import MAX_SEQUENCE, Cursor, FileRange, Log
 from yirangmq.format.envelope import iso
-from yirangmq.fsio.background import Aside, Call, Done
+from yirangmq.fsio.background import Call, Done, LoopExecutor
 from yirangmq.observe.logs import log as journal
 from yirangmq.observe.logs import values
-from yirangmq.protocols.http.types import Outlet, Response
-from yirangmq.protocols.http.v1.endpoint import Ask, Endpoint, Field, text, whole
-from yirangmq.protocols.http.v1.schemas import COUNT, FLAG, items, ref, thing
+from yirangmq.protocols.http.types import BodyWriter, Response
+from yirangmq.protocols.http.v1.endpoint import Endpoint, EndpointCall, Field, text, whole
+from yirangmq.protocols.http.v1.schemas import COUNT, FLAG, items, ref, struct
 from yirangmq.topics.cursors import check_epoch
 from yirangmq.topics.publisher import Publisher
 
@@ -36,103 +36,103 @@ THREADS = 4
 """Reader threads of all streams together."""
 
 
-class Readers:
+class ReaderPool:
     """Pool of reader threads, shared by all streams."""
 
     def __init__(self, call: Call) -> None:
-        self._aside = Aside(call, partial(ThreadPoolExecutor, THREADS, "frames"))
-        self.run = self._aside.run
+        self._background = LoopExecutor(call, partial(ThreadPoolExecutor, THREADS, "frames"))
+        self.run = self._background.run
 
     def stop(self) -> None:
-        self._aside.stop()
+        self._background.stop()
 
 
-class Frames:
+class RecordFrameStream:
     """Body stream of the record frames of a range (``protocols.http.types.Stream``).
 
     Read-ahead: while the client receives one block, a reader thread reads the next. Loop thread only, except for
     ``_read``; a stream has at most one read in progress."""
 
-    def __init__(self, log: Log, start: int, stop: int, readers: Readers) -> None:
+    def __init__(self, log: Log, start: int, stop: int, readers: ReaderPool) -> None:
         self._reader = log.reader()
         self._readers = readers
         self._start = start
         self._stop = stop
-        self._pieces: Iterator[Piece] | None = None
-        self._piece: Piece | None = None
+        self._pieces: Iterator[FileRange] | None = None
+        self._piece: FileRange | None = None
         self._at = 0
-        self._outlet: Outlet | None = None
+        self._writer: BodyWriter | None = None
         self._ahead: bytes | None = None
         """Block that is read and not written yet; None: no block, b"": end of the range."""
         self._error: QueueError | None = None
         self._is_reading = False
-        self._is_clogged = False
-        self._is_gone = False
+        self._is_write_paused = False
+        self._is_disconnected = False
 
     def open(self, done: Done) -> None:
         """Read the first block; call ``done`` when it is available, or with the error."""
 
-        def told(data: bytes | None, error: QueueError | None) -> None:
+        def done_callback(data: bytes | None, error: QueueError | None) -> None:
             self._is_reading = False
             self._ahead, self._error = data, error
-            if error is not None or self._is_gone:
+            if error is not None or self._is_disconnected:
                 self._close()
             done(None, error)
 
         self._is_reading = True
-        self._readers.run(self._read, told)
+        self._readers.run(self._read, done_callback)
 
     # -- protocols.http.types.Stream -----------------------------------------------------------------------------------
 
-    def start(self, outlet: Outlet) -> None:
-        self._outlet = outlet
-        self._go_on()
+    def start(self, writer: BodyWriter) -> None:
+        self._writer = writer
+        self._write_next()
 
     def drained(self) -> None:
-        self._is_clogged = False
-        self._go_on()
+        self._is_write_paused = False
+        self._write_next()
 
-    def gone(self) -> None:
-        self._is_gone = True
-        self._outlet = None
+    def disconnected(self) -> None:
+        self._is_disconnected = True
+        self._writer = None
         if not self._is_reading:
             self._close()
 
     # -- on the loop's thread -----------------------------------------------------------------------------------------
 
-    def _go_on(self) -> None:
+    def _write_next(self) -> None:
         """Write the block that is available and start reading the next one."""
-        outlet, data = self._outlet, self._ahead
-        if outlet is None or self._is_clogged or (data is None and self._error is None):
+        writer, data = self._writer, self._ahead
+        if writer is None or self._is_write_paused or (data is None and self._error is None):
             return
         if data is None:
-            self._fail(outlet)
+            self._fail(writer)
         elif not data:
-            self._outlet = None
+            self._writer = None
             self._close()
-            outlet.end()
+            writer.end()
         else:
             self._ahead = None
-            self._ask()
-            self._is_clogged = not outlet.write(data)
+            self._read_next()
+            self._is_write_paused = not writer.write(data)
 
-    def _ask(self) -> None:
+    def _read_next(self) -> None:
         self._is_reading = True
-        self._readers.run(self._read, self._told)
+        self._readers.run(self._read, self._on_read)
 
-    def _told(self, data: bytes | None, error: QueueError | None) -> None:
+    def _on_read(self, data: bytes | None, error: QueueError | None) -> None:
         self._is_reading = False
         self._ahead, self._error = data, error
-        if self._is_gone:
+        if self._is_disconnected:
             self._close()
         else:
-            self._go_on()
+            self._write_next()
 
-    def _fail(self, outlet: Outlet) -> None:
+    def _fail(self, writer: BodyWriter) -> None:
         journal.warning("records_read_failed", extra=values(error=str(self._error)))
-        self._outlet = None
+        self._writer = None
         self._close()
-        outlet.fail()
+        writer.fail()
 
     def _close(self) -> None:
         pieces, self._pieces = self._pieces, None
@@ -163,19 +163,19 @@ class Frames:
 # -- endpoints ---------------------------------------------------------------------------------------------------------
 
 TYPE = "application/vnd.yirangmq.records"
-MOST_PLACES = 10_000
-LATEST_MS = MOST_SEQUENCE // 1_000_000
+MAX_SPLIT_POINTS = 10_000
+LATEST_MS = MAX_SEQUENCE // 1_000_000
 
 
-def topics_of(ask: Ask) -> Publisher:
-    if ask.house.topics is None:
+def topics_of(call: EndpointCall) -> Publisher:
+    if call.context.topics is None:
         raise NotFound("this server has no topics", field="path")
-    return ask.house.topics
+    return call.context.topics
 
 
-def log_of(ask: Ask, epoch: str = "") -> Log:
+def log_of(call: EndpointCall, epoch: str = "") -> Log:
     """Return the topic log, opened if necessary. Raise ``WrongEpoch`` if ``epoch`` is given and differs."""
-    log = topics_of(ask).opened().feed.log
+    log = topics_of(call).ensure_open().feed.log
     check_epoch(log, epoch, "what you know")
     return log
 
@@ -192,58 +192,58 @@ def check_start(log: Log, start: int) -> int:
     return start
 
 
-def run_in_background(ask: Ask, work: Callable[[], Any], reply: Callable[[Any], None]) -> None:
-    topics_of(ask).aside.run(work, ask.told(reply))
+def run_in_background(call: EndpointCall, work: Callable[[], Any], reply: Callable[[Any], None]) -> None:
+    topics_of(call).executor.run(work, call.done_callback(reply))
 
 
 # -- the log ----------------------------------------------------------------------------------------------------------
 
 
-def show_log(ask: Ask) -> None:
-    log = log_of(ask)
+def show_log(call: EndpointCall) -> None:
+    log = log_of(call)
     about = {"epoch": log.epoch, "first": log.first, "last": log.last}
-    topics = topics_of(ask)
-    ask.reply({**about, "state": str(topics.state or ""), "gaps": [list(gap) for gap in log.gaps()]})
+    topics = topics_of(call)
+    call.reply({**about, "state": str(topics.state or ""), "gaps": [list(gap) for gap in log.gaps()]})
 
 
-def find_sequence(ask: Ask) -> None:
-    at_ns = ask.query()["atMs"] * 1_000_000
-    log = log_of(ask)
+def find_sequence(call: EndpointCall) -> None:
+    at_ns = call.query()["atMs"] * 1_000_000
+    log = log_of(call)
 
     def work() -> int:
         with closing(log.reader()) as reader:
             return max(reader.sequence_at(at_ns), reader.first)
 
-    run_in_background(ask, work, lambda sequence: ask.reply({"sequence": sequence}))
+    run_in_background(call, work, lambda sequence: call.reply({"sequence": sequence}))
 
 
-def list_places(ask: Ask) -> None:
-    query = ask.query()
-    log = log_of(ask, query.get("epoch", ""))
-    start, stop = _span(log, query)
+def list_split_points(call: EndpointCall) -> None:
+    query = call.query()
+    log = log_of(call, query.get("epoch", ""))
+    start, stop = _sequence_range(log, query)
 
     def work() -> list[list[int]]:
         with closing(log.reader()) as reader:
-            return [list(place) for place in reader.places(start, stop, MOST_PLACES)]
+            return [list(place) for place in reader.places(start, stop, MAX_SPLIT_POINTS)]
 
-    run_in_background(ask, work, lambda places: ask.reply({"places": places}))
+    run_in_background(call, work, lambda places: call.reply({"places": places}))
 
 
 class LogRoutes:
     """Endpoints of the log, including the stream of record frames. Call ``stop`` when the server stops."""
 
     def __init__(self) -> None:
-        self._readers: Readers | None = None
+        self._readers: ReaderPool | None = None
 
-    def frames(self, ask: Ask) -> None:
-        query = ask.query()
-        log = log_of(ask, query.get("epoch", ""))
-        start, stop = _span(log, query)
+    def frames(self, call: EndpointCall) -> None:
+        query = call.query()
+        log = log_of(call, query.get("epoch", ""))
+        start, stop = _sequence_range(log, query)
         if self._readers is None:
-            self._readers = Readers(topics_of(ask).opened().feed.loop.call)
+            self._readers = ReaderPool(topics_of(call).ensure_open().feed.loop.call)
         headers = (("content-type", TYPE), ("cache-control", "no-store"))
-        stream = Frames(log, start, stop, self._readers)
-        stream.open(ask.told(lambda _: ask.exchange.answer(Response(200, b"", headers, stream))))
+        stream = RecordFrameStream(log, start, stop, self._readers)
+        stream.open(call.done_callback(lambda _: call.exchange.answer(Response(200, b"", headers, stream))))
 
     def stop(self) -> None:
         if self._readers is not None:
@@ -255,9 +255,9 @@ class LogRoutes:
             Endpoint("GET", "/v1/log", "The log that all topics lie in: its epoch, its first and its last sequence",
                      show_log, "topics", "follow", ref("Log"), refusals=REFUSALS),
             Endpoint("GET", "/v1/log/sequence", "The first sequence from a time on; one past the last if there is none",
-                     find_sequence, "topics", "follow", thing(sequence=COUNT), query=(AT,), refusals=REFUSALS),
+                     find_sequence, "topics", "follow", struct(sequence=COUNT), query=(AT,), refusals=REFUSALS),
             Endpoint("GET", "/v1/log/places", "Where a range could be cut into parts of about the same size",
-                     list_places, "topics", "follow", thing(places=items(PLACE)), query=RANGE,
+                     list_split_points, "topics", "follow", struct(places=items(PLACE)), query=RANGE,
                      refusals=(*REFUSALS, "retired", "wrong_epoch")),
             Endpoint("GET", "/v1/log/frames", "The records of a range as they lie in the log, one after the other",
                      self.frames, "topics", "follow", {"type": "string", "format": "binary"}, query=RANGE,
@@ -266,7 +266,7 @@ class LogRoutes:
         )  # fmt: skip
 
 
-def _span(log: Log, query: dict[str, Any]) -> tuple[int, int]:
+def _sequence_range(log: Log, query: dict[str, Any]) -> tuple[int, int]:
     """Convert (after, last] to [start, stop) and check it against the log."""
     after, last = query["after"], query.get("last", log.last)
     if last > log.last:
@@ -279,40 +279,40 @@ def _span(log: Log, query: dict[str, Any]) -> tuple[int, int]:
 # -- cursors ----------------------------------------------------------------------------------------------------------
 
 
-def list_cursors(ask: Ask) -> None:
-    topics = topics_of(ask)
-    found = topics.opened().ledger.all() if topics.is_open else ()
-    ask.reply({"cursors": [_shown(cursor) for cursor in found]})
+def list_cursors(call: EndpointCall) -> None:
+    topics = topics_of(call)
+    found = topics.ensure_open().cursor_committer.all() if topics.is_open else ()
+    call.reply({"cursors": [_shown(cursor) for cursor in found]})
 
 
-def show_cursor(ask: Ask) -> None:
-    topics = topics_of(ask)
-    cursor = topics.opened().ledger.get(ask.path["name"]) if topics.is_open else None
+def show_cursor(call: EndpointCall) -> None:
+    topics = topics_of(call)
+    cursor = topics.ensure_open().cursor_committer.get(call.path["name"]) if topics.is_open else None
     if cursor is None:
-        raise NotFound(f"there is no durable subscriber {ask.path['name']!r}", field="name")
-    ask.reply(_shown(cursor))
+        raise NotFound(f"there is no durable subscriber {call.path['name']!r}", field="name")
+    call.reply(_shown(cursor))
 
 
-def put_cursor(ask: Ask) -> None:
+def put_cursor(call: EndpointCall) -> None:
     """Write the cursor of a durable subscriber. Records up to the sequence are confirmed; retention keeps later ones.
 
     The cursor may also move back."""
-    values = ask.values()
+    values = call.values()
     name, sequence = values["name"], values["sequence"]
-    log = log_of(ask, values.get("epoch", ""))
-    parts = topics_of(ask).opened()
-    if any(one.name == name for one in parts.follows.subscribers.values()):
+    log = log_of(call, values.get("epoch", ""))
+    parts = topics_of(call).ensure_open()
+    if any(one.name == name for one in parts.lifecycle.subscribers.values()):
         raise WrongState(f"{name!r} is connected, and confirms by itself", field="name")
     if sequence > log.last:
         raise BadInput(f"must be at most {log.last}, where the log ends, not {sequence}", field="sequence")
-    parts.follows.check_kept(sequence + 1)
+    parts.lifecycle.check_kept(sequence + 1)
     cursor = Cursor(name, log.epoch, sequence, values["filter"], parts.feed.loop.now_ns())
-    told = ask.told(lambda _: ask.reply(_shown(cursor)))
-    parts.ledger.put(cursor, lambda error: told(None, error))
+    done_callback = call.done_callback(lambda _: call.reply(_shown(cursor)))
+    parts.cursor_committer.put(cursor, lambda error: done_callback(None, error))
 
 
-def drop_cursor(ask: Ask) -> None:
-    ask.call("topic_cursor_drop", {"name": ask.path["name"]}, lambda was: ask.reply({"dropped": was}))
+def drop_cursor(call: EndpointCall) -> None:
+    call.call("topic_cursor_drop", {"name": call.path["name"]}, lambda was: call.reply({"dropped": was}))
 
 
 def _shown(cursor: Cursor) -> dict[str, Any]:
@@ -327,7 +327,7 @@ def _shown(cursor: Cursor) -> dict[str, Any]:
 
 # -- declarations -----------------------------------------------------------------------------------------------------
 
-SEQUENCE = whole(0, MOST_SEQUENCE)
+SEQUENCE = whole(0, MAX_SEQUENCE)
 EPOCH = Field("epoch", text(64), "refuse a log of another epoch")
 RANGE = (
     Field("after", SEQUENCE, "the sequence before the first that is wanted", needed=True),
@@ -345,12 +345,12 @@ CURSOR_BODY = (
 ONE_CURSOR = "/v1/cursors/{name}"
 CURSORS = (
     Endpoint("GET", "/v1/cursors", "Every durable subscriber's cursor", list_cursors, "topics", "follow",
-             thing(cursors=items(ref("Cursor"))), refusals=("not_found",)),
+             struct(cursors=items(ref("Cursor"))), refusals=("not_found",)),
     Endpoint("GET", ONE_CURSOR, "How far a durable subscriber has come", show_cursor, "topics", "follow", ref("Cursor"),
              refusals=("not_found",)),
     Endpoint("PUT", ONE_CURSOR, "Say how far a durable subscriber has come; it is on disk when this answers",
              put_cursor, "topics", "consume", ref("Cursor"), body=CURSOR_BODY,
              refusals=(*REFUSALS, "retired", "wrong_epoch", "wrong_state")),
     Endpoint("DELETE", ONE_CURSOR, "Forget a durable subscriber; the log is held back by it no longer", drop_cursor,
-             "topics", "consume", thing(dropped=FLAG), refusals=REFUSALS),
+             "topics", "consume", struct(dropped=FLAG), refusals=REFUSALS),
 )  # fmt: skip

@@ -15,8 +15,8 @@ from yirangmq.broker.dead_letters import KINDS
 from yirangmq.core.errors import BadInput, NotFound, PayloadDamaged
 from yirangmq.core.topics import NewRecord
 from yirangmq.format import cloudevents
-from yirangmq.format.delivery import Look
-from yirangmq.format.envelope import damage, header_of
+from yirangmq.format.delivery import MessageView
+from yirangmq.format.envelope import digest_problem, header_of
 from yirangmq.format.json_codec import dumps
 from yirangmq.protocols.http.responses import ATTACHMENT, SANDBOX
 from yirangmq.protocols.http.v1 import rendering
@@ -29,85 +29,85 @@ from yirangmq.protocols.http.v1.endpoint import (
     LIMIT,
     MESSAGE_ID,
     STATE,
-    Act,
-    Ask,
     Endpoint,
+    EndpointCall,
+    EndpointHandler,
     Field,
     choice,
     many,
-    wants_events,
+    wants_cloudevents,
     whole,
 )
-from yirangmq.protocols.http.v1.schemas import FLAG, MESSAGE, TEXT, items, ref, thing
+from yirangmq.protocols.http.v1.schemas import FLAG, MESSAGE, TEXT, items, ref, struct
 from yirangmq.wire.messages import error_of
 from yirangmq.wire.records import encode_batch
 
 # -- messages ----------------------------------------------------------------------------------------------------------
 
 
-def list_messages(ask: Ask) -> None:
+def list_messages(call: EndpointCall) -> None:
     """Return a page of messages. Without a filter it is read in one commit; with one, a paged search runs."""
-    values = ask.values()
+    values = call.values()
     method = "search" if values["filter"] else "peek"
     if method == "peek":
         del values["filter"]
-    ask.call(method, values, lambda page: answer_page(ask, page))
+    call.call(method, values, lambda page: answer_page(call, page))
 
 
-def answer_page(ask: Ask, page: Any) -> None:
-    found, cursor = rendering.looks(page)
-    ask.respond(rendering.listing(ask.path["queue"], found, cursor))
+def answer_page(call: EndpointCall, page: Any) -> None:
+    found, cursor = rendering.decode_views(page)
+    call.respond(rendering.listing(call.path["queue"], found, cursor))
 
 
-def show_message(ask: Ask) -> None:
-    ask.call("show", ask.values(), lambda page: _answer_one(ask, page))
+def show_message(call: EndpointCall) -> None:
+    call.call("show", call.values(), lambda page: _answer_one(call, page))
 
 
-def _answer_one(ask: Ask, page: Any) -> None:
-    look = one_look(page)
-    if look.envelope is not None and wants_events(ask.request):
-        ask.respond(cloudevents.as_json(look.envelope), (("content-type", EVENT_TYPE),))
+def _answer_one(call: EndpointCall, page: Any) -> None:
+    view = single_view(page)
+    if view.envelope is not None and wants_cloudevents(call.request):
+        call.respond(cloudevents.as_json(view.envelope), (("content-type", EVENT_TYPE),))
     else:
-        ask.respond(rendering.story(look))
+        call.respond(rendering.encode_with_history(view))
 
 
-def one_look(page: Any) -> Look:
-    [look], _ = rendering.looks(page)
-    return look
+def single_view(page: Any) -> MessageView:
+    [view], _ = rendering.decode_views(page)
+    return view
 
 
-def show_payload(ask: Ask) -> None:
+def show_payload(call: EndpointCall) -> None:
     def reply(page: Any) -> None:
-        sent = one_look(page).envelope
+        sent = single_view(page).envelope
         if sent is None:
             raise NotFound("of this message only the id is remembered", field="id")
-        wrong = damage(sent)
+        wrong = digest_problem(sent)
         if wrong:
             raise PayloadDamaged(f"message {sent.id} is not handed out: {wrong}")
         kind = cloudevents.content_type(sent) or "application/octet-stream"
-        ask.respond(sent.payload, (("content-type", kind), *SANDBOX, *ATTACHMENT))
+        call.respond(sent.payload, (("content-type", kind), *SANDBOX, *ATTACHMENT))
 
-    ask.call("show", ask.values(), reply)
+    call.call("show", call.values(), reply)
 
 
-def drop_message(ask: Ask) -> None:
-    values = ask.values()
+def drop_message(call: EndpointCall) -> None:
+    values = call.values()
 
     def reply(errors: list[list[str] | None]) -> None:
         if errors[0] is not None:
             raise error_of(*errors[0])
-        ask.reply({"queue": values["queue"], "messageId": values["id"], "dropped": True})
+        call.reply({"queue": values["queue"], "messageId": values["id"], "dropped": True})
 
-    ask.call("drop", {"queue": values["queue"], "ids": [values["id"]]}, reply)
+    call.call("drop", {"queue": values["queue"], "ids": [values["id"]]}, reply)
 
 
-def drop_many(ask: Ask) -> None:
-    values = ask.values()
+def drop_many(call: EndpointCall) -> None:
+    values = call.values()
 
     def reply(errors: list[list[str] | None]) -> None:
-        answer_results(ask, "messageId", values["ids"], [None if one is None else error_of(*one) for one in errors])
+        answer_results(call, "messageId", values["ids"], [None if one is None else error_of(*one) for one in errors])
 
-    ask.call("drop", values, reply)
+    call.call("drop", values, reply)
 
 
 ALL = "/v1/queues/{queue}/messages"
@@ -126,7 +126,7 @@ ENDPOINTS = (
     Endpoint("GET", f"{ONE}/payload", "The payload's bytes, exactly as sent", show_payload, "messages", "look",
              {}, refusals=("not_found", "payload_damaged"), media="*/*"),
     Endpoint("DELETE", ONE, "Give a message up, in whatever state", drop_message, "messages", "admin",
-             thing(queue=TEXT, messageId=TEXT, dropped=FLAG), refusals=("not_found", "wrong_state")),
+             struct(queue=TEXT, messageId=TEXT, dropped=FLAG), refusals=("not_found", "wrong_state")),
     Endpoint("POST", "/v1/queues/{queue}/drop", "Give many up", drop_many, "messages", "admin", ref("Results"),
              body=(IDS,), refusals=("not_found", "wrong_state")),
 )  # fmt: skip
@@ -135,32 +135,32 @@ ENDPOINTS = (
 # -- dead letters ------------------------------------------------------------------------------------------------------
 
 
-def find(ask: Ask) -> None:
-    ask.call("dlq_find", ask.values(), lambda page: answer_page(ask, page))
+def find(call: EndpointCall) -> None:
+    call.call("dlq_find", call.values(), lambda page: answer_page(call, page))
 
 
-def show(ask: Ask) -> None:
-    ask.call("dlq_show", ask.values(), lambda page: ask.respond(rendering.story(one_look(page))))
+def show(call: EndpointCall) -> None:
+    call.call("dlq_show", call.values(), lambda page: call.respond(rendering.encode_with_history(single_view(page))))
 
 
-def stats(ask: Ask) -> None:
-    ask.call("dlq_stats", ask.values(), ask.reply)
+def stats(call: EndpointCall) -> None:
+    call.call("dlq_stats", call.values(), call.reply)
 
 
-def _moving(method: str) -> Act:
-    def act(ask: Ask) -> None:
-        values = ask.values()
-        _check_choice(values)
+def _move_handler(method: str) -> EndpointHandler:
+    def handler(call: EndpointCall) -> None:
+        values = call.values()
+        _check_selection(values)
 
         def reply(moved: dict[str, Any]) -> None:
-            ask.reply({"queue": values["queue"], **moved, "dryRun": values["dry_run"]})
+            call.reply({"queue": values["queue"], **moved, "dryRun": values["dry_run"]})
 
-        ask.call(method, values, reply)
+        call.call(method, values, reply)
 
-    return act
+    return handler
 
 
-def _check_choice(values: dict[str, Any]) -> None:
+def _check_selection(values: dict[str, Any]) -> None:
     """Raise ``BadInput`` unless exactly one selection is given, so that a forgotten filter does not move everything.
 
     The selections are ``all``, or filter and ids."""
@@ -190,13 +190,13 @@ DEAD_LETTER_ENDPOINTS = (
     Endpoint("GET", f"{DEAD_LETTERS}/{{id}}", "One dead letter and its history", show, "dead letters", "look", STORY,
              refusals=("not_found", "wrong_state")),
     Endpoint("POST", f"{DEAD_LETTERS}/redrive", "Back in line, first arrived first, attempts reset",
-             _moving("dlq_requeue"), "dead letters", "operate", ref("Moved"), body=(*WHICH, DEAD_LETTER_STATE),
+             _move_handler("dlq_requeue"), "dead letters", "operate", ref("Moved"), body=(*WHICH, DEAD_LETTER_STATE),
              refusals=REFUSALS),
     Endpoint("POST", f"{DEAD_LETTERS}/quarantine",
-             "Set aside: they stay for good and move only when named", _moving("dlq_quarantine"), "dead letters",
+             "Set aside: they stay for good and move only when named", _move_handler("dlq_quarantine"), "dead letters",
              "operate", ref("Moved"), body=WHICH, refusals=REFUSALS),
     Endpoint("POST", f"{DEAD_LETTERS}/purge",
-             "Give up for good", _moving("dlq_purge"), "dead letters", "admin", ref("Moved"),
+             "Give up for good", _move_handler("dlq_purge"), "dead letters", "admin", ref("Moved"),
              body=(*WHICH, DEAD_LETTER_STATE), refusals=REFUSALS),
 )  # fmt: skip
 
@@ -207,46 +207,48 @@ TYPE = "application/vnd.yirangmq.records"
 CURSOR_HEADER = "x-mq-cursor"
 
 
-def list_records(ask: Ask) -> None:
-    values = ask.values()
+def list_records(call: EndpointCall) -> None:
+    values = call.values()
     method = "search" if values["filter"] else "peek"
     if method == "peek":
         del values["filter"]
-    ask.call(method, values, lambda page: _answer(ask, page))
+    call.call(method, values, lambda page: _answer(call, page))
 
 
-def _answer(ask: Ask, page: Any) -> None:
-    found, cursor = rendering.looks(page)
-    ask.respond(frames(found), (("content-type", TYPE), (CURSOR_HEADER, cursor)))
+def _answer(call: EndpointCall, page: Any) -> None:
+    found, cursor = rendering.decode_views(page)
+    call.respond(frames(found), (("content-type", TYPE), (CURSOR_HEADER, cursor)))
 
 
-def frames(found: Iterable[Look]) -> bytes:
+def frames(found: Iterable[MessageView]) -> bytes:
     """Return concatenated record frames; the sequence of a frame is the number of its message."""
     parts = []
-    for look in found:
-        record = NewRecord(look.message.queue, _payload(look), look.message.id, headers_of(look))
-        at_ns = look.message.changed_at * 1_000_000
-        parts.append(encode_batch([record], look.message.seq, at_ns, {}, synced=False).data)
+    for view in found:
+        record = NewRecord(view.message.queue, _payload(view), view.message.id, headers_of(view))
+        at_ns = view.message.changed_at * 1_000_000
+        parts.append(encode_batch([record], view.message.seq, at_ns, {}, synced=False).data)
     return b"".join(parts)
 
 
-def _payload(look: Look) -> bytes:
-    return b"" if look.envelope is None else look.envelope.payload
+def _payload(view: MessageView) -> bytes:
+    return b"" if view.envelope is None else view.envelope.payload
 
 
-def headers_of(look: Look) -> dict[str, str]:
+def headers_of(view: MessageView) -> dict[str, str]:
     """Return the headers of a record frame. Empty values are left out. A value that is not text becomes JSON."""
-    told: dict[str, Any] = {name: value for name, value in look.card().items() if name not in ("messageId", "queue")}
-    if look.envelope is not None:
-        told["enqueuedAt"] = look.envelope.published_at
-        told |= {name: value for name, value in header_of(look.envelope).items() if name not in ("messageId", "queue")}
-        told["isJson"] = look.envelope.is_json
-    if look.failure is not None:
-        told["reasonMessage"] = look.failure.reason_message
-        told["failedAt"] = look.failure.failed_at
+    members: dict[str, Any] = {name: value for name, value in view.row().items() if name not in ("messageId", "queue")}
+    if view.envelope is not None:
+        members["enqueuedAt"] = view.envelope.published_at
+        members |= {
+            name: value for name, value in header_of(view.envelope).items() if name not in ("messageId", "queue")
+        }
+        members["isJson"] = view.envelope.is_json
+    if view.failure is not None:
+        members["reasonMessage"] = view.failure.reason_message
+        members["failedAt"] = view.failure.failed_at
     return {
         name: value if isinstance(value, str) else dumps(value).decode()
-        for name, value in told.items()
+        for name, value in members.items()
         if value is not None and value != ""
     }
 

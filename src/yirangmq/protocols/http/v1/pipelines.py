@@ -4,7 +4,7 @@ A batch is staged task by task, then committed as a whole, and is stored exactly
 Spark sink uses it, and so can any program that writes in batches (see ``docs/http.md``).
 
 Progress reports are kept in memory only, the last one of each pipeline, for the dashboard. After a restart each
-pipeline reports again within seconds. A running pipeline that is silent for ``SILENT_MS`` is shown as lost."""
+pipeline reports again within seconds. A running pipeline that is silent for ``LOST_AFTER_MS`` is shown as lost."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -12,37 +12,37 @@ from typing import Any
 
 from yirangmq.broker import sink_batches
 from yirangmq.broker.sink_batch_rows import Received
-from yirangmq.broker.sink_batches import Batches
+from yirangmq.broker.sink_batches import SinkBatches
 from yirangmq.core.errors import BadInput, NotFound
 from yirangmq.core.ports import Clock
-from yirangmq.core.sink_batches import Entry, Stage, check_batch, check_query, check_stage
+from yirangmq.core.sink_batches import BatchEntry, BatchStage, check_batch, check_query, check_stage
 from yirangmq.core.validation import IDENTIFIER, QUEUE, Fields, check_id
 from yirangmq.format.envelope import iso
 from yirangmq.protocols.http.v1.endpoint import (
     QUEUE_NAME,
-    Ask,
-    Content,
+    BodyContent,
     Endpoint,
+    EndpointCall,
     Field,
-    Kind,
+    ValueType,
     choice,
     many,
     text,
     whole,
 )
-from yirangmq.protocols.http.v1.schemas import COUNT, INSTANT, TEXT, items, ref, some, thing
+from yirangmq.protocols.http.v1.schemas import COUNT, INSTANT, TEXT, items, ref, some, struct
 
 # -- batches -----------------------------------------------------------------------------------------------------------
 
-MOST_STAGES = 10_000
-MOST_PIECES = 1_000_000
-MOST_ROWS = 10**9
-LARGEST_CHECKSUM = 2**32 - 1
+MAX_STAGES = 10_000
+MAX_PIECES = 1_000_000
+MAX_ROWS = 10**9
+MAX_CHECKSUM = 2**32 - 1
 TYPE = "application/vnd.yirangmq.records"
 """Content type of concatenated record frames (docs/log.md)."""
 
 
-def _digits(least: int, most: int) -> Kind:
+def _digits(least: int, most: int) -> ValueType:
     """Return the kind of a whole number in a path: decimal digits only, at most 16."""
 
     def check(value: object, field: str) -> int:
@@ -51,16 +51,16 @@ def _digits(least: int, most: int) -> Kind:
             raise BadInput(f"must be a whole number from {least} to {most}, not {written[:60]!r}", field=field)
         return int(written)
 
-    return Kind({"type": "integer", "minimum": least, "maximum": most}, check, lambda written, field: written)
+    return ValueType({"type": "integer", "minimum": least, "maximum": most}, check, lambda written, field: written)
 
 
-def _check_stage(value: object, field: str) -> Stage:
+def _check_stage(value: object, field: str) -> BatchStage:
     part = Fields(value, field)
-    stage = Stage(
+    stage = BatchStage(
         check_stage(part.take("id", None)),
-        part.whole("pieces", 0, least=0, most=MOST_PIECES),
-        part.whole("rows", 0, least=0, most=MOST_ROWS),
-        part.whole("checksum", 0, least=0, most=LARGEST_CHECKSUM),
+        part.whole("pieces", 0, least=0, most=MAX_PIECES),
+        part.whole("rows", 0, least=0, most=MAX_ROWS),
+        part.whole("checksum", 0, least=0, most=MAX_CHECKSUM),
     )
     part.done()
     return stage
@@ -71,20 +71,20 @@ STAGE_SCHEMA = {
     "required": ["id"],
     "properties": {
         "id": {"type": "string", "pattern": f"^{IDENTIFIER.pattern}$"},
-        "pieces": {**COUNT, "maximum": MOST_PIECES},
-        "rows": {**COUNT, "maximum": MOST_ROWS},
-        "checksum": {**COUNT, "maximum": LARGEST_CHECKSUM},
+        "pieces": {**COUNT, "maximum": MAX_PIECES},
+        "rows": {**COUNT, "maximum": MAX_ROWS},
+        "checksum": {**COUNT, "maximum": MAX_CHECKSUM},
     },
     "additionalProperties": False,
 }
-STAGE = Kind(STAGE_SCHEMA, _check_stage, lambda written, field: written)
+STAGE = ValueType(STAGE_SCHEMA, _check_stage, lambda written, field: written)
 PATH = (
-    Field("query", Kind({"type": "string", "pattern": f"^{QUEUE.pattern}$"}, lambda v, f: check_query(v),
+    Field("query", ValueType({"type": "string", "pattern": f"^{QUEUE.pattern}$"}, lambda v, f: check_query(v),
                         lambda written, field: written), "whose batch it is", needed=True),
     Field("batch", _digits(0, 10**15), "its number within its query", needed=True),
-    Field("stage", Kind({"type": "string", "pattern": f"^{IDENTIFIER.pattern}$"}, lambda v, f: check_stage(v),
+    Field("stage", ValueType({"type": "string", "pattern": f"^{IDENTIFIER.pattern}$"}, lambda v, f: check_stage(v),
                         lambda written, field: written), "which task's part it is", needed=True),
-    Field("piece", _digits(0, MOST_PIECES), "its number within its stage", needed=True),
+    Field("piece", _digits(0, MAX_PIECES), "its number within its stage", needed=True),
 )  # fmt: skip
 """Path fields of these endpoints."""
 
@@ -92,66 +92,66 @@ PATH = (
 class BatchRoutes:
     """Endpoints of batches. ``batches`` is None if the server takes no batches."""
 
-    def __init__(self, batches: Batches | None) -> None:
-        self._given = batches
+    def __init__(self, batches: SinkBatches | None) -> None:
+        self._sink_batches = batches
 
     @property
-    def _batches(self) -> Batches:
-        if self._given is None:
+    def _batches(self) -> SinkBatches:
+        if self._sink_batches is None:
             raise NotFound("this server takes no batches", field="path")
-        return self._given
+        return self._sink_batches
 
     def endpoints(self, max_body: int) -> tuple[Endpoint, ...]:
         one = "/v1/batches/{query}/{batch}"
         return (
             Endpoint("PUT", f"{one}/stages/{{stage}}/{{piece}}", "Lay a piece of a stage down; it is on disk when this "
-                     "answers", self._put, "batches", "admin", thing(rows=COUNT, checksum=COUNT), path_kinds=PATH,
-                     content=Content({TYPE: {"type": "string", "format": "binary"}}, "record frames", needed=False),
+                     "answers", self._put, "batches", "admin", struct(rows=COUNT, checksum=COUNT), path_kinds=PATH,
+                     content=BodyContent({TYPE: {"type": "string", "format": "binary"}}, "record frames", needed=False),
                      max_body=max_body, refusals=("store_full", "store_damaged")),
             Endpoint("POST", f"{one}/commit", "Put a batch in, once: the stages named here, in this order",
                      self._commit, "batches", "admin", ref("Batch"), path_kinds=PATH,
-                     body=(Field("stages", many(STAGE, 0, MOST_STAGES), "the parts it is made of", needed=True),
+                     body=(Field("stages", many(STAGE, 0, MAX_STAGES), "the parts it is made of", needed=True),
                            Field("badRowQueue", QUEUE_NAME, "bury rows that cannot be taken, in the dead letters of "
                                  "their own queue or else of this one; without it such a row refuses the batch")),
                      refusals=("not_found", "wrong_state", "too_large", "quota_exceeded", "store_full", "unavailable")),
             Endpoint("GET", "/v1/batches", "What the ledger remembers", self._list, "batches", "look",
-                     thing(batches=items(ref("Batch"))), query=(OF_QUERY,)),
+                     struct(batches=items(ref("Batch"))), query=(OF_QUERY,)),
         )  # fmt: skip
 
-    def _put(self, ask: Ask) -> None:
-        ask.house.check_room()
-        place: Mapping[str, Any] = ask.path
+    def _put(self, call: EndpointCall) -> None:
+        call.context.check_capacity()
+        path: Mapping[str, Any] = call.path
 
-        def reply(got: Received) -> None:
-            ask.reply({"rows": got.rows, "checksum": got.checksum})
+        def reply(received: Received) -> None:
+            call.reply({"rows": received.rows, "checksum": received.checksum})
 
-        done = ask.told(reply)
-        self._batches.put(place["query"], place["batch"], place["stage"], place["piece"], ask.request.body, done)
+        done = call.done_callback(reply)
+        self._batches.put(path["query"], path["batch"], path["stage"], path["piece"], call.request.body, done)
 
-    def _commit(self, ask: Ask) -> None:
-        ask.house.check_room()
-        values = ask.values()
+    def _commit(self, call: EndpointCall) -> None:
+        call.context.check_capacity()
+        values = call.values()
 
-        def reply(result: tuple[Entry, bool]) -> None:
+        def reply(result: tuple[BatchEntry, bool]) -> None:
             entry, is_first = result
-            ask.reply({**_shown_batch(entry), "first": is_first})
+            call.reply({**_batch_document(entry), "first": is_first})
 
-        done = ask.told(reply)
+        done = call.done_callback(reply)
         batch, bad_queue = check_batch(values["batch"]), values.get("badRowQueue") or ""
         self._batches.commit(values["query"], batch, values["stages"], done, bad_queue)
 
-    def _list(self, ask: Ask) -> None:
-        query = ask.query().get("query", "")
-        ask.submit(
+    def _list(self, call: EndpointCall) -> None:
+        query = call.query().get("query", "")
+        call.submit(
             partial(sink_batches.entries, query=query),
-            lambda found: ask.reply({"batches": [{**_shown_batch(entry), "first": False} for entry in found]}),
+            lambda found: call.reply({"batches": [{**_batch_document(entry), "first": False} for entry in found]}),
         )
 
 
 OF_QUERY = Field("query", text(200), "of this query alone")
 
 
-def _shown_batch(entry: Entry) -> dict[str, Any]:
+def _batch_document(entry: BatchEntry) -> dict[str, Any]:
     return {
         "query": entry.query,
         "batch": entry.batch,
@@ -166,18 +166,18 @@ def _shown_batch(entry: Entry) -> dict[str, Any]:
 
 # -- progress reports --------------------------------------------------------------------------------------------------
 
-LARGEST = 2**53
-SILENT_MS = 60_000
+MAX_COUNT = 2**53
+LOST_AFTER_MS = 60_000
 """Silence after which a running pipeline is shown as lost, in ms; it reports at least every 10 s."""
-FORGOTTEN_MS = 7 * 86_400_000
+REPORT_TTL_MS = 7 * 86_400_000
 """Age after which a progress report is deleted, in ms: 7 days."""
-MOST = 1000
+MAX_REPORTS = 1000
 """Upper bound of stored progress reports; the oldest report is evicted first."""
-NUMBER = whole(0, LARGEST)
+NUMBER = whole(0, MAX_COUNT)
 STATES = ("starting", "running", "done", "stopped", "failed")
-NAME = Field("id", Kind({"type": "string", "pattern": f"^{IDENTIFIER.pattern}$"}, check_id, lambda text, _: text),
+NAME = Field("id", ValueType({"type": "string", "pattern": f"^{IDENTIFIER.pattern}$"}, check_id, lambda text, _: text),
              "the name of the pipeline", needed=True)  # fmt: skip
-CARD = (
+REPORT_FIELDS = (
     Field("state", choice(*STATES), "what it does", needed=True),
     Field("kind", text(40), "process, or pipeline", "process"),
     Field("source", text(500), "what it reads", ""),
@@ -193,7 +193,7 @@ CARD = (
     Field("lag", NUMBER, "sequences of the log after that"),
     Field("error", text(1000), "why it failed"),
 )
-SHOWN = thing(
+REPORT_SCHEMA = struct(
     pipeline=TEXT,
     state={"type": "string", "enum": [*STATES, "lost"]},
     kind=TEXT,
@@ -217,35 +217,38 @@ class PipelineRoutes:
     """Endpoints of pipeline progress reports, and the latest reports in memory. Loop thread only."""
 
     def __init__(self) -> None:
-        self._cards: dict[str, tuple[int, dict[str, Any]]] = {}
+        self._reports: dict[str, tuple[int, dict[str, Any]]] = {}
         """Latest progress reports by pipeline: (time received in ms, values), in the order of reception."""
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
         return (
             Endpoint("GET", "/v1/pipelines", "The pipelines that told of themselves within a week", self._list,
-                     "pipelines", "look", thing(pipelines=items(SHOWN))),
+                     "pipelines", "look", struct(pipelines=items(REPORT_SCHEMA))),
             Endpoint("PUT", "/v1/pipelines/{id}", "A pipeline tells of itself, at least every ten seconds", self._put,
-                     "pipelines", "admin", SHOWN, path_kinds=(NAME,), body=CARD),
+                     "pipelines", "admin", REPORT_SCHEMA, path_kinds=(NAME,), body=REPORT_FIELDS),
         )  # fmt: skip
 
-    def _put(self, ask: Ask) -> None:
-        values = ask.values()
-        name, now = values.pop("id"), ask.house.clock.now_ms()
-        self._cards.pop(name, None)
-        self._cards[name] = now, values
-        while len(self._cards) > MOST:
-            self._cards.pop(next(iter(self._cards)))
-        ask.reply(_shown(ask.house.clock, name, now, values))
+    def _put(self, call: EndpointCall) -> None:
+        values = call.values()
+        name, now = values.pop("id"), call.context.clock.now_ms()
+        self._reports.pop(name, None)
+        self._reports[name] = now, values
+        while len(self._reports) > MAX_REPORTS:
+            self._reports.pop(next(iter(self._reports)))
+        call.reply(_report_document(call.context.clock, name, now, values))
 
-    def _list(self, ask: Ask) -> None:
-        now = ask.house.clock.now_ms()
-        self._cards = {name: card for name, card in self._cards.items() if now - card[0] < FORGOTTEN_MS}
-        found = [_shown(ask.house.clock, name, at, values) for name, (at, values) in sorted(self._cards.items())]
-        ask.reply({"pipelines": found})
+    def _list(self, call: EndpointCall) -> None:
+        now = call.context.clock.now_ms()
+        self._reports = {name: report for name, report in self._reports.items() if now - report[0] < REPORT_TTL_MS}
+        found = [
+            _report_document(call.context.clock, name, at, values)
+            for name, (at, values) in sorted(self._reports.items())
+        ]
+        call.reply({"pipelines": found})
 
 
-def _shown(clock: Clock, name: str, at: int, values: dict[str, Any]) -> dict[str, Any]:
-    is_lost = values["state"] in ("starting", "running") and clock.now_ms() - at > SILENT_MS
-    card = {field.name: values.get(field.name) for field in CARD}
-    return {"pipeline": name, **card, "seenAt": iso(at + clock.ahead_ms()), **({"state": "lost"} if is_lost else {})}
+def _report_document(clock: Clock, name: str, at: int, values: dict[str, Any]) -> dict[str, Any]:
+    is_lost = values["state"] in ("starting", "running") and clock.now_ms() - at > LOST_AFTER_MS
+    report = {field.name: values.get(field.name) for field in REPORT_FIELDS}
+    return {"pipeline": name, **report, "seenAt": iso(at + clock.ahead_ms()), **({"state": "lost"} if is_lost else {})}

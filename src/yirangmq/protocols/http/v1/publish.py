@@ -14,24 +14,24 @@ from urllib.parse import unquote
 
 import msgspec
 
-from yirangmq.broker.operations import Verbs
-from yirangmq.broker.settle import MOST_PER_CALL
+from yirangmq.broker.operations import QueueOperations
+from yirangmq.broker.settle import MAX_PER_CALL
 from yirangmq.core.errors import BadInput, QueueError, StoreError
 from yirangmq.core.message import Envelope
-from yirangmq.core.ports import Ids, Stored, Transaction
+from yirangmq.core.ports import AddResult, Ids, Transaction
 from yirangmq.format import cloudevents
 from yirangmq.format.envelope import JSON_TYPE, NewMessage, build, members_of, read_members
 from yirangmq.format.json_codec import dumps, loads
-from yirangmq.protocols.http.server import Together
+from yirangmq.protocols.http.server import RequestCoalescer
 from yirangmq.protocols.http.types import Request
 from yirangmq.protocols.http.v1.endpoint import (
     BATCH_TYPE,
     CONSUMER_ID,
     EVENT_TYPE,
     MESSAGE_ID,
-    Ask,
-    Content,
+    BodyContent,
     Endpoint,
+    EndpointCall,
     Field,
     parsed,
     read,
@@ -39,7 +39,7 @@ from yirangmq.protocols.http.v1.endpoint import (
     text,
     whole,
 )
-from yirangmq.protocols.http.v1.schemas import COUNT, TEXT, items, ref, thing
+from yirangmq.protocols.http.v1.schemas import COUNT, TEXT, items, ref, struct
 
 # -- bodies to envelopes -----------------------------------------------------------------------------------------------
 
@@ -67,7 +67,7 @@ HEADERS = (
 _names = {field.name.lower(): field.name for field in HEADERS}
 
 
-class Intake(NamedTuple):
+class BodyParser(NamedTuple):
     """Parser of a request body to envelopes, with the values that all its messages share.
 
     ``delay`` and ``ttl`` are in seconds."""
@@ -107,14 +107,14 @@ class Intake(NamedTuple):
         return self._each(elements(body), self._document)
 
     def _each(self, texts: list[bytes], make: Callable[[bytes, str], Envelope]) -> list[Envelope]:
-        if not 0 < len(texts) <= MOST_PER_CALL:
-            raise BadInput(f"from 1 to {MOST_PER_CALL} in one call, not {len(texts)}", field="messages")
+        if not 0 < len(texts) <= MAX_PER_CALL:
+            raise BadInput(f"from 1 to {MAX_PER_CALL} in one call, not {len(texts)}", field="messages")
         made: list[Envelope] = []
         try:
             for one, id in zip(texts, self.ids.new(len(texts)), strict=True):
                 made.append(make(one, id))
         except QueueError as error:
-            raise _in_place(error, len(made)) from None
+            raise _with_position(error, len(made)) from None
         return made
 
     def _document(self, one: bytes, id: str) -> Envelope:
@@ -151,8 +151,8 @@ class Intake(NamedTuple):
         return cloudevents.read(self.queue, one, self.now, self.delay, self.ttl)
 
     def _binary_event(self, body: bytes, given: str, headers: Mapping[str, str]) -> Envelope:
-        told = {name[3:]: unquote(value) for name, value in headers.items() if name.startswith("ce-")}
-        return cloudevents.read_binary(self.queue, told, given or None, body, self.now, self.delay, self.ttl)
+        attributes = {name[3:]: unquote(value) for name, value in headers.items() if name.startswith("ce-")}
+        return cloudevents.read_binary(self.queue, attributes, given or None, body, self.now, self.delay, self.ttl)
 
 
 def elements(body: bytes) -> list[bytes]:
@@ -181,7 +181,7 @@ def _attributes(given: str) -> dict[str, Any]:
     return value
 
 
-def _in_place(error: QueueError, number: int) -> QueueError:
+def _with_position(error: QueueError, number: int) -> QueueError:
     where = f"messages[{number}]"
     words = str(error).removeprefix(f"{error.field}: ") if error.field else str(error)
     return type(error)(words, field=f"{where}.{error.field}" if error.field else where)
@@ -190,32 +190,34 @@ def _in_place(error: QueueError, number: int) -> QueueError:
 # -- endpoint ----------------------------------------------------------------------------------------------------------
 
 
-class Publishing:
+class PublishEndpoint:
     """Publish endpoint with request coalescing: calls of one loop iteration are stored in one operation.
 
     Every call gets the same answer as if it had been stored separately. Loop thread only."""
 
-    def __init__(self, verbs: Verbs, together: Together) -> None:
-        self._verbs = verbs
-        self._together = together
+    def __init__(self, operations: QueueOperations, coalescer: RequestCoalescer) -> None:
+        self._operations = operations
+        self._coalescer = coalescer
         self._work = self._store_all
 
-    def publish(self, ask: Ask) -> None:
+    def publish(self, call: EndpointCall) -> None:
         """Publish the messages of a call. An invalid message refuses the whole call; then none is stored."""
-        house = ask.house
-        house.check_room()
-        times = ask.query() if ask.request.query else {}
-        intake = Intake(ask.path["queue"], house.clock.now_ms(), house.ids, times.get("delay", 0), times.get("ttl"))
-        self._together.ask(ask, intake.envelopes(ask.request), self._work, answer)
+        context = call.context
+        context.check_capacity()
+        times = call.query() if call.request.query else {}
+        parser = BodyParser(
+            call.path["queue"], context.clock.now_ms(), context.ids, times.get("delay", 0), times.get("ttl")
+        )
+        self._coalescer.call(call, parser.envelopes(call.request), self._work, answer)
 
     def _store_all(
         self, transaction: Transaction, queue: str, calls: Sequence[list[Envelope]]
-    ) -> Sequence[list[Stored] | QueueError]:
+    ) -> Sequence[list[AddResult] | QueueError]:
         if len(calls) > 1:
-            self._verbs.gate.clear(transaction, queue, [one for call in calls for one in call])
+            self._operations.admission.clear(transaction, queue, [one for call in calls for one in call])
         if len(calls) > 1 and not transaction.policy(queue).quota.is_set:  # a quota may accept only some calls
             try:
-                stored = iter(self._verbs.publish(transaction, queue, [one for call in calls for one in call]))
+                stored = iter(self._operations.publish(transaction, queue, [one for call in calls for one in call]))
                 return [list(islice(stored, len(call))) for call in calls]
             except StoreError:
                 raise
@@ -225,10 +227,10 @@ class Publishing:
 
     def _store_each(
         self, transaction: Transaction, queue: str, calls: Sequence[list[Envelope]]
-    ) -> Iterator[list[Stored] | QueueError]:
+    ) -> Iterator[list[AddResult] | QueueError]:
         for call in calls:
             try:
-                yield self._verbs.publish(transaction, queue, call)
+                yield self._operations.publish(transaction, queue, call)
             except StoreError:
                 raise
             except QueueError as error:
@@ -237,21 +239,21 @@ class Publishing:
     def endpoints(self, max_body: int) -> tuple[Endpoint, ...]:
         return (
             Endpoint("POST", "/v1/queues/{queue}/messages", "Publish one message or many", self.publish, "messages",
-                     "publish", ANSWER, query=TIMES, content=BODY, headers=HEADERS, max_body=max_body, joins=True,
-                     refusals=("quota_exceeded", "store_full")),
+                     "publish", ANSWER, query=TIMES, content=BODY, headers=HEADERS, max_body=max_body,
+                     is_coalesced=True, refusals=("quota_exceeded", "store_full")),
         )  # fmt: skip
 
 
-def answer(ask: Ask, stored: list[Stored]) -> None:
+def answer(call: EndpointCall, stored: list[AddResult]) -> None:
     """Answer with a receipt for each message, in order."""
     if len(stored) == 1 and not stored[0].duplicate and not stored[0].refused:
-        ask.respond(ONE_STORED % (dumps(ask.path["queue"]), dumps(stored[0].id)))
+        call.respond(ONE_STORED % (dumps(call.path["queue"]), dumps(stored[0].id)))
         return
     receipts = [_receipt(id, is_duplicate, refused) for _, id, is_duplicate, refused in stored]
     duplicates = sum(one["duplicate"] for one in receipts)
     refused = sum("refused" in one for one in receipts)
     counted = {"stored": len(stored) - duplicates - refused, "duplicates": duplicates, "refused": refused}
-    ask.reply({"queue": ask.path["queue"], **counted, "messages": receipts})
+    call.reply({"queue": call.path["queue"], **counted, "messages": receipts})
 
 
 def _receipt(id: str, is_duplicate: bool, refused: str) -> dict[str, Any]:
@@ -283,12 +285,12 @@ EVENT = {
     "additionalProperties": {"type": ["string", "boolean", "integer", "null"]},
 }
 """Schema of a CloudEvent. Further members are extension attributes."""
-BODY = Content(
+BODY = BodyContent(
     {
         "application/json": {
             "description": "an envelope, a bare payload, or an array of them",
             "anyOf": [
-                {"type": "array", "minItems": 1, "maxItems": MOST_PER_CALL},
+                {"type": "array", "minItems": 1, "maxItems": MAX_PER_CALL},
                 {"type": ["object", "string", "number", "boolean", "null"]},
             ],
         },
@@ -299,4 +301,4 @@ BODY = Content(
     },
     "what to publish",
 )
-ANSWER = thing(queue=TEXT, stored=COUNT, duplicates=COUNT, refused=COUNT, messages=items(ref("Receipt")))
+ANSWER = struct(queue=TEXT, stored=COUNT, duplicates=COUNT, refused=COUNT, messages=items(ref("Receipt")))

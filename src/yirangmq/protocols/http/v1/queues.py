@@ -11,7 +11,7 @@ from yirangmq.admin.queue_lists import PAGE, SORTS
 from yirangmq.broker.queries import STATES
 from yirangmq.core.dispatch import Strategy
 from yirangmq.core.errors import BadInput, NotFound
-from yirangmq.core.events import Status
+from yirangmq.core.events import DeliveryStatus
 from yirangmq.core.ports import Transaction
 from yirangmq.core.processor import EVERY
 from yirangmq.format.envelope import iso
@@ -23,50 +23,50 @@ from yirangmq.protocols.http.v1.endpoint import (
     LIMIT,
     MESSAGE_ID,
     QUEUE_NAME,
-    Ask,
-    Content,
+    BodyContent,
     Endpoint,
+    EndpointCall,
     Field,
     choice,
     text,
     whole,
 )
-from yirangmq.protocols.http.v1.publish import BODY, HEADERS, Intake
-from yirangmq.protocols.http.v1.schemas import COUNT, FLAG, INSTANT, NUMBER, TEXT, items, ref, some, table, thing
+from yirangmq.protocols.http.v1.publish import BODY, HEADERS, BodyParser
+from yirangmq.protocols.http.v1.schemas import COUNT, FLAG, INSTANT, NUMBER, TEXT, items, ref, some, struct, table
 
 # -- queues ------------------------------------------------------------------------------------------------------------
 
 
-def all_queues(ask: Ask) -> None:
-    ask.call(
+def all_queues(call: EndpointCall) -> None:
+    call.call(
         "status",
-        ask.listing(),
-        lambda status: ask.reply({name: status[name] for name in ("queues", "cursor", "all")}),
+        call.listing(),
+        lambda status: call.reply({name: status[name] for name in ("queues", "cursor", "all")}),
     )
 
 
-def one_queue(ask: Ask) -> None:
+def one_queue(call: EndpointCall) -> None:
     def reply(status: dict[str, Any]) -> None:
         [row] = status["queues"]
         if not row["exists"]:
             raise NotFound(f"there is no queue {row['queue']!r}", field="queue")
-        counts = ask.house.desk.read(lambda transaction: transaction.counts(row["queue"]))
-        ask.reply({**row, "counts": counts._asdict()})
+        counts = call.context.committer.read(lambda transaction: transaction.counts(row["queue"]))
+        call.reply({**row, "counts": counts._asdict()})
 
-    ask.call("status", ask.values(), reply)
+    call.call("status", call.values(), reply)
 
 
-def delete_queue(ask: Ask) -> None:
-    queue = ask.path["queue"]
-    ask.call("delete_queue", ask.values(), lambda gone: ask.reply({"queue": queue, "deleted": gone}))
+def delete_queue(call: EndpointCall) -> None:
+    queue = call.path["queue"]
+    call.call("delete_queue", call.values(), lambda gone: call.reply({"queue": queue, "deleted": gone}))
 
 
 # -- policies -------------------------------------------------------------------------------------------------------
 
 
-def show_policy(ask: Ask) -> None:
-    given = ask.values()
-    ask.submit(lambda transaction: _in_force(transaction, given), ask.reply)
+def show_policy(call: EndpointCall) -> None:
+    given = call.values()
+    call.submit(lambda transaction: _in_force(transaction, given), call.reply)
 
 
 def _in_force(transaction: Transaction, given: dict[str, Any]) -> dict[str, Any]:
@@ -78,53 +78,53 @@ def _in_force(transaction: Transaction, given: dict[str, Any]) -> dict[str, Any]
     }
 
 
-def put_policy(ask: Ask) -> None:
-    _set(ask, _policy(ask))
+def put_policy(call: EndpointCall) -> None:
+    _set(call, _policy(call))
 
 
-def reset_policy(ask: Ask) -> None:
-    _set(ask, None)
+def reset_policy(call: EndpointCall) -> None:
+    _set(call, None)
 
 
-def _set(ask: Ask, document: object) -> None:
-    queue = ask.values()["queue"]
-    ask.call(
+def _set(call: EndpointCall, document: object) -> None:
+    queue = call.values()["queue"]
+    call.call(
         "set_policy",
         {"queue": queue, "document": document},
-        lambda full: ask.reply({"queue": queue, "policy": full, "set": document}),
+        lambda full: call.reply({"queue": queue, "policy": full, "set": document}),
     )
 
 
-def check_policy(ask: Ask) -> None:
-    queue, document = ask.values()["queue"], _policy(ask)
-    ask.call(
+def check_policy(call: EndpointCall) -> None:
+    queue, document = call.values()["queue"], _policy(call)
+    call.call(
         "check_policy",
         {"queue": queue, "document": document},
-        lambda full: ask.reply({"queue": queue, "policy": full, "set": document}),
+        lambda full: call.reply({"queue": queue, "policy": full, "set": document}),
     )
 
 
-def _policy(ask: Ask) -> object:
+def _policy(call: EndpointCall) -> object:
     """Return the policy document of the body. Refuse null, which would restore the defaults as DELETE does."""
-    document = ask.document()
+    document = call.document()
     if document is None:
         raise BadInput("must be a policy, not null", field="body")
     return document
 
 
-def _pausing(method: str, paused: bool) -> Any:
-    def act(ask: Ask) -> None:
-        queue = ask.path["queue"]
-        ask.call(
-            method, ask.values(), lambda changed: ask.reply({"queue": queue, "paused": paused, "changed": changed})
+def _pause_handler(method: str, paused: bool) -> Any:
+    def handler(call: EndpointCall) -> None:
+        queue = call.path["queue"]
+        call.call(
+            method, call.values(), lambda changed: call.reply({"queue": queue, "paused": paused, "changed": changed})
         )
 
-    return act
+    return handler
 
 
-POLICY = Content({"application/json": ref("Policy")}, "a policy document; what it does not say is as by default")
+POLICY = BodyContent({"application/json": ref("Policy")}, "a policy document; what it does not say is as by default")
 ONE = "/v1/queues/{queue}"
-PAUSED = thing(queue=TEXT, paused=FLAG, changed=FLAG)
+PAUSED = struct(queue=TEXT, paused=FLAG, changed=FLAG)
 IN_FORCE = ref("PolicyInForce")
 
 LISTED = (
@@ -139,15 +139,15 @@ LISTED = (
         SORTS[0],
     ),
 )
-ALL_QUEUES = thing(queues=COUNT, backlog=COUNT, totals=table(COUNT), **dict.fromkeys(STATES, COUNT))
-QUEUES_PAGE = thing(queues=items(ref("Queue")), cursor=TEXT, all=ALL_QUEUES)
+ALL_QUEUES = struct(queues=COUNT, backlog=COUNT, totals=table(COUNT), **dict.fromkeys(STATES, COUNT))
+QUEUES_PAGE = struct(queues=items(ref("Queue")), cursor=TEXT, all=ALL_QUEUES)
 
 ENDPOINTS = (
     Endpoint("GET", "/v1/queues", "Queues with their counts and rates, a page at a time", all_queues, "queues", "list",
              QUEUES_PAGE, query=LISTED, is_filtered=True),
     Endpoint("GET", ONE, "One queue", one_queue, "queues", "list", ref("Queue"), refusals=("not_found",)),
     Endpoint("DELETE", ONE, "Delete a queue, all its messages and its policy", delete_queue, "queues", "admin",
-             thing(queue=TEXT, deleted=COUNT)),
+             struct(queue=TEXT, deleted=COUNT)),
     Endpoint("GET", f"{ONE}/policy", "The policy in force, every member spelled out, and as it was set", show_policy,
              "policies", "look", IN_FORCE),
     Endpoint("PUT", f"{ONE}/policy", "Put a policy in force", put_policy, "policies", "admin", IN_FORCE,
@@ -156,46 +156,46 @@ ENDPOINTS = (
     Endpoint("POST", f"{ONE}/policy/check", "What a policy would be, without putting it in force", check_policy,
              "policies", "admin", IN_FORCE, content=POLICY, refusals=("bad_policy", "missing_extra")),
     Endpoint("POST", f"{ONE}/pause", "Hand nothing out until it is resumed; publishing goes on",
-             _pausing("queue_pause", True), "queues", "operate", PAUSED, refusals=("not_found",)),
-    Endpoint("POST", f"{ONE}/resume", "Hand out again", _pausing("queue_resume", False), "queues", "operate", PAUSED,
-             refusals=("not_found",)),
+             _pause_handler("queue_pause", True), "queues", "operate", PAUSED, refusals=("not_found",)),
+    Endpoint("POST", f"{ONE}/resume", "Hand out again", _pause_handler("queue_resume", False), "queues", "operate",
+             PAUSED, refusals=("not_found",)),
 )  # fmt: skip
 
 
 # -- dispatch ----------------------------------------------------------------------------------------------------------
 
 
-def look(ask: Ask) -> None:
-    ask.call("dispatch", ask.values(), ask.reply)
+def show_dispatch(call: EndpointCall) -> None:
+    call.call("dispatch", call.values(), call.reply)
 
 
-def change(ask: Ask) -> None:
-    ask.call("dispatch_set", {"queue": ask.path["queue"], "members": ask.document()}, ask.reply)
+def update_dispatch(call: EndpointCall) -> None:
+    call.call("dispatch_set", {"queue": call.path["queue"], "members": call.document()}, call.reply)
 
 
-def _registering(method: str, comes: bool) -> Any:
-    def act(ask: Ask) -> None:
-        queue, consumer = ask.path["queue"], ask.path["id"]
-        about = {"queue": queue, "consumerId": consumer, "registered": comes}
-        ask.call(
-            method, {"queue": queue, "consumer": consumer}, lambda changed: ask.reply({**about, "changed": changed})
+def _register_handler(method: str, registered: bool) -> Any:
+    def handler(call: EndpointCall) -> None:
+        queue, consumer = call.path["queue"], call.path["id"]
+        about = {"queue": queue, "consumerId": consumer, "registered": registered}
+        call.call(
+            method, {"queue": queue, "consumer": consumer}, lambda changed: call.reply({**about, "changed": changed})
         )
 
-    return act
+    return handler
 
 
-def deliveries(ask: Ask) -> None:
-    given = {name: value for name, value in ask.values().items() if value is not None}
-    sees = ask.sees()
-    ask.call(
+def deliveries(call: EndpointCall) -> None:
+    given = {name: value for name, value in call.values().items() if value is not None}
+    may_see = call.may_see()
+    call.call(
         "deliveries",
         given,
-        lambda rows: ask.reply({"deliveries": [_row(row) for row in rows if sees(row["queue"])]}),
+        lambda rows: call.reply({"deliveries": [_row(row) for row in rows if may_see(row["queue"])]}),
     )
 
 
-def programs(ask: Ask) -> None:
-    ask.call("programs", ask.values(), ask.reply)
+def programs(call: EndpointCall) -> None:
+    call.call("programs", call.values(), call.reply)
 
 
 def _row(row: dict[str, Any]) -> dict[str, Any]:
@@ -204,7 +204,7 @@ def _row(row: dict[str, Any]) -> dict[str, Any]:
 
 ONE_DISPATCH = "/v1/queues/{queue}/dispatch"
 STRATEGIES = choice(*Strategy, "none").schema
-DISPATCH = thing(
+DISPATCH = struct(
     queue=TEXT,
     strategy=some(TEXT),
     weights=table(COUNT),
@@ -212,12 +212,12 @@ DISPATCH = thing(
     graceSec=NUMBER,
     outcomes=some(TEXT),
     consumers=items(
-        thing(consumerId=TEXT, registered=FLAG, here=FLAG, awaySec=some(NUMBER), inFlight=COUNT, weight=COUNT)
+        struct(consumerId=TEXT, registered=FLAG, here=FLAG, awaySec=some(NUMBER), inFlight=COUNT, weight=COUNT)
     ),
     deliveries=table(COUNT),
     inFlight=COUNT,
 )
-MEMBERS = Content(
+MEMBERS = BodyContent(
     {
         "application/json": {
             "type": "object",
@@ -233,87 +233,89 @@ MEMBERS = Content(
     },
     "members of the policy's dispatch (docs/policy.md); what it does not say stays",
 )
-REGISTERED = thing(queue=TEXT, consumerId=TEXT, registered=FLAG, changed=FLAG)
-DELIVERY = thing(
+REGISTERED = struct(queue=TEXT, consumerId=TEXT, registered=FLAG, changed=FLAG)
+DELIVERY = struct(
     queue=TEXT,
     messageId=TEXT,
     leaseId=TEXT,
     consumerId=TEXT,
     attempt=COUNT,
-    status=choice(*Status).schema,
+    status=choice(*DeliveryStatus).schema,
     begunAt=INSTANT,
     endedAt=some(INSTANT),
     reason=some(TEXT),
     text=some(TEXT),
     became=TEXT,
 )
-PROGRAM = thing(name=TEXT, addresses=items(TEXT), hasToken=FLAG, queues=items(TEXT), sendsTo=items(TEXT))
-REFUSED = thing(
-    counts=items(thing(door=TEXT, reason=TEXT, count=COUNT)),
-    latest=items(thing(at=INSTANT, door=TEXT, address=TEXT, program=some(TEXT), reason=TEXT, text=TEXT, count=COUNT)),
+PROGRAM = struct(name=TEXT, addresses=items(TEXT), hasToken=FLAG, queues=items(TEXT), sendsTo=items(TEXT))
+REFUSED = struct(
+    counts=items(struct(door=TEXT, reason=TEXT, count=COUNT)),
+    latest=items(struct(at=INSTANT, door=TEXT, address=TEXT, program=some(TEXT), reason=TEXT, text=TEXT, count=COUNT)),
 )
 WHICH = (
     Field("queue", QUEUE_NAME, "of this queue only"),
     Field("id", MESSAGE_ID, "of this message only"),
     Field("consumer", CONSUMER_ID, "to this consumer only"),
-    Field("status", choice(*Status), "in this status only"),
+    Field("status", choice(*DeliveryStatus), "in this status only"),
     LIMIT,
 )
 
 DISPATCH_ENDPOINTS = (
-    Endpoint("GET", ONE_DISPATCH, "By which strategy messages are given out, and to whom", look, "consumers", "look",
-             DISPATCH),
-    Endpoint("PATCH", ONE_DISPATCH, "Change how they are given out, while consumers are at work", change,
+    Endpoint("GET", ONE_DISPATCH, "By which strategy messages are given out, and to whom", show_dispatch, "consumers",
+             "look", DISPATCH),
+    Endpoint("PATCH", ONE_DISPATCH, "Change how they are given out, while consumers are at work", update_dispatch,
              "consumers", "admin", DISPATCH, content=MEMBERS, refusals=("bad_policy",)),
     Endpoint("PUT", f"{ONE_DISPATCH}/consumers/{{id}}", "Register a consumer: it is one also while it is away",
-             _registering("dispatch_register", True), "consumers", "operate", REGISTERED, path_kinds=(CONSUMER,),
+             _register_handler("dispatch_register", True), "consumers", "operate", REGISTERED, path_kinds=(CONSUMER,),
              refusals=("not_found",)),
     Endpoint("DELETE", f"{ONE_DISPATCH}/consumers/{{id}}", "Deregister a consumer",
-             _registering("dispatch_deregister", False), "consumers", "operate", REGISTERED, path_kinds=(CONSUMER,),
-             refusals=("not_found",)),
+             _register_handler("dispatch_deregister", False), "consumers", "operate", REGISTERED,
+             path_kinds=(CONSUMER,), refusals=("not_found",)),
     Endpoint("GET", "/v1/deliveries",
              "The latest deliveries of queues with a strategy, the newest first", deliveries, "consumers", "look",
-             thing(deliveries=items(DELIVERY)), query=WHICH, is_filtered=True),
+             struct(deliveries=items(DELIVERY)), query=WHICH, is_filtered=True),
     Endpoint("GET", "/v1/programs",
              "Which programs may come, who may send to whom, and who was refused", programs, "server", "admin",
-             thing(programs=items(PROGRAM), refused=REFUSED)), )  # fmt: skip
+             struct(programs=items(PROGRAM), refused=REFUSED)), )  # fmt: skip
 
 
 # -- admission checks --------------------------------------------------------------------------------------------------
 
-ROW = thing(**{"queue": TEXT, "from": TEXT, "processor": {"type": "object", "description": "docs/processor.md"}})
-TRIED = thing(
+ROW = struct(**{"queue": TEXT, "from": TEXT, "processor": {"type": "object", "description": "docs/processor.md"}})
+TRIED = struct(
     ("code", "error", "field"),
-    ok=FLAG, bytes=COUNT, sha256=TEXT, produces=items(thing(queue=TEXT, hook=TEXT)), code=TEXT, error=TEXT,
+    ok=FLAG, bytes=COUNT, sha256=TEXT, produces=items(struct(queue=TEXT, hook=TEXT)), code=TEXT, error=TEXT,
     field=some(TEXT),
 )  # fmt: skip
-MESSAGES = Content(
+MESSAGES = BodyContent(
     {**BODY.types, "application/json": {"description": "an envelope, a bare payload, or an array of them"}},
     "what would be published",
 )
 SOME_QUEUE = Field("queue", QUEUE_NAME, "of this queue only")
 
 
-def processors(ask: Ask) -> None:
-    sees = ask.sees()
-    ask.call(
+def processors(call: EndpointCall) -> None:
+    may_see = call.may_see()
+    call.call(
         "processors",
-        ask.values(),
-        lambda rows: ask.reply({"processors": [row for row in rows if row["queue"] == EVERY or sees(row["queue"])]}),
+        call.values(),
+        lambda rows: call.reply(
+            {"processors": [row for row in rows if row["queue"] == EVERY or may_see(row["queue"])]}
+        ),
     )
 
 
-def check(ask: Ask) -> None:
-    house, queue = ask.house, ask.path["queue"]
-    envelopes = Intake(queue, house.clock.now_ms(), house.ids, 0, None).envelopes(ask.request)
-    queue_methods.try_out(house.desk, queue, envelopes, ask.told(ask.reply))
+def check(call: EndpointCall) -> None:
+    context, queue = call.context, call.path["queue"]
+    envelopes = BodyParser(queue, context.clock.now_ms(), context.ids, 0, None).envelopes(call.request)
+    queue_methods.check_admission(context.committer, queue, envelopes, call.done_callback(call.reply))
 
 
 def endpoints(max_body: int) -> tuple[Endpoint, ...]:
     return (
         Endpoint("GET", "/v1/processors", "Queues that demand something of messages, and what", processors, "policies",
-                 "look", thing(processors=items(ROW)), query=(SOME_QUEUE,), is_filtered=True),
+                 "look", struct(processors=items(ROW)), query=(SOME_QUEUE,), is_filtered=True),
         Endpoint("POST", "/v1/queues/{queue}/check", "Would these messages be stored? Nothing is", check, "messages",
-                 "publish", thing(queue=TEXT, processor=FLAG, refused=COUNT, messages=items(TRIED)), content=MESSAGES,
+                 "publish", struct(queue=TEXT, processor=FLAG, refused=COUNT, messages=items(TRIED)), content=MESSAGES,
                  headers=HEADERS, max_body=max_body, refusals=("hook_failed",)),
     )  # fmt: skip

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from yirangmq.core.errors import BadInput, NotActive, QueueError, QuotaExceeded, Retired, StoreBusy
-from yirangmq.format.delivery import Delivery, Look, failure_document
+from yirangmq.format.delivery import MessageDelivery, MessageView, failure_document
 from yirangmq.format.envelope import as_json, iso
 from yirangmq.format.json_codec import dumps, loads
 from yirangmq.protocols.http.auth import CHALLENGE, UNKNOWN
@@ -90,7 +90,7 @@ def document(error: QueueError) -> dict[str, Any]:
     """Return ``{"code", "message", "field"?, "retryAfterSec"?, "asked"?, "first"?}``.
 
     The message does not repeat the field."""
-    code, text, field = (told := failed(error)).code, told.text, told.field
+    code, text, field = (failure := failed(error)).code, failure.text, failure.field
     about: dict[str, Any] = {"code": code, "message": text}
     if field is not None:
         about["field"] = field
@@ -160,7 +160,7 @@ def iso_ns(at_ns: int) -> str:
 # -- messages ----------------------------------------------------------------------------------------------------------
 
 
-def delivery(one: Delivery, ahead: int) -> bytes:
+def delivery(one: MessageDelivery, ahead: int) -> bytes:
     """Encode a leased message. The wall clock is ``ahead`` ms ahead of store time."""
     message = one.message
     lease = {
@@ -172,57 +172,57 @@ def delivery(one: Delivery, ahead: int) -> bytes:
     return b'{"lease":%s,"message":%s}' % (dumps(lease), as_json(one.envelope))
 
 
-def looks(page: Any) -> tuple[list[Look], str]:
+def decode_views(page: Any) -> tuple[list[MessageView], str]:
     """Decode a page of a named method: its messages and the cursor of the next page."""
     parts, cursor = unpack(page)
-    return [Look(*one) for one in parts], cursor
+    return [MessageView(*one) for one in parts], cursor
 
 
-def listing(queue: str, found: Iterable[Look], cursor: str) -> bytes:
+def listing(queue: str, found: Iterable[MessageView], cursor: str) -> bytes:
     """Encode a page of messages."""
     messages = b",".join(map(shown, found))
     end = dumps(cursor or None)
     return b'{"queue":%s,"messages":[%s],"cursor":%s}' % (dumps(queue), messages, end)
 
 
-def shown(look: Look) -> bytes:
+def shown(view: MessageView) -> bytes:
     """Encode the state of a message, its latest failure and its envelope."""
-    return _written(_card(look), look)
+    return _join_envelope(_message_row(view), view)
 
 
-def story(look: Look) -> bytes:
+def encode_with_history(view: MessageView) -> bytes:
     """Like ``shown``, with the message's history as far as it is stored."""
-    return _written({**_card(look), "history": _history(look)}, look)
+    return _join_envelope({**_message_row(view), "history": _history(view)}, view)
 
 
-def _written(card: dict[str, Any], look: Look) -> bytes:
-    sent = b"null" if look.envelope is None else as_json(look.envelope)
-    return b'%s,"message":%s}' % (dumps(card)[:-1], sent)
+def _join_envelope(row: dict[str, Any], view: MessageView) -> bytes:
+    sent = b"null" if view.envelope is None else as_json(view.envelope)
+    return b'%s,"message":%s}' % (dumps(row)[:-1], sent)
 
 
-def _card(look: Look) -> dict[str, Any]:
-    message, sent = look.message, look.envelope
-    return look.card() | {
+def _message_row(view: MessageView) -> dict[str, Any]:
+    message, sent = view.message, view.envelope
+    return view.row() | {
         "leases": message.leases,
         "publishedAt": None if sent is None else iso(sent.published_at),
         "availableAt": None if sent is None else iso(sent.available_at),
         "expiresAt": iso(message.expires_at) if message.expires_at else None,
         "bytes": None if sent is None else len(sent.payload),
-        "dlqQueue": look.rules.dlq.queue,
-        "failure": None if look.failure is None else failure_document(look.failure),
+        "dlqQueue": view.rules.dlq.queue,
+        "failure": None if view.failure is None else failure_document(view.failure),
     }
 
 
-def _history(look: Look) -> list[dict[str, Any]]:
+def _history(view: MessageView) -> list[dict[str, Any]]:
     """Return the history in order of time. The store keeps the first step, the latest failure and the latest change."""
-    message, sent = look.message, look.envelope
+    message, sent = view.message, view.envelope
     steps: list[dict[str, Any]] = []
     if sent is not None:
         steps.append({"at": iso(sent.published_at), "what": "published"})
         if sent.available_at > sent.published_at:
             steps.append({"at": iso(sent.available_at), "what": "available"})
-    if look.failure is not None:
-        failed = failure_document(look.failure)
+    if view.failure is not None:
+        failed = failure_document(view.failure)
         steps.append({"at": failed.pop("failedAt"), "what": "failed", **failed})
     now = {"at": iso(message.changed_at), "what": message.state.value, "attempt": message.attempt}
     if message.consumer:

@@ -7,7 +7,7 @@ from typing import Any
 
 from yirangmq.broker.queries import STATES, TOTALS
 from yirangmq.core.alerts import Level
-from yirangmq.core.states import KEPT
+from yirangmq.core.states import STORED_STATES
 from yirangmq.protocols.http.v1.endpoint import Schema
 from yirangmq.protocols.http.v1.rendering import ERROR_SCHEMA
 
@@ -17,7 +17,7 @@ FLAG: Schema = {"type": "boolean"}
 NUMBER: Schema = {"type": "number"}
 INSTANT: Schema = {"type": "string", "format": "date-time"}
 ANY: Schema = {}
-STATE: Schema = {"type": "string", "enum": [*(state.value for state in KEPT), "dropped"]}
+STATE: Schema = {"type": "string", "enum": [*(state.value for state in STORED_STATES), "dropped"]}
 
 
 def some(schema: Schema) -> Schema:
@@ -34,7 +34,7 @@ def table(schema: Schema) -> Schema:
     return {"type": "object", "additionalProperties": schema}
 
 
-def thing(_optional: Sequence[str] = (), /, **members: Schema) -> Schema:
+def struct(_optional: Sequence[str] = (), /, **members: Schema) -> Schema:
     """Return the schema of an object with these members; later versions may add further ones."""
     needed = [name for name in members if name not in _optional]
     return {"type": "object", "required": needed, "properties": members}
@@ -63,9 +63,9 @@ ENVELOPE: Schema = {
         "payloadBase64": TEXT,
     },
 }
-FAILURE = thing(reasonCode=TEXT, reasonMessage=TEXT, failedAt=INSTANT, attempt=COUNT, consumerId=some(TEXT))
-STEP = thing(("attempt", "consumerId", "reasonCode", "reasonMessage"), at=INSTANT, what=TEXT)
-MESSAGE = thing(
+FAILURE = struct(reasonCode=TEXT, reasonMessage=TEXT, failedAt=INSTANT, attempt=COUNT, consumerId=some(TEXT))
+STEP = struct(("attempt", "consumerId", "reasonCode", "reasonMessage"), at=INSTANT, what=TEXT)
+MESSAGE = struct(
     messageId=TEXT,
     queue=TEXT,
     state=STATE,
@@ -85,7 +85,7 @@ MESSAGE = thing(
     failure=some(ref("Failure")),
     message=some(ref("Envelope")),
 )
-QUEUE = thing(
+QUEUE = struct(
     ("counts", "policy", "set"),
     queue=TEXT,
     exists=FLAG,
@@ -96,15 +96,15 @@ QUEUE = thing(
     strategy=some(TEXT),
     dlqQueue=TEXT,
     policyError=some(TEXT),
-    totals=thing((), **dict.fromkeys(TOTALS, COUNT)),
+    totals=struct((), **dict.fromkeys(TOTALS, COUNT)),
     rates=ANY,
     counts=table(COUNT),
 )
-LEASE = thing(leaseId=TEXT, leaseUntil=INSTANT, consumerId=TEXT, attempt=COUNT)
-DELIVERY = thing(lease=ref("Lease"), message=ref("Envelope"))
-RESULT = thing(("error", "leaseId", "messageId"), ok=FLAG, error=ref("Problem"), leaseId=TEXT, messageId=TEXT)
-RECEIPT = thing(("refused",), messageId=TEXT, duplicate=FLAG, refused=TEXT)
-CONSUMER = thing(
+LEASE = struct(leaseId=TEXT, leaseUntil=INSTANT, consumerId=TEXT, attempt=COUNT)
+DELIVERY = struct(lease=ref("Lease"), message=ref("Envelope"))
+RESULT = struct(("error", "leaseId", "messageId"), ok=FLAG, error=ref("Problem"), leaseId=TEXT, messageId=TEXT)
+RECEIPT = struct(("refused",), messageId=TEXT, duplicate=FLAG, refused=TEXT)
+CONSUMER = struct(
     consumerId=TEXT,
     state=TEXT,
     queues=items(TEXT),
@@ -120,11 +120,11 @@ CONSUMER = thing(
     silentSec=NUMBER,
     wish=some(TEXT),
 )
-SCHEDULE = thing(
+SCHEDULE = struct(
     queue=TEXT, name=TEXT, cron=TEXT, timezone=TEXT, nextAt=some(INSTANT), nextLocal=some(TEXT), error=some(TEXT)
 )
 
-WEBHOOK = thing(
+WEBHOOK = struct(
     queue=TEXT,
     url=TEXT,
     inFlight=COUNT,
@@ -136,7 +136,7 @@ WEBHOOK = thing(
     lastAt=some(INSTANT),
     heldSec=NUMBER,
 )
-BATCH: Schema = thing(
+BATCH: Schema = struct(
     query=TEXT,
     batch=COUNT,
     step=TEXT,
@@ -147,14 +147,14 @@ BATCH: Schema = thing(
     refused=COUNT,
     at=INSTANT,
 )
-LOG: Schema = thing(
+LOG: Schema = struct(
     epoch=TEXT, first=COUNT, last=COUNT, state=TEXT, gaps=items({"type": "array", "items": COUNT, "minItems": 2})
 )
-CURSOR: Schema = thing(name=TEXT, epoch=TEXT, sequence=COUNT, filter=TEXT, at=INSTANT)
-TOPIC: Schema = thing(
+CURSOR: Schema = struct(name=TEXT, epoch=TEXT, sequence=COUNT, filter=TEXT, at=INSTANT)
+TOPIC: Schema = struct(
     topic=TEXT, topicSequence=COUNT, sequence=COUNT, at=INSTANT, records=COUNT, bytes=COUNT, publishedPerSec=NUMBER
 )
-RECORD: Schema = thing(
+RECORD: Schema = struct(
     ("payload", "payloadBase64"),
     sequence=COUNT,
     topicSequence=COUNT,
@@ -166,7 +166,7 @@ RECORD: Schema = thing(
     payloadBase64=TEXT,
 )
 LEVEL: Schema = {"type": "string", "enum": [*Level]}
-ALERT: Schema = thing(
+ALERT: Schema = struct(
     id=TEXT,
     rule=TEXT,
     subject=some(TEXT),
@@ -205,17 +205,17 @@ COMPONENTS: dict[str, Schema] = {
     "Schedule": SCHEDULE,
     "Webhook": WEBHOOK,
     "Policy": {"type": "object", "description": "docs/policy.md; every member is optional"},
-    "Page": thing(queue=TEXT, messages=items(ref("Message")), cursor=some(TEXT)),
-    "Results": thing(("error",), error=ref("Problem"), failed=COUNT, results=items(ref("Result"))),
-    "Moved": thing(queue=TEXT, count=COUNT, ids=items(TEXT), dryRun=FLAG),
-    "PolicyInForce": thing(queue=TEXT, policy=ref("Policy"), set=some(ref("Policy"))),
-    "Stats": thing(
+    "Page": struct(queue=TEXT, messages=items(ref("Message")), cursor=some(TEXT)),
+    "Results": struct(("error",), error=ref("Problem"), failed=COUNT, results=items(ref("Result"))),
+    "Moved": struct(queue=TEXT, count=COUNT, ids=items(TEXT), dryRun=FLAG),
+    "PolicyInForce": struct(queue=TEXT, policy=ref("Policy"), set=some(ref("Policy"))),
+    "Stats": struct(
         queue=TEXT,
         sources=items(TEXT),
         total=COUNT,
         parked=COUNT,
         byReason=table(COUNT),
-        byDay=items(thing(day=TEXT, total=COUNT, byReason=table(COUNT))),
+        byDay=items(struct(day=TEXT, total=COUNT, byReason=table(COUNT))),
         oldest=some(INSTANT),
         newest=some(INSTANT),
     ),

@@ -15,20 +15,20 @@ from contextlib import closing
 from functools import partial
 from typing import Any
 
-from yirangmq.broker.group_commit import Desk
+from yirangmq.broker.group_commit import GroupCommitter
 from yirangmq.core.errors import BadInput, QueueError, Retired
 from yirangmq.core.topic_filter import Filter, make_filter
-from yirangmq.core.topics import MOST_SEQUENCE, Log, Record
+from yirangmq.core.topics import MAX_SEQUENCE, Log, Record
 from yirangmq.format.json_codec import dumps
-from yirangmq.observe.events import KEPT, NAMES, Feed
-from yirangmq.protocols.http.types import Outlet, Response
-from yirangmq.protocols.http.v1.endpoint import Ask, Endpoint, Field, text
+from yirangmq.observe.events import MAX_EVENTS, NAMES, EventStream
+from yirangmq.protocols.http.types import BodyWriter, Response
+from yirangmq.protocols.http.v1.endpoint import Endpoint, EndpointCall, Field, text
 from yirangmq.protocols.http.v1.log import check_start, log_of, topics_of
 from yirangmq.protocols.http.v1.rendering import on_one_line, shown_record
-from yirangmq.protocols.http.v1.topics import FROM_SEQUENCE, FROM_TIME, TOPICS, place_of
+from yirangmq.protocols.http.v1.topics import FROM_SEQUENCE, FROM_TIME, TOPICS, start_of
 from yirangmq.topics.adapters import FOLLOW_SPAN, PageLimits, RecordPage, page_after
 from yirangmq.topics.cursors import check_epoch
-from yirangmq.topics.live import Live
+from yirangmq.topics.live import LiveCommit
 from yirangmq.topics.publisher import Publisher
 
 # -- events of queues --------------------------------------------------------------------------------------------------
@@ -40,35 +40,37 @@ PAUSE_SECONDS = 0.05
 cost of streams on a busy server."""
 RETRY_MS = 2_000
 """Delay after which a browser reconnects, in ms."""
-MARK_EVERY = KEPT // 4
+ID_EVERY_EVENTS = MAX_EVENTS // 4
 """Skipped events after which a reader gets an id, so that it can resume from there."""
 
 
-class Events:
+class QueueEventStreams:
     """Endpoints of queue events, and their open streams. Loop thread only.
 
     ``epoch`` distinguishes the event numbers of this server run from those of earlier runs."""
 
-    def __init__(self, feed: Feed, epoch: str) -> None:
+    def __init__(self, feed: EventStream, epoch: str) -> None:
         self._feed = feed
         self._epoch = epoch
-        self._following: set[Following] = set()
+        self._streams: set[QueueEventStream] = set()
 
     @property
-    def following(self) -> int:
-        return len(self._following)
+    def open_streams(self) -> int:
+        return len(self._streams)
 
-    def follow(self, ask: Ask) -> None:
-        query = ask.query()
+    def follow(self, call: EndpointCall) -> None:
+        query = call.query()
         kinds = _kinds(query.get("kind"))
-        given = ask.request.headers.get("last-event-id") or query.get("after")
-        last = self._feed.begin()
+        given = call.request.headers.get("last-event-id") or query.get("after")
+        last = self._feed.follow()
         seen = self._number(given) if given else last
-        follower = Following(self._feed, ask.house.desk, self._epoch, ask.path.get("queue"), kinds, self._following)
-        follower.seen = seen
-        if not ask.sees_all():
-            follower.sees = ask.sees()
-        ask.exchange.answer(Response(200, b"", HEADERS, follower))
+        stream = QueueEventStream(
+            self._feed, call.context.committer, self._epoch, call.path.get("queue"), kinds, self._streams
+        )
+        stream.seen = seen
+        if not call.may_see_all():
+            stream.may_see = call.may_see()
+        call.exchange.answer(Response(200, b"", HEADERS, stream))
 
     def _number(self, given: str) -> int | None:
         """Return the event number of an id, or None if the id is of another epoch or invalid.
@@ -80,9 +82,9 @@ class Events:
         return int(number) if int(number) <= self._feed.last else None
 
     def stop(self) -> None:
-        """End all streams with ``bye``: the server stops, and readers reconnect to the next one."""
-        for one in list(self._following):
-            one.bye()
+        """End all streams with ``end_with_bye``: the server stops, and readers reconnect to the next one."""
+        for one in list(self._streams):
+            one.end_with_bye()
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
@@ -94,40 +96,40 @@ class Events:
         )  # fmt: skip
 
 
-class Following:
+class QueueEventStream:
     """Stream of queue events to one reader (``protocols.http.types.Stream``).
 
     ``seen`` is the number of the last event that the reader has or does not need; None if it is unknown."""
 
     def __init__(
         self,
-        feed: Feed,
-        desk: Desk,
+        feed: EventStream,
+        committer: GroupCommitter,
         epoch: str,
         queue: str | None,
         kinds: Collection[str],
-        among: set["Following"],
+        streams: set["QueueEventStream"],
     ) -> None:
         self._feed = feed
-        self._desk = desk
+        self._committer = committer
         self._epoch = epoch
         self._queue = queue
         self._kinds = kinds
-        self._among = among
-        self._outlet: Outlet | None = None
-        self._alarm: Any = None
-        self._is_clogged = False
-        self._told = 0
+        self._streams = streams
+        self._writer: BodyWriter | None = None
+        self._timer: Any = None
+        self._is_write_paused = False
+        self._sent_number = 0
         """Number of the latest id that was sent."""
         self.seen: int | None = 0
-        self.sees: Callable[[str], bool] | None = None
+        self.may_see: Callable[[str], bool] | None = None
         """Predicate of the queues that the reader may see; None: all queues, and events without a queue."""
 
     # -- protocols.http.types.Stream -----------------------------------------------------------------------------------
 
-    def start(self, outlet: Outlet) -> None:
-        self._outlet = outlet
-        self._among.add(self)
+    def start(self, writer: BodyWriter) -> None:
+        self._writer = writer
+        self._streams.add(self)
         pieces = [b"retry: %d\n\n" % RETRY_MS]
         if self.seen is None:
             self.seen = self._feed.last
@@ -136,60 +138,60 @@ class Following:
         self._write(pieces)
 
     def drained(self) -> None:
-        self._is_clogged = False
-        if self._alarm is None:
-            self._tell()
+        self._is_write_paused = False
+        if self._timer is None:
+            self._send_new()
 
-    def gone(self) -> None:
-        self._outlet = None
-        self._among.discard(self)
-        self._feed.leave(self._wake)
-        if self._alarm is not None:
-            self._alarm.cancel()
+    def disconnected(self) -> None:
+        self._writer = None
+        self._streams.discard(self)
+        self._feed.cancel_wait(self._wake)
+        if self._timer is not None:
+            self._timer.cancel()
 
     # -- delivery ------------------------------------------------------------------------------------------------------
 
-    def bye(self) -> None:
-        outlet = self._outlet
-        self.gone()
-        if outlet is not None:
-            outlet.write(self._piece(None, {}, "bye"))
-            outlet.end()
+    def end_with_bye(self) -> None:
+        writer = self._writer
+        self.disconnected()
+        if writer is not None:
+            writer.write(self._piece(None, {}, "bye"))
+            writer.end()
 
     def _wake(self) -> None:
-        if self._alarm is None and not self._is_clogged:
-            self._tell()
+        if self._timer is None and not self._is_write_paused:
+            self._send_new()
 
-    def _tell(self) -> None:
+    def _send_new(self) -> None:
         """Send all new events in one write, pause ``PAUSE_SECONDS``, and repeat until there are none."""
-        if self._outlet is None or self.seen is None:
+        if self._writer is None or self.seen is None:
             return
         missed, steps = self._feed.steps(self.seen)
         self.seen = self._feed.last
         pieces = [self._gap(missed)] if missed else []
         pieces += [self._piece(number, part) for number, part in steps if self._wants(part)]
-        if not pieces and self.seen - self._told >= MARK_EVERY:
+        if not pieces and self.seen - self._sent_number >= ID_EVERY_EVENTS:
             pieces = [b"id: %s\n\n" % self._id(self.seen)]
-            self._told = self.seen
+            self._sent_number = self.seen
         if pieces:
             self._write(pieces)
         else:
             self._feed.wait(self._wake)
 
     def _wants(self, part: dict[str, Any]) -> bool:
-        if self.sees is not None and not self.sees(part["queue"]):
+        if self.may_see is not None and not self.may_see(part["queue"]):
             return False
         return self._queue in (None, part["queue"]) and (not self._kinds or part["event"] in self._kinds)
 
     def _write(self, pieces: list[bytes]) -> None:
-        assert self._outlet is not None
-        self._alarm = self._desk.later(PAUSE_SECONDS, self._rested)
-        self._is_clogged = not self._outlet.write(b"".join(pieces))
+        assert self._writer is not None
+        self._timer = self._committer.later(PAUSE_SECONDS, self._after_pause)
+        self._is_write_paused = not self._writer.write(b"".join(pieces))
 
-    def _rested(self) -> None:
-        self._alarm = None
-        if not self._is_clogged:
-            self._tell()
+    def _after_pause(self) -> None:
+        self._timer = None
+        if not self._is_write_paused:
+            self._send_new()
 
     def _gap(self, missed: int | None) -> bytes:
         """Return a ``gap`` event with the number of events that are no longer buffered; null if it is unknown."""
@@ -198,7 +200,7 @@ class Following:
     def _piece(self, number: int | None, about: dict[str, Any], name: str = "") -> bytes:
         head = b"event: %s\n" % name.encode() if name else b""
         if number is not None:
-            self._told = number
+            self._sent_number = number
             head += b"id: %s\n" % self._id(number)
         return b"%sdata: %s\n\n" % (head, dumps(about))
 
@@ -225,55 +227,56 @@ ANSWER = {"type": "string", "description": "events as docs/http.md has them"}
 
 PAGE_BYTES = 256 * 1024
 PAGE_LIMITS = PageLimits(records=1000, size=PAGE_BYTES, span=FOLLOW_SPAN)
-MARK_EVERY_SEQUENCES = 1000
+ID_EVERY_SEQUENCES = 1000
 """Skipped sequences after which a reader gets an id, so that it can resume from there."""
 
 
-class TopicEvents:
+class TopicEventStreams:
     """Endpoints of topic records as events, and their open streams. Loop thread only."""
 
     def __init__(self) -> None:
-        self._following: set[TopicFollowing] = set()
-        self._is_hearing = False
+        self._streams: set[TopicEventStream] = set()
+        self._is_listening = False
 
-    def follow(self, ask: Ask) -> None:
-        query = ask.query()
-        filter = _filter(ask.path.get("topic"), query.get("topics"))
-        log = log_of(ask)
-        given = ask.request.headers.get("last-event-id") or query.get("after")
-        self._hear(topics_of(ask))
+    def follow(self, call: EndpointCall) -> None:
+        query = call.query()
+        filter = _filter(call.path.get("topic"), query.get("topics"))
+        log = log_of(call)
+        given = call.request.headers.get("last-event-id") or query.get("after")
+        self._listen(topics_of(call))
         if given:
-            self._begin(ask, log, filter, _number(given, log) + 1)
+            self._start_stream(call, log, filter, _number(given, log) + 1)
             return
-        place = place_of(query)
-        if "at_ns" in place:
-            topics_of(ask).aside.run(
-                partial(_sequence_at, log, place["at_ns"]), ask.told(partial(self._begin, ask, log, filter))
+        start_values = start_of(query)
+        if "at_ns" in start_values:
+            topics_of(call).executor.run(
+                partial(_sequence_at, log, start_values["at_ns"]),
+                call.done_callback(partial(self._start_stream, call, log, filter)),
             )
         else:
-            self._begin(ask, log, filter, place.get("start", log.last + 1))
+            self._start_stream(call, log, filter, start_values.get("start", log.last + 1))
 
-    def _begin(self, ask: Ask, log: Log, filter: Filter, start: int) -> None:
-        follower = TopicFollowing(ask, log, filter, check_start(log, start) - 1, self._following)
-        ask.exchange.answer(Response(200, b"", HEADERS, follower))
+    def _start_stream(self, call: EndpointCall, log: Log, filter: Filter, start: int) -> None:
+        stream = TopicEventStream(call, log, filter, check_start(log, start) - 1, self._streams)
+        call.exchange.answer(Response(200, b"", HEADERS, stream))
 
-    def _hear(self, topics: Publisher) -> None:
-        if not self._is_hearing:
-            self._is_hearing = True
-            topics.hearers.append(self._wake)
+    def _listen(self, topics: Publisher) -> None:
+        if not self._is_listening:
+            self._is_listening = True
+            topics.listeners.append(self._wake)
 
-    def _wake(self, live: Live) -> None:
-        for one in list(self._following):
+    def _wake(self, live: LiveCommit) -> None:
+        for one in list(self._streams):
             one.wake()
 
     @property
-    def following(self) -> int:
-        return len(self._following)
+    def open_streams(self) -> int:
+        return len(self._streams)
 
     def stop(self) -> None:
-        """End all streams with ``bye``: the server stops, and readers reconnect to the next one."""
-        for one in list(self._following):
-            one.bye()
+        """End all streams with ``end_with_bye``: the server stops, and readers reconnect to the next one."""
+        for one in list(self._streams):
+            one.end_with_bye()
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
@@ -288,94 +291,96 @@ class TopicEvents:
         )  # fmt: skip
 
 
-class TopicFollowing:
+class TopicEventStream:
     """Stream of topic records to one reader (``protocols.http.types.Stream``).
 
     The reader has all records up to the sequence ``seen``, or its filter does not match them."""
 
-    def __init__(self, ask: Ask, log: Log, filter: Filter, seen: int, among: set["TopicFollowing"]) -> None:
-        self._topics = topics_of(ask)
-        self._desk = ask.house.desk
+    def __init__(
+        self, call: EndpointCall, log: Log, filter: Filter, seen: int, streams: set["TopicEventStream"]
+    ) -> None:
+        self._topics = topics_of(call)
+        self._committer = call.context.committer
         self._log = log
         self._filter = filter
-        self._among = among
-        self._outlet: Outlet | None = None
-        self._is_reading = self._is_clogged = False
-        self._alarm: Any = None
-        self._told = seen
+        self._streams = streams
+        self._writer: BodyWriter | None = None
+        self._is_reading = self._is_write_paused = False
+        self._timer: Any = None
+        self._sent_number = seen
         self.seen = seen
 
     # -- protocols.http.types.Stream -----------------------------------------------------------------------------------
 
-    def start(self, outlet: Outlet) -> None:
-        self._outlet = outlet
-        self._among.add(self)
+    def start(self, writer: BodyWriter) -> None:
+        self._writer = writer
+        self._streams.add(self)
         about = {"epoch": self._log.epoch, "next": self.seen + 1, "last": self._log.last}
         hello = b"retry: %d\n\nevent: hello\nid: %s\ndata: %s\n\n"
-        self._is_clogged = not outlet.write(hello % (RETRY_MS, _id(self._log, self.seen), dumps(about)))
+        self._is_write_paused = not writer.write(hello % (RETRY_MS, _id(self._log, self.seen), dumps(about)))
         self.wake()
 
     def drained(self) -> None:
-        self._is_clogged = False
+        self._is_write_paused = False
         self.wake()
 
-    def gone(self) -> None:
-        self._outlet = None
-        self._among.discard(self)
-        if self._alarm is not None:
-            self._alarm.cancel()
+    def disconnected(self) -> None:
+        self._writer = None
+        self._streams.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
 
     # -- delivery ------------------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
         """Start reading the next page if there are new records and the reader can receive them."""
-        is_busy = self._is_reading or self._is_clogged or self._alarm is not None
-        if self._outlet is None or is_busy or self._log.last <= self.seen:
+        is_busy = self._is_reading or self._is_write_paused or self._timer is not None
+        if self._writer is None or is_busy or self._log.last <= self.seen:
             return
         self._is_reading = True
-        self._topics.aside.run(partial(_page, self._log, self._filter, self.seen), self._read)
+        self._topics.executor.run(partial(_page, self._log, self._filter, self.seen), self._read)
 
     def _read(self, page: RecordPage | None, error: QueueError | None) -> None:
         self._is_reading = False
-        outlet = self._outlet
-        if outlet is None:
+        writer = self._writer
+        if writer is None:
             return
         if page is None:
-            self._end(outlet, error)
+            self._end_with_error(writer, error)
             return
         self.seen = page.last
         data = page.rendered
-        if not data and self.seen - self._told >= MARK_EVERY_SEQUENCES:
+        if not data and self.seen - self._sent_number >= ID_EVERY_SEQUENCES:
             data = b"id: %s\n\n" % _id(self._log, self.seen)
         if data:
-            self._told = self.seen
-            self._is_clogged = not outlet.write(data)
+            self._sent_number = self.seen
+            self._is_write_paused = not writer.write(data)
         if len(data) < PAGE_BYTES and self.seen >= self._log.last:
-            self._alarm = self._desk.later(PAUSE_SECONDS, self._rested)
+            self._timer = self._committer.later(PAUSE_SECONDS, self._after_pause)
         else:
             self.wake()
 
-    def _rested(self) -> None:
-        self._alarm = None
+    def _after_pause(self) -> None:
+        self._timer = None
         self.wake()
 
-    def _end(self, outlet: Outlet, error: QueueError | None) -> None:
+    def _end_with_error(self, writer: BodyWriter, error: QueueError | None) -> None:
         """End the stream with an ``error`` event, because the next record cannot be sent.
 
         Without it the reader would conclude that no records were published."""
         about: dict[str, Any] = {"code": "internal_error" if error is None else error.code, "message": str(error)}
         if isinstance(error, Retired):
             about |= {"asked": error.asked, "first": error.first}
-        self.gone()
-        outlet.write(b"event: error\ndata: %s\n\n" % dumps(about))
-        outlet.end()
+        self.disconnected()
+        writer.write(b"event: error\ndata: %s\n\n" % dumps(about))
+        writer.end()
 
-    def bye(self) -> None:
-        outlet = self._outlet
-        self.gone()
-        if outlet is not None:
-            outlet.write(b"event: bye\ndata: {}\n\n")
-            outlet.end()
+    def end_with_bye(self) -> None:
+        writer = self._writer
+        self.disconnected()
+        if writer is not None:
+            writer.write(b"event: bye\ndata: {}\n\n")
+            writer.end()
 
 
 def _page(log: Log, filter: Filter, seen: int) -> RecordPage:
@@ -400,7 +405,7 @@ def _id(log: Log, sequence: int) -> bytes:
 def _number(given: str, log: Log) -> int:
     """Return the sequence of an event id. Raise ``WrongEpoch`` for an id of another epoch."""
     epoch, _, number = given.rpartition("-")
-    if not (number.isascii() and number.isdecimal() and len(number) <= 20 and int(number) <= MOST_SEQUENCE):
+    if not (number.isascii() and number.isdecimal() and len(number) <= 20 and int(number) <= MAX_SEQUENCE):
         raise BadInput(f"{given[:60]!r} is no id of an event of this stream", field="Last-Event-ID")
     check_epoch(log, epoch, "the last event that you know")
     if int(number) > log.last:

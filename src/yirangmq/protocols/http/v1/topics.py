@@ -10,20 +10,29 @@ from functools import partial
 from typing import Any
 
 from yirangmq.core.errors import BadInput, NotFound, QueueError
-from yirangmq.core.topic_filter import MOST_PATTERNS
-from yirangmq.core.topics import MOST_SEQUENCE, NO_HEADERS, NewRecord
+from yirangmq.core.topic_filter import MAX_PATTERNS
+from yirangmq.core.topics import MAX_SEQUENCE, NO_HEADERS, NewRecord
 from yirangmq.format.envelope import JSON_TYPE
 from yirangmq.format.json_codec import dumps, loads, members
 from yirangmq.format.topic_record import from_base64
 from yirangmq.protocols.http.types import Request
-from yirangmq.protocols.http.v1.endpoint import LIMIT, Ask, Content, Endpoint, Field, Kind, text, whole
+from yirangmq.protocols.http.v1.endpoint import (
+    LIMIT,
+    BodyContent,
+    Endpoint,
+    EndpointCall,
+    Field,
+    ValueType,
+    text,
+    whole,
+)
 from yirangmq.protocols.http.v1.log import check_start, log_of, topics_of
 from yirangmq.protocols.http.v1.publish import FORM, LINES, elements
 from yirangmq.protocols.http.v1.rendering import iso_ns, shown_record
-from yirangmq.protocols.http.v1.schemas import COUNT, INSTANT, TEXT, items, ref, some, thing
-from yirangmq.topics.live import Stored
-from yirangmq.topics.ports import MOST_PER_PUBLISH
-from yirangmq.wire.records import MOST_PART, RecordReader, check_record
+from yirangmq.protocols.http.v1.schemas import COUNT, INSTANT, TEXT, items, ref, some, struct
+from yirangmq.topics.live import PublishResult
+from yirangmq.topics.ports import MAX_PER_PUBLISH
+from yirangmq.wire.records import MAX_PART, RecordReader, check_record
 
 # -- bodies to records -------------------------------------------------------------------------------------------------
 
@@ -32,8 +41,8 @@ BYTES = "application/octet-stream"
 TYPE_HEADER = "content-type"
 """Record header with the content type of the body, if that is neither JSON nor plain bytes."""
 HEADERS = (
-    Field("X-MQ-Key", text(MOST_PART), "the key of the one record that the body is the payload of"),
-    Field("X-MQ-Headers", text(MOST_PART), "its headers: a JSON object of strings"),
+    Field("X-MQ-Key", text(MAX_PART), "the key of the one record that the body is the payload of"),
+    Field("X-MQ-Headers", text(MAX_PART), "its headers: a JSON object of strings"),
 )
 _named = frozenset(field.name.lower() for field in HEADERS)
 _known = frozenset({"payload", "payloadBase64", "key", "headers"})
@@ -73,8 +82,8 @@ def _each(topic: str, texts: list[bytes], make: Callable[[str, bytes], NewRecord
 
 
 def _check_count(count: int) -> None:
-    if not 0 < count <= MOST_PER_PUBLISH:
-        raise BadInput(f"from 1 to {MOST_PER_PUBLISH} in one call, not {count}", field="records")
+    if not 0 < count <= MAX_PER_PUBLISH:
+        raise BadInput(f"from 1 to {MAX_PER_PUBLISH} in one call, not {count}", field="records")
 
 
 def _document(topic: str, one: bytes) -> NewRecord:
@@ -85,14 +94,14 @@ def _document(topic: str, one: bytes) -> NewRecord:
         parts = members(one)
         if parts is None or ("payload" not in parts and "payloadBase64" not in parts):
             loads(one)
-            return _checked(NewRecord(topic, one.strip()))
+            return _check_new_record(NewRecord(topic, one.strip()))
     except BadInput as error:
         raise BadInput(str(error), field="body") from None
     for name in sorted(parts.keys() - _known):
         raise BadInput(f"is not a member of a record; known: {', '.join(sorted(_known))}", field=name)
     key = loads(parts["key"]) if "key" in parts else None
     headers = loads(parts["headers"]) if "headers" in parts else None
-    return _checked(NewRecord(topic, _payload(parts), key, NO_HEADERS if headers is None else headers))
+    return _check_new_record(NewRecord(topic, _payload(parts), key, NO_HEADERS if headers is None else headers))
 
 
 def _payload(parts: Mapping[str, bytes]) -> bytes:
@@ -111,7 +120,7 @@ def _described(topic: str, body: bytes, given: str, base: str, headers: Mapping[
         header_values = _header_object(headers["x-mq-headers"])
     if given and base not in (JSON_TYPE, BYTES, FORM):
         header_values.setdefault(TYPE_HEADER, given)
-    return _checked(NewRecord(topic, body, headers.get("x-mq-key"), header_values or NO_HEADERS))
+    return _check_new_record(NewRecord(topic, body, headers.get("x-mq-key"), header_values or NO_HEADERS))
 
 
 def _header_object(given: str) -> dict[str, str]:
@@ -137,7 +146,7 @@ def _frames(topic: str, body: bytes) -> list[NewRecord]:
     return found
 
 
-def _checked(record: NewRecord) -> NewRecord:
+def _check_new_record(record: NewRecord) -> NewRecord:
     check_record(record)
     return record
 
@@ -147,18 +156,18 @@ def _checked(record: NewRecord) -> NewRecord:
 MILLISECOND = 1_000_000
 
 
-def publish(ask: Ask) -> None:
+def publish(call: EndpointCall) -> None:
     """Publish all records of a call or none. They are on disk when the call is answered."""
-    topics = topics_of(ask)
-    ask.house.check_room()
-    topic = ask.path["topic"]
-    records = read_records(topic, ask.request)
-    topics.publish(records, ask.told(partial(_stored, ask, topic, len(records))))
+    topics = topics_of(call)
+    call.context.check_capacity()
+    topic = call.path["topic"]
+    records = read_records(topic, call.request)
+    topics.publish(records, call.done_callback(partial(_stored, call, topic, len(records))))
 
 
-def _stored(ask: Ask, topic: str, count: int, stored: Stored | None) -> None:
+def _stored(call: EndpointCall, topic: str, count: int, stored: PublishResult | None) -> None:
     assert stored is not None
-    ask.reply(
+    call.reply(
         {
             "topic": topic,
             "epoch": stored.epoch,
@@ -174,60 +183,60 @@ def _stored(ask: Ask, topic: str, count: int, stored: Stored | None) -> None:
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-def list_topics(ask: Ask) -> None:
-    topics_of(ask)
-    sees = ask.sees()
-    ask.call("topics", {}, lambda found: ask.reply(_without_log(found, sees)))
+def list_topics(call: EndpointCall) -> None:
+    topics_of(call)
+    may_see = call.may_see()
+    call.call("topics", {}, lambda found: call.reply(_without_log(found, may_see)))
 
 
-def _without_log(found: dict[str, Any], sees: Callable[[str], bool]) -> dict[str, Any]:
+def _without_log(found: dict[str, Any], may_see: Callable[[str], bool]) -> dict[str, Any]:
     return {
         "state": found["state"],
         "epoch": found.get("epoch"),
         "first": found.get("first", 1),
         "last": found.get("last", 0),
         "gaps": found.get("gaps", []),
-        "topics": [row for row in found["topics"] if sees(row["topic"])],
+        "topics": [row for row in found["topics"] if may_see(row["topic"])],
     }
 
 
-def list_subscribers(ask: Ask) -> None:
-    topics_of(ask)
-    ask.call("topic_subscribers", {}, lambda rows: ask.reply({"subscribers": rows}))
+def list_subscribers(call: EndpointCall) -> None:
+    topics_of(call)
+    call.call("topic_subscribers", {}, lambda rows: call.reply({"subscribers": rows}))
 
 
-def show_topic(ask: Ask) -> None:
-    topics_of(ask)
-    topic = ask.path["topic"]
+def show_topic(call: EndpointCall) -> None:
+    topics_of(call)
+    topic = call.path["topic"]
 
     def reply(found: dict[str, Any]) -> None:
         for row in found["topics"]:
             if row["topic"] == topic:
-                ask.reply(row)
+                call.reply(row)
                 return
         raise NotFound(f"there is no topic {topic!r}", field="topic")
 
-    ask.call("topics", {}, reply)
+    call.call("topics", {}, reply)
 
 
-def read_page(ask: Ask) -> None:
+def read_page(call: EndpointCall) -> None:
     """Return a page of records of one topic, from a sequence or a time on. ``next`` is the start of the next page."""
-    query = ask.query()
-    topic, place = ask.path["topic"], place_of(query)
-    log = log_of(ask)
-    if "start" in place:
-        check_start(log, place["start"])
-    given = {"topics": [topic], "limit": query["limit"]} | place
+    query = call.query()
+    topic, start_values = call.path["topic"], start_of(query)
+    log = log_of(call)
+    if "start" in start_values:
+        check_start(log, start_values["start"])
+    given = {"topics": [topic], "limit": query["limit"]} | start_values
 
     def reply(page: dict[str, Any]) -> None:
         about = {"topic": topic, **{name: page[name] for name in ("epoch", "first", "last", "next")}}
         records = b",".join(shown_record(one) for one in page["records"])
-        ask.respond(b'%s,"records":[%s]}' % (dumps(about)[:-1], records))
+        call.respond(b'%s,"records":[%s]}' % (dumps(about)[:-1], records))
 
-    ask.call("topic_read", given, reply)
+    call.call("topic_read", given, reply)
 
 
-def place_of(query: dict[str, Any]) -> dict[str, int]:
+def start_of(query: dict[str, Any]) -> dict[str, int]:
     """Return the start of a range as arguments of the named methods: ``start``, ``at_ns``, or none."""
     if "fromSeq" in query and "fromTime" in query:
         raise BadInput("stands beside fromSeq; give one of them", field="fromTime")
@@ -242,7 +251,7 @@ def place_of(query: dict[str, Any]) -> dict[str, int]:
 def _check_instant(value: object, field: str) -> int:
     """Convert milliseconds since 1970 or an ISO 8601 time to ns since 1970. A time without a zone is UTC."""
     if isinstance(value, int):
-        return whole(0, MOST_SEQUENCE // MILLISECOND).check(value, field) * MILLISECOND  # type: ignore[no-any-return]
+        return whole(0, MAX_SEQUENCE // MILLISECOND).check(value, field) * MILLISECOND  # type: ignore[no-any-return]
     try:
         at = datetime.fromisoformat(str(value))
     except ValueError:
@@ -255,20 +264,20 @@ def _parse_instant(written: str, field: str) -> object:
     return int(written) if written.isascii() and written.isdecimal() and len(written) < 20 else written
 
 
-INSTANT_KIND = Kind(
-    {"anyOf": [{"type": "integer", "minimum": 0, "maximum": MOST_SEQUENCE // MILLISECOND},
+INSTANT_KIND = ValueType(
+    {"anyOf": [{"type": "integer", "minimum": 0, "maximum": MAX_SEQUENCE // MILLISECOND},
                {"type": "string", "format": "date-time"}]}, _check_instant, _parse_instant,
 )  # fmt: skip
-FROM_SEQUENCE = Field("fromSeq", whole(1, MOST_SEQUENCE), "begin with this sequence of the log")
+FROM_SEQUENCE = Field("fromSeq", whole(1, MAX_SEQUENCE), "begin with this sequence of the log")
 FROM_TIME = Field("fromTime", INSTANT_KIND, "begin with the first record from this time on, in milliseconds since 1970 "
                   "or as ISO 8601 has it")  # fmt: skip
-TOPICS = Field("topics", text(16_000), f"names and patterns, split by commas; up to {MOST_PATTERNS} patterns")
-BODY = Content(
+TOPICS = Field("topics", text(16_000), f"names and patterns, split by commas; up to {MAX_PATTERNS} patterns")
+BODY = BodyContent(
     {
         "application/json": {
             "description": "a record, a bare payload, or an array of them",
             "anyOf": [
-                {"type": "array", "minItems": 1, "maxItems": MOST_PER_PUBLISH},
+                {"type": "array", "minItems": 1, "maxItems": MAX_PER_PUBLISH},
                 {"type": ["object", "string", "number", "boolean", "null"]},
             ],
         },
@@ -280,22 +289,22 @@ BODY = Content(
 )
 ONE = "/v1/topics/{topic}"
 REFUSALS = ("not_found", "store_error", "store_damaged")
-SUBSCRIBER = thing(
+SUBSCRIBER = struct(
     ("confirmed", "sent", "recoveries", "peer", "heardAt", "epoch"),
     subscriber=TEXT, name=TEXT, state=TEXT, filter=TEXT, sequence=COUNT, confirmed=some(COUNT), lag=COUNT, sent=COUNT,
     recoveries=COUNT, peer=TEXT, heardAt=INSTANT, epoch=TEXT,
 )  # fmt: skip
-PUBLISHED = thing(topic=TEXT, epoch=TEXT, first=COUNT, last=COUNT, topicSequence=COUNT, stored=COUNT, at=INSTANT)
-PAGE = thing(topic=TEXT, epoch=TEXT, first=COUNT, last=COUNT, next=COUNT, records=items(ref("Record")))
+PUBLISHED = struct(topic=TEXT, epoch=TEXT, first=COUNT, last=COUNT, topicSequence=COUNT, stored=COUNT, at=INSTANT)
+PAGE = struct(topic=TEXT, epoch=TEXT, first=COUNT, last=COUNT, next=COUNT, records=items(ref("Record")))
 
 
 def endpoints(max_body: int) -> tuple[Endpoint, ...]:
     return (
         Endpoint("GET", "/v1/topics", "Every topic with its numbers", list_topics, "topics", "list",
-                 thing(("epoch",), state=TEXT, first=COUNT, last=COUNT, gaps=items(items(COUNT)),
+                 struct(("epoch",), state=TEXT, first=COUNT, last=COUNT, gaps=items(items(COUNT)),
                        topics=items(ref("Topic"))), refusals=REFUSALS, is_filtered=True),
         Endpoint("GET", "/v1/subscribers", "Who follows topics, and durable subscribers that are away",
-                 list_subscribers, "topics", "look", thing(subscribers=items(SUBSCRIBER)), refusals=("not_found",)),
+                 list_subscribers, "topics", "look", struct(subscribers=items(SUBSCRIBER)), refusals=("not_found",)),
         Endpoint("GET", ONE, "One topic", show_topic, "topics", "list", ref("Topic"), refusals=REFUSALS),
         Endpoint("POST", f"{ONE}/records", "Publish one record or many", publish, "topics", "publish", PUBLISHED,
                  content=BODY, headers=HEADERS, max_body=max_body, refusals=(*REFUSALS, "store_full")),
